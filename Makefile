@@ -1,0 +1,31 @@
+# Every target does its own set-up: a virtual environment with the pinned, tested versions.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help demo test check registry bench soak docs clean
+
+help:
+	@echo "make demo      the whole way, from archive to training, without a network"
+	@echo "make test      the tests"
+	@echo "make check     ruff, mypy --strict, registry"
+	@echo "make bench     figures, against peers measured in the same run"
+	@echo "make soak      kill conversion and preprocess at random moments, many times"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rlds needs Python 3.11 or later; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .demo dist build bench-results

@@ -1,0 +1,44 @@
+"""Offline-RL datasets: verified downloads, one TED cache, parallel preprocessing, a fast loader.
+
+>>> import rlds_cli
+>>> ds = rlds_cli.download("d4rl/hopper-medium-v2")  # doctest: +SKIP
+
+Importing this module imports nothing heavy; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlds_cli.creation import create as create
+    from rlds_cli.dataset import Dataset as Dataset
+    from rlds_cli.dataset import open_dataset as open_dataset
+    from rlds_cli.delivery import download as download
+    from rlds_cli.registry import find as find
+
+__version__ = "0.1.0"
+
+__all__ = ["Dataset", "create", "download", "find", "open_dataset"]
+
+_HOMES = {
+    "Dataset": "rlds_cli.dataset",
+    "create": "rlds_cli.creation",
+    "download": "rlds_cli.delivery",
+    "find": "rlds_cli.registry",
+    "open_dataset": "rlds_cli.dataset",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,117 @@
+"""Readers: the archive's files -> chunks of TED rows. One module per family; adding one adds its name below.
+
+A reader is a module with::
+
+    VERSION: int                                                   goes into the manifest; raise it when values change
+    recognise(paths) -> str | None                                 what the files are, by content, in one line; or None
+    plan(archive) -> Plan                                          fields, parts, episode rule; reads no bulk data
+    read(plan, part) -> Iterator[Chunk]                            the rows of one part, in order, in bounded memory
+    metadata(plan) -> Iterator[tuple[str, Array | str]]            what is not per row: policy weights, model XML
+
+``plan`` and ``read`` raise errors of ``rlds_cli.errors`` that name the file and the key. ``read`` may raise
+``Replan`` when the data turn out to be other than planned; the conversion starts again with the new plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from rlds_cli.errors import UnknownLayout
+from rlds_cli.ted import Array, Chunk, Field, Note
+
+READERS = ("minari", "d4rl", "roboset")
+
+CHUNK_ROWS = 1 << 16
+CHUNK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The files of one archive and what the registry or the user says about them.
+
+    ``files`` are absolute, in the order that they are read; ``root`` is the directory that the manifest names them
+    relative to. ``episodes_by`` overrides the family's rule (``flags``, ``timeouts``, ``jumps``, ``field``, ``file``;
+    ``field:KEY`` names the key). ``fields`` maps TED names to keys of the archive, for ``--map``.
+    """
+
+    root: Path
+    files: tuple[Path, ...]
+    episodes_by: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def name_of(self, index: int) -> str:
+        """File number ``index`` as the manifest names it."""
+        return self.files[index].relative_to(self.root).as_posix()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of an archive that is read in one go: one worker, whole episodes.
+
+    ``rows`` is the number of store rows that it gives (T+1 per episode), None where that is not known ahead.
+    ``args`` is what the reader needs to find it; plain JSON values.
+    """
+
+    rows: int | None
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How an archive will be read. Picklable: it goes to worker processes."""
+
+    reader: str
+    archive: Archive
+    schema: tuple[Field, ...]
+    parts: tuple[Part, ...]
+    episodes_by: str
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON; recorded in the manifest (row convention, ...)
+    spaces: Mapping[str, Any] = field(default_factory=dict)  # "observation", "action": spaces in Minari's JSON form
+    env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
+    notes: tuple[Note, ...] = ()
+
+
+class Replan(Exception):
+    """The archive is not what the plan took it for; start again with ``plan``."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.plan = plan
+
+
+class Reader(Protocol):
+    """What the module of a family provides; see the module's docstring."""
+
+    VERSION: int
+
+    def recognise(self, paths: Sequence[Path]) -> str | None:
+        """What the files are, in one line, or None."""
+
+    def plan(self, archive: Archive) -> Plan:
+        """Fields, parts and episode rule of an archive."""
+
+    def read(self, plan: Plan, part: Part) -> Iterator[Chunk]:
+        """The rows of one part."""
+
+    def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
+        """What is not per row, by name."""
+
+
+def reader(name: str) -> Reader:
+    """The reader called ``name``; raises UnknownLayout when there is none."""
+    if name not in READERS:
+        raise UnknownLayout(f'There is no reader "{name}".', hint=f"one of {', '.join(READERS)}")
+    return cast(Reader, import_module(f"rlds_cli.archives.{name}"))
+
+
+def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
+    """(reader, one line on what it is) of the first reader that knows the files by their content, or None."""
+    for name in READERS:
+        found = reader(name).recognise(paths)
+        if found:
+            return name, found
+    return None

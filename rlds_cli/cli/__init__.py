@@ -1,0 +1,56 @@
+"""The command ``rlds``: one short module per command, each a thin face over the library."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import typer
+
+from rlds_cli import __version__
+from rlds_cli.cli import out
+from rlds_cli.errors import RldsError
+
+# In the order in which `rlds --help` shows them.
+COMMANDS: tuple[str, ...] = ()
+
+app = typer.Typer(
+    name="rlds",
+    help="Offline-RL datasets: download, convert, inspect, preprocess, and load.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        out.result({"version": __version__}, f"rlds {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    pass
+
+
+for _name in COMMANDS:
+    import_module(f"rlds_cli.cli.{_name}").register(app)
+
+
+def main() -> None:
+    """Run the command line; exit 0 done, 1 expected failure, 2 usage, 130 interrupted."""
+    try:
+        app()
+    except RldsError as e:
+        out.error(e)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        out.note("stopped")
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,70 @@
+"""Progress events as bars on a terminal, or as one line per finished stage elsewhere."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from rlds_cli.progress import Event
+
+
+class Bars:
+    """A ``Progress`` that draws; safe to call from several threads."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+        self._bars: dict[tuple[str, str, str], tqdm[Any]] = {}
+        self._lock = Lock()
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for bar in self._bars.values():
+            bar.close()
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        with self._lock:
+            if event.total is None or event.stage in ("adopt", "ready", "note", "plan"):
+                if event.note:
+                    self._line(event)
+            elif self._live:
+                self._advance(event)
+            elif event.total and event.done >= event.total:
+                self._line(event)
+
+    def _line(self, event: Event) -> None:
+        text = " ".join(p for p in (event.id, event.stage, event.what, event.note) if p)
+        if not event.note and event.total:
+            amount = f"{event.total / 2**20:.1f} MiB" if event.unit == "B" else f"{event.total:,} {event.unit}"
+            text = f"{text} {amount}"
+        if self._live:
+            tqdm.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def _advance(self, event: Event) -> None:
+        key = (event.id, event.stage, event.what)
+        bar = self._bars.get(key)
+        if bar is None:
+            label = " ".join(p for p in (event.id, event.stage, event.what) if p)
+            bytes_ = event.unit == "B"
+            bar = self._bars[key] = tqdm[Any](
+                total=event.total,
+                desc=label,
+                unit=event.unit,
+                unit_scale=True,
+                unit_divisor=1024 if bytes_ else 1000,
+                file=self._stream,
+                leave=False,
+                dynamic_ncols=True,
+            )
+        bar.update(event.done - bar.n)
+        if event.total and event.done >= event.total:
+            bar.close()
+            del self._bars[key]
+            self._line(event)

@@ -1,0 +1,20 @@
+"""Options that mean the same in every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
+CacheDir = Annotated[
+    Path | None, typer.Option("--cache-dir", help="Use this home instead of RLDS_HOME.", show_default=False)
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", help="Worker processes; 0 works in this one.", show_default=False)
+]
+Force = Annotated[bool, typer.Option("--force", help="Do it again, and replace what is there.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")]

@@ -1,0 +1,100 @@
+"""The only code that prints: people's text or JSON on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.errors import RldsError
+from rlds_cli.progress import Progress, silent
+
+_mode = {"json": False, "quiet": False, "verbose": False}  # set once per process by the options of a command
+
+
+def configure(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
+    """Say how to speak; called first by every command."""
+    _mode.update(json=json, quiet=quiet, verbose=verbose)
+
+
+def result(value: Any, text: str | None = None) -> None:
+    """Print a command's result: ``value`` as JSON with ``--json``, else ``text``."""
+    if _mode["json"]:
+        print(json.dumps(plain(value), indent=1, allow_nan=False))  # noqa: T201
+    elif text is not None and text != "":
+        print(text)  # noqa: T201
+
+
+def wants_json() -> bool:
+    """Whether ``--json`` was given."""
+    return _mode["json"]
+
+
+def page(renderable: Any, value: Any) -> None:
+    """Print a rich renderable for people, or ``value`` as JSON."""
+    if _mode["json"]:
+        return result(value)
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    Console(highlight=False, soft_wrap=False, width=width).print(renderable)
+    return None
+
+
+def note(text: str) -> None:
+    """A line for people, on stderr; not with ``--quiet``."""
+    if not _mode["quiet"]:
+        print(text, file=sys.stderr)  # noqa: T201
+
+
+def error(exc: RldsError) -> None:
+    """One line and a hint, on stderr."""
+    kind = type(exc).__name__
+    print(f"{kind}: {exc.message}" + (f"\n  hint: {exc.hint}" if exc.hint else ""), file=sys.stderr)  # noqa: T201
+
+
+def plain(value: Any) -> Any:
+    """Turn dataclasses, paths and NumPy values into what JSON holds; NaN and infinities become None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, str | int | bool) or value is None:
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, Sequence | set | frozenset) or hasattr(value, "__iter__"):
+        return [plain(v) for v in value]
+    return str(value)
+
+
+def size(n: float | None) -> str:
+    """Bytes for people: ``145.7 MiB``."""
+    if n is None:
+        return "?"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n) < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """Progress bars on a terminal, plain lines elsewhere, nothing with ``--quiet``; always on stderr."""
+    if _mode["quiet"]:
+        yield silent
+        return
+    from rlds_cli.cli.bars import Bars
+
+    with Bars(sys.stderr) as bars:
+        yield bars

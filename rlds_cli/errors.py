@@ -1,0 +1,176 @@
+"""Everything that rlds raises on purpose.
+
+RldsError
+├── InvalidId               an id that is not family/name[@variant]
+├── UnknownDataset          neither in the registry nor on disk; with a "did you mean"
+├── DatasetNotFound         known, but not here, and nothing may be fetched
+├── NameTaken               ID@NAME exists and was made from something else
+├── UnknownField            a field that a dataset does not have (also a KeyError)
+│   └── NoReward
+├── ArchiveError            what an archive holds
+│   ├── UnknownLayout       no reader recognises the file
+│   ├── CorruptArchive      truncated, not the format that it claims, rows that do not agree
+│   └── UnsafeArchive       links out of the file, pickles, shapes that cannot be
+├── InvalidEpisode          an episode that does not fit the schema
+├── TransferError           bytes on their way
+│   ├── DownloadFailed      no source gave the file
+│   ├── WrongHash           the bytes are not those that were promised
+│   └── Offline             a network is needed and not allowed
+├── NoSpace                 the disk cannot hold it
+├── NoPermission            the disk may not be written
+├── DamagedDataset          files of a dataset are missing, short or altered
+├── NewerFormat             written by a later version
+├── Frames                  image fields that cannot be decoded or do not fit
+├── LoaderError             what cannot be sampled
+│   ├── EmptyWindow
+│   ├── BatchSize
+│   ├── WrongState
+│   └── NeedsMemory
+├── PreprocessError         a function that failed, or what it returned
+├── InvalidExpression       `where=` that is not a comparison of episode columns
+└── MissingPackage          an extra that is not installed
+"""
+
+from __future__ import annotations
+
+
+class RldsError(Exception):
+    """An expected failure: what happened, with the values, and what to type next.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, which value, and what is left on disk.
+    hint : str, optional
+        What to do about it, as a command or a call where there is one.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.hint)
+
+
+def _rebuild(kind: type[RldsError], message: str, hint: str | None) -> RldsError:
+    """Unpickle: worker processes hand errors to their parent."""
+    return kind(message, hint=hint)
+
+
+class InvalidId(RldsError):
+    """An id that is not ``family/name[@variant]``."""
+
+
+class UnknownDataset(RldsError):
+    """An id that neither the registry nor the disk knows."""
+
+
+class DatasetNotFound(RldsError):
+    """A dataset that is not on this disk and may not be fetched."""
+
+
+class NameTaken(RldsError):
+    """``ID@NAME`` exists and was made from something else."""
+
+
+class UnknownField(RldsError, KeyError):
+    """A field that the dataset does not have."""
+
+    __str__ = RldsError.__str__
+
+
+class NoReward(UnknownField):
+    """Rewards asked of a dataset without rewards."""
+
+
+class ArchiveError(RldsError):
+    """An archive that cannot be read."""
+
+
+class UnknownLayout(ArchiveError):
+    """A file that no reader recognises."""
+
+
+class CorruptArchive(ArchiveError):
+    """A file that is truncated, not what it claims to be, or whose parts disagree."""
+
+
+class UnsafeArchive(ArchiveError):
+    """A file that reaches outside itself, would execute something, or claims impossible sizes."""
+
+
+class InvalidEpisode(RldsError):
+    """An episode whose fields, shapes or lengths do not fit."""
+
+
+class TransferError(RldsError):
+    """Bytes that could not be brought here."""
+
+
+class DownloadFailed(TransferError):
+    """No source of a file gave it."""
+
+
+class WrongHash(TransferError):
+    """A file whose sha256 is not the one that was promised."""
+
+
+class Offline(TransferError):
+    """A network is needed and ``RLDS_OFFLINE`` or ``--offline`` forbids it."""
+
+
+class NoSpace(RldsError):
+    """A disk that cannot hold what is to be written."""
+
+
+class NoPermission(RldsError):
+    """A directory or file that may not be written."""
+
+
+class DamagedDataset(RldsError):
+    """A published dataset with files missing, short or altered."""
+
+
+class NewerFormat(RldsError):
+    """A dataset written by a later version of rlds."""
+
+
+class Frames(RldsError):
+    """Image fields that cannot be decoded, or do not fit when decoded."""
+
+
+class LoaderError(RldsError):
+    """Samples that cannot be drawn as asked."""
+
+
+class EmptyWindow(LoaderError):
+    """A window that fits none of the episodes."""
+
+
+class BatchSize(LoaderError):
+    """A global batch that the ranks cannot share."""
+
+
+class WrongState(LoaderError):
+    """A loader state that belongs to other data or another order."""
+
+
+class NeedsMemory(LoaderError):
+    """Data that must be decoded and does not fit the memory budget."""
+
+
+class PreprocessError(RldsError):
+    """A preprocess function that failed, or a result that cannot be stored."""
+
+
+class InvalidExpression(RldsError):
+    """A ``where`` expression that is not a comparison of episode columns."""
+
+
+class MissingPackage(RldsError):
+    """A package of an optional extra that is not installed."""

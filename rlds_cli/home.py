@@ -1,0 +1,99 @@
+"""The directories of a home, and finding a dataset in one.
+
+::
+
+    <home>/archives/<family>/<name>/    downloads as they came
+    <home>/datasets/<family>/<name>/    published datasets, read-only
+    <home>/packed/                      row blocks, rebuilt when needed
+    <home>/partial/<family>+<name>.*/   work in progress and its journals
+    <home>/locks/
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlds_cli import ids, settings
+from rlds_cli.errors import DatasetNotFound, InvalidId
+from rlds_cli.ids import DatasetId
+from rlds_cli.settings import Settings, StrPath
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """One home."""
+
+    root: Path
+
+    def dataset(self, id: DatasetId) -> Path:
+        """Where the dataset is, or will be, published."""
+        return self.root / "datasets" / id.family / id.component
+
+    def archive(self, id: DatasetId) -> Path:
+        """Where its archive is kept."""
+        return self.root / "archives" / id.family / id.base.component
+
+    def partial(self, id: DatasetId, tag: str) -> Path:
+        """Where work on it goes on; ``tag`` keeps work with other options apart."""
+        return self.root / "partial" / f"{id.family}+{id.component}.{tag}"
+
+    def lock(self, id: DatasetId) -> Path:
+        """The lock file of the base dataset and of everything made from it."""
+        return self.root / "locks" / f"{id.family}+{id.component}.lock"
+
+    def datasets(self) -> Iterator[tuple[DatasetId, Path]]:
+        """All published datasets, sorted."""
+        for family in _entries(self.root / "datasets"):
+            for entry in _entries(family):
+                try:
+                    id = ids.from_component(family.name, entry.name)
+                except InvalidId:
+                    continue
+                if (entry / "zarr.json").exists():
+                    yield id, entry
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(Path(e.path) for e in os.scandir(directory) if e.is_dir())
+    except OSError:
+        return []
+
+
+def find(id: DatasetId, where: Settings) -> Path | None:
+    """The published dataset in the first home that has it, whatever the case of its letters; or None."""
+    for root in where.homes:
+        path = Home(root).dataset(id)
+        if (path / "zarr.json").exists():
+            return path
+        for entry in _entries(path.parent):
+            if entry.name.lower() == path.name.lower() and (entry / "zarr.json").exists():
+                return entry
+    return None
+
+
+def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
+    """The directory of a dataset given by id or by path. No network, no lock, no write.
+
+    Raises
+    ------
+    DatasetNotFound
+        Names the homes that were searched.
+    """
+    where = settings.read(cache_dir)
+    path = Path(ref).expanduser()
+    if isinstance(ref, os.PathLike) or path.is_absolute() or str(ref).startswith("."):
+        if (path / "zarr.json").exists():
+            return path
+        raise DatasetNotFound(f"{path} is not a dataset (no zarr.json there).")
+    id = ids.parse(str(ref))
+    found = find(id, where)
+    if found is None:
+        homes = " nor in ".join(str(h) for h in where.homes)
+        verb = "import PATH --as" if id.family == "local" else "download"
+        what = f"rlds preprocess {id.base} --fn ... --name {id.variant}" if id.variant else f"rlds {verb} {id}"
+        raise DatasetNotFound(f"{id} is not in {homes}.", hint=what)
+    return found

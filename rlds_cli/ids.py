@@ -1,0 +1,69 @@
+"""Dataset ids: ``family/name[@variant]``, each one path component below its family."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rlds_cli.errors import InvalidId
+
+_ID = re.compile(
+    r"(?P<family>[a-z0-9][a-z0-9_-]*)"
+    r"/(?P<name>[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*)"
+    r"(?:@(?P<variant>[A-Za-z0-9_][A-Za-z0-9._-]*))?"
+)
+_VARIANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetId:
+    """A parsed id; ``str()`` gives it back."""
+
+    family: str
+    name: str
+    variant: str | None = None
+
+    def __str__(self) -> str:
+        base = f"{self.family}/{self.name}"
+        return f"{base}@{self.variant}" if self.variant else base
+
+    @property
+    def base(self) -> DatasetId:
+        """The id without its variant."""
+        return DatasetId(self.family, self.name)
+
+    @property
+    def component(self) -> str:
+        """The one directory name below the family: no dataset lies inside another."""
+        name = self.name.replace("/", "+")
+        return f"{name}@{self.variant}" if self.variant else name
+
+    def with_variant(self, variant: str) -> DatasetId:
+        """The id of a variant of this dataset; raises InvalidId for a name that cannot be one."""
+        if not _VARIANT.fullmatch(variant):
+            raise InvalidId(
+                f'"{variant}" cannot name a variant.', hint="letters, digits, `_`, `.` and `-`, no leading dot"
+            )
+        return DatasetId(self.family, self.name, variant)
+
+
+def parse(text: str) -> DatasetId:
+    """Parse an id.
+
+    Raises
+    ------
+    InvalidId
+        For anything else, such as absolute paths, ``..``, or characters that need quoting in a shell.
+    """
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise InvalidId(
+            f'"{text}" is not a dataset id.',
+            hint="ids are family/name or family/name@variant, as in d4rl/hopper-medium-v2; rlds list shows them",
+        )
+    return DatasetId(match["family"], match["name"], match["variant"])
+
+
+def from_component(family: str, component: str) -> DatasetId:
+    """The id of a directory ``datasets/<family>/<component>``."""
+    return parse(f"{family}/{component.replace('+', '/')}")

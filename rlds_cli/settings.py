@@ -1,0 +1,62 @@
+"""Environment variables and directories, read in one place.
+
+========================  ==========================================================================
+RLDS_HOME                 where datasets are written; else $XDG_CACHE_HOME/rlds, else ~/.cache/rlds
+RLDS_PATH                 more homes to search, read-only, separated by ``:``
+RLDS_OFFLINE              1: never touch the network
+HF_ENDPOINT               the hub; https://huggingface.co unless given
+HF_TOKEN                  the hub token; else the token file of the hub's own client
+HF_HOME                   where that client keeps its token and cache
+========================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says."""
+
+    home: Path
+    search: tuple[Path, ...]
+    offline: bool
+    hub: str
+    hub_token: str | None
+    hub_cache: Path
+
+    @property
+    def homes(self) -> tuple[Path, ...]:
+        """The user's own home first, then the shared ones."""
+        return (self.home, *(p for p in self.search if p != self.home))
+
+
+def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings; ``cache_dir`` takes the place of ``RLDS_HOME``."""
+    env = os.environ if environ is None else environ
+    user_cache = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
+    home = Path(cache_dir or env.get("RLDS_HOME") or user_cache / "rlds").expanduser().absolute()
+    search = tuple(Path(p).expanduser().absolute() for p in env.get("RLDS_PATH", "").split(os.pathsep) if p)
+    hub_home = Path(env.get("HF_HOME") or user_cache / "huggingface").expanduser()
+    return Settings(
+        home=home,
+        search=search,
+        offline=env.get("RLDS_OFFLINE", "").lower() not in ("", "0", "false", "no"),
+        hub=(env.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
+        hub_token=env.get("HF_TOKEN") or _token_file(env, hub_home),
+        hub_cache=Path(env.get("HF_HUB_CACHE") or hub_home / "hub").expanduser(),
+    )
+
+
+def _token_file(env: Mapping[str, str], hub_home: Path) -> str | None:
+    path = Path(env.get("HF_TOKEN_PATH") or hub_home / "token").expanduser()
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None

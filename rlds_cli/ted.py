@@ -1,0 +1,357 @@
+"""TED as the store holds it: fields, placements, rows, episodes.
+
+An episode of T steps owns T+1 consecutive rows. Row t holds what was known at t (``observation``), what was done
+(``action``) and what came of it (``next/reward``); the last row holds the final observation, and zeros elsewhere::
+
+    row            0     1     2     3        T = 3 steps
+    observation    o0    o1    o2    o3       placement "both": next/observation[t] is row t+1
+    action         a0    a1    a2    0        placement "root"
+    next/reward    r0    r1    r2    0        placement "next": what came of the action of this row
+    last           .     .     .     x
+
+Where the archive has no final observation the last row repeats the one before, for every field placed "both", and
+the episode table says ``num_observed = T``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.errors import InvalidEpisode
+
+Array = npt.NDArray[Any]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+Placement = Literal["root", "next", "both"]
+Kind = Literal["array", "frames", "text"]
+
+TERMINATED, TRUNCATED, CUT = 0, 1, 2
+END_NAMES = ("terminated", "truncated", "cut")
+
+REWARD, FLAGS = "next/reward", ("next/terminated", "next/truncated")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a dataset.
+
+    Parameters
+    ----------
+    name : str
+        Components joined by ``/``. Exactly the fields placed ``next`` have names that start with ``next/``.
+    dtype : str
+        NumPy name of the values: ``float32``, ``bool``, ... ``uint8`` for frames, ``str`` for text.
+    shape : tuple of int
+        Of one row; ``()`` for scalars and text, ``(H, W, C)`` for frames.
+    placement : {"root", "next", "both"}
+    kind : {"array", "frames", "text"}
+        ``frames`` are kept as published, encoded (``codec``); ``text`` is a string or None per row.
+    codec : str or None
+        ``jpeg`` or ``png`` for frames.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    placement: Placement = "root"
+    kind: Kind = "array"
+    codec: str | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, decoded; text counts its code."""
+        return 4 if self.kind == "text" else int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(slots=True)
+class EncodedFrames:
+    """Encoded images, one per row: the rows' bytes end to end, and their lengths (0: no frame)."""
+
+    data: npt.NDArray[np.uint8]
+    lengths: IntArray
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+Text = list[str | None]
+Column = Array | EncodedFrames | Text
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that a reader saw and a user should know; equal codes add up."""
+
+    code: str
+    text: str
+    count: int = 1
+    where: str = ""
+
+
+def merge_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Add up notes of one code, in order of first appearance; the first ``where`` stands as the example."""
+    merged: dict[str, Note] = {}
+    for note in notes:
+        seen = merged.get(note.code)
+        merged[note.code] = replace(seen, count=seen.count + note.count) if seen else note
+    return tuple(merged.values())
+
+
+@dataclass(slots=True)
+class EpisodeTable:
+    """Columns over episodes, in order.
+
+    ``length`` T; ``end`` one of TERMINATED, TRUNCATED, CUT; ``observed`` whether the final observation is recorded;
+    ``source`` index of the archive file; ``row`` first row there; ``group`` its group there (``episode_12``);
+    ``seed`` unsigned 64-bit or None; ``options`` JSON text or None; ``splits`` one bool array per named split.
+    """
+
+    length: IntArray
+    end: npt.NDArray[np.uint8]
+    observed: BoolArray
+    source: npt.NDArray[np.int32]
+    row: IntArray
+    group: list[str] = field(default_factory=list)
+    seed: list[int | None] = field(default_factory=list)
+    options: list[str | None] = field(default_factory=list)
+    splits: dict[str, BoolArray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n = len(self.length)
+        self.length = np.asarray(self.length, np.int64)
+        self.end = np.asarray(self.end, np.uint8)
+        self.observed = np.asarray(self.observed, bool)
+        self.source = np.asarray(self.source, np.int32)
+        self.row = np.asarray(self.row, np.int64)
+        self.group = self.group or [""] * n
+        self.seed = self.seed or [None] * n
+        self.options = self.options or [None] * n
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    @property
+    def num_observed(self) -> IntArray:
+        """Observations per episode: T+1, or T where the final one is not recorded."""
+        return self.length + self.observed
+
+    @property
+    def num_transitions(self) -> IntArray:
+        """Steps per episode that a value-based learner may use (T, or T-1; see ``docs/ted.md``)."""
+        return self.length - (~self.observed & (self.end != TERMINATED))
+
+    @property
+    def start(self) -> IntArray:
+        """First row of each episode, when they lie end to end from row 0."""
+        return (
+            np.concatenate([[0], np.cumsum(self.length + 1)[:-1]]).astype(np.int64)
+            if len(self)
+            else np.zeros(0, np.int64)
+        )
+
+    @classmethod
+    def empty(cls) -> EpisodeTable:
+        """No episodes."""
+        z = np.zeros(0, np.int64)
+        return cls(z, z.astype(np.uint8), z.astype(bool), z.astype(np.int32), z)
+
+    @classmethod
+    def concat(cls, tables: Sequence[EpisodeTable]) -> EpisodeTable:
+        """The episodes of ``tables`` one after the other."""
+        if not tables:
+            return cls.empty()
+        names = {name: None for t in tables for name in t.splits}
+        return cls(
+            np.concatenate([t.length for t in tables]),
+            np.concatenate([t.end for t in tables]),
+            np.concatenate([t.observed for t in tables]),
+            np.concatenate([t.source for t in tables]),
+            np.concatenate([t.row for t in tables]),
+            group=[g for t in tables for g in t.group],
+            seed=[s for t in tables for s in t.seed],
+            options=[o for t in tables for o in t.options],
+            splits={n: np.concatenate([t.splits.get(n, np.zeros(len(t), bool)) for t in tables]) for n in names},
+        )
+
+    def take(self, index: IntArray) -> EpisodeTable:
+        """The episodes ``index``, in that order."""
+        chosen = [int(i) for i in index]
+        return EpisodeTable(
+            self.length[index],
+            self.end[index],
+            self.observed[index],
+            self.source[index],
+            self.row[index],
+            group=[self.group[i] for i in chosen],
+            seed=[self.seed[i] for i in chosen],
+            options=[self.options[i] for i in chosen],
+            splits={n: v[index] for n, v in self.splits.items()},
+        )
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive rows of the store, of bounded size.
+
+    ``columns[name]`` has R rows for every field of the schema; ``last`` [R] marks the last row of each episode;
+    ``episodes`` describes those that end here, so a long episode may run through several chunks.
+    """
+
+    columns: dict[str, Column]
+    last: BoolArray
+    episodes: EpisodeTable
+    notes: tuple[Note, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.last)
+
+
+@dataclass(slots=True)
+class EpisodeData:
+    """One whole episode, by field name, before it is laid out in rows.
+
+    Fields placed ``both`` have T+1 rows, or T when the final observation is not recorded; others have T.
+    """
+
+    columns: Mapping[str, Column]
+    length: int
+    end: int
+    source: int = 0
+    row: int = 0
+    group: str = ""
+    seed: int | None = None
+    options: str | None = None
+    splits: tuple[str, ...] = ()
+
+
+def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
+    """Put whole episodes into rows, one after the other.
+
+    Raises
+    ------
+    InvalidEpisode
+        A field is missing or unknown, or has a number of rows or a row shape that does not fit.
+    """
+    names = {f.name for f in schema}
+    observed = [_check_rows(schema, names, e) for e in episodes]
+    columns = {f.name: _lay_out_field(f, episodes) for f in schema}
+    length = np.array([e.length for e in episodes], np.int64)
+    last = np.zeros(int((length + 1).sum()), bool)
+    last[np.cumsum(length + 1) - 1] = True
+    splits = {s: None for e in episodes for s in e.splits}
+    table = EpisodeTable(
+        length,
+        np.array([e.end for e in episodes], np.uint8),
+        np.array(observed, bool),
+        np.array([e.source for e in episodes], np.int32),
+        np.array([e.row for e in episodes], np.int64),
+        group=[e.group for e in episodes],
+        seed=[e.seed for e in episodes],
+        options=[e.options for e in episodes],
+        splits={s: np.array([s in e.splits for e in episodes], bool) for s in splits},
+    )
+    return Chunk(columns, last, table)
+
+
+def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> bool:
+    """Check the rows of every field; whether the final observation is there."""
+    where = f"episode {e.group or e.row}"
+    if set(e.columns) != names:
+        missing, extra = sorted(names - set(e.columns)), sorted(set(e.columns) - names)
+        raise InvalidEpisode(
+            f"{where}: "
+            + "; ".join(
+                f"{what} {', '.join(which)}"
+                for what, which in (("lacks", missing), ("has, unlike the first,", extra))
+                if which
+            )
+        )
+    both = {f.name: len(e.columns[f.name]) for f in schema if f.placement == "both"}
+    wanted_both = (e.length, e.length + 1)
+    for f in schema:
+        rows = len(e.columns[f.name])
+        allowed = wanted_both if f.placement == "both" else (e.length,)
+        if rows not in allowed:
+            raise InvalidEpisode(f"{where}: {f.name} has {rows} rows; expected {' or '.join(map(str, allowed))}.")
+        column = e.columns[f.name]
+        if isinstance(column, np.ndarray) and column.shape[1:] != f.shape:
+            raise InvalidEpisode(
+                f"{where}: a row of {f.name} has shape {list(column.shape[1:])}; others have {list(f.shape)}."
+            )
+    if len(set(both.values())) > 1:
+        raise InvalidEpisode(
+            f"{where}: fields disagree on the final row: " + ", ".join(f"{k} has {v}" for k, v in both.items())
+        )
+    return not both or next(iter(both.values())) == e.length + 1
+
+
+def _lay_out_field(f: Field, episodes: Sequence[EpisodeData]) -> Column:
+    if f.kind == "text":
+        return [value for e in episodes for value in _text_rows(f, e)]
+    if f.kind == "frames":
+        return _frame_rows(f, episodes)
+    rows = sum(e.length + 1 for e in episodes)
+    out = np.zeros((rows, *f.shape), f.dtype)
+    at = 0
+    for e in episodes:
+        column = e.columns[f.name]
+        assert isinstance(column, np.ndarray)
+        out[at : at + len(column)] = column
+        if f.placement == "both" and len(column) == e.length and e.length:
+            out[at + e.length] = column[-1]
+        at += e.length + 1
+    return out
+
+
+def _text_rows(f: Field, e: EpisodeData) -> Text:
+    column = e.columns[f.name]
+    assert isinstance(column, list)
+    if len(column) == e.length + 1:
+        return column
+    return [*column, column[-1] if f.placement == "both" and column else None]
+
+
+def _frame_rows(f: Field, episodes: Sequence[EpisodeData]) -> EncodedFrames:
+    data, lengths = [], []
+    for e in episodes:
+        column = e.columns[f.name]
+        assert isinstance(column, EncodedFrames)
+        data.append(column.data)
+        lengths.append(column.lengths)
+        if len(column) == e.length:
+            repeat = int(column.lengths[-1]) if f.placement == "both" and e.length else 0
+            data.append(column.data[len(column.data) - repeat :])
+            lengths.append(np.array([repeat], np.int64))
+    return EncodedFrames(
+        np.concatenate(data) if data else np.zeros(0, np.uint8),
+        np.concatenate(lengths) if lengths else np.zeros(0, np.int64),
+    )
+
+
+def flags(length: int, end: int) -> dict[str, BoolArray]:
+    """``next/terminated`` and ``next/truncated`` of an episode that is flagged at its end only; a cut is truncated."""
+    terminated, truncated = np.zeros(length, bool), np.zeros(length, bool)
+    if length:
+        (terminated if end == TERMINATED else truncated)[-1] = True
+    return {FLAGS[0]: terminated, FLAGS[1]: truncated}
+
+
+def split_name(key: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Components of a field name; a tuple means the same as a name with ``/``."""
+    return tuple(key.split("/")) if isinstance(key, str) else tuple(key)
+
+
+def join_name(key: str | tuple[str, ...]) -> str:
+    """The field name of ``key``."""
+    return key if isinstance(key, str) else "/".join(key)
+
+
+def natural(text: str) -> tuple[tuple[int, int | str], ...]:
+    """Sort key under which ``Trial2`` comes before ``Trial10``."""
+    return tuple((0, int(p)) if p.isdigit() else (1, p) for p in re.split(r"(\d+)", text) if p)
