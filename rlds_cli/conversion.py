@@ -1,0 +1,132 @@
+"""From archive to store: planned, parallel, resumable, in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.archives import Archive, Part, Plan, Replan, reader
+from rlds_cli.errors import ArchiveError, InvalidEpisode
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.progress import Progress, Stage
+from rlds_cli.store import publishing
+from rlds_cli.store.build import Built, write_rows
+from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.manifest import FORMAT, Manifest
+from rlds_cli.ted import Chunk, Field, merge_notes
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveJob:
+    """A planned archive as work for ``store.build``."""
+
+    id: str
+    plan: Plan
+    key: str
+    stage: Stage = "convert"
+
+    @property
+    def schema(self) -> tuple[Field, ...]:
+        """The planned fields."""
+        return self.plan.schema
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The planned parts."""
+        return self.plan.parts
+
+    def read(self, part: Part) -> Iterator[Chunk]:
+        """The rows of one part, by the family's reader."""
+        try:
+            yield from reader(self.plan.reader).read(self.plan, part)
+        except InvalidEpisode as e:
+            raise ArchiveError(f"{self.id}: {e.message}", hint=e.hint) from e
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What to convert, into what."""
+
+    id: DatasetId
+    reader: str
+    archive: Archive
+    encoding: str = "memmap"
+    sources: tuple[Mapping[str, Any], ...] = ()
+    facts: Mapping[str, Any] | None = None  # what the registry knows of the archive, for the manifest
+    options: Mapping[str, Any] | None = None
+
+
+def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
+    """Convert an archive and publish the dataset. The caller holds the lock of its id.
+
+    Interrupted, the same call goes on where it was, and ends with the same arrays and the same fingerprint.
+
+    Raises
+    ------
+    ArchiveError
+        The archive cannot be read; nothing is published.
+    NoSpace, NoPermission
+        The disk refuses; finished parts are kept.
+    """
+    plan = reader(c.reader).plan(c.archive)
+    while True:
+        try:
+            return _convert(c, plan, home, jobs, progress)
+        except Replan as better:
+            shutil.rmtree(home.partial(c.id, _key(c, plan)[:16]), ignore_errors=True)
+            plan = better.plan
+
+
+def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progress) -> Manifest:
+    key = _key(c, plan)
+    work = home.partial(c.id, key[:16])
+    work.mkdir(parents=True, exist_ok=True)
+    built = write_rows(ArchiveJob(str(c.id), plan, key), work, jobs=jobs, progress=progress)
+    built = replace(built, notes=merge_notes((*plan.notes, *built.notes)))
+    manifest = _finish(c, plan, built, threads=max(2, jobs))
+    publishing.publish(built.directory, home.dataset(c.id))
+    shutil.rmtree(work, ignore_errors=True)
+    return manifest
+
+
+def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> Manifest:
+    module = reader(plan.reader)
+    about = Description(
+        id=str(c.id),
+        encoding=c.encoding,
+        reader=plan.reader,
+        reader_version=module.VERSION,
+        episodes_by=plan.episodes_by,
+        facts={**(c.facts or {}), **plan.facts},
+        spaces=plan.spaces,
+        env=plan.env,
+        options=c.options or {},
+        sources=c.sources,
+    )
+    return finish(built, about, metadata=module.metadata(plan), threads=threads)
+
+
+def _key(c: Conversion, plan: Plan) -> str:
+    """Identifies the work: archive, reader, plan and options; not workers, and not where the files lie."""
+    described = {
+        "format": FORMAT,
+        "id": str(c.id),
+        "reader": [plan.reader, reader(plan.reader).VERSION],
+        "sources": [dict(s) for s in c.sources] or [_identity(f) for f in plan.archive.files],
+        "schema": [asdict(f) for f in plan.schema],
+        "parts": [asdict(p) for p in plan.parts],
+        "episodes_by": plan.episodes_by,
+        "fields": dict(plan.archive.fields),
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _identity(file: Path) -> tuple[str, int, int]:
+    stat = file.stat()
+    return file.name, stat.st_size, stat.st_mtime_ns

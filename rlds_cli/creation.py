@@ -1,0 +1,133 @@
+"""Datasets from a user's own episodes, whatever they come from."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+from rlds_cli import episodes as episode_dicts
+from rlds_cli import home, ids, settings
+from rlds_cli.archives import Part
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import InvalidEpisode, NameTaken
+from rlds_cli.home import Home
+from rlds_cli.locking import exclusive
+from rlds_cli.progress import Progress, Stage, silent
+from rlds_cli.settings import StrPath
+from rlds_cli.store import publishing
+from rlds_cli.store.build import write_rows
+from rlds_cli.store.finish import Description, finish
+from rlds_cli.ted import Chunk, EpisodeData, Field, Note
+
+
+def create(
+    ref: str,
+    episodes: Iterable[Mapping[str, Any]],
+    *,
+    env_id: str | None = None,
+    store: Literal["memmap", "zarr"] = "memmap",
+    force: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Write episodes as a dataset: read one at a time, published as a whole or not at all.
+
+    Parameters
+    ----------
+    ref : str
+        The id, as in ``local/press``.
+    episodes : iterable of mappings
+        Each ``{"observation": [T+1, ...], "action": [T, ...], "next": {"reward": [T], "terminated": [T],
+        "truncated": [T]}}``, nested as deep as you like; arrays, tensors, lists, or lists of strings. Observations of T
+        rows mean that the final one is not known. A single flag stands for the last step; without flags an episode
+        counts as cut. Other fields with T+1 rows are known at both ends of a step, those with T rows belong to it.
+    env_id : str, optional
+        The environment that they are of.
+    store : {"memmap", "zarr"}
+        Mapped files, or compressed.
+    force : bool
+        Replace a dataset of this id.
+
+    Raises
+    ------
+    NameTaken
+        The id exists.
+    InvalidEpisode
+        An episode does not fit; it is named with the field and the numbers. Nothing is published.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile, rlds_cli
+    >>> episode = {"observation": np.zeros((4, 2)), "action": np.ones((3, 1)),
+    ...            "next": {"reward": [0.0, 0.0, 1.0], "terminated": True}}
+    >>> ds = rlds_cli.create("local/press", [episode], cache_dir=tempfile.mkdtemp())
+    >>> ds.num_transitions, ds.episodes["end"].tolist()
+    (3, ['terminated'])
+    """
+    id = ids.parse(ref)
+    where = settings.read(cache_dir)
+    place = Home(where.home)
+    if home.find(id, where) and not force:
+        raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
+    with exclusive(place, id, progress or silent):
+        work = place.partial(id, f"create-{secrets.token_hex(4)}")
+        try:
+            job = _job(str(id), iter(episodes))
+            built = write_rows(job, work, jobs=0, progress=progress or silent)
+            finish(built, Description(str(id), store, env={"id": env_id} if env_id else {}, reader="create"))
+            publishing.publish(built.directory, place.dataset(id))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return open_dataset(str(id), cache_dir=cache_dir)
+
+
+@dataclass(slots=True)
+class _EpisodesJob:
+    """An iterable as one part; it cannot be read twice, so it is not resumed."""
+
+    id: str
+    schema: tuple[Field, ...]
+    episodes: Iterator[tuple[int, Mapping[str, Any]]]
+    key: str = "episodes"
+    stage: Stage = "convert"
+    parts: Sequence[Part] = (Part(None, {}),)
+
+    def read(self, part: Part) -> Iterator[Chunk]:
+        empty: list[int] = []
+        yield from episode_dicts.chunks(self._episodes(empty), self.schema)
+        if empty:
+            note = Note("empty-episodes", "episodes without steps were left out", len(empty), f"episode {empty[0]}")
+            chunk = next(iter(episode_dicts.chunks([], self.schema)), None) or _nothing(self.schema)
+            chunk.notes = (note,)
+            yield chunk
+
+    def _episodes(self, empty: list[int]) -> Iterator[EpisodeData]:
+        for number, episode in self.episodes:
+            name = f"episode {number}"
+            flat, length, end = episode_dicts.read(episode_dicts.flatten(episode, name), name)
+            if length == 0:
+                empty.append(number)
+                continue
+            yield EpisodeData(episode_dicts.fit(flat, self.schema, name), length, end, row=number)
+
+
+def _nothing(schema: Sequence[Field]) -> Chunk:
+    from rlds_cli.ted import lay_out
+
+    return lay_out(schema, [])
+
+
+def _job(id: str, episodes: Iterator[Mapping[str, Any]]) -> _EpisodesJob:
+    numbered = enumerate(episodes)
+    for number, first in numbered:
+        name = f"episode {number}"
+        if not isinstance(first, Mapping) and not hasattr(first, "items"):
+            raise InvalidEpisode(f"{name} is a {type(first).__name__}; a mapping of fields is needed.")
+        flat, length, _ = episode_dicts.read(episode_dicts.flatten(first, name), name)
+        if length:
+            return _EpisodesJob(id, episode_dicts.infer_schema(flat, length), chain([(number, first)], numbered))
+    raise InvalidEpisode(f"There are no episodes with steps to make {id} of. Nothing was written.")

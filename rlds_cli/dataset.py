@@ -1,0 +1,363 @@
+"""What a user opens: a published dataset, or a selection of its episodes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli import expressions, home
+from rlds_cli.batch import Batch
+from rlds_cli.errors import DatasetNotFound, NoReward, RldsError, UnknownField
+from rlds_cli.selection import Episodes, SelectedStats
+from rlds_cli.settings import StrPath
+from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, join_name
+
+ArrayLike = npt.ArrayLike
+
+
+def open_dataset(ref: str | os.PathLike[str], *, cache_dir: StrPath | None = None) -> Dataset:
+    """Open a dataset that is on this disk: no network, no lock, no write.
+
+    Parameters
+    ----------
+    ref : str or path
+        An id (``d4rl/hopper-medium-v2``, ``...@norm``) or the directory of a dataset.
+    cache_dir : path, optional
+        A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
+
+    Raises
+    ------
+    DatasetNotFound
+        It is in none of the homes.
+    DamagedDataset, NewerFormat
+        It is there and cannot be trusted or read.
+
+    Examples
+    --------
+    >>> ds = open_dataset("d4rl/hopper-medium-v2")  # doctest: +SKIP
+    >>> ds.column("observation").shape  # doctest: +SKIP
+    (1002187, 11)
+    """
+    return Dataset(Store(home.locate(ref, cache_dir)))
+
+
+class Dataset:
+    """Episodes of transitions in TED form, on disk; ``len()`` counts transitions.
+
+    Selections (``select``, ``split``) are datasets too: the same files, fewer episodes.
+
+    Attributes
+    ----------
+    schema : mapping of str to Field
+        All fields by name.
+    episodes : mapping of str to array [num_episodes]
+        ``start length num_transitions num_observed end num_done source row seed total_reward ...`` and one bool
+        column per named split; ``end`` as text, ``start`` as the first row in ``column()``.
+    stats : mapping of str to Stats
+        Mean, std, min, max, q01, q99 per element, float64, over the steps of the episodes selected.
+    """
+
+    def __init__(self, store: Store, index: IntArray | None = None) -> None:
+        self.store = store
+        self._index = index
+        self.episodes = Episodes(store, index)
+
+    # -- what it is
+
+    @property
+    def id(self) -> str:
+        """``family/name[@variant]``."""
+        return self.store.manifest.id
+
+    @property
+    def path(self) -> Path:
+        """Its directory, a Zarr v3 group."""
+        return self.store.path
+
+    @property
+    def manifest(self) -> Manifest:
+        """All that is known about the whole dataset."""
+        return self.store.manifest
+
+    @property
+    def encoding(self) -> str:
+        """``memmap`` or ``zarr``."""
+        return self.manifest.encoding
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the content: ``rlds1:`` and 64 digits; of a selection, with a hash of its episodes added."""
+        if self._index is None:
+            return self.manifest.fingerprint
+        return f"{self.manifest.fingerprint}+{hashlib.sha256(self._index.astype('<i8').tobytes()).hexdigest()[:16]}"
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields by name."""
+        return self.store.fields
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of every column, of all episodes of the store."""
+        return self.manifest.counts.rows
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes selected."""
+        return len(self.episodes)
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Steps of these episodes."""
+        return int(self.episodes["length"].sum())
+
+    @cached_property
+    def num_transitions(self) -> int:
+        """Steps whose next observation is known, or is not needed because they terminate."""
+        return int(self.episodes["num_transitions"].sum())
+
+    def __len__(self) -> int:
+        return self.num_transitions
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "A dataset is not iterated: use rlds_cli.loader.Loader(ds) for batches, ds.episode(k) for episodes"
+        )
+
+    def __repr__(self) -> str:
+        selected = "" if self._index is None else f" of {self.manifest.counts.episodes:,}"
+        return (
+            f"<Dataset {self.id}: {self.num_steps:,} steps, {self.num_episodes:,}{selected} episodes, {self.encoding}>"
+        )
+
+    @cached_property
+    def stats(self) -> Mapping[str, Stats]:
+        """Statistics per field over the steps of these episodes; computed on first use for a selection."""
+        if self._index is None:
+            return {name: Stats(**s) for name, s in self.manifest.stats.items()}
+        return SelectedStats(self.store, self.episodes)
+
+    @cached_property
+    def observation_space(self) -> Any:
+        """The Gymnasium space of observations: as the archive says, else unbounded boxes of the stored shapes."""
+        return self._space("observation")
+
+    @cached_property
+    def action_space(self) -> Any:
+        """The Gymnasium space of actions."""
+        return self._space("action")
+
+    def _space(self, name: str) -> Any:
+        from rlds_cli import spaces
+
+        described = self.manifest.spaces.get(name)
+        return spaces.from_json(described) if described else spaces.from_fields(name, self.schema)
+
+    # -- what is in it
+
+    def field(self, key: str | tuple[str, ...]) -> Field:
+        """The field called ``key``.
+
+        Raises
+        ------
+        UnknownField, NoReward
+            There is none; the message lists those that are.
+        """
+        name = join_name(key)
+        if name in self.schema:
+            return self.schema[name]
+        if name == REWARD:
+            raise NoReward(
+                f"{self.id} has no reward.", hint="add one with rlds preprocess, or leave next/reward out of fields="
+            )
+        close = get_close_matches(name, self.schema, 1, 0.5) or [n for n in self.schema if n.endswith(f"/{name}")][:1]
+        did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
+        raise UnknownField(f'no field "{name}" in {self.id}.{did_you_mean}  Fields: {", ".join(sorted(self.schema))}')
+
+    def column(self, key: str | tuple[str, ...]) -> Array:
+        """All rows of an array field, [num_rows, ...], read-only; T+1 rows per episode (``docs/ted.md``).
+
+        Mapped from the file; a zarr-encoded dataset is decoded into memory on first use, and kept.
+
+        Raises
+        ------
+        UnknownField
+            There is no such field, or it is text or encoded frames, which ``gather`` reads.
+        """
+        f = self.field(key)
+        if f.kind != "array":
+            raise UnknownField(
+                f"{f.name} of {self.id} is kept as {f.codec or 'text'}.", hint=f'ds.gather("{f.name}", rows)'
+            )
+        return self.store.rows(f.name)
+
+    def gather(self, key: str | tuple[str, ...], rows: IntArray) -> Array:
+        """The values of any field at ``rows`` [n] -> [n, ...]; frames decoded, text as str or None."""
+        return self.store.gather(self.field(key).name, rows)
+
+    def episode(self, k: int) -> Batch:
+        """Episode ``k`` as a batch of its T steps, all fields, NumPy, archive dtypes.
+
+        ``next/observed`` [T, 1] is added where the final observation is not recorded.
+        """
+        k = range(self.num_episodes)[k]
+        start, length = int(self.episodes["start"][k]), int(self.episodes["length"][k])
+        batch = self._read(np.arange(start, start + length), list(self.schema))
+        if self.episodes["num_observed"][k] == length:
+            batch["next"]["observed"] = (np.arange(length) < length - 1)[:, None]
+        return batch
+
+    def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
+        """Transitions by number, counted over the selected episodes: NumPy, archive dtypes."""
+        if isinstance(index, int | np.integer):
+            one = self[np.array([range(len(self))[index]])]
+            return one.map(lambda values: values[0])
+        if isinstance(index, slice):
+            wanted = np.arange(*index.indices(len(self)))
+        else:
+            given = np.asarray(index)
+            wanted = np.flatnonzero(given) if given.dtype == bool else given.astype(np.int64)
+        wanted = np.where(wanted < 0, wanted + len(self), wanted)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
+            raise IndexError(f"{self.id} has {len(self):,} transitions")
+        return self._read(self._transition_rows(wanted), self._usual_fields())
+
+    def _transition_rows(self, index: IntArray) -> IntArray:
+        ends = np.cumsum(self.episodes["num_transitions"])
+        episode = np.searchsorted(ends, index, "right")
+        rows: IntArray = self.episodes["start"][episode] + index - (ends - self.episodes["num_transitions"])[episode]
+        return rows
+
+    def _usual_fields(self) -> list[str]:
+        usual = ("observation", "action", "next/observation", REWARD, *FLAGS)
+        return [n for n in self.schema if any(n == u or n.startswith(f"{u}/") for u in usual)]
+
+    def _read(self, rows: IntArray, names: Sequence[str]) -> Batch:
+        """The steps at ``rows``; fields placed ``both`` also as ``next/...``, from the row after."""
+        batch = Batch()
+        for name in names:
+            f = self.schema[name]
+            values = self.gather(name, rows)
+            batch.put(name, values[:, None] if name in (REWARD, *FLAGS) and values.ndim == 1 else values)
+            if f.placement == "both":
+                batch.put(f"next/{name}", self.gather(name, rows + 1))
+        if all(name in names for name in FLAGS):
+            batch.put("next/done", batch["next", "terminated"] | batch["next", "truncated"])
+        return batch
+
+    # -- selections
+
+    def select(
+        self,
+        *,
+        split: str | None = None,
+        where: str | None = None,
+        episodes: npt.NDArray[Any] | Sequence[int] | slice | None = None,
+    ) -> Dataset:
+        """Some of the episodes, as a dataset that shares the files.
+
+        Parameters
+        ----------
+        split : str, optional
+            A named split of the archive.
+        where : str, optional
+            A comparison of episode columns: ``"total_reward > 3000 and length >= 500"``.
+        episodes : int array, bool array or slice, optional
+            By number, among those selected so far; in the order given.
+
+        Raises
+        ------
+        InvalidExpression
+            ``where`` is not such a comparison, or names a column that is not there.
+        RldsError
+            There is no such split.
+        """
+        chosen = np.arange(self.num_episodes)
+        if episodes is not None:
+            chosen = chosen[episodes if isinstance(episodes, slice) else np.asarray(episodes)]
+        view = self._view(chosen)
+        if split is not None:
+            if split not in view.episodes.splits:
+                there = ", ".join(view.episodes.splits) or "none"
+                raise RldsError(f'{self.id} has no split "{split}".', hint=f"its splits: {there}")
+            view = view._view(np.flatnonzero(view.episodes[split]))
+        if where is not None:
+            view = view._view(np.flatnonzero(expressions.episodes_where(where, view.episodes)))
+        return view
+
+    def split(self, *shares: float, seed: int = 0) -> tuple[Dataset, ...]:
+        """Divide the episodes at random, by shares of their number that add up to at most 1.
+
+        >>> train, val = ds.split(0.9, 0.1)  # doctest: +SKIP
+        """
+        if not shares or min(shares) < 0 or sum(shares) > 1 + 1e-9:
+            raise ValueError(f"shares must not be negative and add up to at most 1: {shares}")
+        order = np.random.default_rng(seed).permutation(self.num_episodes)
+        ends = np.round(np.cumsum(shares) * self.num_episodes).astype(np.int64)
+        return tuple(self._view(np.sort(part)) for part in np.split(order, ends)[: len(shares)])
+
+    def _view(self, chosen: IntArray) -> Dataset:
+        return Dataset(self.store, chosen if self._index is None else self._index[chosen])
+
+    # -- out
+
+    def to_numpy(self, layout: Literal["ted"] = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
+        """All transitions as arrays in memory, by field name: ``observation`` [N, ...], ``next/reward`` [N, 1], ..."""
+        if layout != "ted":
+            raise ValueError(f'layout must be "ted", not {layout!r}')
+        rows = self._transition_rows(np.arange(len(self)))
+        if fields is None:
+            return self._read(rows, self._usual_fields()).flat()
+        return {name: self._one(name, rows) for name in map(join_name, fields)}
+
+    def _one(self, name: str, rows: IntArray) -> Array:
+        if name == "next/done":
+            return self._read(rows, FLAGS)["next", "done"]  # type: ignore[no-any-return]
+        base = name.removeprefix("next/")
+        if name not in self.schema and base != name and base in self.schema and self.schema[base].placement == "both":
+            return self.gather(base, rows + 1)
+        return self._read(rows, [self.field(name).name]).flat()[name]
+
+    def normalized_score(self, total_reward: ArrayLike) -> npt.NDArray[np.float64]:
+        """``(total_reward - min) / (max - min)``, with the reference scores of the registry or the archive.
+
+        D4RL's convention (Fu et al. 2020, arXiv:2004.07219); papers report 100 times this.
+
+        Raises
+        ------
+        RldsError
+            No reference scores are known.
+        """
+        low, high = self._reference_scores()
+        return (np.asarray(total_reward, np.float64) - low) / (high - low)
+
+    def _reference_scores(self) -> tuple[float, float]:
+        from rlds_cli import ids, registry
+
+        facts = self.manifest.facts
+        scores = facts.get("ref_min_score"), facts.get("ref_max_score")
+        if None in scores:
+            try:
+                entry = registry.get(str(ids.parse(self.id).base))
+            except (RldsError, DatasetNotFound):
+                entry = None
+            scores = (entry.ref_min_score, entry.ref_max_score) if entry else (None, None)
+        low, high = scores
+        if low is None or high is None:
+            raise RldsError(
+                f"No reference scores are known for {self.id}.", hint="rlds info shows what the registry has"
+            )
+        return float(low), float(high)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Dataset, (self.store, self._index)

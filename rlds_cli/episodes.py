@@ -1,0 +1,251 @@
+"""Episodes as users write them and functions return them: nested dicts of arrays, checked and named.
+
+::
+
+    {"observation": [T+1, ...] or [T, ...], "action": [T, ...],
+     "next": {"reward": [T], "terminated": [T], "truncated": [T]}, "info": {...}}
+
+Values may be arrays, tensors, nested dicts, lists, or lists of strings; a single flag stands for the last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import InvalidEpisode
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    Chunk,
+    Column,
+    EpisodeData,
+    Field,
+    Placement,
+    lay_out,
+)
+
+TERMINATED_NAME, TRUNCATED_NAME = FLAGS
+Flat = dict[str, "Array | list[str | None]"]
+
+
+def chunks(
+    episodes: Iterable[EpisodeData], schema: Sequence[Field], *, rows: int = 1 << 16, size: int = 16 << 20
+) -> Iterator[Chunk]:
+    """Lay episodes out, several a chunk, about ``size`` bytes or ``rows`` rows each."""
+    width = max(1, sum(f.row_bytes for f in schema))
+    batch: list[EpisodeData] = []
+    held = 0
+    for e in episodes:
+        batch.append(e)
+        held += e.length + 1
+        if held >= rows or held * width >= size:
+            yield lay_out(schema, batch)
+            batch, held = [], 0
+    if batch:
+        yield lay_out(schema, batch)
+
+
+def flatten(episode: Mapping[Any, Any], where: str = "the episode") -> Flat:
+    """Fields by name, as arrays or lists of strings."""
+    flat: Flat = {}
+    for name, value in _leaves(episode, ()):
+        if not name or any(not part for part in name):
+            raise InvalidEpisode(f"{where}: a field without a name.")
+        flat["/".join(name)] = _values(value, "/".join(name), where)
+    return flat
+
+
+def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "items")):
+        for key, item in value.items():
+            parts = key if isinstance(key, tuple) else tuple(str(key).split("/"))
+            yield from _leaves(item, (*name, *(str(p) for p in parts)))
+    elif isinstance(value, tuple) and value and all(hasattr(v, "__len__") and not isinstance(v, str) for v in value):
+        for i, item in enumerate(value):  # a Tuple space
+            yield from _leaves(item, (*name, str(i)))
+    else:
+        yield name, value
+
+
+def _values(value: Any, name: str, where: str) -> Array | list[str | None]:
+    if hasattr(value, "detach"):  # a torch tensor
+        value = value.detach().cpu().numpy()
+    try:
+        array = np.asarray(value)
+    except ValueError as e:
+        raise InvalidEpisode(f"{where}: {name} is ragged: its rows have different shapes.") from e
+    if array.dtype.kind in "OUST":
+        return _strings(array, name, where)
+    if array.dtype.kind not in "biufc":
+        raise InvalidEpisode(f"{where}: {name} has dtype {array.dtype}, which is not a number, a flag or text.")
+    if array.dtype == np.longdouble or array.dtype == np.clongdouble:
+        raise InvalidEpisode(f"{where}: {name} has dtype {array.dtype}, which no other machine reads.")
+    return array
+
+
+def _strings(array: Array, name: str, where: str) -> list[str | None]:
+    values = array.tolist() if array.ndim else [array.item()]
+    if array.ndim <= 1 and all(v is None or isinstance(v, str | bytes) for v in values):
+        return [v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in values]
+    raise InvalidEpisode(f"{where}: {name} holds Python objects; arrays of numbers, flags or text are needed.")
+
+
+def read(flat: Flat, where: str = "the episode") -> tuple[Flat, int, int]:
+    """Check one episode and complete its flags: (fields, number of steps, end).
+
+    Raises
+    ------
+    InvalidEpisode
+        Fields do not fit each other; the message names them with their lengths.
+    """
+    flat = dict(flat)
+    length = _length(flat, where)
+    _join_next(flat, length)
+    if REWARD in flat:
+        flat[REWARD] = _per_step(flat[REWARD], length, REWARD, where)
+    end = _flags(flat, length, where)
+    for name, values in flat.items():
+        allowed = (length,) if name.startswith("next/") else (length, length + 1)
+        if np.ndim(values) == 0 or len(values) not in allowed:
+            rows = "a single value" if np.ndim(values) == 0 else f"{len(values)} rows"
+            raise InvalidEpisode(f"{where}: {name} has {rows}; expected {' or '.join(map(str, allowed))}.")
+    return flat, length, end
+
+
+def _length(flat: Flat, where: str) -> int:
+    """T: the rows of actions, else of rewards or flags, else of observations less one."""
+    sized = {n: len(v) for n, v in flat.items() if np.ndim(v) > 0}
+    for prefix in ("action", REWARD, TERMINATED_NAME, TRUNCATED_NAME, "next/"):
+        for name, rows in sized.items():
+            if name == prefix or name.startswith(prefix if prefix.endswith("/") else f"{prefix}/"):
+                return rows
+    for name, rows in sized.items():
+        if name == "observation" or name.startswith("observation/"):
+            return max(0, rows - 1)
+    raise InvalidEpisode(f"{where} has no action, reward, flag or observation: {', '.join(flat) or 'nothing'}.")
+
+
+def _join_next(flat: Flat, length: int) -> None:
+    """Join ``x`` and ``next/x`` where the second is the first, one row on."""
+    for name in [n for n in flat if n.startswith("next/") and n.removeprefix("next/") in flat]:
+        root, after = flat[name.removeprefix("next/")], flat[name]
+        if not isinstance(root, np.ndarray) or not isinstance(after, np.ndarray) or length == 0:
+            continue
+        if len(root) == len(after) == length and _same(root[1:], after[:-1]):
+            flat[name.removeprefix("next/")] = np.concatenate([root, after[-1:]])
+            del flat[name]
+        elif len(root) == length + 1 and _same(root[1:], after):
+            del flat[name]
+
+
+def _same(a: Array, b: Array) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+
+
+def _per_step(values: Array | list[str | None], length: int, name: str, where: str) -> Array:
+    """[T] from [T] or [T, 1]."""
+    if not isinstance(values, np.ndarray):
+        raise InvalidEpisode(f"{where}: {name} is text.")
+    if values.ndim == 2 and values.shape == (length, 1):
+        return values[:, 0]
+    return values
+
+
+def _flags(flat: Flat, length: int, where: str) -> int:
+    """Complete ``next/terminated`` and ``next/truncated``; how the episode ends."""
+    done = flat.pop("next/done", None)
+    given = [name for name in FLAGS if name in flat]
+    if done is not None and not given:
+        raise InvalidEpisode(
+            f"{where}: next/done does not say why the episode ended.",
+            hint="give next/terminated (the task is over: no bootstrapping) and next/truncated (time is up) instead",
+        )
+    terminated, truncated = (_flag(flat.get(name), length, name, where) for name in FLAGS)
+    if length and truncated[:-1].any():
+        step = int(np.argmax(truncated))
+        raise InvalidEpisode(f"{where}: truncated at step {step} of {length}: that ends an episode; split it there.")
+    if length == 0:
+        end = CUT
+    elif terminated[-1]:
+        end = TERMINATED
+    elif truncated[-1]:
+        end = TRUNCATED
+    else:
+        truncated[-1], end = True, CUT
+    flat[TERMINATED_NAME], flat[TRUNCATED_NAME] = terminated, truncated
+    return end
+
+
+def _flag(values: Array | list[str | None] | None, length: int, name: str, where: str) -> Array:
+    flags = np.zeros(length, bool)
+    if values is None:
+        return flags
+    given = _per_step(values, length, name, where)
+    if given.ndim == 0:
+        flags[-1:] = bool(given)
+        return flags
+    if given.shape != (length,):
+        raise InvalidEpisode(f"{where}: {name} has shape {list(given.shape)}; expected [{length}].")
+    if given.dtype != bool and not np.isin(given, (0, 1)).all():
+        raise InvalidEpisode(f"{where}: {name} holds {given[~np.isin(given, (0, 1))][0]}; flags are 0 or 1.")
+    return given.astype(bool)
+
+
+def infer_schema(flat: Flat, length: int) -> tuple[Field, ...]:
+    """The fields of a checked episode: T+1 rows are known at both ends, and so are observations."""
+    fields = []
+    for name, values in sorted(flat.items()):
+        observed = name == "observation" or name.startswith("observation/")
+        own_next = f"next/{name}" in flat
+        placement: Placement = (
+            "next"
+            if name.startswith("next/")
+            else "both"
+            if len(values) == length + 1 or (observed and not own_next)
+            else "root"
+        )
+        if isinstance(values, np.ndarray):
+            fields.append(Field(name, values.dtype.newbyteorder("=").name, values.shape[1:], placement))
+        else:
+            fields.append(Field(name, "str", (), placement, "text"))
+    return tuple(fields)
+
+
+def fit(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict[str, Column]:
+    """The columns of a checked episode in the dtypes of ``schema``, where that loses nothing.
+
+    Raises
+    ------
+    InvalidEpisode
+        A field is missing, new, or of another kind or shape than in the first episode.
+    """
+    columns: dict[str, Column] = {}
+    for f in schema:
+        if f.name not in flat:
+            raise InvalidEpisode(f"{where} lacks {f.name}, which the first episode has.")
+        columns[f.name] = _fit(flat[f.name], f, where)
+    extra = sorted(set(flat) - set(columns))
+    if extra:
+        raise InvalidEpisode(f"{where} has {', '.join(extra)}, which the first episode lacks.")
+    return columns
+
+
+def _fit(values: Array | list[str | None], f: Field, where: str) -> Column:
+    if (f.kind == "text") != isinstance(values, list):
+        raise InvalidEpisode(f"{where}: {f.name} is {'text' if isinstance(values, list) else 'numbers'} here only.")
+    if isinstance(values, list):
+        return values
+    if values.shape[1:] != f.shape:
+        raise InvalidEpisode(
+            f"{where}: a row of {f.name} has shape {list(values.shape[1:])}; the first episode's have {list(f.shape)}."
+        )
+    if not np.can_cast(values.dtype, f.dtype, "safe"):
+        raise InvalidEpisode(f"{where}: {f.name} is {values.dtype}; the first episode's is {f.dtype}.")
+    return values

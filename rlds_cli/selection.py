@@ -1,0 +1,100 @@
+"""The episode table of a dataset or of some of its episodes, and statistics over those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+
+from rlds_cli.errors import UnknownField
+from rlds_cli.store import statistics
+from rlds_cli.store.digests import BLOCK_ROWS
+from rlds_cli.store.manifest import Stats
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import END_NAMES, Array, IntArray
+
+_TEXT = ("group", "options")
+
+
+class Episodes(Mapping[str, Array]):
+    """Episode columns by name, each [num_episodes]; ``len()`` is the number of episodes.
+
+    ``end`` is text: ``terminated``, ``truncated`` or ``cut``. Named splits are bool columns under their own names.
+    """
+
+    def __init__(self, store: Store, index: IntArray | None) -> None:
+        self._store = store
+        self._index = index
+
+    def __len__(self) -> int:
+        return self._store.manifest.counts.episodes if self._index is None else len(self._index)
+
+    @property
+    def index(self) -> IntArray:
+        """The numbers of these episodes in the whole dataset."""
+        return np.arange(len(self)) if self._index is None else self._index
+
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """The named splits."""
+        prefix = "split/"
+        return tuple(sorted(n.removeprefix(prefix) for n in self._store.episodes if n.startswith(prefix)))
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (n for n in self._store.episodes if not n.startswith("split/"))
+        yield from self.splits
+
+    def __contains__(self, name: object) -> bool:
+        return name in set(self) or name in _TEXT
+
+    def __getitem__(self, name: str) -> Array:
+        stored = self._store.episodes
+        if name in _TEXT:
+            column: Array = np.array(self._store.episode_strings(name), object)
+        elif name in self.splits:
+            column = stored[f"split/{name}"]
+        elif name in stored:
+            column = np.array(END_NAMES)[stored["end"]] if name == "end" else stored[name]
+        else:
+            raise UnknownField(f'no episode column "{name}" in {self._store.manifest.id}.  Columns: {", ".join(self)}')
+        return column if self._index is None else column[self._index]
+
+
+class SelectedStats(Mapping[str, Stats]):
+    """Statistics over the steps of selected episodes, computed per field when asked for."""
+
+    def __init__(self, store: Store, episodes: Episodes) -> None:
+        self._store, self._episodes = store, episodes
+        self._known: dict[str, Stats] = {}
+
+    def __len__(self) -> int:
+        return len(self._store.manifest.stats)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.manifest.stats)
+
+    def __getitem__(self, name: str) -> Stats:
+        if name not in self._known:
+            if name not in self._store.manifest.stats:
+                raise KeyError(name)
+            self._known[name] = self._compute(name)
+        return self._known[name]
+
+    def _compute(self, name: str) -> Stats:
+        values = self._store.rows(name)
+        start, length = self._episodes["start"], self._episodes["length"]
+        ends = np.cumsum(length)
+        steps = int(ends[-1]) if len(ends) else 0
+        accumulator = statistics.Accumulator(values.shape[1:])
+        for a in range(0, steps, BLOCK_ROWS):
+            accumulator.add(values[_rows(np.arange(a, min(a + BLOCK_ROWS, steps)), start, length, ends)])
+        width = int(np.prod(values.shape[1:], dtype=np.int64))
+        sample = np.arange(0, steps, statistics.sample_steps(steps, width))
+        return accumulator.result(values[_rows(sample, start, length, ends)])
+
+
+def _rows(steps: IntArray, start: IntArray, length: IntArray, ends: IntArray) -> IntArray:
+    episode = np.searchsorted(ends, steps, "right")
+    rows: IntArray = start[episode] + steps - (ends - length)[episode]
+    return rows

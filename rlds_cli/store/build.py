@@ -1,0 +1,280 @@
+"""Writing all rows of a dataset: part by part, in one process or several, resumed where an earlier run stopped.
+
+::
+
+    <work>/journal.jsonl     finished parts and the hashes of what they wrote
+    <work>/dataset/          rows in their place
+    <work>/segments/<part>/  rows of a part whose place was not yet known, spliced in at the end
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from rlds_cli.archives import Part
+from rlds_cli.errors import RldsError
+from rlds_cli.progress import Event, Progress, Stage
+from rlds_cli.store import arrays, names, rows
+from rlds_cli.store.journal import Journal
+from rlds_cli.store.rows import Position, RowWriter, Written
+from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note
+
+PLACE = "dataset"
+_IN_FLIGHT = 2  # chunks between the reader and the writer
+
+
+class Job(Protocol):
+    """What is to be written. Picklable when more than one process works on it."""
+
+    @property
+    def id(self) -> str:
+        """The dataset, for progress."""
+
+    @property
+    def key(self) -> str:
+        """Identifies the work: a journal of another key is not resumed."""
+
+    @property
+    def stage(self) -> Stage:
+        """What the work is called in progress events."""
+
+    @property
+    def schema(self) -> tuple[Field, ...]:
+        """The fields."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts, in order."""
+
+    def read(self, part: Part) -> Iterator[Chunk]:
+        """The rows of one part, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The rows of a dataset, all in their place below ``directory``."""
+
+    directory: Path
+    schema: tuple[Field, ...]
+    paths: Mapping[str, str]
+    end: Position
+    episodes: EpisodeTable
+    notes: tuple[Note, ...]
+
+
+def write_rows(job: Job, work: Path, *, jobs: int, progress: Progress) -> Built:
+    """Write all parts of ``job`` below ``work``; with the journal there, go on where an earlier run stopped.
+
+    ``jobs`` processes work at it; with 0 or 1 this one does. Their number does not change a byte.
+    """
+    paths = names.paths(f.name for f in job.schema)
+    journal = Journal(work, job.key)
+    done = journal.load(work, job.schema, paths)
+    _forget_unfinished(work, done)
+    tell = _Teller(job, done, progress)
+    if jobs > 1 and len(job.parts) - len(done) > 1:
+        _work_apart(job, work, journal, done, jobs, tell)
+    else:
+        _work_here(job, work, journal, done, tell)
+    return _assemble(job, work, paths, done)
+
+
+def _forget_unfinished(work: Path, done: Mapping[int, tuple[str, Written]]) -> None:
+    kept = {where for where, _ in done.values()}
+    for segment in (work / "segments").glob("*"):
+        if f"segments/{segment.name}" not in kept:
+            shutil.rmtree(segment)
+    if PLACE not in kept:
+        shutil.rmtree(work / PLACE, ignore_errors=True)
+
+
+class _Teller:
+    """Progress in rows where all parts say how many they have, else in parts."""
+
+    def __init__(self, job: Job, done: Mapping[int, tuple[str, Written]], progress: Progress) -> None:
+        self._job, self._progress = job, progress
+        known = [p.rows for p in job.parts]
+        self._by_rows = None not in known
+        self._total = sum(r for r in known if r is not None) if self._by_rows else len(known)
+        self._done = sum(w.rows for _, w in done.values()) if self._by_rows else len(done)
+        if done:
+            self._say(0, f"resumed: {len(done)} of {len(known)} parts were there")
+
+    def rows(self, n: int) -> None:
+        if self._by_rows:
+            self._say(n)
+
+    def part(self) -> None:
+        if not self._by_rows:
+            self._say(1)
+
+    def _say(self, n: int, note: str = "") -> None:
+        self._done += n
+        unit = "rows" if self._by_rows else "parts"
+        self._progress(Event(self._job.id, self._job.stage, "", self._done, self._total, unit, note))
+
+
+def _work_here(job: Job, work: Path, journal: Journal, done: dict[int, tuple[str, Written]], tell: _Teller) -> None:
+    position = Position()
+    for i, part in enumerate(job.parts):
+        if i in done and done[i][0] == PLACE and done[i][1].start.rows != position.rows:
+            del done[i]  # written when the parts before it were other
+        if i not in done:
+            written = _run(job, part, work / PLACE, position, tell)
+            journal.record(i, PLACE, written)
+            done[i] = (PLACE, written)
+            tell.part()
+        position = _advance(position, done[i][1])
+
+
+def _work_apart(
+    job: Job, work: Path, journal: Journal, done: dict[int, tuple[str, Written]], jobs: int, tell: _Teller
+) -> None:
+    starts = _known_starts(job)
+    todo = [i for i in range(len(job.parts)) if i not in done]
+    workers = min(jobs, len(todo))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures: dict[Future[Written], tuple[int, str]] = {}
+        for i in todo:
+            where, start = (PLACE, Position(starts[i])) if starts else (f"segments/{i}", Position())
+            futures[pool.submit(_run, job, job.parts[i], work / where, start)] = (i, where)
+        try:
+            for future in as_completed(futures):
+                i, where = futures[future]
+                written = future.result()
+                journal.record(i, where, written)
+                done[i] = (where, written)
+                tell.rows(written.rows)
+                tell.part()
+        except BrokenProcessPool as e:
+            raise RldsError(
+                f"{job.id}: a worker process died (killed, or out of memory). "
+                f"{len(done)} of {len(job.parts)} parts are kept.",
+                hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
+            ) from e
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _known_starts(job: Job) -> list[int] | None:
+    """First rows of the parts, where their sizes are known ahead and nothing of variable size is stored."""
+    counts = [p.rows for p in job.parts]
+    if any(f.kind != "array" for f in job.schema):
+        return None
+    total, starts = 0, []
+    for n in counts:
+        if n is None:
+            return None
+        starts.append(total)
+        total += n
+    return starts
+
+
+def _run(job: Job, part: Part, directory: Path, start: Position, tell: _Teller | None = None) -> Written:
+    """Read one part and write its rows; reading goes on while a thread hashes and writes."""
+    paths = names.paths(f.name for f in job.schema)
+    with RowWriter(directory, job.schema, paths, start) as writer, ThreadPoolExecutor(1) as thread:
+        pending: deque[Future[None]] = deque()
+        for chunk in job.read(part):
+            pending.append(thread.submit(writer.append, chunk))
+            if len(pending) > _IN_FLIGHT:
+                pending.popleft().result()
+            if tell is not None:
+                tell.rows(len(chunk))
+        for future in pending:
+            future.result()
+        written = writer.written()
+    if part.rows is not None and written.rows != part.rows:
+        raise RldsError(f"{job.id}: a part gave {written.rows:,} rows; {part.rows:,} were planned.")
+    return written
+
+
+def _advance(position: Position, w: Written) -> Position:
+    return Position(
+        position.rows + w.rows,
+        {f: position.frame_bytes.get(f, 0) + n for f, n in w.frame_bytes.items()},
+        {f: _merged(position.strings.get(f, []), new) for f, new in w.new_strings.items()},
+    )
+
+
+def _merged(known: list[str], new: list[str]) -> list[str]:
+    seen = set(known)
+    return [*known, *(s for s in new if s not in seen)]
+
+
+def _assemble(job: Job, work: Path, paths: Mapping[str, str], done: Mapping[int, tuple[str, Written]]) -> Built:
+    position = Position()
+    for i in range(len(job.parts)):
+        where, written = done[i]
+        after = _advance(position, written)
+        if where != PLACE:
+            for f in job.schema:
+                _splice(work / where, work / PLACE, f, paths[f.name], written, position, after)
+        position = after
+    in_order = [done[i][1] for i in range(len(job.parts))]
+    return Built(
+        work / PLACE,
+        job.schema,
+        paths,
+        position,
+        EpisodeTable.concat([w.episodes for w in in_order]),
+        tuple(n for w in in_order for n in w.notes),
+    )
+
+
+def _splice(segment: Path, place: Path, f: Field, path: str, w: Written, before: Position, after: Position) -> None:
+    """Copy the rows of a segment to where they belong; text codes and frame offsets are those of the whole."""
+    source, target = rows.files(segment, f, path), rows.files(place, f, path)
+    for file in target.values():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    if f.kind == "frames":
+        base = before.frame_bytes.get(f.name, 0)
+        copy_range(source["bytes"], target["bytes"], base, w.frame_bytes[f.name])
+        offsets = np.fromfile(source["offsets"], "<i8", w.rows + 1) + base
+        _write(target["offsets"], before.rows * 8, offsets)
+    elif f.kind == "text":
+        codes = np.fromfile(source["rows"], "<i4", w.rows)
+        index = {s: i for i, s in enumerate(after.strings[f.name])}
+        mapped = np.array([*(index[s] for s in w.new_strings[f.name]), rows.NO_TEXT], "<i4")
+        _write(target["rows"], before.rows * 4, mapped[codes])
+    else:
+        width = arrays.row_bytes((0, *f.shape), f.dtype)
+        copy_range(source["rows"], target["rows"], before.rows * width, w.rows * width)
+
+
+def _write(file: Path, offset: int, values: Array) -> None:
+    with file.open("r+b") as out:
+        arrays.write_at(out.fileno(), offset, values)
+
+
+def copy_range(source: Path, target: Path, offset: int, size: int) -> None:
+    """Copy the first ``size`` bytes of ``source`` into ``target`` at ``offset``, in the kernel where it can."""
+    with source.open("rb") as a, target.open("r+b") as b:
+        at = 0
+        while at < size:
+            n = _copy_some(a.fileno(), b.fileno(), size - at, at, offset + at)
+            if n == 0:
+                raise RldsError(f"{source} ended after {at:,} of {size:,} bytes.")
+            at += n
+
+
+def _copy_some(source: int, target: int, size: int, at: int, to: int) -> int:
+    if hasattr(os, "copy_file_range"):
+        try:
+            return os.copy_file_range(source, target, size, at, to)
+        except OSError:
+            pass  # another file system, or one that cannot
+    data = os.pread(source, min(size, 1 << 20), at)
+    return os.pwrite(target, data, to)

@@ -1,0 +1,316 @@
+"""From rows in their place to a dataset: arrays, digests, statistics, episode table, manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli import __version__
+from rlds_cli.store import arrays, compression, digests, sharing, statistics
+from rlds_cli.store.build import Built
+from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
+from rlds_cli.store.names import component
+from rlds_cli.store.sharing import Shared
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, EpisodeTable, Field, merge_notes
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What only the maker of a dataset knows; the rest of the manifest follows from the rows."""
+
+    id: str
+    encoding: str = "memmap"
+    reader: str = ""
+    reader_version: int = 0
+    episodes_by: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    spaces: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    provenance: tuple[Mapping[str, Any], ...] = ()
+    sources: tuple[Mapping[str, Any], ...] = ()  # one per archive file: file, size, sha256, url, revision
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    field: StoredField
+    stats: Stats | None
+    how: str = ""
+
+
+def finish(
+    built: Built,
+    about: Description,
+    *,
+    metadata: Iterable[tuple[str, Array | str]] = (),
+    shared: Mapping[str, Shared] = {},
+    threads: int = 2,
+) -> Manifest:
+    """Complete the dataset in ``built.directory`` and return its manifest, which is written last.
+
+    ``shared`` are fields whose rows are another dataset's, by name; they are linked, or copied where they cannot be.
+    """
+    table, total = built.episodes, built.end.rows
+    last_rows = np.cumsum(table.length + 1) - 1
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        own = [pool.submit(_finish_field, built, f, last_rows, about.encoding) for f in built.schema]
+        linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
+        finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
+    columns = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
+    counts = _counts(table, total, columns)
+    manifest = Manifest(
+        format=FORMAT,
+        id=about.id,
+        encoding=about.encoding,
+        fields=tuple(x.field for x in finished),
+        counts=counts,
+        fingerprint=digests.fingerprint({x.field.name: x.field.digest for x in finished}, table_digests(table)),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        rlds_version=__version__,
+        reader=about.reader,
+        reader_version=about.reader_version,
+        episodes_by=about.episodes_by,
+        facts=dict(about.facts),
+        spaces=dict(about.spaces),
+        env=dict(about.env),
+        stats={x.field.name: asdict(x.stats) for x in finished if x.stats},
+        archive=_write_sources(built.directory, about.sources),
+        options=dict(about.options),
+        provenance=about.provenance,
+        metadata=tuple(_write_metadata(built.directory, metadata)),
+        notes=tuple(asdict(n) for n in merge_notes(built.notes)),
+        shared={x.field.name: x.how for x in finished if x.how},
+    )
+    _write_groups(built.directory)
+    arrays.write_group(built.directory, {"rlds": manifest.to_json()})
+    return manifest
+
+
+def _finish_field(built: Built, f: Field, last_rows: Array, encoding: str) -> _Finished:
+    path, total = built.paths[f.name], built.end.rows
+    directory = built.directory / path
+    if f.kind == "frames":
+        hashes, stats = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0)), None
+    elif f.kind == "text":
+        strings = built.end.strings.get(f.name, [])
+        hashes, stats = _finish_text(directory, total, strings), None
+        arrays.write_strings(built.directory / "text" / path, strings)
+    else:
+        arrays.finish(directory, (total, *f.shape), f.dtype)
+        hashes, stats = _scan(arrays.read(directory), f, last_rows)
+    if encoding == "zarr":
+        compression.compress(directory, f)
+    arrays.write(built.directory / "digests" / path, hashes)
+    digest = digests.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, hashes)
+    return _Finished(stored(f, path, digest), stats)
+
+
+def stored(f: Field, path: str, digest: str) -> StoredField:
+    """A field as the manifest holds it."""
+    return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
+
+
+def _scan(values: Array, f: Field, last_rows: Array) -> tuple[digests.Blocks, Stats]:
+    """Hash the blocks and gather statistics in one pass over the rows, as they are on disk."""
+    accumulator = statistics.Accumulator(f.shape)
+    hashes = []
+    for a in digests.blocks(len(values)):
+        block = values[a : a + digests.BLOCK_ROWS]
+        hashes.append(digests.array_block(block))
+        steps = np.ones(len(block), bool)
+        first, end = np.searchsorted(last_rows, (a, a + len(block)))
+        steps[last_rows[first:end] - a] = False
+        accumulator.add(block[steps])
+    return digests.as_array(hashes), accumulator.result(_sample(values, last_rows))
+
+
+def _sample(values: Array, last_rows: Array) -> Array:
+    steps = len(values) - len(last_rows)
+    width = int(np.prod(values.shape[1:], dtype=np.int64))
+    index = np.arange(0, steps, statistics.sample_steps(steps, width))
+    # Step k lies in the episode that has more than k steps up to its end, and so many rows further as it has before it.
+    ends = last_rows + 1 - np.arange(1, len(last_rows) + 1)
+    sample: Array = values[index + np.searchsorted(ends, index, "right")]
+    return sample
+
+
+def _finish_frames(directory: Path, total: int, size: int) -> digests.Blocks:
+    if total == 0:
+        arrays.write(directory / "offsets", np.zeros(1, np.int64))
+    arrays.finish(directory / "bytes", (size,), "uint8")
+    arrays.finish(directory / "offsets", (total + 1,), "int64")
+    arrays.write_group(directory)
+    return frame_hashes(arrays.read(directory / "bytes"), arrays.read(directory / "offsets"))
+
+
+def frame_hashes(data: Array, offsets: Array) -> digests.Blocks:
+    """Block hashes of encoded frames."""
+    return digests.as_array(
+        digests.ragged_block(np.diff(o), data[o[0] : o[-1]])
+        for o in (offsets[a : a + digests.BLOCK_ROWS + 1] for a in digests.blocks(len(offsets) - 1))
+    )
+
+
+def _finish_text(directory: Path, total: int, strings: Sequence[str]) -> digests.Blocks:
+    arrays.finish(directory, (total,), "int32")
+    return text_hashes(arrays.read(directory), strings)
+
+
+def text_hashes(codes: Array, strings: Sequence[str]) -> digests.Blocks:
+    """Block hashes of a text field."""
+    table: list[str | None] = [*strings, None]  # code -1 is the last
+    return digests.as_array(
+        digests.text_block([table[c] for c in codes[a : a + digests.BLOCK_ROWS]]) for a in digests.blocks(len(codes))
+    )
+
+
+def _share(directory: Path, s: Shared) -> _Finished:
+    how = sharing.share_tree(s.dataset / s.field.path, directory / s.field.path)
+    sharing.share_tree(s.dataset / "digests" / s.field.path, directory / "digests" / s.field.path)
+    if s.field.kind == "text":
+        sharing.share_tree(s.dataset / "text" / s.field.path, directory / "text" / s.field.path)
+    return _Finished(s.field, s.stats, how)
+
+
+def table_digests(table: EpisodeTable) -> dict[str, str]:
+    """Digests of the columns of the episode table that count as content."""
+    return {name: digests.column_digest(name, values) for name, values in content_columns(table).items()}
+
+
+def content_columns(table: EpisodeTable) -> dict[str, Array | list[str | None]]:
+    """The columns that the fingerprint covers; ``seed`` and ``options`` only where some episode has one."""
+    columns: dict[str, Array | list[str | None]] = {
+        "start": table.start,
+        "length": table.length,
+        "end": table.end,
+        "num_observed": table.num_observed,
+    }
+    if any(s is not None for s in table.seed):
+        columns["seed"] = np.array([s or 0 for s in table.seed], np.uint64)
+        columns["has_seed"] = np.array([s is not None for s in table.seed], bool)
+    if any(o is not None for o in table.options):
+        columns["options"] = table.options
+    return columns | {f"split/{name}": values for name, values in table.splits.items()}
+
+
+def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str]) -> dict[str, Array]:
+    directory = built.directory / "episodes"
+    computed: dict[str, Array] = {
+        "num_transitions": table.num_transitions,
+        "source": table.source,
+        "row": table.row,
+        **_aggregates(built.directory, paths, table),
+    }
+    for name, values in (content_columns(table) | computed).items():
+        path = directory.joinpath(*(component(c) for c in name.split("/")))
+        if isinstance(values, np.ndarray):
+            arrays.write(path, values)
+        else:
+            arrays.write_strings(path, [v or "" for v in values])
+    if any(table.group):
+        arrays.write_strings(directory / "group", table.group)
+    if table.splits:
+        arrays.write_group(directory / "split")
+    arrays.write_group(directory)
+    return computed
+
+
+def _aggregates(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> dict[str, Array]:
+    """Return and number of ended steps of each episode."""
+    result = {}
+    start = table.start
+    if REWARD in paths:
+        reward = compression.open_column(dataset / paths[REWARD])
+        if reward.ndim == 1 and reward.dtype.kind in "fiub":
+            result["total_reward"] = _episode_sums(reward, start)
+    if all(name in paths for name in FLAGS):
+        terminated, truncated = (compression.open_column(dataset / paths[name]) for name in FLAGS)
+        done = _episode_sums(_Either(terminated, truncated), start)
+        result["num_done"] = done.astype(np.int64)
+        result["num_terminated"] = _episode_sums(terminated, start).astype(np.int64)
+    return result
+
+
+class _Either:
+    """``a | b``, computed where it is looked at."""
+
+    def __init__(self, a: Array, b: Array) -> None:
+        self._a, self._b = a, b
+
+    def __len__(self) -> int:
+        return len(self._a)
+
+    def __getitem__(self, index: slice) -> Array:
+        return np.asarray(self._a[index] | self._b[index])
+
+
+def _episode_sums(values: Array | _Either, start: Array) -> Array:
+    """Sums over episodes in float64, block by block; the last row of an episode holds zero."""
+    total = np.zeros(len(start))
+    for a in digests.blocks(len(values)):
+        block = np.asarray(values[a : a + digests.BLOCK_ROWS], np.float64)
+        first = int(np.searchsorted(start, a, "right")) - 1
+        end = int(np.searchsorted(start, a + len(block)))
+        total[first:end] += np.add.reduceat(block, np.maximum(start[first:end] - a, 0))
+    return total
+
+
+def _counts(table: EpisodeTable, total: int, columns: Mapping[str, Array]) -> Counts:
+    ended = int((table.end == TERMINATED).sum())
+    return Counts(
+        rows=total,
+        episodes=len(table),
+        steps=int(table.length.sum()),
+        transitions=int(table.num_transitions.sum()),
+        terminated=ended,
+        truncated=int((table.end == TRUNCATED).sum()),
+        cut=int((table.end == CUT).sum()),
+        final_observations=int(table.observed.sum()),
+        terminated_inside=int(columns["num_terminated"].sum()) - ended if "num_terminated" in columns else 0,
+    )
+
+
+def _write_sources(directory: Path, sources: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
+    """Write one JSON text per archive file, and sum them up for the manifest."""
+    if not sources:
+        return {}
+    arrays.write_strings(directory / "sources", [json.dumps(dict(s), sort_keys=True) for s in sources])
+    hashes = [s.get("sha256") for s in sources]
+    listing = "".join(f"{s.get('sha256')}  {s.get('file')}\n" for s in sources)
+    whole = hashes[0] if len(hashes) == 1 else hashlib.sha256(listing.encode()).hexdigest()
+    return {
+        "files": len(sources),
+        "bytes": sum(int(s.get("size") or 0) for s in sources),
+        "sha256": whole if all(hashes) else None,
+        "first": dict(sources[0]),
+    }
+
+
+def _write_metadata(directory: Path, metadata: Iterable[tuple[str, Array | str]]) -> list[str]:
+    written = []
+    for name, value in metadata:
+        path = directory.joinpath("metadata", *(component(c) for c in name.split("/")))
+        if isinstance(value, str):
+            arrays.write_strings(path, [value])
+        else:
+            # A Zarr array of our kind has rows; a single value is one row.
+            arrays.write(path, np.atleast_1d(value))
+        written.append(name)
+    return sorted(written)
+
+
+def _write_groups(directory: Path) -> None:
+    """Give every directory above arrays the ``zarr.json`` that Zarr wants of a group."""
+    for entry in directory.iterdir():
+        if entry.is_dir() and not (entry / "zarr.json").exists():
+            arrays.write_group(entry)
+        if entry.is_dir() and not arrays.is_array(entry):
+            _write_groups(entry)

@@ -1,0 +1,87 @@
+"""Finished parts of a dataset under construction: one JSON line each, believed only where the rows still hash right."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.store import rows
+from rlds_cli.store.rows import Position, Written
+from rlds_cli.ted import EpisodeTable, Field, Note
+
+
+class Journal:
+    """The file ``journal.jsonl`` of a directory; ``key`` says what is being made, and other work is forgotten."""
+
+    def __init__(self, directory: Path, key: str) -> None:
+        self._path = directory / "journal.jsonl"
+        self._key = key
+
+    def record(self, part: int, where: str, written: Written) -> None:
+        """Add a finished part; ``where`` is its directory relative to the journal's."""
+        line = json.dumps({"part": part, "where": where, **_to_json(written)}) + "\n"
+        with self._path.open("a") as f:
+            f.write(line)
+            f.flush()
+
+    def load(
+        self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str]
+    ) -> dict[int, tuple[str, Written]]:
+        """The parts that are whole on disk. A journal of other work is started anew."""
+        lines = self._lines()
+        if not lines or lines[0].get("key") != self._key:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps({"key": self._key}) + "\n")
+            return {}
+        found: dict[int, tuple[str, Written]] = {}
+        for line in lines[1:]:
+            written = _from_json(line)
+            if rows.rehash(directory / line["where"], schema, paths, written):
+                found[line["part"]] = (line["where"], written)
+        return found
+
+    def _lines(self) -> list[dict[str, Any]]:
+        try:
+            text = self._path.read_text()
+        except FileNotFoundError:
+            return []
+        # A line that a kill cut short is not there; whatever follows would be glued to it.
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            os.truncate(self._path, len(whole.encode()))
+        try:
+            return [json.loads(line) for line in whole.splitlines()]
+        except ValueError:
+            return []
+
+
+def _to_json(w: Written) -> dict[str, Any]:
+    e = w.episodes
+    return {
+        "start": asdict(w.start) | {"strings": {k: len(v) for k, v in w.start.strings.items()}},
+        "rows": w.rows,
+        "frame_bytes": w.frame_bytes,
+        "new_strings": w.new_strings,
+        "hashes": w.hashes,
+        "notes": [asdict(n) for n in w.notes],
+        "episodes": {
+            **{name: getattr(e, name).tolist() for name in ("length", "end", "observed", "source", "row")},
+            "group": e.group, "seed": e.seed, "options": e.options,
+            "splits": {k: v.tolist() for k, v in e.splits.items()},
+        },
+    }  # fmt: skip
+
+
+def _from_json(d: Mapping[str, Any]) -> Written:
+    e = dict(d["episodes"])
+    e["splits"] = {k: np.array(v, bool) for k, v in e["splits"].items()}
+    # The strings before this part are those of the parts before it; only the position matters for hashing.
+    start = Position(d["start"]["rows"], d["start"]["frame_bytes"], {})
+    notes = tuple(Note(**n) for n in d["notes"])
+    return Written(start, d["rows"], d["frame_bytes"], d["new_strings"], d["hashes"], EpisodeTable(**e), notes)

@@ -1,0 +1,157 @@
+"""What a dataset's ``zarr.json`` says about it: ``attributes["rlds"]``. Needs neither NumPy nor zarr."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.errors import DamagedDataset, NewerFormat
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredField:
+    """A field as the manifest holds it; ``path`` is its directory, ``digest`` the sha256 of its content."""
+
+    name: str
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    placement: str
+    kind: str
+    codec: str | None
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Statistics of one field over the T steps of all episodes, per element of a row, in float64.
+
+    ``mean std min max q01 q99`` have the shape of a row, or are numbers when a row has more than 4,096 elements (then
+    over all elements). NaN and infinities are left out; ``nonfinite`` counts them. ``q01``, ``q99`` and ``histogram``
+    are of at most 65,536 evenly spaced steps. ``histogram`` counts all elements in 16 equal bins of [low, high].
+    """
+
+    mean: Any
+    std: Any
+    min: Any
+    max: Any
+    q01: Any
+    q99: Any
+    count: int
+    nonfinite: int = 0
+    histogram: tuple[int, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much there is."""
+
+    rows: int
+    episodes: int
+    steps: int
+    transitions: int
+    terminated: int
+    truncated: int
+    cut: int
+    final_observations: int
+    terminated_inside: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything about a dataset that does not grow with its data."""
+
+    format: int
+    id: str
+    encoding: str
+    fields: tuple[StoredField, ...]
+    counts: Counts
+    fingerprint: str
+    created: str
+    rlds_version: str
+    reader: str = ""
+    reader_version: int = 0
+    episodes_by: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    spaces: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, Any] = field(default_factory=dict)
+    stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    archive: Mapping[str, Any] = field(default_factory=dict)  # files, bytes, sha256 of all source files together
+    options: Mapping[str, Any] = field(default_factory=dict)
+    provenance: tuple[Mapping[str, Any], ...] = ()  # the chain of preprocess steps, oldest first
+    metadata: tuple[str, ...] = ()
+    notes: tuple[Mapping[str, Any], ...] = ()
+    shared: Mapping[str, str] = field(default_factory=dict)  # field -> how it came from the source: link, reflink, copy
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; NaN and infinities become strings, as Zarr writes them."""
+        result = _encode(asdict(self))
+        assert isinstance(result, dict)
+        return result
+
+
+def from_json(d: Mapping[str, Any]) -> Manifest:
+    """The manifest that ``to_json`` gave; unknown keys are left alone."""
+    known = {f.name for f in fields(Manifest)}
+    d = {k: v for k, v in d.items() if k in known}
+    stored = tuple(StoredField(**{**f, "shape": tuple(f["shape"])}) for f in d.pop("fields"))
+    counts = Counts(**d.pop("counts"))
+    for name in ("provenance", "metadata", "notes"):
+        d[name] = tuple(d.get(name, ()))
+    return Manifest(fields=stored, counts=counts, **{**d, "stats": _decode(d.get("stats", {}))})
+
+
+def read(dataset: Path) -> Manifest:
+    """Read the manifest of a dataset's directory.
+
+    Raises
+    ------
+    DamagedDataset
+        ``zarr.json`` cannot be read, or is not of a dataset.
+    NewerFormat
+        A later version wrote it.
+    """
+    path = dataset / "zarr.json"
+    try:
+        attributes = json.loads(path.read_text())["attributes"]["rlds"]
+        version = int(attributes["format"])
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise DamagedDataset(f"{path} is not the manifest of a dataset ({type(e).__name__}: {e}).") from e
+    if version > FORMAT:
+        writer = attributes.get("rlds_version", "a later version")
+        raise NewerFormat(
+            f"{dataset} has format {version}, written by rlds {writer}; this version reads up to {FORMAT}.",
+            hint="pip install --upgrade rlds-cli",
+        )
+    try:
+        return from_json(attributes)
+    except (KeyError, TypeError, ValueError) as e:
+        raise DamagedDataset(f"{path} lacks something ({type(e).__name__}: {e}).", hint="--force makes it anew") from e
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _encode(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(v) for v in value]
+    if hasattr(value, "tolist"):
+        return _encode(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _decode(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_decode(v) for v in value]
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

@@ -1,0 +1,45 @@
+"""Field names, which come from archives, as paths below a dataset's directory."""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from rlds_cli.ted import split_name
+
+# What stands beside the fields in a dataset's directory.
+RESERVED = frozenset({"episodes", "metadata", "text", "digests", "sources"})
+_PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
+_MAX_BYTES = 200
+
+
+def component(text: str) -> str:
+    """One name as one directory name: percent-encoded where it could be anything else."""
+    encoded = "".join(c if c in _PLAIN else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
+    if not encoded:
+        return "%"
+    if encoded[0] == "." or encoded.startswith("__") or encoded == "zarr.json":
+        encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}"
+    if len(encoded) > _MAX_BYTES:
+        encoded = f"{encoded[: _MAX_BYTES - 17]}~{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return encoded
+
+
+def paths(names: Iterable[str]) -> dict[str, str]:
+    """A path for each field name, distinct also where a file system ignores case."""
+    taken: set[str] = set()
+    result = {}
+    for name in sorted(names):
+        parts = [component(c) for c in split_name(name)]
+        if parts[0].lower() in RESERVED:
+            parts[0] = f"%{ord(parts[0][0]):02X}{parts[0][1:]}"
+        path = str(PurePosixPath(*parts))
+        unique, n = path, 1
+        while unique.lower() in taken:
+            n += 1
+            unique = f"{path}~{n}"
+        taken.add(unique.lower())
+        result[name] = unique
+    return result

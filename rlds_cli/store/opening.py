@@ -1,0 +1,162 @@
+"""A published dataset, opened: no lock, no write, one ``zarr.json`` read; arrays are mapped when they are asked for."""
+
+from __future__ import annotations
+
+import io
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from rlds_cli.errors import DamagedDataset, Frames
+from rlds_cli.store import arrays, compression, manifest
+from rlds_cli.store.manifest import Manifest, StoredField
+from rlds_cli.store.names import component
+from rlds_cli.ted import Array, EpisodeTable, Field, IntArray, Kind, Placement
+
+MAX_PIXELS = 1 << 26  # of one frame; what claims more is not decoded
+
+
+class Store:
+    """The files of one dataset."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest: Manifest = manifest.read(path)
+        self.fields = {f.name: _field(f) for f in self.manifest.fields}
+        self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
+        self._columns: dict[str, Array] = {}
+        self._strings: dict[str, Array] = {}
+        self._check_sizes()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Store, (self.path,)
+
+    def directory(self, name: str) -> Path:
+        """Where a field lies."""
+        return self.path / self._stored[name].path
+
+    def _check_sizes(self) -> None:
+        rows = self.manifest.counts.rows
+        for f in self.fields.values():
+            if self.manifest.encoding == "zarr":
+                for array in compression.column_arrays(f, self.directory(f.name)):
+                    compression.check_shards(array)
+            elif f.kind == "frames":
+                self._check(self.directory(f.name) / "offsets", (rows + 1,), "int64")
+                self._check(self.directory(f.name) / "bytes", *arrays.open_document(self.directory(f.name) / "bytes"))
+            elif f.kind == "text":
+                self._check(self.directory(f.name), (rows,), "int32")
+            else:
+                self._check(self.directory(f.name), (rows, *f.shape), f.dtype)
+
+    @staticmethod
+    def _check(directory: Path, shape: tuple[int, ...], dtype: object) -> None:
+        size = arrays.file_size(shape, dtype)  # type: ignore[arg-type]
+        if size:
+            arrays.check_size(arrays.data_file(directory, len(shape)), size)
+
+    def rows(self, name: str) -> Array:
+        """All rows of an array field, or the codes of a text field: mapped, or decoded and kept."""
+        return self._open(name, self.directory(name))
+
+    def _open(self, key: str, directory: Path) -> Array:
+        if key not in self._columns:
+            self._columns[key] = compression.open_column(directory)
+        return self._columns[key]
+
+    def strings(self, name: str) -> Array:
+        """The string table of a text field, as an object array whose last element is None (code -1)."""
+        if name not in self._strings:
+            table = arrays.read_strings(self.path / "text" / self._stored[name].path)
+            self._strings[name] = np.array([*table, None], object)
+        return self._strings[name]
+
+    def frame_offsets(self, name: str) -> IntArray:
+        """Where each row's encoded frame starts [rows + 1]."""
+        return self._open(f"{name}\0offsets", self.directory(name) / "offsets")
+
+    def frame_bytes(self, name: str) -> Array:
+        """The encoded frames, end to end."""
+        return self._open(f"{name}\0bytes", self.directory(name) / "bytes")
+
+    def gather(self, name: str, rows: IntArray) -> Array:
+        """The values of a field at ``rows`` [n] -> [n, ...]: frames decoded, text as strings or None."""
+        f = self.fields[name]
+        if f.kind == "frames":
+            return self._gather_frames(f, rows)
+        values = self.rows(name)[rows]
+        return self.strings(name)[values] if f.kind == "text" else values
+
+    def _gather_frames(self, f: Field, rows: IntArray) -> Array:
+        data, offsets = self.frame_bytes(f.name), self.frame_offsets(f.name)
+        out = np.zeros((len(rows), *f.shape), np.uint8)
+        for i, row in enumerate(rows):
+            a, b = int(offsets[row]), int(offsets[row + 1])
+            if b > a:
+                out[i] = decode_frame(data[a:b].tobytes(), f, int(row))
+        return out
+
+    @cached_property
+    def episodes(self) -> dict[str, Array]:
+        """The columns of the episode table, but for text."""
+        directory = self.path / "episodes"
+        columns = {p.name: arrays.read(p) for p in directory.iterdir() if p.is_dir() and arrays.is_array(p)}
+        split = directory / "split"
+        if split.exists():
+            columns |= {f"split/{p.name}": arrays.read(p) for p in split.iterdir() if p.is_dir()}
+        if "start" not in columns or len(columns["start"]) != self.manifest.counts.episodes:
+            raise DamagedDataset(f"{directory} is not the episode table of {self.manifest.id}.")
+        return columns
+
+    def episode_strings(self, column: str) -> list[str]:
+        """A text column of the episode table (``group``, ``options``); empty strings where there is none."""
+        path = self.path / "episodes" / component(column)
+        return arrays.read_strings(path) if path.exists() else [""] * self.manifest.counts.episodes
+
+    def table(self) -> EpisodeTable:
+        """The episode table as it was written."""
+        e = self.episodes
+        n = len(e["start"])
+        has = e.get("has_seed", np.zeros(n, bool))
+        seeds = e.get("seed", np.zeros(n, np.uint64))
+        prefix = "split/"
+        return EpisodeTable(
+            e["length"],
+            e["end"],
+            e["num_observed"] > e["length"],
+            e["source"],
+            e["row"],
+            group=self.episode_strings("group"),
+            seed=[int(s) if h else None for s, h in zip(seeds, has, strict=True)],
+            options=[o or None for o in self.episode_strings("options")],
+            splits={k.removeprefix(prefix): np.asarray(v) for k, v in e.items() if k.startswith(prefix)},
+        )
+
+
+def _field(f: StoredField) -> Field:
+    return Field(f.name, f.dtype, f.shape, cast(Placement, f.placement), cast(Kind, f.kind), f.codec)
+
+
+def decode_frame(data: bytes, f: Field, row: int) -> Array:
+    """Decode one image to uint8 of the field's shape, with Pillow.
+
+    Raises
+    ------
+    Frames
+        It does not decode, or its dimensions are not the field's (checked before decoding).
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+            width, height = image.size
+            if (height, width) != f.shape[:2] or width * height > MAX_PIXELS:
+                raise Frames(f"{f.name}, row {row}: an image of {height}x{width}; {f.shape[0]}x{f.shape[1]} expected.")
+            values = np.asarray(image)
+    except (OSError, SyntaxError, ValueError) as e:
+        raise Frames(f"{f.name}, row {row}: {len(data):,} bytes do not decode as {f.codec}: {e}") from e
+    if values.size != np.prod(f.shape):
+        raise Frames(f"{f.name}, row {row}: decodes to {list(values.shape)}; {list(f.shape)} expected.")
+    return values.reshape(f.shape)

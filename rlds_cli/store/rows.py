@@ -1,0 +1,205 @@
+"""Writing rows: the chunks of one part, appended to the files of all fields from a given position on."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import NoSpace, RldsError
+from rlds_cli.store import arrays
+from rlds_cli.ted import Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, IntArray, Note
+
+# In the row of a step without text.
+NO_TEXT = -1
+
+
+@dataclass(slots=True)
+class Position:
+    """Where the next row goes: rows before it, bytes of encoded frames before it, strings known so far."""
+
+    rows: int = 0
+    frame_bytes: dict[str, int] = field(default_factory=dict)
+    strings: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Written:
+    """What one part wrote, from ``start`` on. ``hashes`` are sha256 of the bytes per field, to trust them later."""
+
+    start: Position
+    rows: int
+    frame_bytes: dict[str, int]
+    new_strings: dict[str, list[str]]
+    hashes: dict[str, str]
+    episodes: EpisodeTable
+    notes: tuple[Note, ...]
+
+    @property
+    def end(self) -> Position:
+        """The position behind the part."""
+        s = self.start
+        return Position(
+            s.rows + self.rows,
+            {f: s.frame_bytes.get(f, 0) + n for f, n in self.frame_bytes.items()},
+            {f: s.strings.get(f, []) + new for f, new in self.new_strings.items()},
+        )
+
+
+def files(directory: Path, f: Field, path: str) -> dict[str, Path]:
+    """The data files of a field: ``rows``; for frames ``bytes`` and ``offsets``."""
+    if f.kind == "frames":
+        return {n: arrays.data_file(directory / path / n, 1) for n in ("bytes", "offsets")}
+    return {"rows": arrays.data_file(directory / path, 1 + (0 if f.kind == "text" else len(f.shape)))}
+
+
+def stored_dtype(f: Field) -> np.dtype[Any]:
+    """Dtype of the rows on disk: int32 codes for text."""
+    return np.dtype("int32") if f.kind == "text" else np.dtype(f.dtype)
+
+
+class RowWriter:
+    """Appends chunks; a context manager that closes its files.
+
+    Parameters
+    ----------
+    directory : Path
+        The dataset under construction, or a segment.
+    paths : mapping
+        Field name to path below ``directory``.
+    start : Position
+        Where the first row goes. Rows before it belong to others and are not touched.
+    """
+
+    def __init__(self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str], start: Position) -> None:
+        self._schema = schema
+        self._start = start
+        self._rows = 0
+        self._frame_bytes = {f.name: 0 for f in schema if f.kind == "frames"}
+        texts = [f.name for f in schema if f.kind == "text"]
+        self._codes = {n: {s: i for i, s in enumerate(start.strings.get(n, []))} for n in texts}
+        self._new = {n: list[str]() for n in texts}
+        self._hashes = {f.name: hashlib.sha256() for f in schema}
+        self._episodes: list[EpisodeTable] = []
+        self._notes: list[Note] = []
+        self._fds: dict[tuple[str, str], int] = {}
+        for f in schema:
+            for part, file in files(directory, f, paths[f.name]).items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                self._fds[f.name, part] = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+
+    def __enter__(self) -> RowWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    def append(self, chunk: Chunk) -> None:
+        """Write the rows of ``chunk`` behind those before."""
+        try:
+            for f in self._schema:
+                self._append(f, chunk.columns[f.name], len(chunk))
+        except OSError as e:
+            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NoSpace(
+                    f"The disk is full after {self._start.rows + self._rows:,} rows; finished parts are kept.",
+                    hint="free some space and run the same command again: it goes on from there",
+                ) from e
+            raise
+        self._rows += len(chunk)
+        self._episodes.append(chunk.episodes)
+        self._notes.extend(chunk.notes)
+
+    def _append(self, f: Field, column: Column, rows: int) -> None:
+        if len(column) != rows:
+            raise RldsError(f"{f.name}: a chunk has {len(column)} rows, the others {rows}.")
+        row = self._start.rows + self._rows
+        if isinstance(column, EncodedFrames):
+            self._append_frames(f, column, row)
+            return
+        values = self._encode_text(f.name, column) if isinstance(column, list) else column
+        dtype = stored_dtype(f)
+        if values.dtype != dtype or (values.shape[1:] != f.shape and f.kind == "array"):
+            raise RldsError(f"{f.name}: {values.dtype} {values.shape[1:]} instead of {dtype} {f.shape}.")
+        values = arrays.little_endian(values)
+        arrays.write_at(self._fds[f.name, "rows"], row * arrays.row_bytes(values.shape, dtype), values)
+        self._hashes[f.name].update(arrays.raw(values))
+
+    def _append_frames(self, f: Field, column: EncodedFrames, row: int) -> None:
+        at = self._start.frame_bytes.get(f.name, 0) + self._frame_bytes[f.name]
+        offsets = np.empty(len(column) + 1, "<i8")
+        offsets[0] = at
+        np.cumsum(column.lengths, out=offsets[1:])
+        offsets[1:] += at
+        arrays.write_at(self._fds[f.name, "bytes"], at, column.data)
+        arrays.write_at(self._fds[f.name, "offsets"], row * 8, offsets)
+        self._hashes[f.name].update(arrays.raw(column.lengths))
+        self._hashes[f.name].update(arrays.raw(column.data))
+        self._frame_bytes[f.name] += len(column.data)
+
+    def _encode_text(self, name: str, values: list[str | None]) -> Array:
+        codes, new, out = self._codes[name], self._new[name], np.empty(len(values), np.int32)
+        for i, value in enumerate(values):
+            if value is None:
+                out[i] = NO_TEXT
+                continue
+            code = codes.get(value)
+            if code is None:
+                code = codes[value] = len(codes)
+                new.append(value)
+            out[i] = code
+        return out
+
+    def written(self) -> Written:
+        """What was written; call once, at the end."""
+        return Written(
+            self._start,
+            self._rows,
+            self._frame_bytes,
+            self._new,
+            {n: h.hexdigest() for n, h in self._hashes.items()},
+            EpisodeTable.concat(self._episodes),
+            tuple(self._notes),
+        )
+
+
+def rehash(directory: Path, schema: Sequence[Field], paths: Mapping[str, str], w: Written) -> bool:
+    """Whether the rows on disk are still those that ``w`` wrote."""
+    try:
+        return all(_rehash(directory, f, paths[f.name], w) == w.hashes[f.name] for f in schema)
+    except OSError:
+        return False
+
+
+def _rehash(directory: Path, f: Field, path: str, w: Written) -> str:
+    parts = files(directory, f, path)
+    h = hashlib.sha256()
+    if f.kind == "frames":
+        with parts["offsets"].open("rb") as file:
+            file.seek(w.start.rows * 8)
+            offsets: IntArray = np.frombuffer(file.read((w.rows + 1) * 8), "<i8")
+        h.update(arrays.raw(np.diff(offsets)))
+        _update(h, parts["bytes"], w.start.frame_bytes.get(f.name, 0), w.frame_bytes[f.name])
+    else:
+        width = stored_dtype(f).itemsize * (1 if f.kind == "text" else int(np.prod(f.shape, dtype=np.int64)))
+        _update(h, parts["rows"], w.start.rows * width, w.rows * width)
+    return h.hexdigest()
+
+
+def _update(h: Any, file: Path, start: int, size: int) -> None:
+    with file.open("rb") as f:
+        f.seek(start)
+        while size > 0:
+            block = f.read(min(size, 1 << 20))
+            if not block:
+                return
+            h.update(block)
+            size -= len(block)

@@ -1,0 +1,133 @@
+"""Statistics over the steps of a field: float64, block by block, combined in block order.
+
+Mean and variance of blocks are combined by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
+computing sample variances" (1979); ``std`` is the population's (divided by n), as NumPy's default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.store.manifest import Stats
+from rlds_cli.ted import Array
+
+MAX_WIDTH = 4096  # wider rows (raw images) have statistics over all their elements
+SAMPLE = 1 << 16
+BINS = 16
+_QUANTILE_ELEMENTS = 1 << 22
+
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Accumulator:
+    """Running statistics of one numeric field; ``add`` its blocks in order, with the rows that are steps only."""
+
+    shape: tuple[int, ...]
+    steps: int = 0
+    nonfinite: int = 0
+    _n: Float | None = None
+    _mean: Float = field(default_factory=lambda: np.zeros(0))
+    _m2: Float = field(default_factory=lambda: np.zeros(0))
+    _min: Float = field(default_factory=lambda: np.zeros(0))
+    _max: Float = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def pooled(self) -> bool:
+        """Whether all elements of a row count as one."""
+        return int(np.prod(self.shape, dtype=np.int64)) > MAX_WIDTH
+
+    def add(self, values: Array) -> None:
+        """Add a block [n, ...]."""
+        self.steps += len(values)
+        flat = values.reshape(-1, 1) if self.pooled else values.reshape(len(values), -1)
+        if flat.size == 0:
+            return
+        n, mean, m2, low, high = _moments(flat)
+        self.nonfinite += int(flat.size - n.sum())
+        if self._n is None:
+            self._n, self._mean, self._m2, self._min, self._max = n, mean, m2, low, high
+            return
+        total = self._n + n
+        safe = np.maximum(total, 1)
+        delta = mean - self._mean
+        self._mean = self._mean + delta * (n / safe)
+        self._m2 = self._m2 + m2 + delta**2 * (self._n * n / safe)
+        self._min, self._max, self._n = np.fmin(self._min, low), np.fmax(self._max, high), total
+
+    def result(self, sample: Array) -> Stats:
+        """The statistics; ``sample`` [n, ...] are evenly spaced steps, for quantiles and the histogram."""
+        shape = () if self.pooled else self.shape
+        width = int(np.prod(shape, dtype=np.int64))
+        if self._n is None:
+            nothing = np.full(shape, np.nan).tolist()
+            return Stats(nothing, nothing, nothing, nothing, nothing, nothing, self.steps)
+        std = np.sqrt(np.where(self._n > 0, self._m2 / np.maximum(self._n, 1), np.nan))
+        mean = np.where(self._n > 0, self._mean, np.nan)
+        q01, q99 = _quantiles(sample, width)
+        counts, low, high = _histogram(sample)
+
+        def shaped(x: Float) -> Any:
+            return x.reshape(shape).tolist()
+
+        return Stats(
+            shaped(mean), shaped(std), shaped(self._min), shaped(self._max), shaped(q01), shaped(q99),
+            count=self.steps, nonfinite=self.nonfinite, histogram=counts, low=low, high=high,
+        )  # fmt: skip
+
+
+def _moments(flat: Array) -> tuple[Float, Float, Float, Float, Float]:
+    """Per column: number of finite values, mean, sum of squared deviations, least, greatest."""
+    x = flat.astype(np.float64)
+    n = np.full(x.shape[1], float(len(x)))
+    total = x.sum(0)
+    if np.isfinite(total).all():
+        mean = total / len(x)
+        low, high = flat.min(0).astype(np.float64), flat.max(0).astype(np.float64)
+        x -= mean
+        return n, mean, np.einsum("ij,ij->j", x, x), low, high
+    finite = np.isfinite(x)
+    n = finite.sum(0).astype(np.float64)
+    mean = np.where(finite, x, 0).sum(0) / np.maximum(n, 1)
+    deviation = np.where(finite, x - mean, 0)
+    low = np.where(finite, x, np.inf).min(0)
+    high = np.where(finite, x, -np.inf).max(0)
+    low, high = np.where(n > 0, low, np.nan), np.where(n > 0, high, np.nan)
+    return n, mean, np.einsum("ij,ij->j", deviation, deviation), low, high
+
+
+def sample_steps(steps: int, width: int) -> int:
+    """How many steps apart the sample's are, for rows of ``width`` elements."""
+    most = max(1, min(SAMPLE, _QUANTILE_ELEMENTS // max(1, width)))
+    return max(1, -(-steps // most))
+
+
+def _quantiles(sample: Array, width: int) -> tuple[Float, Float]:
+    x = sample.reshape(-1, 1) if width == 1 and sample.ndim > 1 else sample.reshape(len(sample), -1)
+    if x.size == 0:
+        return np.full(width, np.nan), np.full(width, np.nan)
+    x = x.astype(np.float64)
+    finite = np.isfinite(x)
+    if finite.all():
+        low, high = np.quantile(x, [0.01, 0.99], axis=0)
+        return low, high
+    columns = [c[f] for c, f in zip(x.T, finite.T, strict=True)]
+    pairs = np.array([np.quantile(c, [0.01, 0.99]) if c.size else (np.nan, np.nan) for c in columns])
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:
+    x = sample.reshape(-1).astype(np.float64)
+    x = x[np.isfinite(x)]
+    if x.size == 0:
+        return (), 0.0, 0.0
+    low, high = float(x.min()), float(x.max())
+    if low == high or not np.isfinite(high - low):
+        return (int(x.size),), low, high
+    scaled = ((x - low) * (BINS / (high - low))).astype(np.int64)
+    counts = np.bincount(np.minimum(scaled, BINS - 1), minlength=BINS)
+    return tuple(int(c) for c in counts), low, high
