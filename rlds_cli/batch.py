@@ -1,0 +1,239 @@
+"""What a dataset and a loader hand out: nested fields, rows first.
+
+::
+
+    batch["observation"]                 [B, 17]
+    batch["next", "reward"]              [B, 1]       the same as batch["next"]["reward"] and batch["next/reward"]
+    batch["mask"]                        [B, L]       with slices: [B, L, ...] everywhere
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_cli.errors import MissingPackage, NoReward, UnknownField
+from rlds_cli.ted import split_name
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+Key = str | tuple[str, ...]
+
+ROOT_FLAGS = ("done", "terminated", "truncated")
+
+
+class Batch(dict[Any, Any]):
+    """Fields by name, nested as their names are: NumPy arrays, torch tensors, and object arrays for text.
+
+    A dict in every respect; a tuple or a name with ``/`` reaches into nested fields.
+
+    Examples
+    --------
+    >>> batch = Batch.nest({"observation": np.zeros((4, 3)), "next/reward": np.ones((4, 1))})
+    >>> batch["next", "reward"] is batch["next"]["reward"]
+    True
+    >>> batch
+    Batch(observation: float64[4, 3], next: Batch(reward: float64[4, 1]))
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def nest(cls, fields: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Batch:
+        """Build a batch from full field names.
+
+        Parameters
+        ----------
+        fields : mapping or pairs
+            ``{"observation": ..., "next/reward": ...}``.
+        """
+        batch = cls()
+        for name, value in fields.items() if isinstance(fields, Mapping) else fields:
+            batch[name] = value
+        return batch
+
+    def __missing__(self, key: Key) -> Any:
+        value = self.get(key, _ABSENT)
+        if value is _ABSENT:
+            raise UnknownField(
+                f"no field {'/'.join(split_name(key))!r} in this batch. Fields: {', '.join(self.names())}."
+            )
+        return value
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        *path, leaf = split_name(key)
+        node: dict[str, Any] = self
+        for part in path:
+            child = dict.get(node, part)
+            if not isinstance(child, dict):
+                child = Batch()
+                dict.__setitem__(node, part, child)
+            node = child
+        dict.__setitem__(node, leaf, value)
+
+    def __delitem__(self, key: Key) -> None:
+        *path, leaf = split_name(key)
+        node = self[tuple(path)] if path else self
+        dict.__delitem__(node, leaf)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str | tuple) and self.get(key, _ABSENT) is not _ABSENT
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """Value of ``key`` (a name, a name with ``/`` or a tuple), else ``default``."""
+        node: Any = self
+        for part in split_name(key):
+            node = dict.get(node, part, _ABSENT) if isinstance(node, dict) else _ABSENT
+        return default if node is _ABSENT else node
+
+    def leaves(self) -> Iterator[tuple[str, Any]]:
+        """Full names and values of what is not nested further, in order."""
+        for name, value in self.items():
+            if isinstance(value, Batch):
+                yield from ((f"{name}/{below}", leaf) for below, leaf in value.leaves())
+            else:
+                yield name, value
+
+    def names(self) -> list[str]:
+        """Full names: ``["observation", "next/reward", ...]``."""
+        return [name for name, _ in self.leaves()]
+
+    def map(self, function: Callable[[Any], Any]) -> Batch:
+        """Return a batch of the same names with ``function`` applied to every value."""
+        return Batch((k, v.map(function) if isinstance(v, Batch) else function(v)) for k, v in self.items())
+
+    def copy(self) -> Batch:
+        """Return a batch of its own around the same arrays."""
+        return self.map(lambda x: x)
+
+    def clone(self) -> Batch:
+        """Copy every array into memory of its own; do so before keeping or saving one batch of a loader."""
+        return self.map(_clone)
+
+    def numpy(self) -> Batch:
+        """Return the batch as NumPy arrays; tensors of the CPU share their memory, ``bfloat16`` becomes ``float32``."""
+        return self.map(_to_numpy)
+
+    def to(self, device: Any, *, non_blocking: bool = True) -> Batch:
+        """Return the batch as torch tensors on ``device``; text stays as it is.
+
+        Parameters
+        ----------
+        device : torch.device or str
+        non_blocking : bool
+            Do not wait for copies from pinned memory.
+        """
+        import torch
+
+        def move(x: Any) -> Any:
+            tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x
+            return tensor.to(device, non_blocking=non_blocking) if isinstance(tensor, torch.Tensor) else x
+
+        return self.map(move)
+
+    def sarsd(self) -> tuple[Any, Any, Any, Any, Any]:
+        """Return observation, action, reward [B, 1], next observation and terminated [B, 1], the last as a float.
+
+        ``terminated`` has the dtype of the rewards: ``target = r + gamma * (1 - terminated) * q``. A truncated step is
+        not terminated: its next observation is bootstrapped from.
+
+        Raises
+        ------
+        NoReward
+            The dataset has no rewards, or ``fields=`` left them out.
+        UnknownField
+            One of the others is not in the batch.
+        """
+        if ("next", "reward") not in self:
+            raise NoReward(
+                f"no field 'next/reward' in this batch. Fields: {', '.join(self.names())}.",
+                hint="a dataset without rewards is for behaviour cloning or goals: use the fields by name",
+            )
+        reward, terminated = self["next"]["reward"], self["next", "terminated"]
+        return (
+            self["observation"],
+            self["action"],
+            reward,
+            self["next", "observation"],
+            _as_float(terminated, reward),
+        )
+
+    def tensordict(self) -> TensorDict:
+        """Return the batch as a TensorDict with batch size [B] or [B, L], root ``done`` flags (False) included.
+
+        Raises
+        ------
+        MissingPackage
+            tensordict is not installed.
+        """
+        try:
+            from tensordict import NonTensorStack, TensorDict
+        except ImportError as e:
+            raise MissingPackage("tensordict is not installed.", hint="pip install 'rlds-cli[tensordict]'") from e
+        import torch
+
+        tensors = self.to(torch.device("cpu")) if any(isinstance(x, np.ndarray) for _, x in self.leaves()) else self
+        size = self._batch_size()
+        device = next((x.device for _, x in tensors.leaves() if isinstance(x, torch.Tensor)), None)
+        texts = {name: x for name, x in tensors.leaves() if not isinstance(x, torch.Tensor)}
+        td = TensorDict(_plain(tensors), batch_size=size, device=device)
+        for name, x in texts.items():
+            td.set(split_name(name), NonTensorStack.from_list(np.asarray(x, object).tolist()))
+        for flag in ROOT_FLAGS:
+            if flag not in td.keys():  # noqa: SIM118  (a TensorDict iterates over its rows)
+                td.set(flag, torch.zeros((*size, 1), dtype=torch.bool, device=device))
+        return td
+
+    def _batch_size(self) -> tuple[int, ...]:
+        mask = self.get("mask")
+        if mask is not None:
+            return tuple(mask.shape)
+        flags = self.get(("next", "terminated"))
+        if flags is not None:
+            return tuple(flags.shape[:-1])
+        return next((tuple(x.shape[:1]) for _, x in self.leaves()), ())
+
+    def __repr__(self) -> str:
+        return f"Batch({', '.join(f'{k}: {_describe(v)}' for k, v in self.items())})"
+
+
+_ABSENT = object()
+
+
+def _is_tensor(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _clone(x: Any) -> Any:
+    return x.clone() if _is_tensor(x) else x.copy() if isinstance(x, np.ndarray) else x
+
+
+def _to_numpy(x: Any) -> Any:
+    if not _is_tensor(x):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+
+
+def _as_float(x: Any, like: Any) -> Any:
+    if _is_tensor(x):
+        return x.to(like.dtype) if like.is_floating_point() else x.float()
+    return np.asarray(x).astype(like.dtype if like.dtype.kind == "f" else np.float32)
+
+
+def _plain(batch: Batch) -> dict[str, Any]:
+    """Nested dicts of the tensors alone."""
+    nested = {k: _plain(v) if isinstance(v, Batch) else v for k, v in batch.items()}
+    return {k: v for k, v in nested.items() if isinstance(v, dict) or _is_tensor(v)}
+
+
+def _describe(x: Any) -> str:
+    if isinstance(x, Batch) or not hasattr(x, "shape"):
+        return repr(x)
+    dtype = "text" if x.dtype == object else str(x.dtype).removeprefix("torch.")
+    return f"{dtype}{list(x.shape)}"
