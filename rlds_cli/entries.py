@@ -1,0 +1,155 @@
+"""What the registry says of one dataset: plain records, nothing heavy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["open", "deprecated", "closed"]
+
+_GITHUB = re.compile(r"[\w.-]+/(?P<repo>[\w.-]+)#(?P<number>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of an archive: its name there, where to get it (tried in order), its bytes where known."""
+
+    path: str
+    urls: tuple[str, ...]
+    size: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """Something known to be wrong or surprising in an archive; ``refs`` say who found it."""
+
+    code: str
+    text: str
+    refs: tuple[str, ...]
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """``refs`` as URLs."""
+        return tuple(map(link, self.refs))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What holds for all entries of a family; ``num_entries`` counts those that are not closed.
+
+    ``open`` is where a dataset without an entry lies on the hub (``{name}`` stands for its name), None where every
+    dataset has an entry. ``expansion`` is about how many bytes of store come of one byte of archive.
+    """
+
+    name: str
+    title: str
+    format: str
+    num_entries: int
+    num_closed: int
+    expansion: float
+    open: str | None = None
+    episodes_by: str | None = None
+    licence: str | None = None
+    paper: str | None = None
+    homepage: str | None = None
+    host: str | None = None
+    citation: str | None = None
+    defects: Mapping[str, Defect] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One dataset: what is known without downloading it. None where nobody says.
+
+    Parameters
+    ----------
+    id : str
+        As in ``d4rl/hopper-medium-v2``.
+    family, format : str
+        ``format`` is the name of the reader in ``rlds_cli.archives``.
+    files : tuple of File
+        The archive's files, where they are known ahead.
+    tree : tuple of str
+        Else: directories or prefixes whose listing gives the files, mirrors tried in order. A file belongs when its
+        path ends with ``suffix`` and goes on after the prefix with anything but a letter or digit.
+    size : int or None
+        Bytes to download, where known.
+    episodes_by : str or None
+        What ends an episode: ``flags timeouts jumps field:KEY file``; None leaves it to the reader.
+    env_id, eval_env_id, max_episode_steps, ref_min_score, ref_max_score
+        The environment, its time limit in steps, and the returns that scores 0 and 1 stand for.
+    num_steps, num_episodes, observation, action, algorithm, author
+        As the source describes it.
+    status : {"open", "deprecated", "closed"}
+        ``deprecated``: superseded by ``replaced_by``; ``closed``: cannot be downloaded any more.
+    aliases : tuple of str
+        Other names, such as the source's own.
+    """
+
+    id: str
+    family: str
+    format: str
+    files: tuple[File, ...] = ()
+    tree: tuple[str, ...] = ()
+    suffix: str = ""
+    size: int | None = None
+    expansion: float = 1.0
+    env_id: str | None = None
+    eval_env_id: str | None = None
+    max_episode_steps: int | None = None
+    ref_min_score: float | None = None
+    ref_max_score: float | None = None
+    num_steps: int | None = None
+    num_episodes: int | None = None
+    observation: str | None = None
+    action: str | None = None
+    algorithm: str | None = None
+    author: str | None = None
+    episodes_by: str | None = None
+    status: Status = "open"
+    replaced_by: str | None = None
+    aliases: tuple[str, ...] = ()
+    defects: tuple[Defect, ...] = ()
+    licence: str | None = None
+    paper: str | None = None
+    homepage: str | None = None
+    host: str | None = None
+    citation: str | None = None
+    notes: str | None = None
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the archive, where it is one file and the hash is known."""
+        return self.files[0].sha256 if len(self.files) == 1 else None
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether the hash of every file is known ahead."""
+        return bool(self.files) and all(f.sha256 for f in self.files)
+
+    @property
+    def store_size(self) -> int | None:
+        """About how many bytes the dataset will take here; an estimate from ``size``."""
+        return None if self.size is None else int(self.size * self.expansion)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it is found by, in lower case: id, aliases with and without the family."""
+        others = [n for a in self.aliases for n in (a, f"{self.family}/{a}")]
+        return tuple(n.lower() for n in (self.id, *others))
+
+
+def link(ref: str) -> str:
+    """A reference as a URL: ``owner/repo#12`` is an issue or pull request on GitHub, ``arXiv:...`` a paper."""
+    if _GITHUB.fullmatch(ref):
+        return "https://github.com/" + ref.replace("#", "/issues/")
+    return ref.replace("arXiv:", "https://arxiv.org/abs/")
+
+
+def short(ref: str) -> str:
+    """A reference for people: ``repo#12``; URLs as they are."""
+    found = _GITHUB.fullmatch(ref)
+    return f"{found['repo']}#{found['number']}" if found else ref
