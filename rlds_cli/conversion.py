@@ -118,7 +118,7 @@ def _key(c: Conversion, plan: Plan) -> str:
         "format": FORMAT,
         "id": str(c.id),
         "reader": [plan.reader, reader(plan.reader).VERSION],
-        "sources": [dict(s) for s in c.sources] or [_identity(f) for f in plan.archive.files],
+        "sources": [*map(dict, c.sources), *map(_identity, () if c.sources else plan.archive.files)],
         "schema": [asdict(f) for f in plan.schema],
         "parts": [asdict(p) for p in plan.parts],
         "episodes_by": plan.episodes_by,

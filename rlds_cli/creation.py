@@ -21,7 +21,7 @@ from rlds_cli.settings import StrPath
 from rlds_cli.store import publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.ted import Chunk, EpisodeData, Field, Note
+from rlds_cli.ted import Chunk, EpisodeData, Field, Note, lay_out
 
 
 def create(
@@ -101,9 +101,9 @@ class _EpisodesJob:
         yield from episode_dicts.chunks(self._episodes(empty), self.schema)
         if empty:
             note = Note("empty-episodes", "episodes without steps were left out", len(empty), f"episode {empty[0]}")
-            chunk = next(iter(episode_dicts.chunks([], self.schema)), None) or _nothing(self.schema)
-            chunk.notes = (note,)
-            yield chunk
+            nothing = lay_out(self.schema, [])
+            nothing.notes = (note,)
+            yield nothing
 
     def _episodes(self, empty: list[int]) -> Iterator[EpisodeData]:
         for number, episode in self.episodes:
@@ -115,17 +115,11 @@ class _EpisodesJob:
             yield EpisodeData(episode_dicts.fit(flat, self.schema, name), length, end, row=number)
 
 
-def _nothing(schema: Sequence[Field]) -> Chunk:
-    from rlds_cli.ted import lay_out
-
-    return lay_out(schema, [])
-
-
 def _job(id: str, episodes: Iterator[Mapping[str, Any]]) -> _EpisodesJob:
     numbered = enumerate(episodes)
     for number, first in numbered:
         name = f"episode {number}"
-        if not isinstance(first, Mapping) and not hasattr(first, "items"):
+        if not hasattr(first, "items"):
             raise InvalidEpisode(f"{name} is a {type(first).__name__}; a mapping of fields is needed.")
         flat, length, _ = episode_dicts.read(episode_dicts.flatten(first, name), name)
         if length:

@@ -161,7 +161,7 @@ class Dataset:
         from rlds_cli import spaces
 
         described = self.manifest.spaces.get(name)
-        return spaces.from_json(described) if described else spaces.from_fields(name, self.schema)
+        return spaces.from_json(described or spaces.infer(tuple(self.schema.values()), name))
 
     # -- what is in it
 
@@ -248,11 +248,11 @@ class Dataset:
         for name in names:
             f = self.schema[name]
             values = self.gather(name, rows)
-            batch.put(name, values[:, None] if name in (REWARD, *FLAGS) and values.ndim == 1 else values)
+            batch[name] = values[:, None] if name in (REWARD, *FLAGS) and values.ndim == 1 else values
             if f.placement == "both":
-                batch.put(f"next/{name}", self.gather(name, rows + 1))
+                batch[f"next/{name}"] = self.gather(name, rows + 1)
         if all(name in names for name in FLAGS):
-            batch.put("next/done", batch["next", "terminated"] | batch["next", "truncated"])
+            batch["next/done"] = batch["next", "terminated"] | batch["next", "truncated"]
         return batch
 
     # -- selections
@@ -317,16 +317,16 @@ class Dataset:
             raise ValueError(f'layout must be "ted", not {layout!r}')
         rows = self._transition_rows(np.arange(len(self)))
         if fields is None:
-            return self._read(rows, self._usual_fields()).flat()
+            return dict(self._read(rows, self._usual_fields()).leaves())
         return {name: self._one(name, rows) for name in map(join_name, fields)}
 
     def _one(self, name: str, rows: IntArray) -> Array:
         if name == "next/done":
-            return self._read(rows, FLAGS)["next", "done"]  # type: ignore[no-any-return]
+            return np.asarray(self._read(rows, FLAGS)["next", "done"])
         base = name.removeprefix("next/")
         if name not in self.schema and base != name and base in self.schema and self.schema[base].placement == "both":
             return self.gather(base, rows + 1)
-        return self._read(rows, [self.field(name).name]).flat()[name]
+        return np.asarray(self._read(rows, [self.field(name).name])[name])
 
     def normalized_score(self, total_reward: ArrayLike) -> npt.NDArray[np.float64]:
         """``(total_reward - min) / (max - min)``, with the reference scores of the registry or the archive.

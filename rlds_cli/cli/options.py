@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class Encoding(StrEnum):
+    """How arrays are stored."""
+
+    memmap = "memmap"
+    zarr = "zarr"
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")]
@@ -16,5 +25,6 @@ CacheDir = Annotated[
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", help="Worker processes; 0 works in this one.", show_default=False)
 ]
+Store = Annotated[Encoding, typer.Option("--store", help="Mapped files, or compressed.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again, and replace what is there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")]

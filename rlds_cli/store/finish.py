@@ -278,11 +278,17 @@ def _counts(table: EpisodeTable, total: int, columns: Mapping[str, Array]) -> Co
     )
 
 
-def _write_sources(directory: Path, sources: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
+def _write_sources(directory: Path, sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Write one JSON text per archive file, and sum them up for the manifest."""
+    if sources:
+        arrays.write_strings(directory / "sources", [json.dumps(dict(s), sort_keys=True) for s in sources])
+    return summarise_sources(sources)
+
+
+def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Number, size and one sha256 of the archive files: the file's own, else of the lines ``sha256  file``."""
     if not sources:
         return {}
-    arrays.write_strings(directory / "sources", [json.dumps(dict(s), sort_keys=True) for s in sources])
     hashes = [s.get("sha256") for s in sources]
     listing = "".join(f"{s.get('sha256')}  {s.get('file')}\n" for s in sources)
     whole = hashes[0] if len(hashes) == 1 else hashlib.sha256(listing.encode()).hexdigest()

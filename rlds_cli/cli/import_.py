@@ -1,0 +1,59 @@
+"""``rlds import``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rlds_cli.cli import options, out
+from rlds_cli.errors import RldsError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("import")(import_)
+
+
+def import_(
+    path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
+    as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="The id to be.")],
+    format: Annotated[str | None, typer.Option("--format", help="The reader to use.", show_default=False)] = None,
+    map: Annotated[list[str] | None, typer.Option("--map", metavar="FIELD=KEY", help="Read FIELD from KEY.")] = None,
+    episodes_by: Annotated[
+        str | None, typer.Option("--episodes-by", metavar="RULE", help="flags, timeouts, jumps, field:KEY, file.")
+    ] = None,
+    store: options.Store = options.Encoding.memmap,
+    jobs: options.Jobs = None,
+    force: options.Force = False,
+    dry_run: options.DryRun = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Make a dataset of your own files.
+
+    Example: rlds import run42.h5 --as local/press --map observation=state/q --map action=cmd
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import importing
+    from rlds_cli.cli import render
+
+    how: dict[str, Any] = {"format": format, "fields": _mapping(map or []), "episodes_by": episodes_by}
+    if dry_run:
+        planned = importing.plan_import(path, as_, **how)
+        out.page(render.import_plan(planned), planned.summary())
+        return
+    with out.progress() as progress:
+        ds = importing.import_archive(
+            path, as_, **how, store=store.value, jobs=jobs, force=force, cache_dir=cache_dir, progress=progress
+        )
+    render.ready(ds)
+
+
+def _mapping(pairs: list[str]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise RldsError(f'--map "{pair}" is not FIELD=KEY.', hint="as in --map observation=state/q")
+    return {pair.partition("=")[0]: pair.partition("=")[2] for pair in pairs}

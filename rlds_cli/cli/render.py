@@ -1,0 +1,47 @@
+"""How results that several commands show look to people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlds_cli.cli import out
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+    from rlds_cli.importing import ImportPlan
+
+
+def ready(ds: Dataset) -> None:
+    """One line on a dataset that is there now, its notes, and what to type next."""
+    m = ds.manifest
+    facts = {"id": ds.id, "path": ds.path, "fingerprint": ds.fingerprint, "counts": m.counts, "notes": m.notes}
+    out.result(facts, f"{ds.id}  {m.counts.steps:,} steps  {m.counts.episodes:,} episodes  {short(ds.fingerprint)}")
+    for note in m.notes:
+        out.note(f"note: {note_line(note['text'], note['count'], note['where'])}")
+    out.note(f'use:  Loader("{ds.id}", batch_size=256)')
+
+
+def note_line(text: str, count: int, where: str) -> str:
+    """A reader's note with how often and, for example, where."""
+    often = f" ({count:,} times)" if count > 1 else ""
+    return f"{text}{often}" + (f", e.g. {where}" if where and count > 1 else f": {where}" if where else "")
+
+
+def short(fingerprint: str) -> str:
+    """A fingerprint for people: ``rlds1:7c1f-09ab-55e2``."""
+    head, _, digits = fingerprint.partition(":")
+    return f"{head}:{digits[:4]}-{digits[4:8]}-{digits[8:12]}"
+
+
+def import_plan(p: ImportPlan) -> str:
+    """What an import would do."""
+    lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
+    lines += [f"reader {p.reader}, {out.size(p.bytes)}, episodes end by {p.episodes_by}"]
+    width = max(len(f.name) for f in p.fields)
+    for f in p.fields:
+        kept = f" kept as {f.codec}" if f.codec else ""
+        lines.append(f"  {f.name:{width}}  {f.placement:4}  {f.dtype:8} {list(f.shape)}{kept}")
+    if p.rows is not None:
+        lines.append(f"{p.rows:,} rows")
+    lines += [f"note: {n}" for n in p.notes]
+    return "\n".join([*lines, f"Run without --dry-run to make {p.id}"])

@@ -1,0 +1,209 @@
+"""A user's own files, in any layout that a reader knows, as a dataset."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rlds_cli import home, ids, settings
+from rlds_cli.archives import Archive, Plan, reader, recognise
+from rlds_cli.conversion import Conversion, convert
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, UnknownLayout
+from rlds_cli.hashing import sha256_of
+from rlds_cli.home import Home
+from rlds_cli.locking import exclusive
+from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.settings import StrPath
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import Field
+
+# What a file system or an earlier download left between the data files.
+_NOT_DATA = (".part", ".part.json", ".lock", "~")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """What an import would do.
+
+    ``rows`` is the number of rows (T+1 per episode) where it is known ahead. ``notes`` are what the reader saw so far.
+    """
+
+    id: str
+    reader: str
+    recognised: str
+    files: tuple[Path, ...]
+    bytes: int
+    episodes_by: str
+    fields: tuple[Field, ...]
+    rows: int | None
+    facts: Mapping[str, Any]
+    notes: tuple[str, ...]
+    plan: Plan = field(repr=False)
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON values, without the reader's own plan."""
+        return {n: getattr(self, n) for n in self.__slots__ if n != "plan"}
+
+
+def plan_import(
+    paths: StrPath | Sequence[StrPath],
+    ref: str,
+    *,
+    format: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    episodes_by: str | None = None,
+) -> ImportPlan:
+    """Recognise files and plan their import; reads no bulk data and writes nothing.
+
+    Parameters
+    ----------
+    paths : path or paths
+        Files, directories or glob patterns; several files are one archive, in natural order.
+    ref : str
+        The id to be: ``local/NAME``.
+    format : str, optional
+        The reader to use; by content when not given.
+    fields : mapping, optional
+        Keys of the archive for TED names, as in ``{"observation": "state/q"}``.
+    episodes_by : str, optional
+        ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` or ``file``.
+
+    Raises
+    ------
+    UnknownLayout
+        No reader knows the files; the hint is a command to try.
+    ArchiveError
+        They are of a known layout, and cannot be read.
+    """
+    id = ids.parse(ref)
+    if id.family != "local":
+        raise InvalidId(
+            f"{id} cannot be imported: other families come from their archives.", hint=f"--as local/{id.name}"
+        )
+    files = expand([paths] if isinstance(paths, str | os.PathLike) else paths)
+    name, what = _reader_for(files, format, bool(fields))
+    archive = Archive(_root(files), files, episodes_by, dict(fields or {}))
+    plan = reader(name).plan(archive)
+    known = [p.rows for p in plan.parts]
+    return ImportPlan(
+        id=str(id),
+        reader=name,
+        recognised=what,
+        files=plan.archive.files,
+        bytes=sum(f.stat().st_size for f in files),
+        episodes_by=plan.episodes_by,
+        fields=plan.schema,
+        rows=None if None in known else sum(r for r in known if r is not None),
+        facts=plan.facts,
+        notes=tuple(n.text for n in plan.notes),
+        plan=plan,
+    )
+
+
+def import_archive(
+    paths: StrPath | Sequence[StrPath],
+    ref: str,
+    *,
+    format: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    episodes_by: str | None = None,
+    store: Literal["memmap", "zarr"] = "memmap",
+    jobs: int | None = None,
+    force: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Convert a user's own files into the dataset ``local/NAME``; the files stay where they are.
+
+    The same import again returns at once. Parameters as of ``plan_import`` and ``rlds_cli.download``.
+
+    Raises
+    ------
+    NameTaken
+        The id exists and is of other files or options.
+    """
+    tell = progress or silent
+    planned = plan_import(paths, ref, format=format, fields=fields, episodes_by=episodes_by)
+    where = settings.read(cache_dir)
+    place, id = Home(where.home), ids.parse(planned.id)
+    options = {"fields": dict(fields or {}), "episodes_by": episodes_by, "store": store}
+    sources = _describe_files(planned, tell)
+    there = home.find(id, where)
+    if there and not force:
+        if _same(Store(there), options, sources):
+            return open_dataset(planned.id, cache_dir=cache_dir)
+        raise NameTaken(
+            f"{id} exists, and is of other files or options.", hint="another name, or --force to replace it"
+        )
+    work = Conversion(
+        id=id,
+        reader=planned.reader,
+        archive=planned.plan.archive,
+        encoding=store,
+        sources=sources,
+        options=options,
+    )
+    with exclusive(place, id, tell):
+        convert(work, place, jobs=jobs or 0, progress=tell)
+    return open_dataset(planned.id, cache_dir=cache_dir)
+
+
+def expand(paths: Sequence[StrPath]) -> tuple[Path, ...]:
+    """The files that paths, directories and patterns stand for, absolute, in natural order, each once.
+
+    Raises
+    ------
+    ArchiveError
+        One of them stands for none.
+    """
+    from rlds_cli.ted import natural
+
+    found: dict[Path, None] = {}
+    for given in paths:
+        path = Path(given).expanduser()
+        matches = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]  # noqa: PTH207  (absolute patterns)
+        files = [f for m in matches for f in (sorted(m.rglob("*")) if m.is_dir() else [m])]
+        data = [f.absolute() for f in files if f.is_file() and not f.name.endswith(_NOT_DATA)]
+        if not data:
+            raise ArchiveError(f"{given}: there is no such file, and no file matches.")
+        found.update(dict.fromkeys(sorted(data, key=lambda f: natural(f.as_posix()))))
+    return tuple(found)
+
+
+def _root(files: Sequence[Path]) -> Path:
+    return Path(os.path.commonpath([f.parent for f in files]))
+
+
+def _reader_for(files: Sequence[Path], format: str | None, mapped: bool) -> tuple[str, str]:
+    if format is not None:
+        reader(format)
+        return format, f"read as {format}, as asked"
+    found = recognise(files)
+    if found:
+        return found
+    if mapped:
+        return "d4rl", "columns of an HDF5 file, by --map"
+    raise UnknownLayout(
+        f"{files[0].name} is of no layout that a reader knows.", hint=f"rlds inspect {files[0]} shows what is in it"
+    )
+
+
+def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any], ...]:
+    described, done = [], 0
+    for i, file in enumerate(planned.files):
+        size = file.stat().st_size
+        described.append({"file": planned.plan.archive.name_of(i), "size": size, "sha256": sha256_of(file)})
+        done += size
+        tell(Event(planned.id, "verify", "", done, planned.bytes))
+    return tuple(described)
+
+
+def _same(store: Store, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
+    from rlds_cli.store.finish import summarise_sources
+
+    return dict(store.manifest.options) == dict(options) and dict(store.manifest.archive) == summarise_sources(sources)
