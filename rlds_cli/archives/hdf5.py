@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
+from rlds_cli.errors import ArchiveError, CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
+from rlds_cli.ted import Array, Field, Kind, Placement
 
 MAX_DEPTH = 32
+MAX_OBJECTS = 1 << 20
 # Deflate packs at most about 1,032 to 1; a dataset that claims more than its stored bytes could hold was never written.
 MAX_RATIO = 1100
 UNWRITTEN_BYTES = 64 << 20
+# Scale-offset and n-bit need next to no bytes for a constant chunk, so their ratio proves nothing.
+UNBOUNDED_FILTERS = {h5py.h5z.FILTER_SCALEOFFSET, h5py.h5z.FILTER_NBIT}
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
@@ -33,27 +37,30 @@ def is_hdf5(path: Path) -> bool:
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[h5py.File]:
+def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
     """Open for reading, and refuse what a trustworthy archive does not hold.
+
+    ``check=False`` is for a file whose whole tree has been checked before: workers open it once for every part.
 
     Raises
     ------
     CorruptArchive
         Not HDF5 (an HTML page is named as such), or truncated.
     UnsafeArchive
-        External links, virtual or external datasets, shapes that the file cannot hold.
+        Links out of the file or in circles, virtual or external datasets, names that climb out of a directory,
+        shapes that the file cannot hold.
+    NoPermission
+        The file may not be read.
     """
     try:
         f = h5py.File(path, "r", locking=False)
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
     except OSError as e:
-        raise CorruptArchive(f"{path.name} cannot be opened as HDF5: {_why(path, e)}", hint=_hint(path)) from e
+        raise CorruptArchive(f"{path.name} cannot be opened as HDF5: {_why(path, e)}.", hint=_hint(path)) from e
     with f:
-        try:
+        if check:
             _check(f, path)
-        except (OSError, RuntimeError, KeyError) as e:
-            raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
         yield f
 
 
@@ -62,17 +69,20 @@ def reading(path: Path, key: str) -> Iterator[None]:
     """Turn h5py's errors while reading ``key`` into CorruptArchive."""
     try:
         yield
-    except (OSError, RuntimeError) as e:
+    except (OSError, RuntimeError, KeyError, UnicodeError) as e:
         raise CorruptArchive(f"{path.name}: {key} cannot be read: {e}", hint=_hint(path)) from e
 
 
 def _why(path: Path, error: OSError) -> str:
-    size = path.stat().st_size if path.exists() else None
-    if size is None:
+    if not path.exists():
         return "there is no such file"
-    head = path.open("rb").read(512).lstrip().lower()
+    if path.is_dir():
+        return "it is a directory"
+    with path.open("rb") as f:
+        head = f.read(512).lstrip().lower()
     if head.startswith((b"<!doctype", b"<html", b"<?xml")):
         return "it is an HTML page (a server's error or log-in page saved under the archive's name)"
+    size = path.stat().st_size
     if size == 0:
         return "it is empty"
     if is_hdf5(path):
@@ -81,40 +91,76 @@ def _why(path: Path, error: OSError) -> str:
 
 
 def _hint(path: Path) -> str:
-    return f"delete {path} and fetch it again"
+    return f"fetch or write {path} again; what is there cannot be used"
 
 
 def _check(f: h5py.File, path: Path) -> None:
-    for name, item in walk(f):
-        if isinstance(item, h5py.Dataset):
-            _check_dataset(name, item, path)
+    try:
+        for name, item in walk(f):
+            if isinstance(item, h5py.Dataset):
+                _check_dataset(name, item, path)
+    except ArchiveError:
+        raise
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as e:
+        raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
 
 
 def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
-    """All groups and datasets below ``group``, by path, each object once; refuses links out of the file."""
-    seen = {h5py.h5o.get_info(group.id).addr}
-    stack: list[tuple[str, h5py.Group, int]] = [("", group, 0)]
+    """All groups and datasets below ``group`` with their paths.
+
+    Raises
+    ------
+    UnsafeArchive
+        A link out of the file, to nowhere or to a group that it lies in, a name such as ``..``, or too many of them.
+    """
+    count = 0
+    stack: list[tuple[str, h5py.Group, tuple[int, ...]]] = [("", group, (_address(group),))]
     while stack:
-        prefix, parent, depth = stack.pop()
+        prefix, parent, above = stack.pop()
         for key in parent:
             name = f"{prefix}/{key}" if prefix else key
-            link = parent.get(key, getlink=True)
-            if isinstance(link, h5py.ExternalLink):
-                raise UnsafeArchive(f"{group.file.filename}: {name} is a link to another file ({link.filename}).")
-            item = parent.get(key)
-            if item is None:
-                raise UnsafeArchive(f"{group.file.filename}: {name} is a link that leads nowhere.")
-            address = h5py.h5o.get_info(item.id).addr
-            if address in seen:
-                continue
-            seen.add(address)
-            yield name, item
+            count += 1
+            item = _child(parent, key, name)
+            if count > MAX_OBJECTS:
+                raise UnsafeArchive(f"{_file(group)} holds more than {MAX_OBJECTS:,} objects.")
             if isinstance(item, h5py.Group):
-                if depth >= MAX_DEPTH:
-                    raise UnsafeArchive(
-                        f"{group.file.filename}: groups are nested more than {MAX_DEPTH} deep at {name}."
-                    )
-                stack.append((name, item, depth + 1))
+                stack.append((name, item, (*above, _descend(item, above, name))))
+            if isinstance(item, h5py.Group | h5py.Dataset):
+                yield name, item
+
+
+def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """All datasets below ``group``, by path, in the order of their paths."""
+    return {name: d for name, d in sorted(walk(group)) if isinstance(d, h5py.Dataset)}
+
+
+def _child(parent: h5py.Group, key: str, name: str) -> object:
+    link = parent.get(key, getlink=True)
+    if isinstance(link, h5py.ExternalLink):
+        raise UnsafeArchive(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
+    if key in ("", ".", "..") or not key.isprintable():
+        raise UnsafeArchive(f"{_file(parent)}: {name!r} is no name for a field.")
+    item = parent.get(key)
+    if item is None:
+        raise UnsafeArchive(f"{_file(parent)}: {name} is a link that leads nowhere.")
+    return item
+
+
+def _descend(group: h5py.Group, above: tuple[int, ...], name: str) -> int:
+    address = _address(group)
+    if address in above:
+        raise UnsafeArchive(f"{_file(group)}: {name} is a link to a group that it lies in.")
+    if len(above) > MAX_DEPTH:
+        raise UnsafeArchive(f"{_file(group)}: groups are nested more than {MAX_DEPTH} deep at {name}.")
+    return address
+
+
+def _address(group: h5py.Group) -> int:
+    return int(h5py.h5o.get_info(group.id).addr)
+
+
+def _file(item: h5py.Group) -> str:
+    return Path(item.file.filename).name
 
 
 def _check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
@@ -122,9 +168,65 @@ def _check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
         raise UnsafeArchive(f"{path.name}: {name} is a virtual dataset that reads other files.")
     if d.external:
         raise UnsafeArchive(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
-    claimed = int(np.prod(d.shape or (), dtype=np.float64)) * d.dtype.itemsize
-    stored = d.id.get_storage_size()
-    if claimed > UNWRITTEN_BYTES and claimed > MAX_RATIO * stored and not d.is_virtual:
+    plist = d.id.get_create_plist()
+    filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
+    claimed = float(np.prod([max(n, 1) for n in d.shape or ()], dtype=np.float64)) * max(d.dtype.itemsize, 1)
+    stored = 0 if 0 in (d.shape or ()) else d.id.get_storage_size()
+    bounded = not d.is_virtual and not filters & UNBOUNDED_FILTERS
+    if bounded and claimed > UNWRITTEN_BYTES and claimed > MAX_RATIO * stored:
         raise UnsafeArchive(
-            f"{path.name}: {name} claims {list(d.shape)} {d.dtype} ({claimed:,} bytes) and stores {stored:,} bytes."
+            f"{path.name}: {name} claims {list(d.shape)} {d.dtype} ({claimed:,.0f} bytes) and stores {stored:,} bytes."
         )
+    for code in filters:
+        if not h5py.h5z.filter_avail(code):
+            raise MissingPackage(
+                f"{path.name}: {name} is compressed with HDF5 filter {code}, which is not installed.",
+                hint=f"h5repack -f GZIP=4 {path.name} repacked.h5, or set HDF5_PLUGIN_PATH to where the filter lies",
+            )
+
+
+def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
+    """The field ``name`` that a per-row dataset makes; ``scalar`` takes rows of one value, ``(N, 1)``, as scalars.
+
+    Raises
+    ------
+    UnknownLayout
+        Values that no field can hold: compounds, references, sequences of varying length.
+    """
+    placement: Placement = "next" if name.startswith("next/") else "both" if is_observation(name) else "root"
+    shape = d.shape[1:]
+    text = h5py.check_string_dtype(d.dtype) is not None
+    if (scalar or text) and shape == (1,):
+        shape = ()
+    if (text and shape) or not (text or d.dtype.kind in "biufc") or d.dtype.names or d.dtype.itemsize > 16:
+        what = "compound" if d.dtype.names else f"{d.dtype} {list(shape)}"
+        raise UnknownLayout(
+            f"{_file(d)}: {d.name} holds {what} values, which no field can hold.",
+            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
+        )
+    kind: Kind = "text" if text else "array"
+    return Field(name, "str" if text else np.dtype(d.dtype.str).newbyteorder("=").name, shape, placement, kind)
+
+
+def is_observation(name: str) -> bool:
+    """Whether a field belongs to the observation."""
+    return name.split("/", 1)[0] == "observation"
+
+
+def plain(d: h5py.Dataset) -> Array | str | None:
+    """The whole value of something that is not per row; texts come as str, lists of texts one per line."""
+    if d.shape is None:
+        return None
+    if h5py.check_string_dtype(d.dtype) is not None:
+        value = d.asstr(errors="replace")[()]
+        return value if isinstance(value, str) else "\n".join(map(str, np.ravel(value)))
+    if d.dtype.kind == "O" or d.dtype.names:
+        return str(d[()])
+    return np.asarray(d[()])
+
+
+def keys_found(found: Mapping[str, h5py.Dataset]) -> str:
+    """What a file holds, for a message: names and shapes, the first few."""
+    shown = [f"{name} {list(d.shape or ())}" for name, d in list(found.items())[:12]]
+    more = len(found) - len(shown)
+    return ", ".join(shown) + (f", {more} more" if more > 0 else "") if shown else "no datasets"

@@ -1,0 +1,233 @@
+"""D4RL's flat HDF5, and any other HDF5 file with one row per step (``--map FIELD=KEY``).
+
+::
+
+    observations       [N, ...]   or a group, one dataset per part       -> observation, observation/<key>
+    actions            [N, ...]                                          -> action
+    rewards            [N] or [N, 1], if any                             -> next/reward
+    terminals          [N] or [N, 1], bool or number, if any             -> next/terminated
+    timeouts           [N] or [N, 1], if any                             -> next/truncated
+    next_observations  if any: final observations, and a check on ends
+    infos              a group, or one flat dataset                      -> info/<key>, info
+    metadata           a group, and every scalar                         -> metadata
+    anything else      [N, ...]                                          -> a root field of its own name
+
+Row t holds (o_t, a_t, r_t, d_t); the observation after the last step of an episode stands in ``next_observations`` or
+nowhere. Files are read one after the other, and each ends its last episode.
+
+Episodes end at ``terminals`` or ``timeouts`` (rule ``flags``), at ``timeouts`` only, where ``next_observations`` and
+the row after differ (``jumps``), where a column changes (``field:KEY``), or nowhere (``file``). What is flagged inside
+an episode stays: as ``next/terminated``, and as a root field ``timeouts``.
+
+Under every rule but ``jumps``, a next observation that is not the row after ends the episode too, and is its final
+observation. Where that happens at more than one step in a hundred of a part, next observations are no copies of the
+rows after: they become a field of their own, ``next/observation``, and cut nothing. ``observation`` stays placed
+``both``, for the final observation is known there as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rlds_cli.archives import Archive, Part, Plan, Replan
+from rlds_cli.archives.d4rl import layout as layouts
+from rlds_cli.archives.d4rl.ends import DEFAULT, Rule, rule, scan
+from rlds_cli.archives.d4rl.layout import D4RL_KEYS, Layout
+from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
+from rlds_cli.archives.hdf5 import is_hdf5, open_file, plain, reading
+from rlds_cli.errors import CorruptArchive
+from rlds_cli.ted import FLAGS, Array, Chunk, Field, IntArray, Note
+
+VERSION = 1
+
+PART_ROWS = 1 << 18
+PART_BYTES = 512 << 20
+
+FINAL, OWN = "final", "own"
+
+
+def recognise(paths: Sequence[Path]) -> str | None:
+    """D4RL's layout in one line, or None."""
+    if not paths or not all(is_hdf5(p) for p in paths):
+        return None
+    with open_file(paths[0]) as f:
+        if not {D4RL_KEYS["observation"], D4RL_KEYS["action"]} <= set(f):
+            return None
+        found = layouts.of(f, paths[0].name, {})
+    extras = [
+        name for name, there in (("timeouts", found.timeouts), ("next_observations", found.next_columns)) if there
+    ]
+    files = f"{len(paths)} files, the first with " if len(paths) > 1 else ""
+    return f"D4RL layout: {files}{found.rows:,} rows; " + ", ".join([f.name for f in found.fields] + extras)
+
+
+def plan(archive: Archive) -> Plan:
+    """Fields, parts and episode rule. Reads the flags, in blocks; nothing else.
+
+    Raises
+    ------
+    UnknownLayout
+        A key that is needed and not there, or an episode rule that the file cannot serve.
+    CorruptArchive
+        Columns of different lengths, files of one archive that do not agree, damage.
+    """
+    notes: list[Note] = []
+    seen: list[Layout] = []
+    spans: list[list[tuple[int, int, int]]] = []
+    for index, path in enumerate(archive.files):
+        with open_file(path) as f:
+            found = layouts.of(f, path.name, archive.fields)
+            by = rule(archive.episodes_by, found, f, path.name)
+            with reading(path, "flags"):
+                spans.append(_spans(found, scan(path, f, by), by))
+        seen.append(found)
+        notes += [*found.notes, *([] if found.rows else [Note("empty-file", "has no rows", 1, archive.name_of(index))])]
+    mode = None if not any(s.next_columns for s in seen) else FINAL if all(map(_can_cut, seen)) else OWN
+    schema = _schema(archive, seen, mode, archive.episodes_by or DEFAULT)
+    facts = {"rows": "flat", "next_observations": mode}
+    return Plan(
+        "d4rl", archive, schema, _parts(spans, mode), archive.episodes_by or DEFAULT, facts=facts, notes=tuple(notes)
+    )
+
+
+def read(plan: Plan, part: Part) -> Iterator[Chunk]:
+    """The rows of one part, in chunks of bounded size however long the episodes are.
+
+    Raises
+    ------
+    Replan
+        Next observations differ from the rows after throughout.
+    CorruptArchive
+        A damaged chunk of the file.
+    """
+    archive, source = plan.archive, int(part.args["file"])
+    path = archive.files[source]
+    with open_file(path, check=False) as f:
+        found = layouts.of(f, path.name, archive.fields)
+        by = rule(archive.episodes_by, found, f, path.name)
+        try:
+            yield from chunks(f, _stretch(plan, part, by, found))
+        except Throughout:
+            raise Replan(_with_own_next(plan, found)) from None
+
+
+def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
+    """Policy weights and other constants; below the file's name where there are several files."""
+    several = len(plan.archive.files) > 1
+    for index, path in enumerate(plan.archive.files):
+        with open_file(path, check=False) as f:
+            prefix = f"{plan.archive.name_of(index)}/" if several else ""
+            for key in layouts.of(f, path.name, plan.archive.fields).metadata:
+                with reading(path, key):
+                    value = plain(f[key])
+                if value is not None:
+                    yield prefix + key.removeprefix("metadata/"), value
+
+
+def _can_cut(found: Layout) -> bool:
+    return not found.next_columns or found.comparable
+
+
+def _schema(archive: Archive, seen: Sequence[Layout], mode: str | None, by: str) -> tuple[Field, ...]:
+    schemas = [_file_schema(s, mode, by) for s in seen]
+    for index, schema in enumerate(schemas):
+        if schema != schemas[0]:
+            raise CorruptArchive(
+                f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
+                + "; ".join(_differences(schema, schemas[0])),
+                hint="import them one by one, under names of their own",
+            )
+    return schemas[0]
+
+
+def _file_schema(found: Layout, mode: str | None, by: str) -> tuple[Field, ...]:
+    fields = [*found.fields, *layouts.flag_fields()]
+    if mode == OWN:
+        fields += found.own_next
+    if found.timeouts and by not in ("flags", "timeouts"):
+        fields.append(Field("timeouts", "bool"))
+    return tuple(sorted(fields, key=lambda f: f.name))
+
+
+def _differences(a: Sequence[Field], b: Sequence[Field]) -> Iterator[str]:
+    left, right = {f.name: f for f in a}, {f.name: f for f in b}
+    for name in sorted({*left, *right}):
+        if left.get(name) != right.get(name):
+            said = [f"{f.dtype} {list(f.shape)}" if f else "absent" for f in (left.get(name), right.get(name))]
+            yield f"{name} is {said[0]} and {said[1]}"
+
+
+def _spans(found: Layout, ends: IntArray, by: Rule) -> list[tuple[int, int, int]]:
+    """(first row, end row, episodes) of every part of a file: whole episodes, parts of about one size."""
+    if not found.rows:
+        return []
+    width = sum(f.row_bytes for f in found.fields)
+    wanted = 1 if by.kind == "jumps" else -(-found.rows // max(1, min(PART_ROWS, PART_BYTES // max(width, 1))))
+    marks = np.linspace(0, found.rows, wanted + 1)[1:].astype(np.int64)
+    stops = np.unique(np.searchsorted(ends, marks - 1))
+    starts = np.concatenate([[0], stops[:-1] + 1])
+    return [
+        (int(ends[a - 1] + 1) if a else 0, int(ends[b] + 1), int(b - a + 1)) for a, b in zip(starts, stops, strict=True)
+    ]
+
+
+def _parts(spans: Sequence[Sequence[tuple[int, int, int]]], mode: str | None) -> tuple[Part, ...]:
+    return tuple(
+        Part(
+            None if mode == FINAL else stop - start + episodes,
+            {"file": index, "start": start, "stop": stop, "episodes": episodes},
+        )
+        for index, file_spans in enumerate(spans)
+        for start, stop, episodes in file_spans
+    )
+
+
+def _stretch(plan: Plan, part: Part, by: Rule, found: Layout) -> Stretch:
+    cuts = plan.facts["next_observations"] == FINAL and bool(found.next_columns)
+    keys = {**found.columns, **{f"next/{name}": key for name, key in found.next_columns.items()}}
+    if found.timeouts:
+        keys["timeouts"] = found.timeouts
+    fields = tuple(f for f in plan.schema if f.name not in FLAGS)
+    start, stop = int(part.args["start"]), int(part.args["stop"])
+    return Stretch(
+        plan.archive.files[int(part.args["file"])],
+        plan.archive.name_of(int(part.args["file"])),
+        int(part.args["file"]),
+        start,
+        stop,
+        by,
+        fields,
+        {f.name: keys[f.name] for f in fields},
+        found.next_columns if found.comparable else {},
+        cuts,
+        _max_cuts(stop - start - int(part.args["episodes"])) if cuts and by.kind != "jumps" else None,
+    )
+
+
+def _max_cuts(pairs: int) -> int:
+    """How many of ``pairs`` may differ and still be single steps: 1 %, or 16 where that is fewer, or a third of all."""
+    return max(pairs // 100, min(16, -(-pairs // 3)))
+
+
+def _with_own_next(plan: Plan, found: Layout) -> Plan:
+    schema = tuple(sorted([*plan.schema, *found.own_next], key=lambda f: f.name))
+    parts = tuple(
+        replace(p, rows=int(p.args["stop"]) - int(p.args["start"]) + int(p.args["episodes"])) for p in plan.parts
+    )
+    note = Note(
+        "next-observation",
+        "next observations differ from the rows after throughout: kept as a field of their own",
+        1,
+        "if episodes end there unflagged: --episodes-by jumps",
+    )
+    return replace(
+        plan,
+        schema=schema,
+        parts=parts,
+        facts={**plan.facts, "next_observations": OWN},
+        notes=(*plan.notes, note),
+    )

@@ -1,0 +1,116 @@
+"""Where episodes end, by the rules ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` and ``file``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from rlds_cli.archives.d4rl.layout import Layout
+from rlds_cli.archives.hdf5_rows import RowReader
+from rlds_cli.errors import UnknownLayout
+from rlds_cli.ted import Array, BoolArray, IntArray
+
+DEFAULT = "flags"
+RULES = ("flags", "timeouts", "jumps", "field:KEY", "file")
+SCAN_ROWS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule for one file; ``kind`` is the part before the colon, ``key`` the dataset that ``field`` looks at."""
+
+    kind: str
+    key: str | None
+    layout: Layout
+
+    @property
+    def keeps_timeouts(self) -> bool:
+        """Whether timeouts may stand inside episodes, and so are a field of their own."""
+        return self.kind in ("jumps", "field", "file") and self.layout.timeouts is not None
+
+    @property
+    def keys(self) -> set[str]:
+        """What the rule and the flags need to see."""
+        return {key for key in (self.layout.terminals, self.layout.timeouts, self.key) if key is not None}
+
+    def ends(self, seen: Mapping[str, Array], rows: int, *, last: bool) -> BoolArray:
+        """Which of the first ``rows`` rows end an episode; ``last``: the file ends with them. bool [rows].
+
+        ``seen`` holds what ``keys`` names, with one row more than ``rows`` unless the file ends.
+        """
+        ends = np.zeros(rows, bool)
+        if self.kind == "flags":
+            ends |= is_set(seen, self.layout.terminals, rows)
+        if self.kind in ("flags", "timeouts"):
+            ends |= is_set(seen, self.layout.timeouts, rows)
+        if self.key is not None:
+            value = seen[self.key].reshape(-1)
+            ends[: len(value) - 1] = differs(value[:-1], value[1:])[:rows]
+        if last and rows:
+            ends[-1] = True
+        return ends
+
+
+def rule(text: str | None, layout: Layout, f: h5py.File, name: str) -> Rule:
+    """The rule that ``text`` names, for one file.
+
+    Raises
+    ------
+    UnknownLayout
+        There is no such rule, or the file lacks what it needs.
+    """
+    kind, _, key = (text or DEFAULT).partition(":")
+    if kind not in [r.partition(":")[0] for r in RULES] or bool(key) != (kind == "field"):
+        raise UnknownLayout(f'"{text}" is no rule for where episodes end.', hint=f"one of {', '.join(RULES)}")
+    if kind == "timeouts" and layout.timeouts is None:
+        raise UnknownLayout(
+            f'{name} has no "timeouts", at which its episodes are said to end.',
+            hint="--episodes-by flags, or --map truncated=KEY",
+        )
+    if kind == "jumps" and not (layout.next_columns and layout.comparable):
+        raise UnknownLayout(
+            f"{name} has no next observations like its observations, so no jump between rows can be told.",
+            hint="--episodes-by flags, or --map next/observation=KEY",
+        )
+    return Rule(kind, _boundary(key, layout, f, name) if kind == "field" else None, layout)
+
+
+def _boundary(key: str, layout: Layout, f: h5py.File, name: str) -> str:
+    key = layout.columns.get(key, key)
+    d = f.get(key)
+    if not isinstance(d, h5py.Dataset) or not d.shape or d.shape[0] != layout.rows or d.shape[1:] not in ((), (1,)):
+        raise UnknownLayout(
+            f'{name} has no column "{key}" with one value per row, by which its episodes are said to end.',
+            hint=f"columns: {', '.join(layout.columns.values())}",
+        )
+    return key
+
+
+def scan(path: Path, f: h5py.File, by: Rule) -> IntArray:
+    """The last row of every episode, int64 [E], as far as the rule can tell without the observations."""
+    found = [np.zeros(0, np.int64)]
+    with RowReader(path, {key: f[key] for key in by.keys}) as reader:
+        for start in range(0, by.layout.rows, SCAN_ROWS):
+            stop = min(start + SCAN_ROWS, by.layout.rows)
+            seen = reader.read(start, min(stop + 1, by.layout.rows))
+            found.append(start + np.flatnonzero(by.ends(seen, stop - start, last=stop == by.layout.rows)))
+    return np.concatenate(found)
+
+
+def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
+    """A flag of any number type, (N,) or (N, 1), as bool [rows]; NaN is not set; False where there is none."""
+    if key is None:
+        return np.zeros(rows, bool)
+    value = seen[key][:rows].reshape(-1)
+    return np.asarray((value != 0) & (value == value))
+
+
+def differs(a: Array, b: Array) -> BoolArray:
+    """Where two columns differ; NaN equals itself."""
+    if a.dtype.kind in "fc":
+        return np.asarray((a != b) & ((a == a) | (b == b)))
+    return np.asarray(a != b, bool)

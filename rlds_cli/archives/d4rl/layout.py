@@ -1,0 +1,166 @@
+"""Which dataset of a flat HDF5 file is what: D4RL's keys, or those that the user names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import h5py
+
+from rlds_cli.archives.hdf5 import datasets, keys_found, row_field
+from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.ted import FLAGS, REWARD, Field, Note
+
+D4RL_KEYS = {
+    "observation": "observations",
+    "action": "actions",
+    REWARD: "rewards",
+    "next/terminated": "terminals",
+    "next/truncated": "timeouts",
+    "next/observation": "next_observations",
+    "info": "infos",
+}
+REQUIRED = ("observation", "action")
+SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
+NEXT = "next/observation"
+# Larger than any table of constants, smaller than what a reader may take in at once.
+MAX_METADATA = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One file: ``columns`` maps field names to keys, ``next_columns`` observation fields to their next values."""
+
+    rows: int
+    fields: tuple[Field, ...]
+    columns: Mapping[str, str]
+    next_columns: Mapping[str, str]
+    terminals: str | None
+    timeouts: str | None
+    metadata: tuple[str, ...]
+    own_next: tuple[Field, ...]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def comparable(self) -> bool:
+        """Whether next observations can be told from the rows after: same fields, dtypes and shapes."""
+        seen = {f.name: (f.dtype, f.shape) for f in self.fields if f.placement == "both"}
+        return seen == {f.name.removeprefix("next/"): (f.dtype, f.shape) for f in self.own_next}
+
+
+def of(f: h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
+    """What the datasets of a file are; ``chosen`` maps fields to keys and comes before D4RL's own names.
+
+    Raises
+    ------
+    UnknownLayout
+        No observations or actions, a chosen key that is not there, values that no field can hold.
+    CorruptArchive
+        Columns of different lengths, flags that are not one per row.
+    """
+    found = datasets(f)
+    claimed = _claim(found, name, {SHORT_NAMES.get(k, k): v for k, v in chosen.items()})
+    rows = _common_length(found, name, claimed.values())
+    others, constants, notes = _others(found, name, rows, set(claimed.values()))
+    terminals, timeouts = (claimed.pop(flag, None) for flag in FLAGS)
+    for flag in (terminals, timeouts):
+        _check_flag(found, name, flag)
+    own = {k: claimed.pop(k) for k in list(claimed) if k == NEXT or k.startswith(NEXT + "/")}
+    columns = {**claimed, **{_free_name(key, claimed): key for key in others}}
+    return Layout(
+        rows=rows,
+        fields=tuple(row_field(k, found[key], scalar=k == REWARD) for k, key in columns.items()),
+        columns=columns,
+        next_columns={k.removeprefix("next/"): key for k, key in own.items()},
+        terminals=terminals,
+        timeouts=timeouts,
+        metadata=tuple(constants),
+        own_next=tuple(row_field(k, found[key]) for k, key in own.items()),
+        notes=tuple(notes),
+    )
+
+
+def flag_fields() -> tuple[Field, ...]:
+    """The two flags, which every dataset has."""
+    return tuple(Field(flag, "bool", (), "next") for flag in FLAGS)
+
+
+def _claim(found: Mapping[str, h5py.Dataset], name: str, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Field name -> key, for everything that has a meaning."""
+    parts = {k.split("/", 1)[0] for k in chosen}
+    wanted = {k: v for k, v in D4RL_KEYS.items() if k not in chosen and k not in parts}
+    claimed: dict[str, str] = {}
+    for field, key in {**wanted, **chosen}.items():
+        expanded = _expand(found, field, key.strip("/"))
+        if not expanded and field in chosen:
+            raise _missing(found, name, key)
+        claimed.update(expanded)
+    for field in REQUIRED:
+        if not any(k == field or k.startswith(field + "/") for k in claimed):
+            key = D4RL_KEYS[field]
+            raise UnknownLayout(
+                f'{name} has no "{key}". It holds {keys_found(found)}.',
+                hint=f"say which key it is: --map {field}=KEY",
+            )
+    return claimed
+
+
+def _expand(found: Mapping[str, h5py.Dataset], field: str, key: str) -> dict[str, str]:
+    if key in found:
+        return {field: key}
+    return {f"{field}/{k[len(key) + 1 :]}": k for k in found if k.startswith(key + "/")}
+
+
+def _missing(found: Mapping[str, h5py.Dataset], name: str, key: str) -> UnknownLayout:
+    near = get_close_matches(key, found, n=1)
+    meant = f' Did you mean "{near[0]}"?' if near else ""
+    return UnknownLayout(f'{name} has no "{key}".{meant}', hint=f"it holds {keys_found(found)}")
+
+
+def _common_length(found: Mapping[str, h5py.Dataset], name: str, keys: Iterable[str]) -> int:
+    lengths = {key: found[key].shape[0] if found[key].shape else None for key in keys}
+    if len(set(lengths.values())) > 1 or None in lengths.values():
+        listed = ", ".join(f"{key} {'no rows' if n is None else n}" for key, n in lengths.items())
+        raise CorruptArchive(
+            f"{name}: columns have different numbers of rows: {listed}.",
+            hint="every column needs one row per step; fetch the file again if it is a download",
+        )
+    return int(next(iter(lengths.values())) or 0)
+
+
+def _others(
+    found: Mapping[str, h5py.Dataset], name: str, rows: int, claimed: set[str]
+) -> tuple[list[str], list[str], list[Note]]:
+    """Everything without a meaning of its own: per-row columns, constants, and notes on the doubtful ones."""
+    columns, constants, notes = [], [], []
+    for key, d in found.items():
+        if key in claimed:
+            continue
+        if key.split("/", 1)[0] == "metadata" or not d.shape:
+            constants.append(key)
+        elif d.shape[0] == rows:
+            columns.append(key)
+        elif d.size * d.dtype.itemsize > MAX_METADATA:
+            raise CorruptArchive(f"{name}: {key} has {d.shape[0]:,} rows, the other columns {rows:,}.")
+        else:
+            constants.append(key)
+            notes.append(
+                Note("not-per-row", "not one value per step: kept as metadata", 1, f"{key} {list(d.shape)} of {name}")
+            )
+    return columns, constants, notes
+
+
+def _check_flag(found: Mapping[str, h5py.Dataset], name: str, key: str | None) -> None:
+    if key is None:
+        return
+    d = found[key]
+    if d.shape[1:] not in ((), (1,)) or d.dtype.kind not in "biuf":
+        raise CorruptArchive(f"{name}: {key} is {d.dtype} {list(d.shape)}; a flag is one number or bool per row.")
+
+
+def _free_name(key: str, taken: Iterable[str]) -> str:
+    """``key`` as a field name, moved below ``extra/`` where it meets a field that has a meaning."""
+    reserved = {*taken, *FLAGS, NEXT}
+    clash = any(key == r or key.startswith(r + "/") or r.startswith(key + "/") for r in reserved)
+    return f"extra/{key}" if clash else key
