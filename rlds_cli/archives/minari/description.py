@@ -1,0 +1,156 @@
+"""``metadata.json``: what a Minari archive says about itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import CorruptArchive
+from rlds_cli.ted import Note
+
+# Versions whose layout this reader was checked against.
+VERSIONS = {f"0.4.{n}" for n in range(4)} | {f"0.5.{n}" for n in range(5)}
+
+# Bounds of larger Box spaces are kept as one number where they are all the same: an image space would take megabytes.
+LARGE = 1024
+
+Described = tuple[int | None, str | None, tuple[Note, ...]]  # seed, options as JSON, what is odd about them
+
+_FACTS = {
+    "dataset_id": "dataset_id",
+    "minari_version": "minari_version",
+    "author": "author",
+    "author_email": "author_email",
+    "algorithm_name": "algorithm",
+    "description": "description",
+    "code_permalink": "code_permalink",
+    "docs_url": "docs_url",
+    "requirements": "requirements",
+    "combined_datasets": "combined_datasets",
+    "ref_min_score": "ref_min_score",
+    "ref_max_score": "ref_max_score",
+    "num_episodes_average_score": "num_episodes_average_score",
+    "jpeg_encoding": "jpeg_encoding",
+}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of ``metadata.json``.
+
+    Raises
+    ------
+    CorruptArchive
+        It is not JSON, or not an object.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as e:
+        raise CorruptArchive(f"{path.name} is not JSON: {e}", hint=f"delete {path} and fetch it again") from e
+    if not isinstance(content, dict):
+        raise CorruptArchive(f"{path.name} is {type(content).__name__}; an object expected.")
+    return content
+
+
+def is_minari(content: Mapping[str, Any]) -> bool:
+    """Whether a ``metadata.json`` is that of a Minari dataset."""
+    return "total_episodes" in content and bool({"data_format", "minari_version", "observation_space"} & set(content))
+
+
+def facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Who made the data, how, and the reference scores."""
+    return {name: metadata[key] for key, name in _FACTS.items() if metadata.get(key) is not None}
+
+
+def space(metadata: Mapping[str, Any], which: str) -> dict[str, Any] | None:
+    """The space ``which`` ("observation", "action") in Minari's JSON form, or None where it is not recorded.
+
+    Raises
+    ------
+    CorruptArchive
+        It is not JSON.
+    """
+    value = _parsed(metadata, f"{which}_space")
+    return None if value is None else _compact(value)
+
+
+def env(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """``id``, ``spec`` and ``eval_spec`` of the environment: Gymnasium's EnvSpec as JSON values."""
+    spec, eval_spec = _parsed(metadata, "env_spec"), _parsed(metadata, "eval_env_spec")
+    found = {"id": (spec or {}).get("id"), "spec": spec, "eval_spec": eval_spec}
+    return {k: v for k, v in found.items() if v is not None}
+
+
+def notes(metadata: Mapping[str, Any], episodes: int, steps: int) -> list[Note]:
+    """Where the metadata and the data part."""
+    found = []
+    version = metadata.get("minari_version")
+    if metadata and version not in VERSIONS:
+        found.append(Note("minari-version", f"written by Minari {version}, which this reader was not checked against"))
+    for key, here in (("total_episodes", episodes), ("total_steps", steps)):
+        stated = metadata.get(key)
+        if isinstance(stated, int) and stated != here:
+            found.append(Note(key.replace("_", "-"), f"metadata.json says {stated:,} {key[6:]}; there are {here:,}"))
+    return found
+
+
+def _parsed(metadata: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    value = metadata.get(key)
+    try:
+        value = json.loads(value) if isinstance(value, str) else value
+    except ValueError as e:
+        raise CorruptArchive(f"metadata.json: {key} is not JSON: {e}") from e
+    if value is not None and not isinstance(value, dict):
+        raise CorruptArchive(f"metadata.json: {key} is {type(value).__name__}; an object expected.")
+    return value
+
+
+def _compact(space: dict[str, Any]) -> dict[str, Any]:
+    """One number for the bounds of a large Box whose bounds are all the same."""
+    if space.get("type") == "Box" and math.prod(space.get("shape") or ()) > LARGE:
+        return {k: _uniform(v) if k in ("low", "high") else v for k, v in space.items()}
+    subspaces = space.get("subspaces")
+    if isinstance(subspaces, dict):
+        return {**space, "subspaces": {k: _compact(v) for k, v in subspaces.items()}}
+    if isinstance(subspaces, list):
+        return {**space, "subspaces": [_compact(v) for v in subspaces]}
+    return space
+
+
+def _uniform(bound: Any) -> Any:
+    values: set[Any] = set()
+    rest = [bound]
+    while rest and len(values) < 2:
+        value = rest.pop()
+        if isinstance(value, list):
+            rest += value
+        else:
+            values.add(value)
+    return values.pop() if len(values) == 1 else bound
+
+
+def described(seed: Any, options: Any) -> Described:
+    """Seed and options of an episode as the episode table holds them."""
+    text = None if options is None else json.dumps(options, default=_plain, sort_keys=True, ensure_ascii=False)
+    if seed is None:
+        return None, text, ()
+    try:
+        number = int(seed)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if not 0 <= number < 1 << 64:
+        return None, text, (Note("seed", f"seeds that are not unsigned 64-bit numbers ({seed}) were left out"),)
+    return number, text, ()
+
+
+def _plain(value: Any) -> Any:
+    """What ``json`` does not know: NumPy values and bytes."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value)

@@ -1,0 +1,189 @@
+"""``main_data.hdf5``: a group ``episode_<i>`` per episode, a dataset per column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from rlds_cli import spaces
+from rlds_cli.archives.hdf5 import open_file, reading
+from rlds_cli.archives.minari.description import Described, described
+from rlds_cli.archives.minari.leaves import Episode, Leaf, Scanned
+from rlds_cli.archives.minari.tree import datasets
+from rlds_cli.errors import CorruptArchive, UnsafeArchive
+from rlds_cli.ted import Array, EncodedFrames, Kind, Text
+
+_GROUP = re.compile(r"episode_(\d+)")
+_COUNTS_STEPS = ("rewards", "terminations", "truncations", "actions")
+_WIDEST = 8
+
+
+def episodes(f: h5py.File, path: Path) -> list[int]:
+    """Numbers of the episodes of an open file, in order."""
+    found = []
+    f.id.links.iterate(lambda name, info: found.append((name.decode("utf-8", "replace"), info.type)), info=True)
+    numbers = []
+    for name, kind in found:
+        match = _GROUP.fullmatch(name)
+        if match and kind != h5py.h5l.TYPE_HARD:
+            raise UnsafeArchive(f"{path.name}: {name} is a link.")
+        if match:
+            numbers.append(int(match[1]))
+    return sorted(numbers)
+
+
+def looks_right(path: Path) -> bool:
+    """Whether an HDF5 file holds Minari episodes."""
+    with open_file(path, check=False) as f:
+        numbers = episodes(f, path)
+        return bool(numbers) and {"observations", "actions"} <= set(_group(f, path, numbers[0]))
+
+
+def scan(path: Path, known: Mapping[str, Any]) -> Iterator[Scanned]:
+    """Every episode's number, steps and columns; ``known`` are the spaces by "observations" and "actions"."""
+    with open_file(path, check=False) as f, reading(path, "an episode"):
+        for number in episodes(f, path):
+            found = datasets(_group(f, path, number), path)
+            steps = _steps(found)
+            leaves = tuple(_leaf(name, d, steps, known) for name, d in found.items())
+            yield Scanned(number, Episode(f"{path.name}: episode_{number}", steps), leaves)
+
+
+def first_frame(path: Path, number: int, key: str) -> bytes:
+    """The first encoded image of a column."""
+    with open_file(path, check=False) as f:
+        rows = Rows(f, path, number, {"": tuple(key.split("/"))})
+        rows.select(0, 1)
+        return rows.frames("", 1).data.tobytes()
+
+
+def _group(f: h5py.File, path: Path, number: int) -> h5py.Group:
+    try:
+        group = f[f"episode_{number}"]
+    except KeyError as e:
+        raise CorruptArchive(f"{path.name}: episode_{number} cannot be opened: {e}") from e
+    if not isinstance(group, h5py.Group):
+        raise CorruptArchive(f"{path.name}: episode_{number} is a dataset; a group expected.")
+    return group
+
+
+def _steps(found: Mapping[str, h5py.h5d.DatasetID]) -> int:
+    for key in _COUNTS_STEPS:
+        for name, d in found.items():
+            if name.split("/")[0] == key and d.shape:
+                return int(d.shape[0])
+    rows = [int(d.shape[0]) for name, d in found.items() if name.split("/")[0] == "observations" and d.shape]
+    return max(rows[0] - 1, 0) if rows else 0
+
+
+def _leaf(name: str, d: h5py.h5d.DatasetID, steps: int, known: Mapping[str, Any]) -> Leaf:
+    path = tuple(name.split("/"))
+    kind, dtype, problem = _values(d.dtype)
+    if not d.shape:
+        return Leaf(path, kind, dtype, (), 0, problem="one value for the whole episode")
+    space = spaces.subspace(known.get(path[0]), path[1:])
+    image = spaces.row_shape(space) if space and space.get("dtype") == "uint8" else None
+    shape = tuple(int(n) for n in d.shape[1:])
+    if kind == "array" and dtype == "uint8" and len(shape) == 1 and image is not None and len(image) > 1:
+        kind = "frames"
+    elif kind != "array" and shape:
+        problem = problem or f"{list(shape)} values of varying length in a row"
+    if kind == "frames":
+        shape = image or ()
+    return Leaf(path, kind, dtype, shape, int(d.shape[0]) - steps, problem)
+
+
+def _values(dtype: np.dtype[Any]) -> tuple[Kind, str, str]:
+    """Kind and dtype of the values, or why they cannot be a field."""
+    if h5py.check_string_dtype(dtype) is not None:
+        return "text", "str", ""
+    if h5py.check_vlen_dtype(dtype) == np.uint8:
+        return "frames", "uint8", ""
+    if dtype.kind in "biuf" and dtype.itemsize <= _WIDEST:
+        return "array", dtype.newbyteorder("=").name, ""
+    return "array", dtype.name, f"values of type {dtype}"
+
+
+class Rows:
+    """The rows of one episode; see ``rows.EpisodeRows``."""
+
+    def __init__(self, f: h5py.File, path: Path, number: int, paths: Mapping[str, tuple[str, ...]]) -> None:
+        self._path, self._number = path, number
+        self._group = _group(f, path, number)
+        found = datasets(self._group, path)
+        try:
+            self._columns = {name: found["/".join(p)] for name, p in paths.items()}
+        except KeyError as e:
+            raise CorruptArchive(f"{path.name}: episode_{number} has no {e.args[0]}, as it had a moment ago.") from e
+        self._start = 0
+
+    def select(self, start: int, stop: int) -> None:
+        """Go to rows [start, stop)."""
+        self._start = start
+
+    def array(self, name: str, out: Array) -> None:
+        """Fill ``out`` with the first ``len(out)`` rows selected; HDF5 converts to its dtype."""
+        d = self._column(name, len(out))
+        if not out.size:
+            return
+        file_space = d.get_space()
+        file_space.select_hyperslab((self._start, *(0 for _ in out.shape[1:])), out.shape)
+        with self._reading(name):
+            d.read(h5py.h5s.create_simple(out.shape), file_space, out)
+
+    def frames(self, name: str, count: int) -> EncodedFrames:
+        """Encoded images of the first ``count`` rows selected."""
+        values = self._slice(name, count)
+        if values.dtype != object:
+            return EncodedFrames(values.reshape(-1), np.full(count, values.shape[1], np.int64))
+        data = np.concatenate([*values, np.zeros(0, np.uint8)], dtype=np.uint8)
+        return EncodedFrames(data, np.array([len(v) for v in values], np.int64))
+
+    def text(self, name: str, count: int) -> Text:
+        """Strings of the first ``count`` rows selected."""
+        return [v.decode("utf-8", "surrogateescape") for v in self._slice(name, count).tolist()]
+
+    def describe(self) -> Described:
+        """Seed and options, from the attributes of the group."""
+        names: list[str] = []
+        h5py.h5a.iterate(self._group.id, lambda name: names.append(name.decode("utf-8", "surrogateescape")))
+        with self._reading("its attributes"):
+            attributes = self._group.attrs
+            seed = attributes["seed"] if "seed" in names else None
+            options = {n: attributes[n] for n in names if n.split("/")[0] == "options"}
+        return described(seed, _nested(options).get("options"))
+
+    def _column(self, name: str, count: int) -> h5py.h5d.DatasetID:
+        d = self._columns[name]
+        if self._start + count > d.shape[0]:
+            raise CorruptArchive(
+                f"{self._path.name}: episode_{self._number} has {d.shape[0]:,} rows of {name}; "
+                f"{self._start + count:,} expected."
+            )
+        return d
+
+    def _slice(self, name: str, count: int) -> Array:
+        d = self._column(name, count)
+        with self._reading(name):
+            values: Array = h5py.Dataset(d)[self._start : self._start + count]
+        return values
+
+    def _reading(self, name: str) -> Any:
+        return reading(self._path, f"episode_{self._number}: {name}")
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"options/a/b": 1}`` -> ``{"options": {"a": {"b": 1}}}``."""
+    result: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, last = name.split("/")
+        inner = result
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return result

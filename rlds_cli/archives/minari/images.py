@@ -1,0 +1,26 @@
+"""What an encoded image says in its header."""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple
+
+from PIL import Image, UnidentifiedImageError
+
+
+class Header(NamedTuple):
+    """Codec ("jpeg", "png") and the shape that it decodes to, ``(H, W)`` or ``(H, W, C)``."""
+
+    codec: str
+    shape: tuple[int, ...]
+
+
+def header(data: bytes) -> Header | None:
+    """The header of an encoded image, or None where it is not one that can be read."""
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+            channels = len(image.getbands())
+            shape = (image.height, image.width) if channels == 1 else (image.height, image.width, channels)
+            return Header((image.format or "").lower(), shape)
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
+        return None

@@ -1,0 +1,153 @@
+"""A Minari archive -> how it will be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from rlds_cli import spaces
+from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
+from rlds_cli.archives.minari import arrow, description, hdf5, images, leaves
+from rlds_cli.archives.minari.files import Located
+from rlds_cli.archives.minari.leaves import Columns, Episode, Scanned, Signature
+from rlds_cli.errors import CorruptArchive
+from rlds_cli.ted import Field, Note
+
+_PART_BYTES = 8 * CHUNK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """Steps of each episode that has any, numbers of those that have none, and the ways in which they are laid out."""
+
+    lengths: Mapping[int, int]
+    empty: Sequence[int]
+    signatures: Mapping[Signature, Episode]
+
+
+def plan(archive: Archive, located: Located) -> Plan:
+    """Fields, parts and spaces of the archive whose files are ``located``; see ``minari.plan``."""
+    metadata = description.read(located.metadata) if located.metadata else {}
+    known = {which: description.space(metadata, which) for which in ("observation", "action")}
+    survey = _survey(_scan(archive, located, {f"{which}s": space for which, space in known.items()}))
+    _require_all(survey, metadata)
+    columns = leaves.merge(survey.signatures, {key: name for name, key in archive.fields.items()})
+    schema, image_notes = _with_images(archive, located, columns, next(iter(survey.lengths)))
+    inferred = {which: spaces.infer(schema, which) for which, space in known.items() if space is None}
+    return Plan(
+        reader="minari",
+        archive=archive,
+        schema=schema,
+        parts=tuple(_parts(located, survey.lengths, _row_bytes(archive, schema, survey.lengths))),
+        episodes_by="file",
+        facts={
+            "format": located.format,
+            **description.facts(metadata),
+            "columns": {name: list(path) for name, path in columns.paths.items()},
+        },
+        spaces={which: space or inferred[which] for which, space in known.items()},
+        env=description.env(metadata),
+        notes=(*_notes(located, metadata, survey, list(inferred)), *columns.notes, *image_notes),
+    )
+
+
+def _scan(archive: Archive, located: Located, known: Mapping[str, Any]) -> Iterator[Scanned]:
+    if located.format == "hdf5":
+        return hdf5.scan(archive.files[located.main], known)
+    return arrow.scan(archive.files, located.parts, known)
+
+
+def _survey(scanned: Iterator[Scanned]) -> _Survey:
+    lengths: dict[int, int] = {}
+    empty: list[int] = []
+    signatures: dict[Signature, Episode] = {}
+    for s in scanned:
+        if s.episode.steps:
+            lengths[s.number] = s.episode.steps
+            signatures.setdefault(s.leaves, s.episode)
+        else:
+            empty.append(s.number)
+    return _Survey(lengths, empty, signatures)
+
+
+def _require_all(survey: _Survey, metadata: Mapping[str, Any]) -> None:
+    found, stated = {*survey.lengths, *survey.empty}, metadata.get("total_episodes")
+    if isinstance(stated, int) and len(found) < stated:
+        missing = next(n for n in range(stated) if n not in found)
+        raise CorruptArchive(
+            f"metadata.json says {stated:,} episodes, and {len(found):,} are here (episode {missing} is missing).",
+            hint="fetch the archive again",
+        )
+    if not survey.lengths:
+        raise CorruptArchive(f"The archive holds no episode with steps ({len(survey.empty):,} without).")
+
+
+def _with_images(
+    archive: Archive, located: Located, columns: Columns, number: int
+) -> tuple[tuple[Field, ...], list[Note]]:
+    """The schema with codec and shape of each image column, from the header of its first image."""
+    schema, notes = [], []
+    for f in columns.schema:
+        if f.kind == "frames":
+            key = "/".join(columns.paths[f.name])
+            header = images.header(_first_frame(archive, located, number, key))
+            if header is None:
+                raise CorruptArchive(f"episode {number}: the first value of {key} is neither a JPEG nor a PNG image.")
+            if f.shape and f.shape[:2] != header.shape[:2]:
+                text = f"{key} holds images of {list(header.shape)}; the space says {list(f.shape)}"
+                notes.append(Note("space-differs", text))
+            fits = f.shape[:2] == header.shape[:2]
+            f = replace(f, codec=header.codec, shape=f.shape if fits else header.shape)
+        schema.append(f)
+    return tuple(schema), notes
+
+
+def _first_frame(archive: Archive, located: Located, number: int, key: str) -> bytes:
+    if located.format == "hdf5":
+        return hdf5.first_frame(archive.files[located.main], number, key)
+    return arrow.first_frame([archive.files[i] for i in located.parts[number]], key)
+
+
+def _row_bytes(archive: Archive, schema: Sequence[Field], lengths: Mapping[int, int]) -> int:
+    """About what a row takes in memory; images and text by their share of the files."""
+    size = sum(f.row_bytes for f in schema if f.kind == "array")
+    if any(f.kind != "array" for f in schema):
+        size += sum(p.stat().st_size for p in archive.files) // (sum(lengths.values()) + len(lengths))
+    return max(size, 1)
+
+
+def _parts(located: Located, lengths: Mapping[int, int], row_bytes: int) -> Iterator[Part]:
+    budget = min(CHUNK_ROWS, _PART_BYTES // row_bytes)
+    numbers, bounds, rows = list(lengths), [0], 0
+    for i, number in enumerate(numbers):
+        if rows and rows + lengths[number] + 1 > budget:
+            bounds.append(i)
+            rows = 0
+        rows += lengths[number] + 1
+    for a, b in pairwise([*bounds, len(numbers)]):
+        chosen = numbers[a:b]
+        yield Part(
+            sum(lengths[n] + 1 for n in chosen),
+            {
+                "numbers": chosen,
+                "lengths": [lengths[n] for n in chosen],
+                "files": [located.parts.get(n, [located.main]) for n in chosen],
+                "described": [located.described.get(n) for n in chosen],
+                "chunk_rows": max(2, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes)),
+            },
+        )
+
+
+def _notes(located: Located, metadata: Mapping[str, Any], survey: _Survey, inferred: Sequence[str]) -> Iterator[Note]:
+    if not metadata:
+        yield Note("no-metadata", "there is no metadata.json: environment and origin are not known")
+    if inferred:
+        yield Note(
+            "inferred-space", f"the archive records no {' and no '.join(inferred)} space; inferred from the data"
+        )
+    if survey.empty:
+        where = f"episode {survey.empty[0]}"
+        yield Note("empty-episodes", "episodes of zero steps were left out", len(survey.empty), where)
+    yield from description.notes(metadata, len(survey.lengths) + len(survey.empty), sum(survey.lengths.values()))

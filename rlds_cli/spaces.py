@@ -1,0 +1,194 @@
+"""Observation and action spaces: Minari's JSON form, and Gymnasium's objects built from it on demand.
+
+====================  ==============================================================
+Box                   ``type dtype shape low high``; bounds nested lists, or one number for all
+Discrete              ``type dtype start n``
+MultiDiscrete         ``type dtype nvec start``
+MultiBinary           ``type n``; a number or a shape
+Dict, Tuple           ``type subspaces``; an object, a list
+Text                  ``type max_length min_length charset``
+====================  ==============================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_cli.errors import ArchiveError, MissingPackage
+from rlds_cli.ted import Field
+
+if TYPE_CHECKING:
+    import gymnasium
+
+Json = Mapping[str, Any]
+
+# What a Text space is said to allow where the archive does not tell: Gymnasium wants a limit.
+_ANY_LENGTH = 1 << 20
+
+
+def from_json(space: Json | str) -> gymnasium.Space[Any]:
+    """Build the Gymnasium space that ``space`` describes.
+
+    Parameters
+    ----------
+    space : mapping or str
+        Minari's JSON form, parsed or as text; infinite bounds as numbers or as ``"Infinity"``.
+
+    Raises
+    ------
+    MissingPackage
+        Gymnasium is not installed.
+    ArchiveError
+        A type of space that Minari does not define, or a description that lacks something.
+
+    Examples
+    --------
+    >>> from_json({"type": "Discrete", "dtype": "int64", "start": -1, "n": 3})
+    Discrete(3, start=-1)
+    """
+    found = json.loads(space) if isinstance(space, str) else space
+    kind = found.get("type")
+    if kind not in _BUILDERS:
+        raise ArchiveError(
+            f'A space of type "{kind}" cannot be rebuilt.',
+            hint="its description is in the manifest: ds.manifest.spaces",
+        )
+    try:
+        return _BUILDERS[kind](_gymnasium(), found)
+    except KeyError as e:
+        raise ArchiveError(f"The description of a {kind} space lacks {e}.") from e
+
+
+def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    """Describe a Gymnasium space in Minari's JSON form; raises ArchiveError for a type that it does not define."""
+    kind = type(space).__name__
+    if kind not in _WRITERS:
+        raise ArchiveError(f"A space of type {kind} has no JSON form.", hint=f"one of {', '.join(_WRITERS)}")
+    return {"type": kind, **_WRITERS[kind](space)}
+
+
+def subspace(space: Json | None, path: Sequence[str]) -> Json | None:
+    """The part of ``space`` at ``path``: keys of Dict spaces, numbers of Tuple spaces (``1`` or ``_index_1``)."""
+    for component in path:
+        inner = (space or {}).get("subspaces")
+        number = component.removeprefix("_index_")
+        if isinstance(inner, Mapping) and component in inner:
+            space = inner[component]
+        elif isinstance(inner, Sequence) and number.isdecimal() and int(number) < len(inner):
+            space = inner[int(number)]
+        else:
+            return None
+    return space
+
+
+def row_shape(space: Json | None) -> tuple[int, ...] | None:
+    """Shape of one value of a space; None for Dict, Tuple and what is not known."""
+    match (space or {}).get("type"):
+        case "Box":
+            return tuple(space["shape"]) if space and "shape" in space else None
+        case "Discrete" | "Text":
+            return ()
+        case "MultiDiscrete":
+            return np.shape(space["nvec"]) if space and "nvec" in space else None
+        case "MultiBinary":
+            n = space["n"] if space else 0
+            return (n,) if isinstance(n, int) else tuple(n)
+    return None
+
+
+def infer(fields: Sequence[Field], root: str) -> dict[str, Any] | None:
+    """A space that holds every value of the fields at and below ``root``; None where there are none.
+
+    Numbers become a Box bounded by their type (images by 0 and 255), fields with keys a Dict.
+    """
+    own = [f for f in fields if f.name == root]
+    if own:
+        return _holding(own[0])
+    keys = {f.name[len(root) + 1 :].split("/")[0]: None for f in fields if f.name.startswith(f"{root}/")}
+    return {"type": "Dict", "subspaces": {k: infer(fields, f"{root}/{k}") for k in keys}} if keys else None
+
+
+def _holding(f: Field) -> dict[str, Any]:
+    if f.kind == "text":
+        return {"type": "Text", "max_length": _ANY_LENGTH, "min_length": 0, "charset": _PRINTABLE}
+    dtype = np.dtype(f.dtype)
+    low, high = (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
+    if dtype.kind in "iu":
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    return {
+        "type": "Box",
+        "dtype": "int8" if dtype.kind == "b" else f.dtype,
+        "shape": list(f.shape),
+        "low": np.full(f.shape, low, object).tolist(),
+        "high": np.full(f.shape, high, object).tolist(),
+    }
+
+
+_PRINTABLE = "".join(map(chr, range(32, 127)))
+
+
+def _gymnasium() -> Any:
+    try:
+        import gymnasium
+    except ImportError as e:
+        raise MissingPackage(
+            "Spaces are built with Gymnasium, which is not installed.", hint="pip install 'rlds-cli[spaces]'"
+        ) from e
+    return gymnasium.spaces
+
+
+def _box(g: Any, s: Json) -> Any:
+    shape, dtype = tuple(s["shape"]), np.dtype(s["dtype"])
+    return g.Box(_bound(s["low"], shape, dtype), _bound(s["high"], shape, dtype), shape, dtype)
+
+
+def _bound(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "f":
+        value = np.array(value, object).astype(dtype)  # an array of objects, as "Infinity" may be among the numbers
+    return np.broadcast_to(np.array(value, dtype), shape).copy()
+
+
+def _discrete(g: Any, s: Json) -> Any:
+    start, dtype = s.get("start", 0), s.get("dtype", "int64")
+    return (
+        g.Discrete(s["n"], start=start) if dtype == "int64" else g.Discrete(s["n"], start=start, dtype=np.dtype(dtype))
+    )
+
+
+def _multi_discrete(g: Any, s: Json) -> Any:
+    return g.MultiDiscrete(s["nvec"], dtype=np.dtype(s.get("dtype", "int64")), start=s.get("start"))
+
+
+def _text(g: Any, s: Json) -> Any:
+    charset = {"charset": s["charset"]} if "charset" in s else {}
+    return g.Text(s["max_length"], min_length=s.get("min_length", 1), **charset)
+
+
+_BUILDERS: Mapping[str | None, Callable[[Any, Json], Any]] = {
+    "Box": _box,
+    "Discrete": _discrete,
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": lambda g, s: g.MultiBinary(s["n"]),
+    "Dict": lambda g, s: g.Dict({k: from_json(v) for k, v in s["subspaces"].items()}),
+    "Tuple": lambda g, s: g.Tuple([from_json(v) for v in s["subspaces"]]),
+    "Text": _text,
+}
+
+_WRITERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "Box": lambda s: {
+        "dtype": str(s.dtype),
+        "shape": list(s.shape),
+        "low": s.low.tolist(),
+        "high": s.high.tolist(),
+    },
+    "Discrete": lambda s: {"dtype": str(s.dtype), "start": int(s.start), "n": int(s.n)},
+    "MultiDiscrete": lambda s: {"dtype": str(s.dtype), "nvec": s.nvec.tolist(), "start": s.start.tolist()},
+    "MultiBinary": lambda s: {"n": int(s.n) if np.ndim(s.n) == 0 else [int(n) for n in s.n]},
+    "Dict": lambda s: {"subspaces": {k: to_json(v) for k, v in s.spaces.items()}},
+    "Tuple": lambda s: {"subspaces": [to_json(v) for v in s.spaces]},
+    "Text": lambda s: {"max_length": s.max_length, "min_length": s.min_length, "charset": s.characters},
+}
