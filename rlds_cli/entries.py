@@ -150,6 +150,6 @@ def link(ref: str) -> str:
 
 
 def short(ref: str) -> str:
-    """A reference for people: ``repo#12``; URLs as they are."""
+    """A reference for people: ``repo#12``, or the last part of a URL."""
     found = _GITHUB.fullmatch(ref)
-    return f"{found['repo']}#{found['number']}" if found else ref
+    return f"{found['repo']}#{found['number']}" if found else ref.rstrip("/").rpartition("/")[2]

@@ -151,6 +151,15 @@ def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
     return list(dict.fromkeys(known[n] for n in ranked))[:count]
 
 
+def did_you_mean(ref: str, among: Iterable[str] = ()) -> str | None:
+    """A hint for an id that is not known, or None when nothing comes near."""
+    key = ref.lower().strip("/")
+    if key in _facts():
+        return f"that is a family: rlds list --family {key} shows it, '{key}/*' stands for all of it"
+    near = suggest(ref, among=among)
+    return f"did you mean {', '.join(near)}?" if near else None
+
+
 def is_glob(ref: str) -> bool:
     """Whether ``ref`` holds ``*``, ``?`` or ``[``."""
     return any(c in ref for c in "*?[")
@@ -253,12 +262,8 @@ def _check_family(family: str | None, present: Mapping[str, Any]) -> None:
 
 
 def _hint(name: str) -> str:
-    if name.lower() in _facts():
-        return f"that is a family: rlds list --family {name.lower()}, or '{name.lower()}/*' for all of it"
-    near = suggest(name)
-    if not near:
-        return "rlds list shows what there is; rlds import PATH --as local/NAME takes files of your own"
-    return f"did you mean {', '.join(near)}?"
+    fallback = "rlds list shows what there is; rlds import PATH --as local/NAME takes files of your own"
+    return did_you_mean(name) or fallback
 
 
 def _instead(entry: Entry) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,31 @@ def page(renderable: Any, value: Any) -> None:
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
     Console(highlight=False, soft_wrap=False, width=width).print(renderable)
     return None
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> str:
+    """Columns for people, as wide as they need; those named in ``right`` (words) are right-aligned.
+
+    On a terminal the last column is cut at its edge; in a pipe nothing is cut.
+    """
+    aligned = right.split()
+    widths = [max(len(r[k]) for r in (header, *rows)) for k in range(len(header))]
+    lines = []
+    for row in (header, *rows):
+        cells = [c.rjust(w) if h in aligned else c.ljust(w) for c, w, h in zip(row, widths, header, strict=True)]
+        lines.append(_fit("  ".join(cells).rstrip(), sum(widths[:-1]) + 2 * len(widths)))
+    return "\n".join(lines)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout goes to; None for a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _fit(line: str, least: int) -> str:
+    width = terminal_width()
+    room = len(line) if width is None else max(width, least)
+    return line if len(line) <= room else line[: room - 1] + "…"
 
 
 def note(text: str) -> None:

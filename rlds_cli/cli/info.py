@@ -1,0 +1,172 @@
+"""``rlds info``."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from rlds_cli import catalogue, entries
+from rlds_cli.catalogue import Card, Copy
+from rlds_cli.cli import options, out, render
+from rlds_cli.entries import Defect, Entry
+from rlds_cli.store.manifest import Manifest
+
+_RULES = {
+    "flags": "end at terminals or timeouts",
+    "timeouts": "end at timeouts only; a terminal is kept and does not end an episode",
+    "jumps": "end where the recorded next observation is not the next row",
+    "file": "one per file",
+    "": "as the archive divides them",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("info")(info)
+
+
+def info(
+    id: Annotated[str, typer.Argument(metavar="ID", help="A dataset, here or not; or the directory of one.")],
+    cite: Annotated[bool, typer.Option("--cite", help="Only the BibTeX entry.")] = False,
+    defects: Annotated[bool, typer.Option("--defects", help="Only the known defects, with references.")] = False,
+    fingerprint: Annotated[bool, typer.Option("--fingerprint", help="Only the content hash of what is here.")] = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """One dataset's card: source, licence, task, episodes, defects. Nothing is downloaded.
+
+    Example: rlds info d4rl/antmaze-large-play-v2 --defects
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    if cite + defects + fingerprint > 1:
+        raise typer.BadParameter("one of --cite, --defects and --fingerprint at a time")
+    if cite:
+        text = catalogue.citation(id, cache_dir)
+        return out.result({"id": id, "citation": text}, text)
+    if fingerprint:
+        text = catalogue.fingerprint(id, cache_dir)
+        return out.result({"id": id, "fingerprint": text}, text)
+    card = catalogue.card(id, cache_dir)
+    if defects:
+        return out.result([_defect(d) for d in card.defects], _defects(card))
+    return out.result(card, _page(card))
+
+
+def _defect(d: Defect) -> dict[str, object]:
+    return {"code": d.code, "text": d.text, "refs": d.refs, "links": d.links}
+
+
+def _defects(card: Card) -> str:
+    if not card.defects:
+        return f"no defects of {card.id} are known"
+    return "\n".join(f"{d.code}: {d.text}\n" + "\n".join(f"  {link}" for link in d.links) for d in card.defects)
+
+
+def _page(card: Card) -> str:
+    lines = [_headline(card)]
+    if card.entry:
+        lines += [_line(*pair) for pair in _source(card.entry)]
+    if card.here and card.here.manifest:
+        lines += [_line(*pair) for pair in _stored(card.here, card.here.manifest)]
+    if card.entry and not (card.here and card.here.manifest):
+        lines.append(_line("episodes", _episodes(card.entry.episodes_by)))
+    if card.variants:
+        lines.append(_line("variants", ", ".join(card.variants)))
+    if card.entry:
+        lines += [_line(*pair) for pair in _remarks(card.entry)]
+    return "\n".join(lines)
+
+
+def _headline(card: Card) -> str:
+    if card.here is None:
+        return f"{card.id}   {_absent(card.entry)}"
+    if card.here.manifest is None:
+        return f"{card.id}   here, but damaged: {card.here.damage}"
+    m = card.here.manifest
+    return f"{card.id}   here: {out.size(card.here.bytes_on_disk)}, {m.encoding}   {render.short(m.fingerprint)}"
+
+
+def _absent(entry: Entry | None) -> str:
+    if entry and entry.status == "closed":
+        return f"not here; the source is closed{f', see {entry.replaced_by}' if entry.replaced_by else ''}"
+    if entry is None or entry.size is None:
+        return "not here; its size is not known ahead"
+    return f"not here; {out.size(entry.size)} to download, about {out.size(entry.store_size)} of cache"
+
+
+def _source(e: Entry) -> Iterator[tuple[str, str]]:
+    if e.files or e.tree:
+        yield "source", _origin(e)
+    if e.status == "deprecated":
+        yield "status", f"deprecated{f': use {e.replaced_by}' if e.replaced_by else ''}"
+    legal = [e.licence or "not stated", *([f"paper {e.paper}"] if e.paper else [])]
+    yield "licence", "   ".join([*legal, *(["--cite for BibTeX"] if e.citation else [])])
+    if task := "; ".join(_task(e)):
+        yield "task", task
+    if content := "; ".join(_content(e)):
+        yield "content", content
+
+
+def _origin(e: Entry) -> str:
+    if not e.files:
+        return f"{e.tree[0].removeprefix('hf://')} on the hub; files and hashes from its listing"
+    url, digest = e.files[0].urls[0], e.sha256
+    parts = urlsplit(url)
+    place = {"package": "this package", "hf": "huggingface.co"}.get(parts.scheme, parts.netloc)
+    plain = "plain HTTP; " if parts.scheme == "http" else ""
+    known = f"sha256 {digest[:8]}… known" if digest else "sha256 known" if e.verifiable else "sha256 not known"
+    mirrors = len(e.files[0].urls) - 1
+    count = f"{len(e.files)} files; " if len(e.files) > 1 else ""
+    more = f", {mirrors} mirror{'s' if mirrors > 1 else ''}" if mirrors else ""
+    return f"{place} ({count}{plain}{known}){more}"
+
+
+def _task(e: Entry) -> Iterator[str]:
+    if e.env_id:
+        yield e.env_id + (f", {e.max_episode_steps:,} steps" if e.max_episode_steps else "")
+    if e.ref_min_score is not None and e.ref_max_score is not None:
+        yield f"score 0 = {round(e.ref_min_score, 3):,}, 1 = {round(e.ref_max_score, 3):,}"
+
+
+def _content(e: Entry) -> Iterator[str]:
+    if e.num_steps and e.num_episodes:
+        yield f"{e.num_steps:,} steps, {e.num_episodes:,} episodes"
+    if e.observation and e.action:
+        yield f"observation {e.observation}, action {e.action}"
+    if e.algorithm:
+        yield f"by {e.algorithm}{f' ({e.author})' if e.author else ''}"
+
+
+def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
+    c = m.counts
+    yield "path", str(copy.path)
+    yield "steps", f"{c.steps:,}, of them {c.transitions:,} transitions"
+    ends = f"{c.terminated:,} terminated, {c.truncated:,} truncated, {c.cut:,} cut"
+    yield "episodes", f"{c.episodes:,}: {ends}; {_episodes(m.episodes_by)}"
+    yield "made", f"{m.created} by rlds {m.rlds_version}{f', reader {m.reader}' if m.reader else ''}"
+
+
+def _episodes(rule: str | None) -> str:
+    rule = rule or ""
+    return f"end where {rule.partition(':')[2]} changes" if rule.startswith("field:") else _RULES.get(rule, rule)
+
+
+def _remarks(e: Entry) -> Iterator[tuple[str, str]]:
+    for k, d in enumerate(e.defects):
+        refs = ", ".join(map(entries.short, d.refs))
+        yield "defects" if k == 0 else "", f"{d.text} ({refs})"
+    if e.notes:
+        yield "notes", e.notes
+
+
+def _line(key: str, text: str) -> str:
+    width = out.terminal_width()
+    if width is None:
+        return f"{key:10}{text}"
+    return textwrap.fill(f"{key:10}{text}", max(width, 40), subsequent_indent=" " * 10, break_on_hyphens=False)

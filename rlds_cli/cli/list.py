@@ -1,0 +1,95 @@
+"""``rlds list``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlds_cli import catalogue
+from rlds_cli.catalogue import FamilyRow, HomeRow, Overview, Row
+from rlds_cli.cli import options, out
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("list")(list_)
+
+
+def list_(
+    query: Annotated[list[str] | None, typer.Argument(metavar="[QUERY]...", help="Words of ids, or globs.")] = None,
+    family: Annotated[str | None, typer.Option("--family", "-f", help="Only this family.", show_default=False)] = None,
+    here: Annotated[bool, typer.Option("--here", help="Only what is on this disk.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Closed sources too.")] = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """What exists and what is here: families, or the datasets that a query finds.
+
+    Example: rlds list hopper medium
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    if not (query or family or here or all_):
+        found = catalogue.overview(cache_dir)
+        return out.result(found, _families(found))
+    words = " ".join(query or ())
+    rows = catalogue.listing(words, family=family, local=here, closed=all_, cache_dir=cache_dir)
+    out.result(rows, _rows(rows))
+    if not rows:
+        out.note(_nothing(words, family, here=here))
+    return None
+
+
+def _families(o: Overview) -> str:
+    header = ("FAMILY", "DATASETS", "HERE", "ON DISK", "")
+    right = " ".join(("DATASETS", "HERE"))
+    rows = [_family(f) for f in o.families]
+    total = sum(f.datasets for f in o.families)
+    known = sum(f.datasets > 0 for f in o.families)
+    homes = "; ".join(_home(h) for h in o.homes) or "nothing here yet"
+    return f"{out.table(header, rows, right=right)}\n{total:,} datasets in {known} families; {homes}"
+
+
+def _family(f: FamilyRow) -> tuple[str, ...]:
+    count = f"{f.datasets:,}{'+' if f.open else ''}" if f.datasets else "-"
+    title = f"{f.title}{f' ({f.closed} closed)' if f.closed else ''}"
+    return f.family, count, str(f.here or "-"), out.size(f.bytes_on_disk).rjust(9) if f.here else "-".rjust(9), title
+
+
+def _home(h: HomeRow) -> str:
+    return f"{h.datasets} here, {out.size(h.bytes_on_disk)} in {_tilde(h.path)}{'' if h.writable else ' (read-only)'}"
+
+
+def _tilde(path: Path) -> str:
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
+
+
+def _rows(rows: tuple[Row, ...]) -> str:
+    if not rows:
+        return ""
+    header: tuple[str, ...] = ("ID", "SIZE", "SHA256", "HERE", "NOTE")
+    cells = [(r.id, out.size(r.size), "known" if r.sha256_known else "-", _here(r), _note(r)) for r in rows]
+    if not any(c[-1] for c in cells):
+        header, cells = header[:-1], [c[:-1] for c in cells]  # type: ignore[misc]
+    return out.table(header, cells, right="SIZE SHA256")
+
+
+def _here(r: Row) -> str:
+    return ", ".join([*(["yes"] if r.here else []), *(f"@{v}" for v in r.variants)]) or "-"
+
+
+def _note(r: Row) -> str:
+    if r.status == "open":
+        return ""
+    return f"{r.status}{f', see {r.replaced_by}' if r.replaced_by else ''}"
+
+
+def _nothing(words: str, family: str | None, *, here: bool) -> str:
+    what = " ".join(p for p in (f'"{words}"' if words else "", f"in {family}" if family else "") if p)
+    if here:
+        return f"nothing here{f' matches {what}' if what else ''}; without --here: what there is to download"
+    near = catalogue.nearest(words)
+    return f"nothing matches {what}" + (f"; did you mean {', '.join(near)}?" if near else "; rlds list shows families")
