@@ -7,6 +7,8 @@ RLDS_OFFLINE              1: never touch the network
 HF_ENDPOINT               the hub; https://huggingface.co unless given
 HF_TOKEN                  the hub token; else the token file of the hub's own client
 HF_HOME                   where that client keeps its token and cache
+D4RL_DATASET_DIR          where D4RL keeps its downloads; ~/.d4rl/datasets unless given
+MINARI_DATASETS_PATH      where Minari keeps its datasets; ~/.minari/datasets unless given
 ========================  ==========================================================================
 """
 
@@ -30,6 +32,7 @@ class Settings:
     hub: str
     hub_token: str | None
     hub_cache: Path
+    elsewhere: tuple[Path, ...] = ()  # where other tools keep the same archives
 
     @property
     def homes(self) -> tuple[Path, ...]:
@@ -51,6 +54,11 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
         hub=(env.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
         hub_token=env.get("HF_TOKEN") or _token_file(env, hub_home),
         hub_cache=Path(env.get("HF_HUB_CACHE") or hub_home / "hub").expanduser(),
+        elsewhere=(
+            Path(env.get("D4RL_DATASET_DIR") or "~/.d4rl/datasets").expanduser(),
+            Path(env.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser(),
+            Path("~/.ogbench/data").expanduser(),
+        ),
     )
 
 

@@ -1,0 +1,235 @@
+"""Bringing one file: every way to it in turn, checked before it gets its name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlds_cli.errors import DownloadFailed, Offline, TransferError, WrongHash
+from rlds_cli.progress import Event, Progress, Stage
+from rlds_cli.transfer import http, hub, links, local, names, records, space
+from rlds_cli.transfer.client import Client, Refused
+from rlds_cli.transfer.part import Part, alone, offset_of, opened
+from rlds_cli.transfer.planning import Action, Plan, Step, ways
+from rlds_cli.transfer.records import Record
+from rlds_cli.transfer.remote import RemoteFile
+
+_EVERY = 0.1  # seconds between two events of a file
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A file that is there now: how it came, and its record.
+
+    ``shared`` says how the bytes of an adopted or linked file came: by hard link, reflink or copy.
+    """
+
+    file: RemoteFile
+    path: Path
+    action: Action
+    record: Record
+    shared: links.How | None = None
+
+
+class _Unfit(Exception):
+    """A way that did not give the file; ``wrong`` where it gave other bytes."""
+
+    def __init__(self, source: str, reason: str, *, wrong: bool = False) -> None:
+        super().__init__(reason)
+        self.text = f"{source}: {reason}"
+        self.wrong = wrong
+
+
+def reused(step: Step) -> Fetched:
+    """A file that is there and recorded."""
+    record = Record.read(step.target)
+    if record is None:
+        raise DownloadFailed(f"The record of {step.target} was removed meanwhile.", hint="run the same command again")
+    return Fetched(step.file, step.target, "reuse", record)
+
+
+class Bringer:
+    """Brings the files of a plan, one a call; several threads share it."""
+
+    def __init__(self, client: Client, plan: Plan, *, id: str, progress: Progress) -> None:
+        self.client = client
+        self._plan = plan
+        self._id = id
+        self._progress = progress
+
+    def bring(self, asked: Step) -> Fetched:
+        """Have the file of a step; raises as `fetching.fetch` does."""
+        if asked.action == "reuse":
+            return reused(asked)
+        with alone(asked.target, self.client):  # somebody else may have brought it meanwhile: decide again
+            return self._by_any_way(asked)
+
+    def _by_any_way(self, asked: Step) -> Fetched:
+        failures: list[_Unfit] = []
+        force, rehash = self._plan.force, asked.action == "verify"
+        for step in ways(asked.file, self._plan.destination, self.client.where, force=force, rehash=rehash):
+            self.client.check()
+            try:
+                return self._by(step, failures)
+            except _Unfit as exc:
+                failures.append(exc)
+        raise _failed(asked, failures)
+
+    def _by(self, step: Step, failures: list[_Unfit]) -> Fetched:
+        match step.action:
+            case "reuse":
+                return reused(step)
+            case "verify":
+                return self._verify(step)
+            case "fetch":
+                return self._fetch(step, failures)
+            case _:
+                return self._share(step)
+
+    def _verify(self, step: Step) -> Fetched:
+        """Hash what is there against what the source promises, else against what was recorded."""
+        file, old = step.file, Record.read(step.target)
+        if old and not file.hashed:
+            file = replace(file, sha256=old.sha256)
+        record = self._examine(file, step.target)
+        if old:
+            record = replace(old, **{k: getattr(record, k) for k in ("size", "sha256", "git_sha1", "mtime_ns")})
+        record.write(step.target)
+        return Fetched(step.file, step.target, "verify", record)
+
+    def _share(self, step: Step) -> Fetched:
+        """Take a copy that is on this machine."""
+        assert step.origin is not None
+        record = self._examine(step.file, step.origin)
+        try:
+            how = links.share(step.origin, step.target)
+            record = replace(record, mtime_ns=step.target.stat().st_mtime_ns)
+            record.write(step.target)
+        except OSError as exc:
+            raise space.disk_error(exc, step.target) from exc
+        note = {"link": "hard link", "reflink": "reflink", "copy": "copy"}[how]
+        self._tell(step.file, "adopt", record.size, record.size, f"{note} of {step.origin}")
+        return Fetched(step.file, step.target, step.action, record, how)
+
+    def _examine(self, file: RemoteFile, path: Path) -> Record:
+        """The record of a file on this machine; raises _Unfit where it is not the one promised."""
+        try:
+            total = path.stat().st_size
+            teller = _Paced(lambda done: self._tell(file, "verify", done, total))
+            sha256 = records.sha256_of(path, teller)
+            git_sha1 = records.git_sha1_of(path) if file.git_sha1 else None
+            record = Record.of(
+                path, url=names.shown(file.urls[0]), revision=file.revision, sha256=sha256, git_sha1=git_sha1
+            )
+        except OSError as exc:
+            raise _Unfit(str(path), f"cannot be read ({exc.strerror})") from None
+        if unfit := _misfit(file, record, f"{path} (left as it is)"):
+            raise unfit
+        self._tell(file, "verify", total, total, _verdict(file))
+        return record
+
+    def _fetch(self, step: Step, failures: list[_Unfit]) -> Fetched:
+        failures += [
+            _Unfit(u, "does not exist") for u in step.file.urls if local.is_local(u) and not local.path_of(u).is_file()
+        ]
+        urls = [hub.https(u, self.client.where.hub) for u in step.file.urls if not local.is_local(u)]
+        if urls and self.client.where.offline:
+            raise _offline(step, failures)
+        with opened(step.target) as part:
+            if self._plan.force:
+                part.restart()
+            for url in urls:
+                try:
+                    return self._from_url(step.file, url, part)
+                except _Unfit as exc:
+                    failures.append(exc)
+        raise _failed(step, failures)
+
+    def _from_url(self, file: RemoteFile, url: str, part: Part) -> Fetched:
+        """The file from one URL; where an old part spoilt it, once more from the start."""
+        while True:
+            self._pull(file, url, part)
+            record = part.record(revision=file.revision, git_sha1=file.git_sha1)
+            unfit = _misfit(file, record, names.shown(url))
+            if unfit is None:
+                part.publish(record)
+                self._tell(file, "verify", record.size, record.size, _verdict(file))
+                return Fetched(file, part.target, "fetch", record)
+            resumed = part.resumed
+            part.restart()
+            if not resumed:
+                raise unfit
+
+    def _pull(self, file: RemoteFile, url: str, part: Part) -> None:
+        def tell(done: int) -> None:
+            total = part.origin.size if part.origin and part.origin.size is not None else file.size
+            note = f"resumed at {space.text(part.resumed)}" if part.resumed else ""
+            self._tell(file, "fetch", done, total, note)
+
+        paced = _Paced(tell)
+        try:
+            http.pull(self.client, url, file, part, lambda: paced(part.offset))
+        except Refused as exc:
+            raise _Unfit(names.shown(url), exc.reason) from None
+        tell(part.offset)
+
+    def _tell(self, file: RemoteFile, stage: Stage, done: int, total: int | None, note: str = "") -> None:
+        self._progress(Event(self._id, stage, file.path, done, total, note=note))
+
+
+class _Paced:
+    """Calls on at most every tenth of a second."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._tell = tell
+        self._last = 0.0
+
+    def __call__(self, done: int) -> None:
+        if time.monotonic() - self._last >= _EVERY:
+            self._last = time.monotonic()
+            self._tell(done)
+
+
+def _misfit(file: RemoteFile, record: Record, source: str) -> _Unfit | None:
+    """What is wrong with a file: hashes first, for they say more than sizes."""
+    for kind, got, expected in (
+        ("sha256", record.sha256, file.sha256),
+        ("git sha1", record.git_sha1, None if file.sha256 else file.git_sha1),
+    ):
+        if expected and got != expected:
+            return _Unfit(source, f"{kind} is {got}, expected {expected}", wrong=True)
+    if file.size not in (None, record.size):
+        return _Unfit(source, f"has {record.size:,} B, expected {file.size:,} B", wrong=True)
+    return None
+
+
+def _verdict(file: RemoteFile) -> str:
+    return "sha256 ok" if file.sha256 else "git sha1 ok" if file.git_sha1 else "sha256 recorded, none is published"
+
+
+def _failed(step: Step, failures: list[_Unfit]) -> TransferError:
+    """All ways failed: say each, and what is left on the disk."""
+    why = "; ".join(f.text for f in failures) or "no source is known for it"
+    left = offset_of(step.target)
+    kept = f"{space.text(left)} of it are kept in {step.target.name}.part." if left else "Nothing of it was kept."
+    name = f"{step.file.path} ({space.text(step.file.size)})" if step.file.size is not None else step.file.path
+    if any(f.wrong for f in failures):
+        return WrongHash(
+            f"{step.file.path} is not the file promised. {why}. Bytes that were fetched are removed.",
+            hint="a proxy or an altered mirror may be the cause; --from DIR|URL takes the file from another place",
+        )
+    return DownloadFailed(
+        f"{name} could not be had. {why}. {kept}",
+        hint="the same command goes on from there; --from DIR|URL takes the file from another place",
+    )
+
+
+def _offline(step: Step, failures: list[_Unfit]) -> Offline:
+    size = f" ({space.text(step.file.size)})" if step.file.size is not None else ""
+    tried = "".join(f" {f.text}." for f in failures)
+    return Offline(
+        f"{step.file.path}{size} must be fetched, and the network is forbidden (RLDS_OFFLINE or --offline).{tried}",
+        hint="--from DIR takes it from a local copy",
+    )

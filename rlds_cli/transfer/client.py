@@ -1,0 +1,258 @@
+"""Asking over HTTP: which failures may pass, how long to wait, and who may see the token."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.cookiejar import DefaultCookiePolicy
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
+
+from rlds_cli import __version__
+from rlds_cli.settings import Settings
+
+T = TypeVar("T")
+
+BLOCK = 1 << 20
+_PASSING = {408, 423, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
+_FINAL = (
+    requests.exceptions.SSLError,
+    requests.exceptions.TooManyRedirects,
+    requests.exceptions.InvalidHeader,
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidProxyURL,
+)
+
+
+class Refused(Exception):
+    """An answer that asking again will not change."""
+
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+
+
+class Again(Exception):
+    """A failure that may pass; ``wait`` is what the server asked for, in seconds."""
+
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.wait = wait
+
+
+class Stopped(Exception):
+    """Another file failed, or the user interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to go on: attempts without progress, and seconds."""
+
+    attempts: int = 5
+    first: float = 0.5
+    longest: float = 30.0
+    asked: float = 120.0  # a server that wants a longer wait has refused
+    connect: float = 10.0
+    read: float = 60.0
+
+    def delay(self, failures: int) -> float:
+        """Seconds before the next attempt: doubling, with jitter so that many clients spread."""
+        return min(self.longest, self.first * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
+
+
+class _Bearer(AuthBase):
+    """The hub's token; being an ``auth`` keeps requests from putting .netrc in its place."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+class Client:
+    """One session for all files of a transfer; used by several threads."""
+
+    def __init__(self, where: Settings, *, patience: Patience | None = None, jobs: int = 1) -> None:
+        self.where = where
+        self._patience = patience or Patience()
+        self._stop = threading.Event()
+        self._open: set[requests.Response] = set()
+        self._session = requests.Session()
+        self._session.headers.update({"Accept-Encoding": "identity", "User-Agent": f"rlds/{__version__}"})
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # nothing that threads would share
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(pool_maxsize=jobs))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self._session.close()
+
+    def stop(self) -> None:
+        """Make every thread that uses this client raise Stopped soon, also those that wait for bytes."""
+        self._stop.set()
+        for response in list(self._open):
+            try:
+                response.raw.shutdown()
+            except (ValueError, RuntimeError, OSError):  # finished meanwhile
+                continue
+
+    def check(self) -> None:
+        """Raise Stopped after ``stop``."""
+        if self._stop.is_set():
+            raise Stopped
+
+    @contextmanager
+    def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[requests.Response]:
+        """One request; the response (200, 206 or 416) with its body still to be read.
+
+        Raises
+        ------
+        Again, Refused
+            For everything else.
+        """
+        self.check()
+        with self._get(url, headers or {}) as response:
+            self._open.add(response)
+            try:
+                if response.status_code not in (200, 206, 416):
+                    raise self._failure(response)
+                yield response
+            finally:
+                self._open.discard(response)
+
+    def _get(self, url: str, headers: Mapping[str, str]) -> requests.Response:
+        timeout = (self._patience.connect, self._patience.read)
+        try:
+            return self._session.get(url, headers=headers, stream=True, timeout=timeout, auth=self._auth(url))
+        except _FINAL as exc:
+            raise Refused(reason(exc)) from None
+        except requests.RequestException as exc:
+            raise Again(reason(exc)) from None
+
+    def _auth(self, url: str) -> AuthBase | None:
+        token = self.where.hub_token
+        return _Bearer(token) if token and self.is_hub(url) else None
+
+    def is_hub(self, url: str) -> bool:
+        """Whether a URL is the hub's own: same scheme, host and port."""
+        return urlsplit(url)[:2] == urlsplit(self.where.hub)[:2]
+
+    def _failure(self, response: requests.Response) -> Exception:
+        status = response.status_code
+        text = f"HTTP {status} {response.reason or ''}".rstrip()
+        if status in (401, 403) and self.is_hub(response.url):
+            text += " (private and gated repositories need a token: HF_TOKEN)"
+        if status not in _PASSING:
+            return Refused(text, status)
+        wait = _retry_after(response.headers.get("Retry-After", ""))
+        if wait > self._patience.asked:
+            return Refused(f"{text}, and asks to wait for {wait:.0f} s", status)
+        return Again(text, wait)
+
+    def blocks(self, response: requests.Response) -> Iterator[bytes]:
+        """The body as it arrives, undecoded; raises Again where the connection fails."""
+        while True:
+            self.check()
+            try:
+                block = response.raw.read1(BLOCK, decode_content=False)
+            except (urllib3.exceptions.HTTPError, OSError) as exc:
+                self.check()
+                raise Again(reason(exc)) from None
+            if not block:
+                return
+            yield block
+
+    def persist(self, act: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
+        """Call ``act`` until it does not raise Again; progress of ``reached`` renews the patience.
+
+        Raises
+        ------
+        Refused
+            When patience ends.
+        """
+        failures, best = 0, reached()
+        while True:
+            try:
+                return act()
+            except Again as exc:
+                if reached() > best:
+                    failures, best = 0, reached()
+                failures += 1
+                if failures >= self._patience.attempts:
+                    raise Refused(f"{exc.reason} ({failures} times)") from None
+                if self._stop.wait(max(exc.wait, self._patience.delay(failures))):
+                    raise Stopped from None
+
+    def json(self, url: str) -> Answer:
+        """A JSON document, asked for with patience; raises Refused."""
+        return self.persist(lambda: self._json(url))
+
+    def _json(self, url: str) -> Answer:
+        with self.open(url, {"Accept": "application/json"}) as response:
+            if response.status_code != 200:
+                raise Refused(f"HTTP {response.status_code}", response.status_code)
+            body = b"".join(self.blocks(response))
+            following = response.links.get("next", {}).get("url")
+            try:
+                value = json.loads(body)
+            except ValueError:
+                raise Refused("the answer is not JSON") from None
+            return Answer(value, response.headers.get("X-Repo-Commit"), urljoin(url, following) if following else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A JSON document of the hub: its value, the commit that it speaks of, and the URL of the next page."""
+
+    value: Any
+    commit: str | None
+    following: str | None
+
+
+def _retry_after(text: str) -> float:
+    if text.strip().isdecimal():
+        return float(text)
+    try:
+        then = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    return max(0.0, (then.replace(tzinfo=then.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+
+
+def reason(exc: BaseException) -> str:
+    """Why a request failed, in a few words that hold no URL and no header."""
+    if isinstance(exc, requests.Timeout | urllib3.exceptions.TimeoutError):
+        return "timed out"
+    if isinstance(exc, requests.exceptions.TooManyRedirects):
+        return "redirects without end"
+    root: BaseException = exc
+    for _ in range(10):
+        causes = (getattr(root, "reason", None), *root.args, root.__cause__, root.__context__)
+        inner = next((c for c in causes if isinstance(c, BaseException)), None)
+        if inner is None:
+            break
+        root = inner
+    if isinstance(root, OSError) and root.strerror:
+        return str(root.strerror)
+    known = {"IncompleteRead": "the connection closed early", "RemoteDisconnected": "the server closed the connection"}
+    return known.get(type(root).__name__, type(root).__name__)

@@ -1,0 +1,137 @@
+"""File names and URLs that others wrote: safe to join, sorted as people count, fit to show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+from rlds_cli.errors import UnsafeArchive
+
+_SECRET = re.compile(r"token|key|sig|secret|passw|credential|auth", re.IGNORECASE)
+_LONGEST = 240  # bytes of a component, so that .part.json fits behind it
+
+
+def safe(name: str) -> str:
+    """Return a relative POSIX path unchanged if it stays below its directory.
+
+    Raises
+    ------
+    UnsafeArchive
+        For ``..``, absolute paths, drive letters, backslashes, control characters, empty or overlong components.
+    """
+    parts = name.split("/")
+    reason = (
+        "is empty"
+        if not name
+        else "holds a backslash, a NUL or a control character"
+        if re.search(r"[\\\x00-\x1f\x7f]", name)
+        else "is an absolute path"
+        if name.startswith(("/", "~")) or re.match(r"[A-Za-z]:", name)
+        else "leaves its directory"
+        if ".." in parts
+        else "has an empty part"
+        if "" in parts or "." in parts
+        else f"has a part of more than {_LONGEST} bytes"
+        if any(len(p.encode(errors="surrogatepass")) > _LONGEST for p in parts)
+        else "is not text"
+        if any("\ud800" <= c <= "\udfff" for c in name)
+        else None
+    )
+    if reason:
+        raise UnsafeArchive(f"The source lists a file named {name[:200]!r}, which {reason}. Nothing was written.")
+    return name
+
+
+def all_safe(names: Iterable[str]) -> None:
+    """Check that names are safe and that none stands in the way of another or of its record.
+
+    Raises
+    ------
+    UnsafeArchive
+        Naming the file.
+    """
+    seen: set[str] = set()
+    for name in map(safe, names):
+        if name in seen:
+            raise UnsafeArchive(f'The source lists "{name}" twice. Nothing was written.')
+        seen.add(name)
+    for name in seen:
+        parts = name.split("/")
+        taken = [name + s for s in (".json", ".part", ".part.json", ".part.lock")]
+        clash = next((t for t in [*taken, *("/".join(parts[:k]) for k in range(1, len(parts)))] if t in seen), None)
+        if clash:
+            raise UnsafeArchive(f'The source lists both "{name}" and "{clash}"; one would overwrite the other.')
+
+
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """A sort key under which ``seed2`` comes before ``seed10``."""
+    return tuple((0, int(p)) if p.isdecimal() else (1, p) for p in re.split(r"(\d+)", name) if p)
+
+
+def basename(url: str) -> str:
+    """The file name at the end of a URL's path; raises UnsafeArchive where that is none."""
+    return safe(unquote(urlsplit(url).path).rsplit("/", 1)[-1])
+
+
+def shown(url: str) -> str:
+    """A URL as it may be shown and recorded: without user, password and the values of secret parameters."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        return url
+    query = parts.query
+    if _SECRET.search(query):
+        pairs = parse_qsl(query, keep_blank_values=True)
+        query = urlencode([(k, "..." if _SECRET.search(k) else v) for k, v in pairs], safe=".")
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
+
+
+def join(base: str, path: str) -> str:
+    """A URL below ``base``; ``path`` is quoted."""
+    return f"{base.rstrip('/')}/{quote(path)}"
+
+
+def tails(key: str) -> list[str]:
+    """``a/b/c`` -> ``a/b/c``, ``b/c``, ``c``: what a copy may be called below another root."""
+    parts = [p for p in key.split("/") if p]
+    return ["/".join(parts[k:]) for k in range(len(parts))]
+
+
+def selected(names: Iterable[str], wanted: str) -> dict[str, str]:
+    """The names that ``wanted`` means, as people count, and what each is called relative to it.
+
+    A file of that name; else everything below a directory of that name; else, where it holds a ``*``, what matches;
+    else, where it has no file suffix, what begins with it. A digit is never followed by another one: ``door-v1*`` is
+    not ``door-v10``. An empty ``wanted`` is everything. Hidden files are left out.
+
+    Returns
+    -------
+    dict of str to str
+        Name -> name relative to the directory wanted, or to the one that holds what was wanted.
+    """
+    names = sorted((n for n in names if not any(p.startswith(".") for p in n.split("/"))), key=natural)
+    below = wanted + "/" if wanted else ""
+    if wanted in names:
+        return {wanted: wanted.rpartition("/")[2]}
+    if inside := [n for n in names if n.startswith(below)]:
+        return {n: n[len(below) :] for n in inside}
+    pattern = _pattern(wanted)
+    base = len(fixed_directory(wanted)) + 1 if fixed_directory(wanted) else 0
+    return {n: n[base:] for n in names if pattern and pattern.fullmatch(n)}
+
+
+def fixed_directory(wanted: str) -> str:
+    """The directory above the last part of ``wanted``, or above the first part with a ``*``."""
+    parts = wanted.split("/")
+    fixed = next((k for k, p in enumerate(parts) if "*" in p), len(parts) - 1)
+    return "/".join(parts[:fixed])
+
+
+def _pattern(wanted: str) -> re.Pattern[str] | None:
+    if "*" not in wanted:
+        if re.search(r"\.[A-Za-z][A-Za-z0-9]{0,7}$", wanted):
+            return None
+        wanted += "*"
+    pieces = wanted.split("*")
+    starred = "".join(re.escape(p) + (r"(?!\d).*" if p[-1:].isdigit() else ".*") for p in pieces[:-1])
+    return re.compile(starred + re.escape(pieces[-1]), re.DOTALL)

@@ -1,0 +1,184 @@
+"""A file on its way: its bytes in ``<name>.part``, what they are a part of in ``<name>.part.json``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+
+from rlds_cli.errors import RldsError
+from rlds_cli.transfer import records, space
+from rlds_cli.transfer.client import Client
+from rlds_cli.transfer.links import sync_directory
+from rlds_cli.transfer.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the bytes of a part are a part of: an answer to one request."""
+
+    url: str
+    etag: str | None = None
+    last_modified: str | None = None
+    size: int | None = None
+
+    @classmethod
+    def read(cls, part: Path) -> Self | None:
+        """What stands beside a part, or None."""
+        values = records.read_json(records.path_of(part))
+        if values is None or not isinstance(values.get("url"), str):
+            return None
+        known: dict[str, Any] = {f.name: values.get(f.name) for f in fields(cls)}
+        return cls(**known)
+
+    @property
+    def validator(self) -> str | None:
+        """What ``If-Range`` takes: a strong ETag, else the date."""
+        weak = self.etag is None or self.etag.startswith("W/")
+        return self.last_modified if weak else self.etag
+
+
+def path_of(target: Path) -> Path:
+    """Where the part of ``target`` stands."""
+    return target.with_name(target.name + ".part")
+
+
+def offset_of(target: Path) -> int:
+    """Bytes of ``target`` that an earlier transfer has left, 0 where it left none that can be gone on from."""
+    part = path_of(target)
+    try:
+        return part.stat().st_size if Origin.read(part) else 0
+    except OSError:
+        return 0
+
+
+class Part:
+    """The bytes of a file so far, hashed as they come; made by `opened`."""
+
+    def __init__(self, target: Path, descriptor: int) -> None:
+        self.target = target
+        self.path = path_of(target)
+        self.offset = 0
+        self.resumed = 0  # where the first request that went on from something began
+        self.origin: Origin | None = None
+        self._fd = descriptor
+        self._sha256 = hashlib.sha256()
+
+    def take_up(self) -> None:
+        """Go on from what is there: read and hash it."""
+        self.origin = Origin.read(self.path)
+        if self.origin is None:
+            return self.restart()
+        while block := os.read(self._fd, 1 << 20):
+            self._sha256.update(block)
+            self.offset += len(block)
+        self.resumed = self.offset
+        return None
+
+    def restart(self) -> None:
+        """Forget everything."""
+        if self.offset or self.origin or os.fstat(self._fd).st_size:
+            os.ftruncate(self._fd, 0)
+            os.lseek(self._fd, 0, os.SEEK_SET)
+        records.path_of(self.path).unlink(missing_ok=True)
+        self.offset, self.resumed, self.origin = 0, 0, None
+        self._sha256 = hashlib.sha256()
+
+    def begin(self, origin: Origin) -> None:
+        """Say what the bytes to come, and those already there, are a part of."""
+        if origin != self.origin:
+            records.write_json(records.path_of(self.path), asdict(origin))
+            self.origin = origin
+
+    def append(self, block: bytes) -> None:
+        """Write behind what is there; raises NoSpace or another disk error, with the part kept."""
+        rest = memoryview(block)
+        while rest:
+            try:
+                written = os.write(self._fd, rest)
+            except OSError as exc:
+                raise self._disk_error(exc) from exc
+            self._sha256.update(rest[:written])
+            self.offset += written
+            rest = rest[written:]
+
+    def _disk_error(self, exc: OSError) -> RldsError:
+        kept = f"{space.text(self.offset)} of {self.target.name} are kept; the next run goes on from there."
+        return space.disk_error(exc, self.path, kept=kept)
+
+    def record(self, *, revision: str | None, git_sha1: str | None) -> Record:
+        """The record of the part as it is now; ``git_sha1`` is computed where one is expected."""
+        origin = self.origin or Origin(url="")
+        return Record.of(
+            self.path,
+            url=origin.url,
+            revision=revision,
+            etag=origin.etag,
+            last_modified=origin.last_modified,
+            sha256=self._sha256.hexdigest(),
+            git_sha1=records.git_sha1_of(self.path) if git_sha1 else None,
+        )
+
+    def publish(self, record: Record) -> None:
+        """Make the part the file: synced, recorded, renamed."""
+        try:
+            os.fsync(self._fd)
+            record.write(self.target)  # first: a record without its file is not believed
+            self.path.replace(self.target)
+            records.path_of(self.path).unlink(missing_ok=True)
+            sync_directory(self.target.parent)
+        except OSError as exc:
+            raise self._disk_error(exc) from exc
+
+
+@contextmanager
+def opened(target: Path) -> Iterator[Part]:
+    """The part of ``target``, open for writing; the caller holds `alone`."""
+    try:
+        descriptor = os.open(path_of(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as exc:
+        raise space.disk_error(exc, path_of(target)) from exc
+    try:
+        part = Part(target, descriptor)
+        part.take_up()
+        yield part
+    finally:
+        if not os.fstat(descriptor).st_size:
+            _forget(target)  # no empty part stays behind
+        os.close(descriptor)
+
+
+def _forget(target: Path) -> None:
+    part = path_of(target)
+    if part.is_file() and not part.stat().st_size:
+        part.unlink()
+        records.path_of(part).unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(target: Path, client: Client) -> Iterator[None]:
+    """Let one process and thread at a time work on ``target``; the others wait."""
+    path = target.with_name(target.name + ".part.lock")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path, mode=0o666)
+        while True:
+            client.check()
+            try:
+                lock.acquire(timeout=1)
+                break
+            except Timeout:
+                continue
+    except OSError as exc:
+        raise space.disk_error(exc, target) from exc
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()

@@ -1,0 +1,192 @@
+"""What has to be done to have files in a directory: decided from the disk alone, without the network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from rlds_cli.settings import Settings
+from rlds_cli.transfer import local, names, records, space
+from rlds_cli.transfer.part import offset_of
+from rlds_cli.transfer.records import Record
+from rlds_cli.transfer.remote import RemoteFile
+
+Action = Literal["reuse", "verify", "adopt", "link", "fetch"]
+
+_LISTING = ".listing.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happens to one file.
+
+    Parameters
+    ----------
+    action : str
+        ``reuse``: there and recorded. ``verify``: there, but touched since or never recorded; its hash decides.
+        ``adopt``: another tool has a copy, its hash decides. ``link``: the source is on this machine. ``fetch``: HTTP.
+    target : Path
+        Where the file will be.
+    origin : Path, optional
+        The copy, with ``adopt`` and ``link``.
+    offset : int
+        Bytes that an earlier run has left, with ``fetch``.
+    """
+
+    file: RemoteFile
+    action: Action
+    target: Path
+    origin: Path | None = None
+    offset: int = 0
+
+    @property
+    def to_fetch(self) -> int | None:
+        """Bytes that come over the network; None where the size is not known."""
+        if self.action != "fetch":
+            return 0
+        return None if self.file.size is None else max(0, self.file.size - self.offset)
+
+    @property
+    def to_write(self) -> int:
+        """Bytes that the disk must hold in addition, as far as known."""
+        if self.origin is None:
+            return self.to_fetch or 0
+        shares = self.origin.stat().st_dev == space.existing(self.target).stat().st_dev
+        return 0 if shares else self.origin.stat().st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What has to be done to have all files of an archive in ``destination``."""
+
+    destination: Path
+    steps: tuple[Step, ...]
+    force: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether all is there already."""
+        return all(s.action == "reuse" for s in self.steps)
+
+    @property
+    def to_fetch(self) -> int:
+        """Bytes that come over the network, as far as sizes are known."""
+        return sum(s.to_fetch or 0 for s in self.steps)
+
+    @property
+    def unknown_sizes(self) -> int:
+        """How many files to fetch are of a size that only their server knows."""
+        return sum(s.to_fetch is None for s in self.steps)
+
+    @property
+    def to_write(self) -> int:
+        """Bytes that the disk must hold in addition, as far as sizes are known."""
+        return sum(s.to_write for s in self.steps)
+
+
+def plan(
+    files: Iterable[RemoteFile], destination: Path, where: Settings, *, force: bool = False, rehash: bool = False
+) -> Plan:
+    """Decide for each file: reuse, verify, adopt, link or fetch.
+
+    Parameters
+    ----------
+    files : iterable of RemoteFile
+        As a source lists them.
+    destination : Path
+        The directory of the archive; it need not exist.
+    force : bool
+        Bring everything anew from its source, whatever is there.
+    rehash : bool
+        Verify also what is there and recorded.
+
+    Raises
+    ------
+    UnsafeArchive
+        For a name that would leave ``destination`` or overwrite another file's.
+    """
+    files = tuple(files)
+    names.all_safe(f.path for f in files)
+    steps = (next(ways(f, destination, where, force=force, rehash=rehash)) for f in files)
+    return Plan(destination, tuple(steps), force)
+
+
+def ways(
+    file: RemoteFile, destination: Path, where: Settings, *, force: bool = False, rehash: bool = False
+) -> Iterator[Step]:
+    """All ways to have a file, best first: where one fails, the next is tried. The last one is always ``fetch``."""
+    target = destination / file.path
+    if not force:
+        yield from _present(file, target, rehash)
+    for url in file.urls:
+        if local.is_local(url) and (origin := local.path_of(url)).is_file():
+            yield Step(file, "link", target, origin)
+    if not force and file.hashed:
+        yield from (Step(file, "adopt", target, copy) for copy in _copies(file, where) if _may_be(copy, file, target))
+    yield Step(file, "fetch", target, offset=0 if force else offset_of(target))
+
+
+def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[Step]:
+    try:
+        status = target.stat()
+    except OSError:
+        return
+    record = Record.read(target)
+    untouched = record is not None and (record.size, record.mtime_ns) == (status.st_size, status.st_mtime_ns)
+    if record and untouched and not rehash and _promised(file, record):
+        yield Step(file, "reuse", target)
+    elif (record or file.hashed) and file.size in (None, status.st_size):
+        yield Step(file, "verify", target)
+
+
+def _promised(file: RemoteFile, record: Record) -> bool:
+    """Whether a recorded file is the one that the source promises now."""
+    return (
+        file.size in (None, record.size)
+        and file.sha256 in (None, record.sha256)
+        and (file.sha256 is not None or file.git_sha1 in (None, record.git_sha1))
+    )
+
+
+def _copies(file: RemoteFile, where: Settings) -> Iterator[Path]:
+    """Where other tools would keep the file: below a root by a tail of its place, in the hub's cache by its hash."""
+    for root in where.elsewhere:
+        if root.is_dir():
+            yield from (root / tail for tail in dict.fromkeys([*names.tails(file.key), *names.tails(file.path)]))
+    repository = "--".join(["datasets", *file.key.split("/")[:2]])
+    blobs = where.hub_cache / repository / "blobs"
+    yield from (blobs / oid for oid in (file.sha256, file.git_sha1) if oid)
+
+
+def _may_be(copy: Path, file: RemoteFile, target: Path) -> bool:
+    try:
+        return copy.is_file() and file.size in (None, copy.stat().st_size) and copy.resolve() != target.resolve()
+    except OSError:
+        return False
+
+
+def remember(plan: Plan) -> None:
+    """Note what the source listed, so that the next time it need not be asked."""
+    listed = [asdict(s.file) | {"urls": [names.shown(u) for u in s.file.urls]} for s in plan.steps]
+    records.write_json(plan.destination / _LISTING, {"files": listed})
+
+
+def recorded(destination: Path) -> tuple[RemoteFile, ...] | None:
+    """The files of an archive that was once brought here whole, or None. Needs no network.
+
+    Whether they are still as they were says the plan of them: ``plan(files, ...).finished``.
+    """
+    values = records.read_json(destination / _LISTING)
+    try:
+        found = tuple(_remembered(v) for v in values["files"]) if values else None
+    except (KeyError, TypeError):
+        return None
+    return found if found and all(os.access(destination / f.path, os.R_OK) for f in found) else None
+
+
+def _remembered(values: dict[str, Any]) -> RemoteFile:
+    known = {f.name: values[f.name] for f in fields(RemoteFile)}
+    return RemoteFile(**known | {"path": names.safe(values["path"]), "urls": tuple(values["urls"])})

@@ -1,0 +1,119 @@
+"""What is known of a file, in a small JSON beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+
+def _nothing(done: int) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where a file came from and what it was when it came.
+
+    ``size`` in bytes; ``fetched_at`` is an ISO-8601 UTC time; ``mtime_ns`` tells a file that was touched since.
+    """
+
+    url: str
+    revision: str | None
+    size: int
+    etag: str | None
+    last_modified: str | None
+    sha256: str
+    git_sha1: str | None
+    fetched_at: str
+    mtime_ns: int
+
+    @classmethod
+    def read(cls, file: Path) -> Self | None:
+        """The record beside ``file``, or None where there is none that can be read."""
+        values = read_json(path_of(file))
+        if values is None or not isinstance(values.get("size"), int) or not isinstance(values.get("sha256"), str):
+            return None
+        known: dict[str, Any] = {f.name: values.get(f.name) for f in fields(cls)}
+        return cls(**known)
+
+    @classmethod
+    def of(
+        cls,
+        file: Path,
+        *,
+        url: str,
+        sha256: str,
+        git_sha1: str | None = None,
+        revision: str | None = None,
+        etag: str | None = None,
+        last_modified: str | None = None,
+    ) -> Self:
+        """A record, made now, of a file as it is on the disk."""
+        status = file.stat()
+        return cls(
+            url=url,
+            revision=revision,
+            size=status.st_size,
+            etag=etag,
+            last_modified=last_modified,
+            sha256=sha256,
+            git_sha1=git_sha1,
+            fetched_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            mtime_ns=status.st_mtime_ns,
+        )
+
+    def write(self, file: Path) -> None:
+        """Write the record beside ``file``, in one step."""
+        write_json(path_of(file), asdict(self))
+
+
+def path_of(file: Path) -> Path:
+    """Where the record of ``file`` stands."""
+    return file.with_name(file.name + ".json")
+
+
+def sha256_of(file: Path, told: Callable[[int], None] = _nothing) -> str:
+    """The sha256 of a file; ``told`` receives the bytes read so far."""
+    digest = hashlib.sha256()
+    _feed(digest, file, told)
+    return digest.hexdigest()
+
+
+def git_sha1_of(file: Path) -> str:
+    """The sha1 under which git keeps a file's content."""
+    digest = hashlib.sha1(b"blob %d\0" % file.stat().st_size, usedforsecurity=False)
+    _feed(digest, file, _nothing)
+    return digest.hexdigest()
+
+
+def _feed(digest: hashlib._Hash, file: Path, told: Callable[[int], None]) -> None:
+    done = 0
+    with file.open("rb", buffering=0) as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+            told(done := done + len(block))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file, or None where there is none."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON file in one step."""
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        temporary.write_text(json.dumps(values, indent=1) + "\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

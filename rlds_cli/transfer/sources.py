@@ -1,0 +1,210 @@
+"""What a source lists: one file, the files of a hub repository, of a directory, of the package, or of a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from urllib.parse import unquote, urlsplit
+
+from rlds_cli.errors import DownloadFailed, Offline, TransferError
+from rlds_cli.settings import Settings
+from rlds_cli.transfer import hub, local, names
+from rlds_cli.transfer.client import Client, Patience
+from rlds_cli.transfer.remote import RemoteFile
+
+__all__ = ["RemoteFile", "list_files", "list_source"]
+
+
+def list_source(url: str, where: Settings, *, patience: Patience | None = None) -> tuple[RemoteFile, ...]:
+    """The files that one source offers, sorted as people count.
+
+    Parameters
+    ----------
+    url : str
+        ``http(s)://.../file``; ``hf://datasets/<owner>/<repo>[/<path>][@rev]``; ``file:`` or a path; or
+        ``package:samples/...``. ``<path>`` is a file, a directory, a pattern with ``*`` or, on the hub, a prefix.
+        Files are named relative to the directory: ``.../human-v2/data`` gives ``main_data.hdf5``.
+    where : Settings
+        The hub, its token, and whether the network may be used.
+
+    Returns
+    -------
+    tuple of RemoteFile
+        Not empty. Sizes and hashes where the source tells them; a plain HTTP file is not asked for them.
+
+    Raises
+    ------
+    DownloadFailed
+        Where the source does not answer, or has nothing of that name.
+    Offline
+        Where it must be asked and the network is forbidden.
+    UnsafeArchive
+        Where it lists a name that leaves its directory.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme in ("http", "https"):
+        return (_http_file(url),)
+    if scheme == "hf":
+        hub.parse(url)
+        if where.offline:
+            raise _offline(url)
+        with Client(where, patience=patience) as client:
+            return hub.list_hub(url, client)
+    if local.is_local(url):
+        return local.list_local(url)
+    raise DownloadFailed(
+        f"{url}: there is no way to fetch {scheme}: sources.", hint="http(s)://, hf://datasets/, file://"
+    )
+
+
+def list_files(
+    urls: Sequence[str],
+    where: Settings,
+    *,
+    source: str | None = None,
+    suffix: str = "",
+    size: int | None = None,
+    sha256: str | None = None,
+    patience: Patience | None = None,
+) -> tuple[RemoteFile, ...]:
+    """The files of one archive that may be had at several places.
+
+    The first of ``urls`` that answers says which files there are. Where that is one file, the others are further places
+    for it, and ``size`` and ``sha256`` (of a registry) are promises about it.
+
+    Parameters
+    ----------
+    urls : sequence of str
+        As for `list_source`, best first.
+    suffix : str, optional
+        Only files that begin as one of ``urls`` and end with this: the same as ``<url>*<suffix>``.
+    source : str, optional
+        ``--from``: a file, a directory or the root of a mirror to take the files from, and nothing else. Below it, a
+        file is looked for at its place at the source and at every tail of that: ``host/a/b.h5``, ``a/b.h5``, ``b.h5``.
+
+    Raises
+    ------
+    DownloadFailed, Offline, UnsafeArchive
+        As `list_source`; of several failures the first.
+    """
+    if suffix:
+        urls = [f"{url}*{suffix}" for url in urls]
+    if source is not None:
+        return _promised(_mirrored(urls, where, source, patience), size, sha256)
+    failures: list[TransferError] = []
+    for url in urls:
+        try:
+            files = list_source(url, where, patience=patience)
+        except TransferError as exc:
+            failures.append(exc)
+            continue
+        if len(files) == 1:
+            others = [u for u in urls if u != url and _names_a_file(u)]
+            files = (replace(files[0], urls=tuple(dict.fromkeys((*files[0].urls, *others)))),)
+        return _promised(files, size, sha256)
+    raise failures[0] if failures else DownloadFailed("No source is known for these files.")
+
+
+def _http_file(url: str) -> RemoteFile:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    if not host:
+        raise DownloadFailed(f"{names.shown(url)} names no host.")
+    return RemoteFile(path=names.basename(url), urls=(url,), key=unquote(f"{host}{parts.path}"))
+
+
+def _names_a_file(url: str) -> bool:
+    """Whether a source is fetched without being asked for a listing."""
+    return "*" not in url and (not url.startswith("hf://") or bool(hub.parse(url).path))
+
+
+def _promised(files: tuple[RemoteFile, ...], size: int | None, sha256: str | None) -> tuple[RemoteFile, ...]:
+    if len(files) != 1:
+        return files
+    promised = replace(files[0], sha256=sha256.lower()) if sha256 else files[0]
+    return (replace(promised, size=size) if size is not None and not local.is_local(promised.urls[0]) else promised,)
+
+
+def _offline(url: str) -> Offline:
+    return Offline(
+        f"The network is forbidden (RLDS_OFFLINE or --offline), and {url} must be asked for its files.",
+        hint="--from DIR takes them from a local copy",
+    )
+
+
+def _mirrored(urls: Sequence[str], where: Settings, source: str, patience: Patience | None) -> tuple[RemoteFile, ...]:
+    if source.startswith(("http://", "https://")):
+        return _mirrored_over_http(urls, where, source, patience)
+    if local.is_local(source) and local.path_of(source).is_file():
+        found = local.list_local(source)[0]
+        name = names.basename(urls[0]) if len(urls) and urls[0].startswith(("http://", "https://")) else found.path
+        return (replace(found, path=name),)
+    tried = []
+    for url in urls:
+        for tail in names.tails(_key(url)):
+            for candidate in _candidates(source, tail):
+                tried.append(candidate)
+                try:
+                    return list_source(candidate, where, patience=patience)
+                except DownloadFailed:
+                    continue
+    looked = ", ".join(dict.fromkeys(t.rpartition("/")[2] for t in tried))
+    raise DownloadFailed(
+        f"{source} does not hold the files wanted (looked for {looked}, and below the directories of their source).",
+        hint="give the file itself, or the directory that it is in",
+    )
+
+
+def _candidates(source: str, tail: str) -> Iterator[str]:
+    """Where ``tail`` may be below a root that can be listed; the root may be the directory wanted itself."""
+    if not local.is_local(source):
+        yield f"{source.rstrip('/')}/{tail}"
+        return
+    root = local.path_of(source)
+    yield str(root / tail)
+    if root.as_posix().endswith("/" + tail):
+        yield str(root)
+
+
+def _key(url: str) -> str:
+    if url.startswith("hf://"):
+        place = hub.parse(url)
+        return f"{place.repo}/{place.path}".rstrip("/")
+    if url.startswith(("http://", "https://")):
+        return _http_file(url).key
+    return local.path_of(url).name
+
+
+def _mirrored_over_http(
+    urls: Sequence[str], where: Settings, source: str, patience: Patience | None
+) -> tuple[RemoteFile, ...]:
+    failures: list[TransferError] = []
+    for url in urls:
+        if url.startswith("hf://"):
+            try:
+                return _mirrored_hub(url, where, source, patience)
+            except TransferError as exc:
+                failures.append(exc)
+                continue
+        file = _http_file(url) if url.startswith(("http://", "https://")) else local.list_local(url)[0]
+        return (replace(file, urls=_mirror_urls(source, file)),)
+    raise failures[0] if failures else DownloadFailed(f"There is nothing to look for at {names.shown(source)}.")
+
+
+def _mirrored_hub(url: str, where: Settings, source: str, patience: Patience | None) -> tuple[RemoteFile, ...]:
+    """A mirror of the hub itself, or of its files; then the hub says which files there are."""
+    if where.offline:
+        raise _offline(url)
+    with Client(where, patience=patience) as client:
+        try:
+            return hub.list_hub(url, client, endpoint=source.rstrip("/"))
+        except DownloadFailed:
+            files = hub.list_hub(url, client)
+    return tuple(replace(f, urls=_mirror_urls(source, f)) for f in files)
+
+
+def _mirror_urls(source: str, file: RemoteFile) -> tuple[str, ...]:
+    below = [names.join(source, tail) for tail in names.tails(file.key)]
+    itself = [source] if not source.endswith("/") else []
+    first = itself if source.rpartition("/")[2] == file.path.rpartition("/")[2] else []
+    return tuple(dict.fromkeys((*first, *below, *itself)))

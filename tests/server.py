@@ -1,0 +1,321 @@
+"""A loopback HTTP server: serves files and hub-like listings, and misbehaves on request.
+
+::
+
+    with Server() as server:
+        page = server.add("/d4rl/hopper.hdf5", content, drops=[1000])     # the first answer breaks off
+        url = server.url + "/d4rl/hopper.hdf5"
+        server.add_repository("owner/name", {"a/b.h5": content})           # HF_ENDPOINT = server.url
+        ...
+        page.requests                                                      # what was asked, and the bytes sent
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from threading import Lock, Thread
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Request:
+    """What was asked of a page, and how many bytes of its body went out."""
+
+    headers: dict[str, str]
+    start: int = 0
+    sent: int = 0
+    status: int = 0
+
+
+@dataclass
+class Page:
+    """One path of the server.
+
+    Lists of misbehaviour are used up, one entry a request; None in them means to behave once.
+    """
+
+    content: bytes
+    etag: str | None = '"v1"'
+    last_modified: str | None = None
+    content_type: str = "application/octet-stream"
+    statuses: list[tuple[int, dict[str, str]] | None] = field(default_factory=list)
+    drops: list[int | None] = field(default_factory=list)  # break the connection off after so many bytes
+    short: list[int | None] = field(default_factory=list)  # tell this length only, and send so much
+    ranges: bool = True  # False: answer 200 and everything
+    content_range: str | None = None  # said instead of the truth
+    if_range: bool = True  # False: a range is a range, whatever If-Range says
+    length: int | None = None  # said instead of the truth
+    chunked: bool = False  # no length at all
+    new_etag: bool = False  # another one each time
+    redirect: str | None = None
+    token: str | None = None
+    pace: float = 0.0  # seconds between blocks of 16 KiB
+    stall: int | None = None  # send so many bytes, then nothing
+    headers: dict[str, str] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+
+    @property
+    def sent(self) -> int:
+        """Bytes of bodies sent so far."""
+        return sum(r.sent for r in self.requests)
+
+
+class Server:
+    """Runs from ``with`` to its end on a free port of the loopback interface."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.pages: dict[str, Page] = {}
+        self.asked: list[str] = []  # every path with its query, in order
+        self._etags = count()
+        self._lock = Lock()
+        self._http = _Quiet((host, 0), _Handler)
+        self._http.owner = self
+        self.host = f"{host}:{self._http.server_port}"
+        self.url = f"http://{self.host}"
+        self._thread = Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def add(self, path: str, content: bytes | str, **behaviour: Any) -> Page:
+        """Serve ``content`` at ``path``."""
+        page = Page(content if isinstance(content, bytes) else content.encode(), **behaviour)
+        self.pages[path] = page
+        return page
+
+    def add_repository(
+        self,
+        repository: str,
+        files: Mapping[str, bytes],
+        *,
+        revision: str = "main",
+        lfs: Iterable[str] | None = None,
+        page_size: int = 1000,
+        recursive: bool = True,
+        subpaths: bool = True,
+        revisions: bool = True,
+        pinned: bool = True,
+        token: str | None = None,
+        **behaviour: Any,
+    ) -> dict[str, Page]:
+        """Stand in for the hub: the tree call, the revision call, and the files; returns the pages of the files.
+
+        ``recursive=False`` and ``subpaths=False`` ignore that parameter; ``revisions=False`` knows no revision call,
+        ``pinned=False`` no commit either. ``lfs`` names the files kept in LFS; all unless given.
+        """
+        listing = _Listing(self, repository, files, set(files if lfs is None else lfs), page_size, recursive, subpaths)
+        commit = COMMIT if pinned else None
+        roots = [f"/api/datasets/{repository}/tree/{quote(r, safe='')}" for r in (revision, commit) if r]
+        for root in roots:
+            self.pages[root] = Tree(b"", listing=listing, root=root, token=token, commit=commit)
+        if revisions:
+            answer = {"sha": COMMIT, "siblings": [{"rfilename": f} for f in files]}
+            where = f"/api/datasets/{repository}/revision/{quote(revision, safe='')}"
+            self.add(where, json.dumps(answer), token=token, content_type="application/json")
+        pages = {}
+        for path, content in files.items():
+            etag = f'"{hashlib.sha256(content).hexdigest()}"'
+            pages[path] = Page(content, **{"etag": etag, "token": token, **behaviour})
+            for r in (revision, commit):
+                if r:
+                    self.pages[f"/datasets/{repository}/resolve/{quote(r, safe='')}/{path}"] = pages[path]
+        return pages
+
+    def find(self, path: str) -> tuple[Page | None, str]:
+        """The page of a path (without its query), and what of the path lies below it."""
+        if path in self.pages:
+            return self.pages[path], ""
+        if unquote(path) in self.pages:
+            return self.pages[unquote(path)], ""
+        for root, page in self.pages.items():
+            if isinstance(page, Tree) and path.startswith(root + "/"):
+                return page, unquote(path[len(root) + 1 :])
+        return None, ""
+
+    def next_etag(self) -> str:
+        with self._lock:
+            return f'"changed-{next(self._etags)}"'
+
+
+@dataclass
+class _Listing:
+    server: Server
+    repository: str
+    files: Mapping[str, bytes]
+    lfs: set[str]
+    page_size: int
+    recursive: bool
+    subpaths: bool
+
+    def entries(self, below: str, recursive: bool) -> list[dict[str, Any]] | None:
+        """The answer to a tree call; None where there is no such directory."""
+        prefix = f"{below}/" if below and self.subpaths else ""
+        inside = [f for f in self.files if f.startswith(prefix)]
+        if not inside:
+            return None
+        found: dict[str, dict[str, Any]] = {}
+        for path in sorted(inside):
+            parts = path[len(prefix) :].split("/")
+            for k in range(1, len(parts)):
+                folder = prefix + "/".join(parts[:k])
+                found.setdefault(folder, {"type": "directory", "oid": "0" * 40, "size": 0, "path": folder})
+                if not (recursive and self.recursive):
+                    break
+            else:
+                found[path] = self._file(path)
+        return list(found.values())
+
+    def _file(self, path: str) -> dict[str, Any]:
+        content = self.files[path]
+        blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        entry = {"type": "file", "oid": blob, "size": len(content), "path": path}
+        if path in self.lfs:
+            oid = hashlib.sha256(content).hexdigest()
+            entry |= {"oid": "f" * 40, "lfs": {"oid": oid, "size": len(content), "pointerSize": 130}}
+        return entry
+
+
+@dataclass
+class Tree(Page):
+    """The tree call of a repository at one revision."""
+
+    listing: _Listing | None = None
+    root: str = ""
+    commit: str | None = None
+
+    def answer(self, below: str, query: Mapping[str, list[str]]) -> tuple[bytes, dict[str, str]] | None:
+        assert self.listing
+        entries = self.listing.entries(below, query.get("recursive") == ["true"])
+        if entries is None:
+            return None
+        start, size = int(query.get("cursor", ["0"])[0]), self.listing.page_size
+        headers = {"X-Repo-Commit": self.commit} if self.commit else {}
+        if start + size < len(entries):
+            path = f"{self.root}/{quote(below)}" if below else self.root
+            url = f"{self.listing.server.url}{path}?recursive={query.get('recursive', [''])[0]}&cursor={start + size}"
+            headers["Link"] = f'<{url}>; rel="next"'
+        return json.dumps(entries[start : start + size]).encode(), headers
+
+
+class _Quiet(ThreadingHTTPServer):
+    owner: Server
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that go away are part of the tests."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Quiet
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        owner = self.server.owner
+        owner.asked.append(self.path)
+        page, below = owner.find(parts.path)
+        if page is None:
+            return self._say(404, b"Not Found")
+        request = Request(dict(self.headers.items()))
+        page.requests.append(request)
+        if page.token and self.headers.get("Authorization") != f"Bearer {page.token}":
+            request.status = 401
+            return self._say(401, b"who are you?")
+        if page.statuses and (status := page.statuses.pop(0)):
+            request.status = status[0]
+            return self._say(status[0], b"<html>sorry</html>", status[1])
+        if page.redirect:
+            request.status = 302
+            return self._say(302, b"", {"Location": page.redirect})
+        if isinstance(page, Tree):
+            return self._tree(page, below, parse_qs(parts.query))
+        return self._file(page, request)
+
+    def _tree(self, page: Tree, below: str, query: Mapping[str, list[str]]) -> None:
+        answer = page.answer(below, query)
+        if answer is None:
+            return self._say(404, b"[]")
+        return self._say(200, answer[0], answer[1] | {"Content-Type": "application/json"})
+
+    def _file(self, page: Page, request: Request) -> None:
+        content, headers = page.content, {"Content-Type": page.content_type, **page.headers}
+        etag = self.server.owner.next_etag() if page.new_etag else page.etag
+        headers |= {k: v for k, v in (("ETag", etag), ("Last-Modified", page.last_modified)) if v}
+        start = self._start(page, etag)
+        request.status = 200
+        if start is not None and start >= len(content):
+            request.status = 416
+            return self._say(416, b"", headers | {"Content-Range": f"bytes */{len(content)}"})
+        if start is not None:
+            request.status, request.start = 206, start
+            headers["Content-Range"] = page.content_range or f"bytes {start}-{len(content) - 1}/{len(content)}"
+            content = content[start:]
+        if page.short and (n := page.short.pop(0)) is not None:
+            content = content[:n]
+        length = len(content) if page.length is None else page.length
+        self.send_response(request.status)
+        for name, value in (headers | ({} if page.chunked else {"Content-Length": str(length)})).items():
+            self.send_header(name, value)
+        if page.chunked:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        self._body(page, request, content)
+        if page.length is not None:
+            self._hang_up()
+        return None
+
+    def _start(self, page: Page, etag: str | None) -> int | None:
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        condition = self.headers.get("If-Range")
+        if not match or not page.ranges:
+            return None
+        if page.if_range and condition and condition not in (etag, page.last_modified):
+            return None
+        return int(match[1])
+
+    def _body(self, page: Page, request: Request, content: bytes) -> None:
+        stop = page.drops.pop(0) if page.drops else None
+        end = len(content) if stop is None else min(stop, len(content))
+        if page.stall is not None:
+            end = min(end, page.stall)
+        for k in range(0, end, 1 << 14):
+            block = content[k : min(k + (1 << 14), end)]
+            self.wfile.write(block)
+            request.sent += len(block)
+            time.sleep(page.pace)
+        if page.stall is not None:
+            time.sleep(30)
+        if stop is not None:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.wfile.flush()
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _say(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in ((headers or {}) | {"Content-Length": str(len(body))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
