@@ -6,12 +6,13 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import framing
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
-from rlds_cli.errors import ArchiveError, InvalidEpisode
+from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage
@@ -29,12 +30,13 @@ class ArchiveJob:
     id: str
     plan: Plan
     key: str
+    frames: str = "encoded"
     stage: Stage = "convert"
 
     @property
     def schema(self) -> tuple[Field, ...]:
-        """The planned fields."""
-        return self.plan.schema
+        """The planned fields, frames as they are to be stored."""
+        return tuple(framing.decoded(f, self.frames) for f in self.plan.schema)
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -44,7 +46,10 @@ class ArchiveJob:
     def read(self, part: Part) -> Iterator[Chunk]:
         """The rows of one part, by the family's reader."""
         try:
-            yield from reader(self.plan.reader).read(self.plan, part)
+            chunks = reader(self.plan.reader).read(self.plan, part)
+            if self.frames != "encoded":
+                chunks = framing.decode(chunks, self.plan.schema, self.frames)
+            yield from chunks
         except InvalidEpisode as e:
             raise ArchiveError(f"{self.id}: {e.message}", hint=e.hint) from e
 
@@ -57,9 +62,11 @@ class Conversion:
     reader: str
     archive: Archive
     encoding: str = "memmap"
+    frames: str = "encoded"  # or raw, or HxW: decoded at conversion
     sources: tuple[Mapping[str, Any], ...] = ()
-    facts: Mapping[str, Any] | None = None  # what the registry knows of the archive, for the manifest
-    options: Mapping[str, Any] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the registry knows of it, for the manifest
+    env: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
@@ -84,15 +91,44 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
 
 
 def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progress) -> Manifest:
+    _check_room(c, plan, home)
     key = _key(c, plan)
     work = home.partial(c.id, key[:16])
     work.mkdir(parents=True, exist_ok=True)
-    built = write_rows(ArchiveJob(str(c.id), plan, key), work, jobs=jobs, progress=progress)
+    built = write_rows(ArchiveJob(str(c.id), plan, key, c.frames), work, jobs=jobs, progress=progress)
     built = replace(built, notes=merge_notes((*plan.notes, *built.notes)))
     manifest = _finish(c, plan, built, threads=max(2, jobs))
     publishing.publish(built.directory, home.dataset(c.id))
     shutil.rmtree(work, ignore_errors=True)
     return manifest
+
+
+def _check_room(c: Conversion, plan: Plan, home: Home) -> None:
+    """Refuse before the first row what cannot fit, where the number of rows is known."""
+    known = [p.rows for p in plan.parts]
+    schema = [framing.decoded(f, c.frames) for f in plan.schema]
+    frames = [f for f in schema if f.kind == "array" and f not in plan.schema]
+    if c.frames != "encoded" and not frames:
+        raise Frames(f"{c.id.base} has no encoded frames to decode.", hint=f"rlds download {c.id.base}")
+    if None in known:
+        return
+    rows = sum(r for r in known if r is not None)
+    needed = rows * sum(f.row_bytes for f in schema if f.kind != "frames")
+    free = shutil.disk_usage(_existing(home.root)).free
+    if needed > free and frames:
+        raise Frames(
+            f"Decoded frames of {c.id.base} need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free.",
+            hint="--frames encoded (as published), or a smaller size",
+        )
+    if needed > free:
+        raise NoSpace(
+            f"{c.id} needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free below {home.root}.",
+            hint="another disk: --cache-dir DIR, or RLDS_HOME",
+        )
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
 
 
 def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> Manifest:
@@ -103,10 +139,10 @@ def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> Manifes
         reader=plan.reader,
         reader_version=module.VERSION,
         episodes_by=plan.episodes_by,
-        facts={**(c.facts or {}), **plan.facts},
+        facts={**c.facts, **plan.facts},
         spaces=plan.spaces,
-        env=plan.env,
-        options=c.options or {},
+        env={**c.env, **plan.env},
+        options=c.options,
         sources=c.sources,
     )
     return finish(built, about, metadata=module.metadata(plan), threads=threads)
@@ -123,6 +159,7 @@ def _key(c: Conversion, plan: Plan) -> str:
         "parts": [asdict(p) for p in plan.parts],
         "episodes_by": plan.episodes_by,
         "fields": dict(plan.archive.fields),
+        "frames": c.frames,
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
 

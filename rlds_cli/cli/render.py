@@ -8,14 +8,45 @@ from rlds_cli.cli import out
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+    from rlds_cli.delivery import Deliveries
     from rlds_cli.importing import ImportPlan
+
+
+def deliveries(p: Deliveries) -> str:
+    """What is to be fetched and made."""
+    todo = [d for d in p.datasets if d.here is None]
+    lines = [f"{d.id}  is here: {d.here}" for d in p.datasets if d.here is not None]
+    if todo:
+        files = sum(d.files for d in todo)
+        unknown = sum(d.unknown for d in todo)
+        sizes = out.size(p.to_fetch) + (f" and {unknown} of unknown size" if unknown else "") + " to fetch"
+        estimates = [d.cache for d in todo if d.cache]
+        cache = f"cache about {out.size(sum(estimates))}" if len(estimates) == len(todo) else "cache of unknown size"
+        lines.append(f"{len(todo)} datasets, {files} files, {sizes}; {cache}; {out.size(p.free)} free")
+        lines += [f"  {d.id}  {', '.join(f'{n} to {a}' for a, n in (d.actions or {}).items())}" for d in todo]
+    return "\n".join(lines)
+
+
+def delivered(p: Deliveries, datasets: list[Dataset]) -> None:
+    """What is there now."""
+    if out.wants_json():
+        out.result([facts(ds) for ds in datasets])
+        return
+    for d, ds in zip(p.datasets, datasets, strict=True):
+        if d.here is None:
+            ready(ds)
+
+
+def facts(ds: Dataset) -> dict[str, object]:
+    """A dataset that is there, for ``--json``."""
+    m = ds.manifest
+    return {"id": ds.id, "path": ds.path, "fingerprint": ds.fingerprint, "counts": m.counts, "notes": m.notes}
 
 
 def ready(ds: Dataset) -> None:
     """One line on a dataset that is there now, its notes, and what to type next."""
     m = ds.manifest
-    facts = {"id": ds.id, "path": ds.path, "fingerprint": ds.fingerprint, "counts": m.counts, "notes": m.notes}
-    out.result(facts, f"{ds.id}  {m.counts.steps:,} steps  {m.counts.episodes:,} episodes  {short(ds.fingerprint)}")
+    out.result(facts(ds), f"{ds.id}  {m.counts.steps:,} steps  {m.counts.episodes:,} episodes  {short(ds.fingerprint)}")
     for note in m.notes:
         out.note(f"note: {note_line(note['text'], note['count'], note['where'])}")
     out.note(f'use:  Loader("{ds.id}", batch_size=256)')

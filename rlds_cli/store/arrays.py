@@ -37,9 +37,9 @@ def row_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
     return int(np.prod(shape[1:], dtype=np.int64)) * np.dtype(dtype).itemsize
 
 
-def inner_rows(width: int) -> int:
-    """Rows of an inner chunk, for rows of ``width`` bytes."""
-    return max(1, INNER_BYTES // max(1, width))
+def inner_rows(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
+    """Rows of an inner chunk: about 1 MiB, or all there are."""
+    return max(1, min(shape[0], INNER_BYTES // max(1, row_bytes(shape, dtype))))
 
 
 def file_size(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
@@ -47,7 +47,7 @@ def file_size(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
     width = row_bytes(shape, dtype)
     if shape[0] * width == 0:
         return 0
-    inner = inner_rows(width)
+    inner = inner_rows(shape, dtype)
     chunks = -(-shape[0] // inner)
     return chunks * (inner * width + 16)
 
@@ -55,7 +55,7 @@ def file_size(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
 def document(shape: tuple[int, ...], dtype: npt.DTypeLike, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
     """The ``zarr.json`` of an array of ``shape`` [rows, ...]."""
     kind = np.dtype(dtype)
-    inner = inner_rows(row_bytes(shape, dtype))
+    inner = inner_rows(shape, dtype)
     chunks = max(1, -(-shape[0] // inner))
     tail = [max(1, d) for d in shape[1:]]
     data_codec: dict[str, Any] = {"name": "bytes"}
@@ -92,7 +92,7 @@ def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Non
     directory.mkdir(parents=True, exist_ok=True)
     if size:
         width = row_bytes(shape, dtype)
-        inner = inner_rows(width) * width
+        inner = inner_rows(shape, dtype) * width
         chunks = size // (inner + 16)
         index = np.empty((chunks, 2), "<u8")
         index[:, 0] = np.arange(chunks, dtype=np.uint64) * np.uint64(inner)

@@ -1,0 +1,55 @@
+"""``rlds download``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+
+Frames = Annotated[
+    str, typer.Option("--frames", metavar="encoded|raw|HxW", help="Keep images as published, or decode.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("download")(download)
+
+
+def download(
+    ids: Annotated[list[str], typer.Argument(metavar="ID|GLOB...", help="Datasets, as in 'd4rl/hopper-*-v2'.")],
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="DIR|URL", help="A local copy or a mirror.", show_default=False)
+    ] = None,
+    store: options.Store = options.Encoding.memmap,
+    frames: Frames = "encoded",
+    jobs: options.Jobs = None,
+    no_keep_archive: Annotated[bool, typer.Option("--no-keep-archive", help="Remove the archive afterwards.")] = False,
+    dry_run: options.DryRun = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False,
+    force: options.Force = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Fetch, verify and convert datasets; what is here already is left alone.
+
+    Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import delivery
+    from rlds_cli.cli import render
+
+    orders = [
+        delivery.Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir)
+        for ref in delivery.expand(ids)
+    ]
+    with out.progress() as progress:
+        planned = delivery.plan(orders)
+        if dry_run or not out.wants_json():
+            out.page(render.deliveries(planned), planned) if dry_run else out.note(render.deliveries(planned))
+        if not dry_run:
+            render.delivered(planned, [delivery.deliver(o, jobs=jobs or 0, progress=progress) for o in orders])

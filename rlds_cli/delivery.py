@@ -1,0 +1,312 @@
+"""From the registry to a dataset that is here: planned, fetched, verified, converted, published."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rlds_cli import framing, home, ids, registry, settings, staging
+from rlds_cli.archives import Archive
+from rlds_cli.conversion import Conversion, convert
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.entries import Entry, File
+from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NoSpace, Offline
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.locking import exclusive
+from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.settings import Settings, StrPath
+from rlds_cli.ted import natural
+from rlds_cli.transfer import fetching, planning, sources, space
+from rlds_cli.transfer.remote import RemoteFile
+
+Store = Literal["memmap", "zarr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What it takes to have one dataset here.
+
+    ``here`` is its directory when nothing is to be done. ``to_fetch`` are bytes over the network, as far as sizes are
+    known; ``unknown`` counts the files whose size only their server knows; ``cache`` estimates the dataset's bytes.
+    """
+
+    id: str
+    here: Path | None
+    files: int = 0
+    to_fetch: int = 0
+    unknown: int = 0
+    cache: int | None = None
+    actions: Mapping[str, int] | None = None  # how many files are reused, adopted, linked, fetched
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """A plan for several datasets, and the room for them."""
+
+    datasets: tuple[Delivery, ...]
+    home: Path
+    free: int
+
+    @property
+    def to_fetch(self) -> int:
+        """Bytes over the network, as far as sizes are known."""
+        return sum(d.to_fetch for d in self.datasets)
+
+    @property
+    def needed(self) -> int:
+        """Bytes that the disk must hold in addition: archives and datasets, as far as sizes are known."""
+        return self.to_fetch + sum(d.cache or 0 for d in self.datasets)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One dataset as asked for."""
+
+    ref: str
+    source: str | None = None
+    store: Store = "memmap"
+    frames: str = "encoded"
+    force: bool = False
+    keep_archive: bool = True
+    offline: bool = False
+    cache_dir: StrPath | None = None
+
+    @property
+    def where(self) -> Settings:
+        """The settings, with what the order says."""
+        read = settings.read(self.cache_dir)
+        return replace(read, offline=read.offline or self.offline)
+
+
+def download(
+    ref: str,
+    *,
+    source: str | None = None,
+    store: Store = "memmap",
+    frames: str = "encoded",
+    jobs: int | None = None,
+    force: bool = False,
+    keep_archive: bool = True,
+    offline: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Have a dataset here: fetched, verified and converted, unless it is. Safe to call from any number of ranks.
+
+    Parameters
+    ----------
+    ref : str
+        An id of the registry, or an alias; with a variant, one that is here.
+    source : str, optional
+        Take the archive from this file, directory or mirror and nothing else; or a published dataset, to copy it here.
+    store : {"memmap", "zarr"}
+        Mapped files, or compressed.
+    frames : str
+        ``encoded``: images stay as published. ``raw`` or ``HxW`` (``84x84``): decoded at conversion, as ``ID@raw``.
+    jobs : int, optional
+        Worker processes for the conversion; None converts in this one. More need the guard
+        ``if __name__ == "__main__":`` in a script.
+    force : bool
+        Verify the archive by its hash, fetch what is not as it should be, convert again, and replace.
+    keep_archive : bool
+        False removes the downloaded files after the conversion.
+    offline : bool
+        Never touch the network, as ``RLDS_OFFLINE=1``.
+    cache_dir : path, optional
+        A home instead of ``RLDS_HOME``.
+
+    Raises
+    ------
+    UnknownDataset
+        The registry has no such id; the hint says which are near.
+    DownloadFailed, WrongHash, Offline
+        The archive could not be had, or is not the one that was promised.
+    ArchiveError
+        It cannot be read.
+    NoSpace, NoPermission
+        The disk refuses. Whatever was finished is kept, and the same call goes on from there.
+
+    Examples
+    --------
+    >>> import tempfile, rlds_cli
+    >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
+    >>> ds.schema["observation"].shape
+    (3,)
+    """
+    order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir)
+    return deliver(order, jobs=jobs or 0, progress=progress or silent)
+
+
+def deliver(order: Order, *, jobs: int = 0, progress: Progress = silent) -> Dataset:
+    """Carry out one order; see ``download``."""
+    where = order.where
+    here = None if order.force else _present(order, where)
+    if here is not None:
+        return open_dataset(here)
+    id, entry = _resolve(order, where)
+    place = Home(where.home)
+    with exclusive(place, id, progress):
+        here = None if order.force else home.find(id, where)
+        if here is None:
+            if order.source is not None and staging.is_dataset(order.source, id):
+                staging.adopt(order.source, id, place, progress)
+            else:
+                _make(order, id, entry, where, jobs, progress)
+    return open_dataset(str(id), cache_dir=order.cache_dir)
+
+
+def expand(refs: Sequence[str]) -> list[str]:
+    """The ids that ids, aliases and globs stand for, each once, in order.
+
+    Raises
+    ------
+    UnknownDataset
+        A glob matches nothing.
+    """
+    return list(dict.fromkeys(x for ref in refs for x in _named(ref)))
+
+
+def _named(ref: str) -> list[str]:
+    return [e.id for e in registry.match(ref)] if registry.is_glob(ref) else [ref]
+
+
+def plan(orders: Sequence[Order]) -> Deliveries:
+    """What it would take; asks sources for their listings and writes nothing.
+
+    Raises
+    ------
+    NoSpace
+        What is known of the sizes does not fit.
+    """
+    where = orders[0].where
+    planned = Deliveries(tuple(_plan(o) for o in orders), where.home, space.free(where.home))
+    if planned.needed > planned.free:
+        raise NoSpace(
+            f"{space.text(planned.to_fetch)} to download and about "
+            f"{space.text(planned.needed - planned.to_fetch)} of cache "
+            f"do not fit: {space.text(planned.free)} are free below {where.home}. Nothing was written.",
+            hint="another disk: --cache-dir DIR, or RLDS_HOME; rlds du shows what is there",
+        )
+    return planned
+
+
+def _plan(order: Order) -> Delivery:
+    where = order.where
+    here = None if order.force else _present(order, where)
+    if here is not None:
+        return Delivery(str(_id_of(order)), here)
+    id, entry = _resolve(order, where)
+    if order.source is not None and staging.is_dataset(order.source, id):
+        return Delivery(str(id), None, actions={"copy": 1})
+    steps = _transfer(order, id, entry, where)
+    sizes = [s.file.size for s in steps.steps]
+    known = sum(s or 0 for s in sizes)
+    actions = [s.action for s in steps.steps]
+    return Delivery(
+        str(id),
+        None,
+        len(steps.steps),
+        steps.to_fetch,
+        steps.unknown_sizes,
+        int(known * entry.expansion) if None not in sizes else entry.store_size,
+        {a: actions.count(a) for a in dict.fromkeys(actions)},
+    )
+
+
+def _id_of(order: Order) -> DatasetId:
+    id = ids.parse(order.ref)
+    variant = framing.variant(order.frames)
+    if variant and id.variant not in (None, variant):
+        raise InvalidId(f"{id} is a variant; --frames {order.frames} is of {id.base}.", hint=f"rlds download {id.base}")
+    return id.with_variant(variant) if variant else id
+
+
+def _present(order: Order, where: Settings) -> Path | None:
+    """Where the dataset is, without a look into the registry where its id says enough."""
+    try:
+        return home.find(_id_of(order), where)
+    except InvalidId:
+        return None  # an alias, perhaps
+
+
+def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
+    """The id and its entry; refuses what cannot be downloaded by its nature."""
+    entry = registry.get(order.ref)
+    id = _id_of(replace(order, ref=entry.id + order.ref[len(order.ref.partition("@")[0]) :]))
+    if id.variant and id.variant != framing.variant(order.frames):
+        raise DatasetNotFound(
+            f"{id} is not in {where.home}, and variants are made, not downloaded.",
+            hint=f"rlds preprocess {id.base} --fn ... --name {id.variant}",
+        )
+    if not entry.files and not entry.tree:
+        raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")
+    if entry.status == "closed" and order.source is None:
+        raise DownloadFailed(
+            f"The source of {id} is closed: {entry.notes or entry.host}.",
+            hint=f"--from a local copy{f', or {entry.replaced_by}' if entry.replaced_by else ''}",
+        )
+    return id, entry
+
+
+def _transfer(order: Order, id: DatasetId, entry: Entry, where: Settings) -> planning.Plan:
+    destination = Home(where.home).archive(id)
+    files = None if order.source or order.force else planning.recorded(destination)
+    if files is None:
+        files = _listed(order, entry, where)
+    return planning.plan(files, destination, where, rehash=order.force)
+
+
+def _listed(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
+    if entry.files:
+        return tuple(_listed_file(order, f, where) for f in entry.files)
+    return sources.list_files(entry.tree, where, source=order.source, suffix=entry.suffix)
+
+
+def _listed_file(order: Order, file: File, where: Settings) -> RemoteFile:
+    listed = sources.list_files(file.urls, where, source=order.source, size=file.size, sha256=file.sha256)
+    if len(listed) != 1:
+        raise DownloadFailed(f"{file.path}: {len(listed)} files where one was expected.")
+    return replace(listed[0], path=file.path)
+
+
+def _make(order: Order, id: DatasetId, entry: Entry, where: Settings, jobs: int, progress: Progress) -> None:
+    progress(Event(str(id), "plan"))
+    steps = _transfer(order, id, entry, where)
+    if not steps.finished and where.offline and any(s.action == "fetch" for s in steps.steps):
+        raise Offline(
+            f"{id} is not in {where.home}, and the network is forbidden (RLDS_OFFLINE or --offline).",
+            hint=f"where there is internet:  rlds download {id} --cache-dir {where.home}",
+        )
+    fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
+    place = Home(where.home)
+    convert(_conversion(order, id, entry, steps.destination, fetched), place, jobs=jobs, progress=progress)
+    if not order.keep_archive:
+        shutil.rmtree(steps.destination, ignore_errors=True)
+
+
+def _conversion(
+    order: Order, id: DatasetId, entry: Entry, destination: Path, fetched: Sequence[fetching.Fetched]
+) -> Conversion:
+    came = sorted(fetched, key=lambda f: natural(f.file.path))
+    env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
+    scores = {"ref_min_score": entry.ref_min_score, "ref_max_score": entry.ref_max_score}
+    return Conversion(
+        id=id,
+        reader=entry.format,
+        archive=Archive(destination, tuple(f.path for f in came), entry.episodes_by),
+        encoding=order.store,
+        frames=order.frames,
+        sources=tuple(_source(f) for f in came),
+        facts={k: v for k, v in scores.items() if v is not None},
+        env={k: v for k, v in env.items() if v is not None},
+        options={"episodes_by": entry.episodes_by, "frames": order.frames},
+    )
+
+
+def _source(f: fetching.Fetched) -> dict[str, Any]:
+    r = f.record
+    return {"file": f.file.path, "size": r.size, "sha256": r.sha256, "url": r.url, "revision": r.revision}
