@@ -10,6 +10,7 @@ help:
 	@echo "make demo      the whole way, from archive to training, without a network"
 	@echo "make test      the tests"
 	@echo "make check     ruff, mypy --strict, registry"
+	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
 	@echo "make soak      kill conversion and preprocess at random moments, many times"
 
@@ -25,10 +26,13 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest
 
-check: $(READY)
+check: $(READY) registry
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+registry: $(READY)
+	$(BIN)/python scripts/check_registry.py
 
 clean:
 	rm -rf $(VENV) .demo dist build bench-results

@@ -180,7 +180,7 @@ def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
 
 
 def disk_size(path: Path, seen: set[tuple[int, int]] | None = None) -> int:
-    """Bytes of the files below ``path``; a file whose (device, inode) is in ``seen`` counts nothing; new ones are added."""
+    """Bytes of the files below ``path``; those whose (device, inode) is in ``seen`` count nothing, new ones join it."""
     seen = set() if seen is None else seen
     total = 0
     for directory, _, files in os.walk(path):

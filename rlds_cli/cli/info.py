@@ -18,7 +18,7 @@ from rlds_cli.store.manifest import Manifest
 _RULES = {
     "flags": "end at terminals or timeouts",
     "timeouts": "end at timeouts only; a terminal is kept and does not end an episode",
-    "jumps": "end where the recorded next observation is not the next row",
+    "jumps": "end where the observations jump, not where flags say",
     "file": "one per file",
     "": "as the archive divides them",
 }
