@@ -22,6 +22,7 @@ RldsError
 ├── NewerFormat             written by a later version
 ├── Frames                  image fields that cannot be decoded or do not fit
 ├── LoaderError             what cannot be sampled
+│   ├── InvalidArgument     a value that no loader takes (also a ValueError)
 │   ├── EmptyWindow
 │   ├── BatchSize
 │   ├── WrongState
@@ -146,6 +147,10 @@ class Frames(RldsError):
 
 class LoaderError(RldsError):
     """Samples that cannot be drawn as asked."""
+
+
+class InvalidArgument(LoaderError, ValueError):
+    """A value that a loader, sampler, window or transform does not take."""
 
 
 class EmptyWindow(LoaderError):
