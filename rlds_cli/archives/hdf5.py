@@ -53,7 +53,7 @@ def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
         The file may not be read.
     """
     try:
-        f = h5py.File(path, "r", locking=False)
+        f = _open(path)
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
     except OSError as e:
@@ -71,6 +71,16 @@ def reading(path: Path, key: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, KeyError, UnicodeError) as e:
         raise CorruptArchive(f"{path.name}: {key} cannot be read: {e}", hint=_hint(path)) from e
+
+
+def _open(path: Path) -> h5py.File:
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as e:
+        # HDF5 wants one setting per file and process, and a notebook may hold the file open with the other one.
+        if "locking flag" in str(e):
+            return h5py.File(path, "r")
+        raise
 
 
 def _why(path: Path, error: OSError) -> str:
@@ -98,7 +108,7 @@ def _check(f: h5py.File, path: Path) -> None:
     try:
         for name, item in walk(f):
             if isinstance(item, h5py.Dataset):
-                _check_dataset(name, item, path)
+                check_dataset(name, item, path)
     except ArchiveError:
         raise
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as e:
@@ -163,7 +173,7 @@ def _file(item: h5py.Group) -> str:
     return Path(item.file.filename).name
 
 
-def _check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
+def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
     if d.is_virtual and any(s.file_name != "." for s in d.virtual_sources()):
         raise UnsafeArchive(f"{path.name}: {name} is a virtual dataset that reads other files.")
     if d.external:

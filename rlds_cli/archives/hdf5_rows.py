@@ -97,6 +97,11 @@ class RowReader:
             return rows
 
 
+def components(values: Array) -> Array:
+    """Rows of any shape as rows of their components, [N, prod(shape)]; a view where that can be."""
+    return values.reshape(len(values), int(np.prod(values.shape[1:], dtype=np.int64)))
+
+
 class _Bands:
     """One deflated dataset: bands of rows, one chunk high, each inflated by the pool when it is first asked for."""
 

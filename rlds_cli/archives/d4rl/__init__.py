@@ -36,6 +36,7 @@ import numpy as np
 from rlds_cli.archives import Archive, Part, Plan, Replan
 from rlds_cli.archives.d4rl import layout as layouts
 from rlds_cli.archives.d4rl.ends import DEFAULT, Rule, rule, scan
+from rlds_cli.archives.d4rl.jumps import Limits
 from rlds_cli.archives.d4rl.layout import D4RL_KEYS, Layout
 from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
 from rlds_cli.archives.hdf5 import is_hdf5, open_file, plain, reading
@@ -78,17 +79,18 @@ def plan(archive: Archive) -> Plan:
     notes: list[Note] = []
     seen: list[Layout] = []
     spans: list[list[tuple[int, int, int]]] = []
+    limits: list[Limits] = []
     for index, path in enumerate(archive.files):
         with open_file(path) as f:
             found = layouts.of(f, path.name, archive.fields)
-            by = rule(archive.episodes_by, found, f, path.name)
-            with reading(path, "flags"):
-                spans.append(_spans(found, scan(path, f, by), by))
+            by = rule(archive.episodes_by, found, f, path)
+            spans.append(_spans(found, scan(path, f, by), by))
         seen.append(found)
+        limits.append(by.limits)
         notes += [*found.notes, *([] if found.rows else [Note("empty-file", "has no rows", 1, archive.name_of(index))])]
     mode = None if not any(s.next_columns for s in seen) else FINAL if all(map(_can_cut, seen)) else OWN
     schema = _schema(archive, seen, mode, archive.episodes_by or DEFAULT)
-    facts = {"rows": "flat", "next_observations": mode}
+    facts = {"next_observations": mode, **({"jumps": limits} if any(limits) else {})}
     return Plan(
         "d4rl", archive, schema, _parts(spans, mode), archive.episodes_by or DEFAULT, facts=facts, notes=tuple(notes)
     )
@@ -108,7 +110,8 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     path = archive.files[source]
     with open_file(path, check=False) as f:
         found = layouts.of(f, path.name, archive.fields)
-        by = rule(archive.episodes_by, found, f, path.name)
+        limits = plan.facts["jumps"][source] if "jumps" in plan.facts else None
+        by = rule(archive.episodes_by, found, f, path, limits=limits)
         try:
             yield from chunks(f, _stretch(plan, part, by, found))
         except Throughout:
@@ -148,8 +151,8 @@ def _file_schema(found: Layout, mode: str | None, by: str) -> tuple[Field, ...]:
     fields = [*found.fields, *layouts.flag_fields()]
     if mode == OWN:
         fields += found.own_next
-    if found.timeouts and by not in ("flags", "timeouts"):
-        fields.append(Field("timeouts", "bool"))
+    if found.timeouts_field and by not in ("flags", "timeouts"):
+        fields.append(found.timeouts_field)
     return tuple(sorted(fields, key=lambda f: f.name))
 
 
@@ -166,7 +169,8 @@ def _spans(found: Layout, ends: IntArray, by: Rule) -> list[tuple[int, int, int]
     if not found.rows:
         return []
     width = sum(f.row_bytes for f in found.fields)
-    wanted = 1 if by.kind == "jumps" else -(-found.rows // max(1, min(PART_ROWS, PART_BYTES // max(width, 1))))
+    known = by.kind != "jumps" or bool(by.limits)
+    wanted = 1 if not known else -(-found.rows // max(1, min(PART_ROWS, PART_BYTES // max(width, 1))))
     marks = np.linspace(0, found.rows, wanted + 1)[1:].astype(np.int64)
     stops = np.unique(np.searchsorted(ends, marks - 1))
     starts = np.concatenate([[0], stops[:-1] + 1])
@@ -187,24 +191,25 @@ def _parts(spans: Sequence[Sequence[tuple[int, int, int]]], mode: str | None) ->
 
 
 def _stretch(plan: Plan, part: Part, by: Rule, found: Layout) -> Stretch:
-    cuts = plan.facts["next_observations"] == FINAL and bool(found.next_columns)
+    source, start, stop = (int(part.args[k]) for k in ("file", "start", "stop"))
     keys = {**found.columns, **{f"next/{name}": key for name, key in found.next_columns.items()}}
-    if found.timeouts:
-        keys["timeouts"] = found.timeouts
+    if found.timeouts_field and found.timeouts:
+        keys[found.timeouts_field.name] = found.timeouts
     fields = tuple(f for f in plan.schema if f.name not in FLAGS)
-    start, stop = int(part.args["start"]), int(part.args["stop"])
+    cuts = plan.facts["next_observations"] == FINAL and found.recorded
+    single_steps = _max_cuts(stop - start - int(part.args["episodes"]))
     return Stretch(
-        plan.archive.files[int(part.args["file"])],
-        plan.archive.name_of(int(part.args["file"])),
-        int(part.args["file"]),
-        start,
-        stop,
-        by,
-        fields,
-        {f.name: keys[f.name] for f in fields},
-        found.next_columns if found.comparable else {},
-        cuts,
-        _max_cuts(stop - start - int(part.args["episodes"])) if cuts and by.kind != "jumps" else None,
+        path=plan.archive.files[source],
+        name=plan.archive.name_of(source),
+        source=source,
+        start=start,
+        stop=stop,
+        rule=by,
+        fields=fields,
+        keys={f.name: keys[f.name] for f in fields},
+        finals=found.next_columns if found.recorded else {},
+        cuts=cuts,
+        max_cuts=single_steps if cuts and by.kind != "jumps" else None,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from rlds_cli.archives.d4rl import jumps
+from rlds_cli.archives.d4rl.jumps import Limits
 from rlds_cli.archives.d4rl.layout import Layout
 from rlds_cli.archives.hdf5_rows import RowReader
 from rlds_cli.errors import UnknownLayout
@@ -21,21 +23,21 @@ SCAN_ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule for one file; ``kind`` is the part before the colon, ``key`` the dataset that ``field`` looks at."""
+    """One rule for one file.
+
+    ``kind`` is the part before the colon, ``key`` the column that ``field`` looks at, ``limits`` what ``jumps`` goes by
+    where there are no next observations.
+    """
 
     kind: str
-    key: str | None
     layout: Layout
-
-    @property
-    def keeps_timeouts(self) -> bool:
-        """Whether timeouts may stand inside episodes, and so are a field of their own."""
-        return self.kind in ("jumps", "field", "file") and self.layout.timeouts is not None
+    key: str | None = None
+    limits: Limits = field(default_factory=dict)
 
     @property
     def keys(self) -> set[str]:
         """What the rule and the flags need to see."""
-        return {key for key in (self.layout.terminals, self.layout.timeouts, self.key) if key is not None}
+        return {k for k in (self.layout.terminals, self.layout.timeouts, self.key, *self.limits) if k is not None}
 
     def ends(self, seen: Mapping[str, Array], rows: int, *, last: bool) -> BoolArray:
         """Which of the first ``rows`` rows end an episode; ``last``: the file ends with them. bool [rows].
@@ -50,13 +52,15 @@ class Rule:
         if self.key is not None:
             value = seen[self.key].reshape(-1)
             ends[: len(value) - 1] = differs(value[:-1], value[1:])[:rows]
+        for key, limit in self.limits.items():
+            ends |= jumps.ends(seen[key], limit, rows)
         if last and rows:
             ends[-1] = True
         return ends
 
 
-def rule(text: str | None, layout: Layout, f: h5py.File, name: str) -> Rule:
-    """The rule that ``text`` names, for one file.
+def rule(text: str | None, layout: Layout, f: h5py.File, path: Path, *, limits: Limits | None = None) -> Rule:
+    """The rule that ``text`` names, for one file; ``limits`` as found before, when it has been planned.
 
     Raises
     ------
@@ -68,15 +72,12 @@ def rule(text: str | None, layout: Layout, f: h5py.File, name: str) -> Rule:
         raise UnknownLayout(f'"{text}" is no rule for where episodes end.', hint=f"one of {', '.join(RULES)}")
     if kind == "timeouts" and layout.timeouts is None:
         raise UnknownLayout(
-            f'{name} has no "timeouts", at which its episodes are said to end.',
+            f'{path.name} has no "timeouts", at which its episodes are said to end.',
             hint="--episodes-by flags, or --map truncated=KEY",
         )
-    if kind == "jumps" and not (layout.next_columns and layout.comparable):
-        raise UnknownLayout(
-            f"{name} has no next observations like its observations, so no jump between rows can be told.",
-            hint="--episodes-by flags, or --map next/observation=KEY",
-        )
-    return Rule(kind, _boundary(key, layout, f, name) if kind == "field" else None, layout)
+    if kind == "jumps" and not layout.comparable:
+        return Rule(kind, layout, limits=jumps.limits(path, f, layout) if limits is None else limits)
+    return Rule(kind, layout, _boundary(key, layout, f, path.name) if kind == "field" else None)
 
 
 def _boundary(key: str, layout: Layout, f: h5py.File, name: str) -> str:

@@ -30,7 +30,11 @@ MAX_METADATA = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One file: ``columns`` maps field names to keys, ``next_columns`` observation fields to their next values."""
+    """One file.
+
+    ``columns`` maps the names of ``fields`` to keys, ``next_columns`` those of observations to the keys of their next
+    values, of which ``own_next`` would be the fields. ``timeouts_field`` is what timeouts are where they end nothing.
+    """
 
     rows: int
     fields: tuple[Field, ...]
@@ -38,15 +42,28 @@ class Layout:
     next_columns: Mapping[str, str]
     terminals: str | None
     timeouts: str | None
+    timeouts_field: Field | None
     metadata: tuple[str, ...]
     own_next: tuple[Field, ...]
     notes: tuple[Note, ...] = ()
 
     @property
+    def recorded(self) -> bool:
+        """Whether there are next observations, of the fields and shapes of the observations."""
+        return bool(self.own_next) and {f.name: f.shape for f in self._observations} == {
+            f.name.removeprefix("next/"): f.shape for f in self.own_next
+        }
+
+    @property
     def comparable(self) -> bool:
-        """Whether next observations can be told from the rows after: same fields, dtypes and shapes."""
-        seen = {f.name: (f.dtype, f.shape) for f in self.fields if f.placement == "both"}
-        return seen == {f.name.removeprefix("next/"): (f.dtype, f.shape) for f in self.own_next}
+        """Whether they have the same dtypes too, and so can be told from the rows after."""
+        return self.recorded and {f.name: f.dtype for f in self._observations} == {
+            f.name.removeprefix("next/"): f.dtype for f in self.own_next
+        }
+
+    @property
+    def _observations(self) -> list[Field]:
+        return [f for f in self.fields if f.placement == "both"]
 
 
 def of(f: h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
@@ -75,6 +92,7 @@ def of(f: h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
         next_columns={k.removeprefix("next/"): key for k, key in own.items()},
         terminals=terminals,
         timeouts=timeouts,
+        timeouts_field=row_field(_free_name(timeouts, columns), found[timeouts], scalar=True) if timeouts else None,
         metadata=tuple(constants),
         own_next=tuple(row_field(k, found[key]) for k, key in own.items()),
         notes=tuple(notes),
@@ -88,8 +106,7 @@ def flag_fields() -> tuple[Field, ...]:
 
 def _claim(found: Mapping[str, h5py.Dataset], name: str, chosen: Mapping[str, str]) -> dict[str, str]:
     """Field name -> key, for everything that has a meaning."""
-    parts = {k.split("/", 1)[0] for k in chosen}
-    wanted = {k: v for k, v in D4RL_KEYS.items() if k not in chosen and k not in parts}
+    wanted = {k: v for k, v in D4RL_KEYS.items() if not any(_replaces(c, k) for c in chosen)}
     claimed: dict[str, str] = {}
     for field, key in {**wanted, **chosen}.items():
         expanded = _expand(found, field, key.strip("/"))
@@ -104,6 +121,10 @@ def _claim(found: Mapping[str, h5py.Dataset], name: str, chosen: Mapping[str, st
                 hint=f"say which key it is: --map {field}=KEY",
             )
     return claimed
+
+
+def _replaces(chosen: str, field: str) -> bool:
+    return chosen == field or (chosen.startswith(field + "/") and field != "info")
 
 
 def _expand(found: Mapping[str, h5py.Dataset], field: str, key: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS
 from rlds_cli.archives.d4rl.ends import Rule, differs, is_set
-from rlds_cli.archives.hdf5_rows import RowReader
+from rlds_cli.archives.hdf5_rows import RowReader, components
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -119,7 +119,7 @@ class _Block:
 
     def _jumps(self, now: Array, after: Array) -> BoolArray:
         pairs = min(self.rows, len(now) - 1)
-        a, b = after[:pairs].reshape(pairs, -1), now[1 : pairs + 1].reshape(pairs, -1)
+        a, b = components(after[:pairs]), components(now[1 : pairs + 1])
         out = np.zeros(self.rows, bool)
         # Few differ in all files but those that stop here, so only they are looked at twice, for NaN.
         row, column = np.divmod(np.flatnonzero(a != b), max(a.shape[1], 1))
@@ -174,7 +174,7 @@ class _Block:
         with np.errstate(all="ignore"):
             clean = not np.isnan(source.sum())
         if not clean:
-            here = np.isnan(source).reshape(self.rows, -1)
+            here = components(np.isnan(source))
             text = f"values are NaN and kept, first in {f.name}"
             self._note("nan", text, np.asarray(here.any(axis=1)), count=int(here.sum()))
 
