@@ -1,0 +1,105 @@
+"""Write docs/commands.md from the commands themselves.
+
+Usage: python scripts/make_command_docs.py [--check]        --check: exit 1 when the page is not current
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rlds_cli.cli import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
+
+HEAD = """\
+# Commands
+
+<!-- Written by scripts/make_command_docs.py; change the commands, then run it. -->
+
+Data and `--json` go to stdout, everything else to stderr. Exit codes: 0 done, 1 an expected failure (one line and a
+hint), 2 wrong usage, 130 interrupted. Sizes are in MiB and GiB for people, in bytes in JSON. Ids take globs where
+several are allowed; quote them.
+
+| variable | |
+|---|---|
+| `RLDS_HOME` | where datasets are kept; else `$XDG_CACHE_HOME/rlds`, else `~/.cache/rlds` |
+| `RLDS_PATH` | more homes to search, read-only, with `:` between them |
+| `RLDS_OFFLINE` | `1`: never touch the network |
+| `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` | the hub, its token, and where its own client keeps things |
+"""
+
+# Said once, above the commands that have them.
+COMMON = ("--json", "--quiet", "--verbose", "--cache-dir", "--help")
+
+
+def page() -> str:
+    """The whole page."""
+    root: Any = typer.main.get_command(app)
+    context = root.make_context("rlds", [], resilient_parsing=True)
+    commands = [root.get_command(context, name) for name in root.list_commands(context)]
+    common = {o: p for c in commands for p in c.params for o in p.opts if o in COMMON}
+    parts = [HEAD, "Most commands have these options:", _options(common[o] for o in COMMON if o in common)]
+    parts += (part for command in commands for part in _command(command))
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _command(command: Any) -> Iterator[str]:
+    prose, examples = _split_help(command.help or "")
+    arguments = [p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument"]
+    required = [_name(p).strip("`") for p in command.params if p.required and p.param_type_name == "option"]
+    yield f"## rlds {command.name}"
+    yield prose
+    yield f"Usage: `{' '.join(['rlds', command.name, *arguments, *required, '[OPTIONS]'])}`"
+    if examples:
+        yield "\n".join(["```console", *(f"$ {e}" for e in examples), "```"])
+    own = [p for p in command.params if not set(p.opts) & set(COMMON)]
+    yield _options(own) if own else ""
+
+
+def _split_help(text: str) -> tuple[str, list[str]]:
+    """The prose of a docstring, and the commands behind ``Example:``."""
+    prose, _, examples = text.replace("\b", "").partition("Example")
+    lines = [line.lstrip("s: ").strip() for line in examples.splitlines()]
+    return prose.strip(), [line for line in lines if line]
+
+
+def _options(params: Iterable[Any]) -> str:
+    rows = [f"| {_cell(_name(p))} | {_cell(p.help or '')}{_default(p)} |" for p in params if not p.hidden]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _name(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return f"`{param.metavar or param.name.upper()}`"
+    long, *short = sorted(param.opts, key=lambda o: not o.startswith("--"))
+    value = "" if param.is_flag else f" {param.metavar or _metavar(param)}"
+    return ", ".join([f"`{long}{value}`", *(f"`{o}`" for o in short)])
+
+
+def _metavar(param: Any) -> str:
+    choices = getattr(param.type, "choices", None)
+    if choices:
+        return "|".join(str(getattr(c, "value", c)) for c in choices)
+    return {"int": "N", "integer": "N", "path": "PATH", "directory": "DIR"}.get(param.type.name, "TEXT")
+
+
+def _default(param: Any) -> str:
+    if param.param_type_name == "argument" or param.is_flag or not param.show_default or param.default in (None, ()):
+        return ""
+    return f" Default: `{getattr(param.default, 'value', param.default)}`."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        current = PAGE.read_text() == page()
+        sys.exit(0 if current else "docs/commands.md is not current: python scripts/make_command_docs.py")
+    PAGE.write_text(page())

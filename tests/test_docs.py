@@ -1,0 +1,289 @@
+"""What the documentation says is true: its code and commands run, its tables hold, its links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import rlds_cli
+from rlds_cli import archives
+from rlds_cli.cli import COMMANDS
+from rlds_cli.importing import import_archive
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "rlds_cli" / "samples"
+PAGES = ("README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))))
+
+# What a page shows with a published dataset is run with a sample, and shorter.
+STAND_INS = {"d4rl/hopper-medium-v2": "sample/pendulum-d4rl", "100_000": "3"}
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def blocks(page: str, language: str) -> list[str]:
+    found = re.findall(rf"(<!-- reader -->\n)?```{language}\n(.*?)```", text_of(page), re.S)
+    return [code for reader, code in found if not reader]
+
+
+def stand_in(code: str) -> str:
+    for shown, run in STAND_INS.items():
+        code = code.replace(shown, run)
+    return code
+
+
+def load(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory with a little of everything that the pages speak of; the working directory."""
+    for variable in ("RLDS_HOME", "RLDS_PATH", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(SAMPLES / "cartpole-minari", tmp_path / ".minari/datasets/cartpole/medium-v0")
+    shutil.copy(SAMPLES / "pendulum-d4rl.hdf5", "my_rollouts.hdf5")
+    for seed in (1, 2):
+        Path("runs").mkdir(exist_ok=True)
+        shutil.copy(SAMPLES / "mountaincar-robohive.h5", f"runs/seed{seed}.h5")
+    with h5py.File("run42.h5", "w") as f:
+        f["state/q"], f["cmd"] = np.random.default_rng(0).normal(size=(2, 100, 7))
+        f["r"], f["success"] = np.zeros(100, np.float32), np.arange(100) % 20 == 19
+    Path("logs").mkdir()
+    log = {"states": np.zeros((4, 2)), "actions": np.ones((3, 1)), "r": [0.0, 0.0, 1.0], "success": True}
+    Path("logs/1.pkl").write_bytes(pickle.dumps(log | {"timeout": False}))
+    Path("examples").symlink_to(ROOT / "examples")
+    Path("docs").symlink_to(ROOT / "docs")
+    return tmp_path
+
+
+# -- links
+
+
+def headings(page: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", text_of(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", t.lower()).strip().replace(" ", "-") for t in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", text_of(page)):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = ((ROOT / page).parent / name).resolve() if name else ROOT / page
+        assert file.exists(), f"{page}: {target}"
+        if anchor:
+            assert anchor in headings(file.relative_to(ROOT).as_posix()), f"{page}: {target}"
+
+
+# -- the worked example of ted.md
+
+
+def table_under(text: str, first_column: str) -> list[list[str]]:
+    lines = text[text.index(f"\n| {first_column} |") + 1 :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_worked_example_of_ted(desk: Path) -> None:
+    code = blocks("docs/ted.md", "python")[0]
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    ds = namespace["ds"]
+    example = text_of("docs/ted.md").split("## An example")[1]
+
+    rows = table_under(example, "row | episode")
+    names = ("observation", "action", "next/reward", "next/terminated", "next/truncated")
+    assert ds.num_rows == len(rows)
+    for cells in rows:
+        shown = [c.strip("*").replace("·", "0") or "False" for c in cells[3:]]
+        stored = [ds.column(name)[int(cells[0])] for name in names]
+        assert [str(v) if isinstance(v, np.bool_) else f"{v:g}" for v in stored] == shown
+
+    columns = ("start", "length", "num_observed", "num_transitions", "end")
+    for cells in table_under(example, "episode | start"):
+        assert [str(ds.episodes[c][int(cells[0])]) for c in columns] == cells[1:]
+    assert f"`ds.num_steps` is {ds.num_steps} and" in example and f"is {len(ds)}: the steps" in example
+
+
+# -- the format in NumPy
+
+
+def frames_dataset(path: Path) -> rlds_cli.Dataset:
+    import gymnasium as gym
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    rng = np.random.default_rng(0)
+    space = gym.spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    mission = gym.spaces.Text(8)
+    episodes = [
+        EpisodeBuffer(
+            id=k,
+            seed=k if k else None,
+            observations={"image": list(rng.integers(0, 255, (4, 32, 32, 3), np.uint8)), "mission": ["go"] * 4},
+            actions=[0, 1, 0],
+            rewards=[0.0, 0.0, 1.0],
+            terminations=[False, False, True],
+            truncations=[False] * 3,
+            options={"low": 0.5} if k else None,
+        )
+        for k in range(2)
+    ]
+    minari.create_dataset_from_buffers(
+        dataset_id="frames/test-v0",
+        buffer=episodes,
+        observation_space=gym.spaces.Dict({"image": space, "mission": mission}),
+        action_space=gym.spaces.Discrete(2),
+        **dict.fromkeys(("algorithm_name", "author", "author_email", "code_permalink", "description"), "none"),
+    )
+    return import_archive(path / "frames/test-v0", "local/frames")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
+def test_numpy_alone_reads_arrays_frames_and_text(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(desk / "minari"))
+    script = load(ROOT / "docs" / "read_with_numpy.py")
+    ds = frames_dataset(desk / "minari")
+    episode = script.episode(ds.path, 1)
+    with h5py.File(desk / "minari/frames/test-v0/data/main_data.hdf5") as f:
+        archive = f["episode_1"]
+        for ours, theirs in zip(episode["observation/image"], archive["observations/image"], strict=True):
+            assert ours == bytes(theirs).rstrip(b"\0") or ours == bytes(theirs)
+        np.testing.assert_array_equal(episode["action"], archive["actions"][()])
+        assert episode["observation/mission"] == [b"go"] * 4
+    np.testing.assert_array_equal(script.array(ds.path / "episodes" / "start"), [0, 4])
+    assert script.fingerprint(ds.path) == ds.fingerprint
+
+
+@pytest.mark.parametrize("sample", ["pendulum-d4rl.hdf5", "cartpole-minari", "mountaincar-robohive.h5"])
+def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
+    script = load(ROOT / "docs" / "read_with_numpy.py")
+    ds = import_archive(SAMPLES / sample, "local/sample")
+    assert script.fingerprint(ds.path) == ds.fingerprint
+
+
+def test_the_fingerprint_counts_a_changed_value(desk: Path) -> None:
+    script = load(ROOT / "docs" / "read_with_numpy.py")
+    ds = import_archive(SAMPLES / "pendulum-d4rl.hdf5", "local/sample")
+    file = ds.path / "action" / "c" / "0" / "0"
+    file.chmod(0o644)
+    content = bytearray(file.read_bytes())
+    content[0] ^= 1
+    file.write_bytes(content)
+    assert script.fingerprint(ds.path) != ds.fingerprint
+
+
+# -- the reader of writing-a-reader.md
+
+
+@pytest.fixture
+def press(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    code = re.findall(r"<!-- reader -->\n```python\n(.*?)```", text_of("docs/writing-a-reader.md"), re.S)[0]
+    module = ModuleType("rlds_cli.archives.press")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(code, module.__dict__)
+    monkeypatch.setattr(archives, "READERS", (*archives.READERS, "press"))
+    yield module
+
+
+def write_press_logs(directory: Path, lengths: list[int]) -> dict[str, list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    directory.mkdir()
+    written: dict[str, list[np.ndarray]] = {"q": [], "cmd": [], "reward": []}
+    for k, length in enumerate(lengths):
+        log = {"q": rng.normal(size=(length + 1, 7)), "cmd": rng.normal(size=(length, 7)), "reward": np.ones(length)}
+        np.savez(directory / f"run{k}.npz", success=k % 2 == 0, **log)
+        for key, values in log.items():
+            written[key].append(values)
+    return written
+
+
+def test_the_documented_reader_reads(desk: Path, press: ModuleType) -> None:
+    lengths = [3, 1, 4] * 40  # 120 files: two parts; run10 sorts as a number
+    written = write_press_logs(desk / "press", lengths)
+    ds = import_archive(desk / "press", "local/press")
+    assert ds.manifest.reader == "press" and ds.episodes["length"].tolist() == lengths
+    for k in range(len(lengths)):
+        start = int(ds.episodes["start"][k])
+        np.testing.assert_array_equal(
+            ds.column("observation")[start : start + lengths[k] + 1], written["q"][k], strict=True
+        )
+        np.testing.assert_array_equal(ds.column("action")[start : start + lengths[k]], written["cmd"][k], strict=True)
+    assert ds.episodes["end"][:2].tolist() == ["terminated", "truncated"]
+
+
+def test_the_documented_reader_refuses_what_does_not_fit(desk: Path, press: ModuleType) -> None:
+    write_press_logs(desk / "press", [3, 3])
+    np.savez(desk / "press" / "run1.npz", q=np.zeros((3, 7)), cmd=np.zeros((3, 7)), reward=np.zeros(2), success=True)
+    with pytest.raises(rlds_cli.errors.InvalidEpisode, match="next/reward has 2 rows; expected 3"):
+        import_archive(desk / "press", "local/press")
+    (desk / "press" / "run0.npz").write_bytes(b"PK\3\4 cut")
+    with pytest.raises(rlds_cli.errors.CorruptArchive, match=r"run0\.npz"):
+        import_archive(desk / "press", "local/press", format="press")
+
+
+# -- code and commands
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/format.md", "docs/bring-your-own-data.md"])
+def test_code_runs(page: str, desk: Path) -> None:
+    if page == "docs/format.md":
+        rlds_cli.download("sample/pendulum-d4rl")
+    namespace: dict[str, Any] = {}
+    for code in blocks(page, "python"):
+        exec(compile(stand_in(code), page, "exec"), namespace)
+    assert namespace["ds" if page != "docs/format.md" else "observation"] is not None
+
+
+def commands(page: str) -> list[str]:
+    lines = "\n".join(blocks(page, "console")).splitlines()
+    return [line.removeprefix("$ ").split("  #")[0].strip() for line in lines if line.startswith("$ rlds")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page != "docs/commands.md"])
+def test_commands_run(page: str, desk: Path) -> None:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for command in commands(page):
+        shown = stand_in(command)
+        done = subprocess.run(shown, shell=True, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{page}: {shown}\n{done.stdout}{done.stderr}"
+        assert done.stdout.strip() or done.stderr.strip(), f"{shown} says nothing"
+
+
+# -- the command reference
+
+
+def test_the_command_reference_is_current() -> None:
+    script = load(ROOT / "scripts" / "make_command_docs.py")
+    assert text_of("docs/commands.md") == script.page(), "python scripts/make_command_docs.py writes it"
+
+
+def test_every_command_and_option_is_explained() -> None:
+    reference = text_of("docs/commands.md").split("\n## rlds ")[1:]
+    assert len(reference) == len(COMMANDS)
+    for section in reference:
+        assert "$ rlds" in section, f"{section.splitlines()[0]} has no example"
+        assert not re.search(r"^\| `[^|]*` \|\s*\|$", section, re.M), f"an option without help: {section}"
