@@ -100,10 +100,16 @@ def row_shape(space: Json | None) -> tuple[int, ...] | None:
     return None
 
 
-def infer(fields: Sequence[Field], root: str) -> dict[str, Any] | None:
-    """A space that holds every value of the fields at and below ``root``; None where there are none.
+def image_shape(space: Json | None) -> tuple[int, ...] | None:
+    """Shape of an image space, a Box of bytes with two axes or more, which Minari encodes; None for any other."""
+    shape = row_shape(space) if space and space.get("type") == "Box" and space.get("dtype") == "uint8" else None
+    return shape if shape is not None and len(shape) > 1 else None
 
-    Numbers become a Box bounded by their type (images by 0 and 255), fields with keys a Dict.
+
+def infer(fields: Sequence[Field], root: str) -> dict[str, Any] | None:
+    """A space for the fields at and below ``root``; None where there are none.
+
+    Numbers become a Box bounded by their type (images by 0 and 255), strings a Text, fields with keys a Dict.
     """
     own = [f for f in fields if f.name == root]
     if own:

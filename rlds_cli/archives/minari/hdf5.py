@@ -46,11 +46,12 @@ def looks_right(path: Path) -> bool:
 
 def scan(path: Path, known: Mapping[str, Any]) -> Iterator[Scanned]:
     """Every episode's number, steps and columns; ``known`` are the spaces by "observations" and "actions"."""
+    seen = _Leaves(known)
     with open_file(path, check=False) as f, reading(path, "an episode"):
         for number in episodes(f, path):
             found = datasets(_group(f, path, number), path)
             steps = _steps(found)
-            leaves = tuple(_leaf(name, d, steps, known) for name, d in found.items())
+            leaves = tuple(seen.leaf(name, d, steps) for name, d in found.items())
             yield Scanned(number, Episode(f"{path.name}: episode_{number}", steps), leaves)
 
 
@@ -81,21 +82,39 @@ def _steps(found: Mapping[str, h5py.h5d.DatasetID]) -> int:
     return max(rows[0] - 1, 0) if rows else 0
 
 
-def _leaf(name: str, d: h5py.h5d.DatasetID, steps: int, known: Mapping[str, Any]) -> Leaf:
-    path = tuple(name.split("/"))
-    kind, dtype, problem = _values(d.dtype)
-    if not d.shape:
-        return Leaf(path, kind, dtype, (), 0, problem="one value for the whole episode")
-    space = spaces.subspace(known.get(path[0]), path[1:])
-    image = spaces.row_shape(space) if space and space.get("dtype") == "uint8" else None
-    shape = tuple(int(n) for n in d.shape[1:])
-    if kind == "array" and dtype == "uint8" and len(shape) == 1 and image is not None and len(image) > 1:
-        kind = "frames"
-    elif kind != "array" and shape:
-        problem = problem or f"{list(shape)} values of varying length in a row"
-    if kind == "frames":
-        shape = image or ()
-    return Leaf(path, kind, dtype, shape, int(d.shape[0]) - steps, problem)
+class _Leaves:
+    """Leaves of datasets. Most are laid out as in the episode before, which costs a tenth of looking closely."""
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        self._known = known
+        self._seen: dict[str, tuple[h5py.h5t.TypeID, tuple[int, ...], int, Leaf]] = {}
+
+    def leaf(self, name: str, d: h5py.h5d.DatasetID, steps: int) -> Leaf:
+        """What the dataset ``name`` of an episode of ``steps`` steps holds."""
+        shape, kind = d.shape or (), d.get_type()
+        row, extra = shape[1:], shape[0] - steps if shape else 0
+        seen = self._seen.get(name)
+        if seen is None or seen[1:3] != (row, extra) or not seen[0].equal(kind):
+            seen = self._seen[name] = (kind, row, extra, self._look(name, d, extra))
+        return seen[3]
+
+    def _look(self, name: str, d: h5py.h5d.DatasetID, extra: int) -> Leaf:
+        path = tuple(name.split("/"))
+        kind, dtype, problem = _values(d.dtype)
+        if not d.shape:
+            return Leaf(path, kind, dtype, (), 0, problem="one value for the whole episode")
+        shape = tuple(int(n) for n in d.shape[1:])
+        image = spaces.image_shape(spaces.subspace(self._known.get(path[0]), path[1:]))
+        if kind == "array" and dtype == "uint8" and len(shape) == 1 and (image or self._is_jpeg(path, d)):
+            kind = "frames"
+        elif kind != "array" and shape:
+            problem = problem or f"{list(shape)} values of varying length in a row"
+        return Leaf(path, kind, dtype, (image or ()) if kind == "frames" else shape, extra, problem)
+
+    def _is_jpeg(self, path: tuple[str, ...], d: h5py.h5d.DatasetID) -> bool:
+        """Whether rows of bytes are images although no space says so (JPEGs of one length make a matrix)."""
+        unknown = path[0] in self._known and self._known[path[0]] is None
+        return unknown and d.shape[0] > 0 and h5py.Dataset(d)[0, :3].tobytes() == b"\xff\xd8\xff"
 
 
 def _values(dtype: np.dtype[Any]) -> tuple[Kind, str, str]:
@@ -110,16 +129,15 @@ def _values(dtype: np.dtype[Any]) -> tuple[Kind, str, str]:
 
 
 class Rows:
-    """The rows of one episode; see ``rows.EpisodeRows``."""
+    """The rows of one episode of a file that was scanned before; see ``rows.EpisodeRows``."""
 
     def __init__(self, f: h5py.File, path: Path, number: int, paths: Mapping[str, tuple[str, ...]]) -> None:
         self._path, self._number = path, number
         self._group = _group(f, path, number)
-        found = datasets(self._group, path)
-        try:
-            self._columns = {name: found["/".join(p)] for name, p in paths.items()}
-        except KeyError as e:
-            raise CorruptArchive(f"{path.name}: episode_{number} has no {e.args[0]}, as it had a moment ago.") from e
+        self._columns: dict[str, h5py.h5d.DatasetID] = {}
+        for name, keys in paths.items():
+            with self._reading(name):
+                self._columns[name] = h5py.h5d.open(self._group.id, "/".join(keys).encode())
         self._start = 0
 
     def select(self, start: int, stop: int) -> None:
@@ -131,10 +149,15 @@ class Rows:
         d = self._column(name, len(out))
         if not out.size:
             return
-        file_space = d.get_space()
-        file_space.select_hyperslab((self._start, *(0 for _ in out.shape[1:])), out.shape)
+        if out.dtype == bool and d.get_type().get_class() != h5py.h5t.ENUM:
+            out[...] = self._slice(name, len(out)) != 0  # HDF5 would keep 2 as a bool whose byte is 2
+            return
+        rows = d.get_space()
+        rows.select_hyperslab((self._start, *(0 for _ in out.shape[1:])), out.shape)
         with self._reading(name):
-            d.read(h5py.h5s.create_simple(out.shape), file_space, out)
+            d.read(h5py.h5s.create_simple(out.shape), rows, out)
+        if out.dtype == bool:
+            np.not_equal(out.view(np.uint8), 0, out=out)
 
     def frames(self, name: str, count: int) -> EncodedFrames:
         """Encoded images of the first ``count`` rows selected."""
@@ -146,12 +169,12 @@ class Rows:
 
     def text(self, name: str, count: int) -> Text:
         """Strings of the first ``count`` rows selected."""
-        return [v.decode("utf-8", "surrogateescape") for v in self._slice(name, count).tolist()]
+        return [v.decode("utf-8", "backslashreplace") for v in self._slice(name, count).tolist()]
 
     def describe(self) -> Described:
         """Seed and options, from the attributes of the group."""
         names: list[str] = []
-        h5py.h5a.iterate(self._group.id, lambda name: names.append(name.decode("utf-8", "surrogateescape")))
+        h5py.h5a.iterate(self._group.id, lambda name: names.append(name.decode("utf-8", "replace")))
         with self._reading("its attributes"):
             attributes = self._group.attrs
             seed = attributes["seed"] if "seed" in names else None
@@ -184,6 +207,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         *parents, last = name.split("/")
         inner = result
         for parent in parents:
-            inner = inner.setdefault(parent, {})
+            below = inner.setdefault(parent, {})
+            inner = below if isinstance(below, dict) else inner.setdefault(f"{parent}/", {})
         inner[last] = value
     return result
