@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -287,3 +288,11 @@ def test_every_command_and_option_is_explained() -> None:
     for section in reference:
         assert "$ rlds" in section, f"{section.splitlines()[0]} has no example"
         assert not re.search(r"^\| `[^|]*` \|\s*\|$", section, re.M), f"an option without help: {section}"
+
+
+@pytest.mark.parametrize("family", ["d4rl"])
+def test_every_known_defect_is_documented(family: str) -> None:
+    defects = json.loads((ROOT / "registry" / "families.json").read_text())[family]["defects"]
+    rows = {cells[0].strip("`"): cells for cells in table_under(text_of(f"docs/{family}.md"), "defect | datasets")}
+    assert set(rows) == set(defects)
+    assert {name: row[2] for name, row in rows.items()} == {name: d["text"] for name, d in defects.items()}
