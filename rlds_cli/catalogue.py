@@ -180,7 +180,7 @@ def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
 
 
 def disk_size(path: Path, seen: set[tuple[int, int]] | None = None) -> int:
-    """Bytes of the files below ``path``; those whose (device, inode) is in ``seen`` count nothing, new ones join it."""
+    """Bytes on disk of what lies below ``path``; a (device, inode) in ``seen`` counts nothing, new ones join it."""
     seen = set() if seen is None else seen
     total = 0
     for directory, _, files in os.walk(path):
@@ -191,7 +191,7 @@ def disk_size(path: Path, seen: set[tuple[int, int]] | None = None) -> int:
                 continue
             if (stat.st_dev, stat.st_ino) not in seen:
                 seen.add((stat.st_dev, stat.st_ino))
-                total += stat.st_size
+                total += stat.st_blocks * 512  # the unit of st_blocks, whatever the file system's own
     return total
 
 

@@ -21,14 +21,6 @@ ROOT = Path(__file__).parents[1]
 HEAVY = {"numpy", "requests", "h5py", "zarr", "torch", "tensordict", "PIL", "pyarrow", "gymnasium", "rich.console"}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("RLDS_PATH", raising=False)
-    return tmp_path / "home"
-
-
 @pytest.fixture
 def rlds(monkeypatch, capsys):
     """Run ``rlds ARGS`` as its entry point does: (exit code, stdout, stderr)."""
@@ -76,6 +68,7 @@ def test_families_count_what_is_here(rlds, home, tmp_path, monkeypatch):
     rlds_cli.create("local/press@norm", [episode()])
     rlds_cli.create("d4rl/pen-human-v1", [episode()], cache_dir=tmp_path / "shared")
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     out = rlds("list")[1].splitlines()
     assert out[1].split()[:3] == ["d4rl", "183", "1"]
     assert out[5].split()[:3] == ["local", "-", "1"]
@@ -90,7 +83,7 @@ def test_families_count_what_is_here(rlds, home, tmp_path, monkeypatch):
         "sample": 0,
         "local": 1,
     }
-    on_disk = sum(p.stat().st_size for p in home.rglob("*") if p.is_file() and "datasets" in p.parts)
+    on_disk = sum(p.stat().st_blocks * 512 for p in (home / "datasets").rglob("*") if p.is_file())
     assert {f["family"]: f["bytes_on_disk"] for f in found["families"]}["local"] == on_disk
     assert [h["path"] for h in found["homes"]] == [str(home), str(tmp_path / "shared")]
 

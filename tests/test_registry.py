@@ -18,13 +18,6 @@ PACKAGE = ROOT / "rlds_cli"
 FACTS = ROOT.parent / "shared" / "registry-facts"
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("RLDS_PATH", raising=False)
-    return tmp_path / "home"
-
-
 def all_entries():
     return [e for f in registry.families() for e in registry.entries(f.name)]
 
@@ -256,7 +249,7 @@ def episode(value=0.0):
     }
 
 
-def test_find_sees_what_is_here(home, tmp_path, monkeypatch):
+def test_find_sees_what_is_here(tmp_path, monkeypatch):
     rlds_cli.create("local/Squeeze", [episode()])
     rlds_cli.create("local/squeeze@norm", [episode(1)])
     rlds_cli.create("sample/pendulum-d4rl@small", [episode()])
