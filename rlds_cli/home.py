@@ -55,6 +55,15 @@ class Home:
                 if (entry / "zarr.json").exists():
                     yield id, entry
 
+    def archives(self) -> Iterator[tuple[DatasetId, Path]]:
+        """All directories of archives, sorted."""
+        for family in _entries(self.root / "archives"):
+            for entry in _entries(family):
+                try:
+                    yield ids.from_component(family.name, entry.name), entry
+                except InvalidId:
+                    continue
+
 
 def _entries(directory: Path) -> list[Path]:
     try:

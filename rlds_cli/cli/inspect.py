@@ -1,0 +1,46 @@
+"""``rlds inspect``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("inspect")(inspect)
+
+
+def inspect(
+    ref: Annotated[str, typer.Argument(metavar="ID|PATH", help="A dataset that is here, or files of any kind.")],
+    stats: Annotated[bool, typer.Option("--stats", help="Statistics of every element of a row.")] = False,
+    episode: Annotated[
+        int | None, typer.Option("--episode", metavar="N", help="One episode; -1 is the last.", show_default=False)
+    ] = None,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """What is in a dataset, one of its episodes, or a file.
+
+    Example: rlds inspect d4rl/hopper-medium-v2 --episode 12
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import report, targets
+    from rlds_cli.cli.pages import episode as episode_page
+    from rlds_cli.cli.pages import file, summary
+
+    path, is_dataset = targets.dataset_or_file(ref, cache_dir=cache_dir)
+    if not is_dataset:
+        found = report.describe_file(path)
+        out.page(file.FilePage(found), found)
+    elif episode is not None:
+        one = report.describe_episode(path, episode, elements=stats)
+        out.page(episode_page.EpisodePage(one), one)
+    else:
+        whole = report.summarise(path, elements=stats)
+        out.page(summary.SummaryPage(whole), whole)

@@ -1,0 +1,59 @@
+"""Numbers, shapes and small charts as text; and the choice of the most detailed table that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+
+def number(x: float | None, dtype: str = "float64") -> str:
+    """A value of a field: ``-9.98``, ``1.2e-05``; whole for integers, ``·`` for none."""
+    if x is None or x != x:
+        return "·"
+    if dtype.startswith(("int", "uint", "bool")) and abs(x) < 1e6:
+        return f"{int(x):,}"
+    return f"{x:.1e}" if x and not 5e-3 <= abs(x) < 1e5 else f"{x:,.2f}"
+
+
+def figure(x: float) -> str:
+    """A return or a length, with about three digits: ``3,222``, ``15.2``."""
+    return f"{x:,.0f}" if abs(x) >= 100 or x == int(x) else f"{x:.1f}" if abs(x) >= 10 else f"{x:.2f}"
+
+
+def shape(dims: Sequence[int]) -> str:
+    """``[11]``; ``[]`` for a scalar."""
+    return str(list(dims))
+
+
+def plural(n: int, word: str) -> str:
+    """``1 episode``, ``2,187 episodes``."""
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text in which brackets are brackets."""
+    return Text(text, style=style)
+
+
+def grid(columns: Iterable[tuple[str, str]]) -> Table:
+    """A table without lines; columns are (heading, ``left`` or ``right``), and no heading at all hides the row."""
+    columns = list(columns)
+    shown = any(heading for heading, _ in columns)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=shown, header_style="dim")
+    for heading, side in columns:
+        table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    return table
+
+
+def fitting(console: Console, options: ConsoleOptions, tables: Iterable[Callable[[], Table]]) -> Table:
+    """The first of ``tables``, most detailed first, that fits the width; else the last."""
+    table = Table()
+    for build in tables:
+        table = build()
+        if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
+            break
+    return table

@@ -1,0 +1,63 @@
+"""``rlds inspect FILE``: what a file is, what a reader would make of it, or what is inside and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+
+from rlds_cli.cli import out
+from rlds_cli.cli.pages.figures import grid, plain, plural, shape
+from rlds_cli.report.files import FileReport
+
+_MOST = 40
+
+
+class FilePage:
+    """The page of a file; rich asks it for its lines."""
+
+    def __init__(self, report: FileReport) -> None:
+        self.report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        r = self.report
+        yield plain(_heading(r), "bold")
+        yield _fields(r) if r.reader else _tree(r)
+        if not r.reader and len(r.tree) > _MOST:
+            yield plain(f"{len(r.tree) - _MOST:,} more; --json has all of them", "dim")
+        yield from (plain(f"note: {note}") for note in r.notes)
+        if r.suggestion:
+            yield plain(f"hint: {r.suggestion}")
+
+
+def _heading(r: FileReport) -> str:
+    files = "" if r.files == 1 else f" in {r.files:,} files"
+    if r.reader:
+        counts = [plural(r.episodes, "episode")] if r.episodes is not None else []
+        counts += [f"{r.rows:,} rows"] if r.rows is not None else []
+        ends = f"; episodes end by {r.episodes_by}" if r.episodes_by else ""
+        made = f": {', '.join(counts)}" if counts else ""
+        return f"{r.path}: {r.what}, {out.size(r.bytes)}{files}\nreader {r.reader}{made}{ends}"
+    why = f", no known layout ({r.why})" if r.why else ", which no reader knows"
+    inside = f" {plural(r.groups, 'group')}, {plural(len(r.tree), 'dataset')}:" if r.groups else ""
+    inside = inside or (f" {plural(len(r.tree), 'array')}:" if r.tree else "")
+    alike = f" {r.episodes:,} groups of one content, an episode each, most likely." if r.episodes else ""
+    return f"{r.path} is {r.what}, {out.size(r.bytes)}{why}.{alike}{inside}"
+
+
+def _fields(r: FileReport) -> Table:
+    table = grid([("FIELD", "left"), ("AT", "left"), ("DTYPE", "left"), ("SHAPE", "left")])
+    for f in r.fields:
+        table.add_row(*(plain(c) for c in (f.name, f.placement, f.codec or f.dtype, shape(f.shape))))
+    return table
+
+
+def _tree(r: FileReport) -> Table:
+    table = grid([("", "left")] * 4)
+    field_of = {key: field for field, key in (r.guessed or {}).items()}
+    for node in r.tree[:_MOST]:
+        guess = f"{field_of[node.name]}?" if node.name in field_of else ""
+        dims = "nothing" if node.shape is None else shape(node.shape)
+        table.add_row(plain(f"  {node.name}"), plain(dims), plain(node.dtype), plain(guess, "dim"))
+    return table

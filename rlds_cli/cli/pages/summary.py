@@ -1,0 +1,169 @@
+"""``rlds inspect ID``: one dataset on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rlds_cli.cli import out
+from rlds_cli.cli.pages.figures import figure, fitting, grid, number, plain, plural, shape
+from rlds_cli.cli.render import note_line, short
+from rlds_cli.report.columns import FieldSummary
+from rlds_cli.report.histograms import Distribution, sparkline
+from rlds_cli.report.summaries import Summary
+
+# Width of the histogram, and whether there are means: the first that fits is taken.
+_DETAIL = ((16, True), (8, True), (8, False), (0, False))
+
+
+class SummaryPage:
+    """The page of a dataset; rich asks it for its lines."""
+
+    def __init__(self, summary: Summary) -> None:
+        self.summary = summary
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        s, ascii_only = self.summary, options.ascii_only
+        yield plain(_heading(s), "bold")
+        yield plain(_counts(s))
+        yield fitting(console, options, [partial(_fields, s, w, means, ascii_only) for w, means in _DETAIL])
+        yield from (plain(line, "dim") for line in _below(s))
+        if any(f.elements for f in s.fields):
+            yield fitting(console, options, [partial(_elements, s)])
+        yield fitting(console, options, [partial(_distributions, s, w, ascii_only) for w in (16, 8, 0)])
+        yield from (plain(line) for line in _more(s))
+
+
+def _heading(s: Summary) -> str:
+    return "   ".join([s.id, short(s.fingerprint), out.size(s.bytes), s.encoding, *_source(s)])
+
+
+def _source(s: Summary) -> list[str]:
+    first = s.archive.get("first") or {}
+    if not first:
+        return [f"made by {s.reader}"] if s.reader == "create" else []
+    more = s.archive.get("files", 1) - 1
+    sha = s.archive.get("sha256")
+    return [f"from {first.get('file')}{f' and {more} more' if more else ''}{f' (sha256 {sha[:8]}…)' if sha else ''}"]
+
+
+def _counts(s: Summary) -> str:
+    c = s.counts
+    kinds = [(c.terminated, "terminated"), (c.truncated, "truncated"), (c.cut, "cut")]
+    ends = ", ".join(f"{n:,} {kind}" for n, kind in kinds if n)
+    inside = f"   {c.terminated_inside:,} terminated steps inside episodes" if c.terminated_inside else ""
+    episodes = plural(c.episodes, "episode") + (f": {ends}" if ends else "")
+    return f"{plural(c.steps, 'step')}   {episodes}   {plural(c.transitions, 'transition')} ({_final(s)}){inside}"
+
+
+def _final(s: Summary) -> str:
+    known, of = s.counts.final_observations, s.counts.episodes
+    if known == of:
+        return "final observations recorded"
+    return f"final observations recorded for {known:,}" if known else "no final observations recorded"
+
+
+def _fields(s: Summary, width: int, means: bool, ascii_only: bool) -> Table:
+    numbers = [("MEAN", "right"), ("STD", "right")] if means else []
+    sides = [("FIELD", "left"), ("AT", "left"), ("DTYPE", "left"), ("SHAPE", "left"), ("SIZE", "right")]
+    table = grid([*sides, *numbers, ("MIN", "right"), ("MAX", "right"), ("", "left")])
+    for group in _groups(s):
+        table.add_row(*_row(group, width, means, ascii_only))
+    return table
+
+
+def _groups(s: Summary) -> list[list[FieldSummary]]:
+    """Fields one by one; of those that a loader leaves out, the like ones together."""
+    groups: dict[object, list[FieldSummary]] = {}
+    for f in s.fields:
+        alike = (f.placement, f.dtype, f.shape, f.kind) if not f.default and f.elements is None else f.name
+        groups.setdefault(alike, []).append(f)
+    return list(groups.values())
+
+
+def _row(group: Sequence[FieldSummary], width: int, means: bool, ascii_only: bool) -> list[Text]:
+    f = group[0]
+    size = out.size(sum(g.bytes for g in group))
+    cells = [_names(group), f.placement, f.codec or ("text" if f.kind == "text" else f.dtype), shape(f.shape), size]
+    if len(group) > 1 or f.mean is None:
+        cells += [""] * (4 if means else 2)
+    else:
+        middle = [number(f.mean), number(f.std)] if means else []
+        cells += [*middle, number(f.min, f.dtype), number(f.max, f.dtype)]
+    chart = ""
+    if width and len(group) == 1 and f.histogram:
+        chart = sparkline(f.histogram.counts, width=width, ascii_only=ascii_only).ljust(width) + "  "
+    return [plain(cell) for cell in (*cells, (chart + _remark(group)).rstrip())]
+
+
+def _names(group: Sequence[FieldSummary]) -> str:
+    more = len(group) - 3
+    return ", ".join(f.name for f in group[:3]) + (f", {more} more" if more > 0 else "")
+
+
+def _remark(group: Sequence[FieldSummary]) -> str:
+    if len(group) > 1:
+        return ""
+    f = group[0]
+    remarks = [f"{100 * f.saturation.share:.0f} % saturated"] if f.saturation else []
+    remarks += [f"{f.nonfinite:,} not finite"] if f.nonfinite else []
+    remarks += [plural(f.distinct, "text")] if f.distinct is not None else []
+    return ", ".join(remarks)
+
+
+def _below(s: Summary) -> Iterator[str]:
+    extra = [f.name for f in s.fields if not f.default]
+    if extra:
+        names = ", ".join(extra[:3]) + (", ..." if len(extra) > 3 else "")
+        yield f'not loaded by default: {names}   extra=("{extra[0]}",)'
+    found = next((f.saturation for f in s.fields if f.saturation), None)
+    if found:
+        bounds = "the bounds of the action space" if found.of == "space" else "the least or greatest value"
+        steps = plural(found.steps, "step")
+        yield f"saturated: share of {steps} with an element at {bounds} (within 0.1 % of the range)"
+
+
+def _elements(s: Summary) -> Table:
+    headings = ("MEAN", "STD", "MIN", "1 %", "99 %", "MAX")
+    table = grid([("ELEMENT", "left"), *((h, "right") for h in headings)])
+    for f in s.fields:
+        for e in f.elements or ():
+            values = (e.mean, e.std, e.min, e.q01, e.q99, e.max)
+            table.add_row(plain(f"{f.name}{e.index}"), *(plain(number(v, "float64")) for v in values))
+    return table
+
+
+def _distributions(s: Summary, width: int, ascii_only: bool) -> Table:
+    table = grid([("", "left")] * 4)
+    for name, found, score in (("returns", s.returns, s.scores), ("lengths", s.lengths, None)):
+        if found is None:
+            continue
+        chart = sparkline(found.histogram.counts, width=width, ascii_only=ascii_only) if width else ""
+        scored = f"score {_three(score, ascii_only)}" if score else ""
+        table.add_row(*(plain(cell) for cell in (name, chart, _three(found, ascii_only), scored)))
+    return table
+
+
+def _three(d: Distribution, ascii_only: bool) -> str:
+    return (" .. " if ascii_only else " … ").join(figure(x) for x in (d.min, d.median, d.max))
+
+
+def _more(s: Summary) -> Iterator[str]:
+    if s.env_id:
+        yield f"environment  {s.env_id}"
+    if s.splits:
+        yield "splits  " + ", ".join(f"{name} {plural(n, 'episode')}" for name, n in s.splits.items())
+    if s.metadata:
+        more = len(s.metadata) - 4
+        yield f"metadata  {', '.join(s.metadata[:4])}{f', {more} more' if more > 0 else ''}"
+    for step in s.provenance:
+        yield "made by  " + "  ".join(f"{k}={v}" for k, v in step.items() if isinstance(v, str | int | float))
+    if s.shared:
+        how = {kind: [n for n, h in s.shared.items() if h == kind] for kind in ("link", "reflink", "copy")}
+        yield "shared with its source  " + "; ".join(f"by {k}: {', '.join(v)}" for k, v in how.items() if v)
+    for note in s.notes:
+        yield f"note: {note_line(note['text'], note['count'], note['where'])}"

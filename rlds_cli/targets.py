@@ -1,0 +1,123 @@
+"""What a command is asked to work on: datasets that are here, by id, alias, glob or path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from rlds_cli import home, ids, registry, settings
+from rlds_cli.errors import DatasetNotFound, InvalidId, UnknownDataset
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import manifest
+
+
+def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
+    """The directory of one dataset, by id, alias or path.
+
+    Raises
+    ------
+    DatasetNotFound
+        It is not here.
+    UnknownDataset
+        Nobody knows it; with a "did you mean".
+    """
+    where = settings.read(cache_dir)
+    found = _by_id(str(ref), where)
+    if found is not None:
+        return found
+    path = Path(ref).expanduser()
+    if (path / "zarr.json").exists():
+        return path.absolute()
+    return home.locate(_known(str(ref), where), cache_dir)
+
+
+def datasets(
+    refs: Iterable[str] = (), *, everything: bool = False, cache_dir: StrPath | None = None
+) -> tuple[Path, ...]:
+    """The directories of several datasets, each once; a glob stands for those that are here.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        As of ``dataset``; or a glob that nothing here matches.
+    """
+    where = settings.read(cache_dir)
+    found: dict[Path, None] = {}
+    if everything:
+        found.update(dict.fromkeys(path for _, path in _all(where)))
+    for ref in refs:
+        paths = _matching(ref, where) if registry.is_glob(ref) else [dataset(ref, cache_dir=cache_dir)]
+        found.update(dict.fromkeys(paths))
+    return tuple(found)
+
+
+def dataset_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[Path, bool]:
+    """A path, and whether it is a dataset's; a dataset's id comes before a file of the same name.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        It is neither a dataset nor a file.
+    """
+    path = Path(ref).expanduser()
+    if _by_id(str(ref), settings.read(cache_dir)) is None:
+        if path.exists() and not _is_dataset(path):
+            return path, False
+        if registry.is_glob(str(ref)):
+            return path, False
+    return dataset(ref, cache_dir=cache_dir), True
+
+
+def id_of(path: Path) -> DatasetId:
+    """The id of a dataset, as its manifest has it."""
+    return ids.parse(manifest.read(path).id)
+
+
+def _is_dataset(path: Path) -> bool:
+    if not (path / "zarr.json").exists():
+        return False
+    return '"rlds"' in (path / "zarr.json").read_text(errors="replace")
+
+
+def _by_id(ref: str, where: Settings) -> Path | None:
+    try:
+        return home.find(ids.parse(ref), where)
+    except InvalidId:
+        return None
+
+
+def _known(ref: str, where: Settings) -> str:
+    """The id that ``ref`` is, or stands for."""
+    if Path(ref).is_absolute() or ref.startswith((".", "~")):
+        return ref
+    base, at, variant = ref.partition("@")
+    try:
+        return registry.get(base).id + at + variant
+    except UnknownDataset as e:
+        id = ids.parse(ref)
+        near = registry.did_you_mean(ref, among=[str(found) for found, _ in _all(where)])
+        kind = DatasetNotFound if id.family == registry.LOCAL else UnknownDataset
+        nothing = f"{ref} is not here" + (
+            "." if id.family == registry.LOCAL else ", and the registry does not know it."
+        )
+        raise kind(nothing, hint=near or e.hint) from None
+
+
+def _all(where: Settings) -> list[tuple[DatasetId, Path]]:
+    """Datasets of all homes; of two with one id, the one that opening finds."""
+    found: dict[str, tuple[DatasetId, Path]] = {}
+    for root in where.homes:
+        for id, path in Home(root).datasets():
+            found.setdefault(str(id).lower(), (id, path))
+    return [found[key] for key in sorted(found)]
+
+
+def _matching(pattern: str, where: Settings) -> list[Path]:
+    found = [path for id, path in _all(where) if fnmatchcase(str(id).lower(), pattern.lower())]
+    if not found:
+        homes = " nor in ".join(str(h) for h in where.homes)
+        raise DatasetNotFound(f'Nothing in {homes} matches "{pattern}".', hint="rlds list --here shows what is here")
+    return found

@@ -1,0 +1,116 @@
+"""What rlds keeps on the disk, and how much of it; every file counts once, whatever its number of names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rlds_cli import settings
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.settings import StrPath
+from rlds_cli.transfer import space
+
+_BLOCK = 512  # unit of st_blocks, whatever the file system's own
+
+Inode = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetUsage:
+    """Bytes on disk of one dataset. ``shared`` of its ``cache`` also belong to a dataset listed before it.
+
+    ``archive`` is 0 where it is not kept, and for variants. ``here`` is False where there is an archive alone.
+    ``last_opened`` is an ISO-8601 UTC time, as exact as the file system's access times; None without a cache.
+    """
+
+    id: str
+    archive: int
+    cache: int
+    shared: int
+    last_opened: str | None
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """All of a home, in bytes on disk.
+
+    ``packed`` are row blocks for loading, rebuilt when needed; ``partial`` what downloads, conversions and removals
+    that were interrupted left. ``archives`` and ``caches`` count shared files once; ``total`` is everything.
+    """
+
+    home: Path
+    datasets: tuple[DatasetUsage, ...]
+    packed: int
+    partial: int
+    archives: int
+    caches: int
+    total: int
+    free: int
+
+
+def usage(*, cache_dir: StrPath | None = None) -> Usage:
+    """Measure the user's own home; one that does not exist is empty."""
+    root = settings.read(cache_dir).home
+    home = Home(root)
+    seen: set[Inode] = set()
+    archives = {str(id): _archive(path, seen) for id, path in home.archives()}
+    rows = [_dataset(id, path, archives.pop(str(id), 0), seen) for id, path in sorted(home.datasets(), key=_order)]
+    rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items()]
+    packed, partial = _count(root / "packed", seen), _count(root / "partial", seen) + _leftovers(root, seen)
+    archived, cached = sum(r.archive for r in rows), sum(r.cache - r.shared for r in rows)
+    total = archived + cached + packed + partial
+    return Usage(root, tuple(rows), packed, partial, archived, cached, total, space.free(root))
+
+
+def size_on_disk(path: Path) -> int:
+    """Bytes that a file, or all files below a directory, take on disk; 0 where there is nothing."""
+    return _count(path, set())
+
+
+def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
+    id, _ = found
+    return id.family, id.name, id.variant or ""
+
+
+def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> DatasetUsage:
+    whole = size_on_disk(path)
+    new = _count(path, seen)
+    stat = (path / "zarr.json").stat()
+    opened = datetime.fromtimestamp(max(stat.st_atime, stat.st_mtime), UTC).isoformat(timespec="seconds")
+    return DatasetUsage(str(id), archive, whole, whole - new, opened, True)
+
+
+def _archive(path: Path, seen: set[Inode]) -> int:
+    return sum(size for file, size in _files(path, seen) if not _unfinished(file))
+
+
+def _leftovers(root: Path, seen: set[Inode]) -> int:
+    """What lies among archives and datasets without being one: unfinished files, removals that were interrupted."""
+    return sum(size for top in ("archives", "datasets") for _, size in _files(root / top, seen))
+
+
+def _unfinished(file: Path) -> bool:
+    return file.name.endswith((".part", ".part.json"))
+
+
+def _count(path: Path, seen: set[Inode]) -> int:
+    return sum(size for _, size in _files(path, seen))
+
+
+def _files(path: Path, seen: set[Inode]) -> Iterator[tuple[Path, int]]:
+    """Files at and below ``path`` that were not seen before, with their bytes on disk; links are not followed."""
+    files = [path] if path.is_file() else (Path(top, name) for top, _, names in os.walk(path) for name in names)
+    for file in files:
+        try:
+            stat = file.lstat()
+        except OSError:
+            continue  # gone meanwhile
+        inode = (stat.st_dev, stat.st_ino)
+        if inode not in seen:
+            seen.add(inode)
+            yield file, stat.st_blocks * _BLOCK
