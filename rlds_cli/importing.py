@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import home, ids, settings
+from rlds_cli import framing, home, ids, settings
 from rlds_cli.archives import Archive, Plan, reader, recognise
 from rlds_cli.conversion import Conversion, convert
 from rlds_cli.dataset import Dataset, open_dataset
@@ -113,6 +113,7 @@ def import_archive(
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
     store: Literal["memmap", "zarr"] = "memmap",
+    frames: str = "encoded",
     jobs: int | None = None,
     force: bool = False,
     cache_dir: StrPath | None = None,
@@ -128,10 +129,11 @@ def import_archive(
         The id exists and is of other files or options.
     """
     tell = progress or silent
+    framing.variant(frames)
     planned = plan_import(paths, ref, format=format, fields=fields, episodes_by=episodes_by)
     where = settings.read(cache_dir)
     place, id = Home(where.home), ids.parse(planned.id)
-    options = {"fields": dict(fields or {}), "episodes_by": episodes_by, "store": store}
+    options = {"fields": dict(fields or {}), "episodes_by": episodes_by, "store": store, "frames": frames}
     sources = _describe_files(planned, tell)
     there = home.find(id, where)
     if there and not force:
@@ -145,6 +147,7 @@ def import_archive(
         reader=planned.reader,
         archive=planned.plan.archive,
         encoding=store,
+        frames=frames,
         sources=sources,
         options=options,
     )

@@ -24,7 +24,7 @@ def download(
         str | None, typer.Option("--from", metavar="DIR|URL", help="A local copy or a mirror.", show_default=False)
     ] = None,
     store: options.Store = options.Encoding.memmap,
-    frames: Frames = "encoded",
+    frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     no_keep_archive: Annotated[bool, typer.Option("--no-keep-archive", help="Remove the archive afterwards.")] = False,
     dry_run: options.DryRun = False,

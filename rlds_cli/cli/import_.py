@@ -24,6 +24,7 @@ def import_(
         str | None, typer.Option("--episodes-by", metavar="RULE", help="flags, timeouts, jumps, field:KEY, file.")
     ] = None,
     store: options.Store = options.Encoding.memmap,
+    frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     force: options.Force = False,
     dry_run: options.DryRun = False,
@@ -40,15 +41,14 @@ def import_(
     from rlds_cli import importing
     from rlds_cli.cli import render
 
-    how: dict[str, Any] = {"format": format, "fields": _mapping(map or []), "episodes_by": episodes_by}
+    what: dict[str, Any] = {"format": format, "fields": _mapping(map or []), "episodes_by": episodes_by}
+    how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
     if dry_run:
-        planned = importing.plan_import(path, as_, **how)
+        planned = importing.plan_import(path, as_, **what)
         out.page(render.import_plan(planned), planned.summary())
         return
     with out.progress() as progress:
-        ds = importing.import_archive(
-            path, as_, **how, store=store.value, jobs=jobs, force=force, cache_dir=cache_dir, progress=progress
-        )
+        ds = importing.import_archive(path, as_, **what, **how, cache_dir=cache_dir, progress=progress)
     render.ready(ds)
 
 

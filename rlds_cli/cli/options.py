@@ -26,5 +26,8 @@ Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", help="Worker processes; 0 works in this one.", show_default=False)
 ]
 Store = Annotated[Encoding, typer.Option("--store", help="Mapped files, or compressed.")]
+Frames = Annotated[
+    str, typer.Option("--frames", metavar="encoded|raw|HxW", help="Keep images as published, or decode them.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Do it again, and replace what is there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")]

@@ -1,0 +1,47 @@
+"""What several test modules need: a home of their own, no network, small archives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh RLDS_HOME; nothing of the user's own directories is looked at."""
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for name in ("RLDS_PATH", "RLDS_OFFLINE", "XDG_CACHE_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HOME", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    yield tmp_path / "home"
+
+
+def write_d4rl(
+    path: Path, lengths: list[int], *, observation: int = 3, seed: int = 0, next_observations: bool = True
+) -> dict[str, np.ndarray]:
+    """Write a small D4RL v2 file, and return its columns; episodes end by turns in a terminal and a timeout."""
+    rng = np.random.default_rng(seed)
+    n = sum(lengths)
+    walks = [rng.standard_normal((t + 1, observation)).astype(np.float32) for t in lengths]
+    ends = np.cumsum(lengths) - 1
+    columns = {
+        "observations": np.concatenate([w[:-1] for w in walks]),
+        "actions": rng.uniform(-1, 1, (n, 2)).astype(np.float32),
+        "rewards": rng.standard_normal(n).astype(np.float32),
+        "terminals": np.isin(np.arange(n), ends[::2]),
+        "timeouts": np.isin(np.arange(n), ends[1::2]),
+        "infos/qpos": rng.standard_normal((n, 2)),
+    }
+    if next_observations:
+        columns["next_observations"] = np.concatenate([w[1:] for w in walks])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as f:
+        for name, values in columns.items():
+            f.create_dataset(name, data=values, compression="gzip")
+    return columns
