@@ -63,12 +63,13 @@ def dataset_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[
         It is neither a dataset nor a file.
     """
     path = Path(ref).expanduser()
-    if _by_id(str(ref), settings.read(cache_dir)) is None:
-        if path.exists() and not _is_dataset(path):
-            return path, False
-        if registry.is_glob(str(ref)):
-            return path, False
-    return dataset(ref, cache_dir=cache_dir), True
+    here = _by_id(str(ref), settings.read(cache_dir)) is not None
+    if not here and (registry.is_glob(str(ref)) or (path.exists() and not _is_dataset(path))):
+        return path, False
+    try:
+        return dataset(ref, cache_dir=cache_dir), True
+    except (InvalidId, UnknownDataset) as e:
+        raise UnknownDataset(f'"{ref}" is neither a file nor a dataset that is known.', hint=e.hint) from None
 
 
 def id_of(path: Path) -> DatasetId:

@@ -35,6 +35,8 @@ def inspect(
     from rlds_cli.cli.pages import file, summary
 
     path, is_dataset = targets.dataset_or_file(ref, cache_dir=cache_dir)
+    if episode is not None and not is_dataset:
+        raise typer.BadParameter(f"--episode needs a dataset; {ref} is a file (rlds import makes one of it)")
     if not is_dataset:
         found = report.describe_file(path)
         out.page(file.FilePage(found), found)

@@ -43,7 +43,7 @@ def page(renderable: Any, value: Any) -> None:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    Console(highlight=False, soft_wrap=False, width=width).print(renderable)
+    Console(highlight=False, width=width).print(renderable, crop=False)  # lines that may not break run on
     return None
 
 

@@ -122,7 +122,7 @@ def suggested_command(path: Path, found: Tree, fields: Mapping[str, str]) -> str
         return " ".join([f"rlds import {quote(str(path))} --as {id}", *maps, *ends, "--dry-run"])
     if found.kind == "npz" and fields:
         pairs = ", ".join(f'"{k}": z["{v}"]' for k, v in fields.items())
-        return f'z = numpy.load("{path.name}"); rlds_cli.create("{id}", [{{{pairs}}}])    # one dict per episode'
+        return f'z = numpy.load("{path.name}"); rlds_cli.create("{id}", [{{{pairs}}}])  # a dict per episode'
     return None
 
 

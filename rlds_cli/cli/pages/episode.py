@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlds_cli.cli import out
-from rlds_cli.cli.pages.figures import figure, fitting, grid, number, plain, plural, shape
+from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain, plural, shape
 from rlds_cli.report.episodes import EpisodeReport, FieldTrace
 from rlds_cli.report.histograms import resample, trace
 
@@ -27,15 +27,15 @@ class EpisodePage:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         r = self.report
-        yield plain(f"{r.id}   episode {r.episode:,} of {r.of:,}", "bold")
-        yield plain("   ".join(_facts(r)))
+        yield line(console, f"{r.id}   episode {r.episode:,} of {r.of:,}", "bold")
+        yield line(console, "   ".join(_facts(r)))
         origin = _origin(r)
         if origin:
-            yield plain(origin)
+            yield line(console, origin)
         yield fitting(console, options, [partial(_table, r, w, ends, options.ascii_only) for w, ends in _DETAIL])
         hidden = [f"{f.name}: {f.hidden:,} more dimensions" for f in r.fields if f.hidden]
         if hidden:
-            yield plain(f"{'; '.join(hidden)}   --stats shows all", "dim")
+            yield line(console, f"{'; '.join(hidden)}   --stats shows all", "dim")
 
 
 def _facts(r: EpisodeReport) -> list[str]:

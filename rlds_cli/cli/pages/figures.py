@@ -39,6 +39,12 @@ def plain(text: str, style: str = "") -> Text:
     return Text(text, style=style)
 
 
+def line(console: Console, text: str, style: str = "", *, whole: bool = False) -> Text:
+    """A line of its own: wrapped on terminals, but for those to be copied (``whole``); never in pipes."""
+    broken = console.is_terminal and not whole
+    return Text(text, style=style, no_wrap=not broken, overflow="fold" if broken else "ignore")
+
+
 def grid(columns: Iterable[tuple[str, str]]) -> Table:
     """A table without lines; columns are (heading, ``left`` or ``right``), and no heading at all hides the row."""
     columns = list(columns)

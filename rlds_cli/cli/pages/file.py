@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from rlds_cli.cli import out
-from rlds_cli.cli.pages.figures import grid, plain, plural, shape
+from rlds_cli.cli.pages.figures import grid, line, plain, plural, shape
 from rlds_cli.report.files import FileReport
 
 _MOST = 40
@@ -22,13 +22,13 @@ class FilePage:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         r = self.report
-        yield plain(_heading(r), "bold")
+        yield line(console, _heading(r), "bold")
         yield _fields(r) if r.reader else _tree(r)
         if not r.reader and len(r.tree) > _MOST:
-            yield plain(f"{len(r.tree) - _MOST:,} more; --json has all of them", "dim")
-        yield from (plain(f"note: {note}") for note in r.notes)
+            yield line(console, f"{len(r.tree) - _MOST:,} more; --json has all of them", "dim")
+        yield from (line(console, f"note: {note}") for note in r.notes)
         if r.suggestion:
-            yield plain(f"hint: {r.suggestion}")
+            yield line(console, f"hint: {r.suggestion}", whole=True)
 
 
 def _heading(r: FileReport) -> str:

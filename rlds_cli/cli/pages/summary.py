@@ -7,17 +7,20 @@ from functools import partial
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from rlds_cli.cli import out
-from rlds_cli.cli.pages.figures import figure, fitting, grid, number, plain, plural, shape
+from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain, plural, shape
 from rlds_cli.cli.render import note_line, short
 from rlds_cli.report.columns import FieldSummary
 from rlds_cli.report.histograms import Distribution, sparkline
 from rlds_cli.report.summaries import Summary
 
-# Width of the histogram, and whether there are means: the first that fits is taken.
-_DETAIL = ((16, True), (8, True), (8, False), (0, False))
+_NARROW = ("FIELD", "DTYPE", "SHAPE", "MIN", "MAX")
+_MEDIUM = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MIN", "MAX", "")
+_ALL = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MEAN", "STD", "MIN", "MAX", "")
+# Columns and the width of histograms: the first that fits is taken.
+_DETAIL = ((_ALL, 16), (_ALL, 8), (_MEDIUM, 8), (_MEDIUM, 0), (_MEDIUM[:-1], 0), (_NARROW, 0), (("FIELD", "MIN", "MAX"), 0))
+_LEFT = ("FIELD", "AT", "DTYPE", "SHAPE", "")
 
 
 class SummaryPage:
@@ -28,14 +31,14 @@ class SummaryPage:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         s, ascii_only = self.summary, options.ascii_only
-        yield plain(_heading(s), "bold")
-        yield plain(_counts(s))
-        yield fitting(console, options, [partial(_fields, s, w, means, ascii_only) for w, means in _DETAIL])
-        yield from (plain(line, "dim") for line in _below(s))
+        yield line(console, _heading(s), "bold")
+        yield line(console, _counts(s))
+        yield fitting(console, options, [partial(_fields, s, names, w, ascii_only) for names, w in _DETAIL])
+        yield from (line(console, text, "dim") for text in _below(s))
         if any(f.elements for f in s.fields):
             yield fitting(console, options, [partial(_elements, s)])
         yield fitting(console, options, [partial(_distributions, s, w, ascii_only) for w in (16, 8, 0)])
-        yield from (plain(line) for line in _more(s))
+        yield from (line(console, text) for text in _more(s))
 
 
 def _heading(s: Summary) -> str:
@@ -67,12 +70,11 @@ def _final(s: Summary) -> str:
     return f"final observations recorded for {known:,}" if known else "no final observations recorded"
 
 
-def _fields(s: Summary, width: int, means: bool, ascii_only: bool) -> Table:
-    numbers = [("MEAN", "right"), ("STD", "right")] if means else []
-    sides = [("FIELD", "left"), ("AT", "left"), ("DTYPE", "left"), ("SHAPE", "left"), ("SIZE", "right")]
-    table = grid([*sides, *numbers, ("MIN", "right"), ("MAX", "right"), ("", "left")])
+def _fields(s: Summary, names: Sequence[str], width: int, ascii_only: bool) -> Table:
+    table = grid((name, "left" if name in _LEFT else "right") for name in names)
     for group in _groups(s):
-        table.add_row(*_row(group, width, means, ascii_only))
+        cells = _cells(group, width, ascii_only)
+        table.add_row(*(plain(cells.get(name, "")) for name in names))
     return table
 
 
@@ -85,19 +87,22 @@ def _groups(s: Summary) -> list[list[FieldSummary]]:
     return list(groups.values())
 
 
-def _row(group: Sequence[FieldSummary], width: int, means: bool, ascii_only: bool) -> list[Text]:
+def _cells(group: Sequence[FieldSummary], width: int, ascii_only: bool) -> dict[str, str]:
     f = group[0]
-    size = out.size(sum(g.bytes for g in group))
-    cells = [_names(group), f.placement, f.codec or ("text" if f.kind == "text" else f.dtype), shape(f.shape), size]
-    if len(group) > 1 or f.mean is None:
-        cells += [""] * (4 if means else 2)
-    else:
-        middle = [number(f.mean), number(f.std)] if means else []
-        cells += [*middle, number(f.min, f.dtype), number(f.max, f.dtype)]
-    chart = ""
-    if width and len(group) == 1 and f.histogram:
-        chart = sparkline(f.histogram.counts, width=width, ascii_only=ascii_only).ljust(width) + "  "
-    return [plain(cell) for cell in (*cells, (chart + _remark(group)).rstrip())]
+    cells = {
+        "FIELD": _names(group),
+        "AT": f.placement,
+        "DTYPE": f.codec or ("text" if f.kind == "text" else f.dtype),
+        "SHAPE": shape(f.shape),
+        "SIZE": out.size(sum(g.bytes for g in group)),
+    }
+    if len(group) > 1:
+        return cells
+    if f.mean is not None:
+        cells |= {"MEAN": number(f.mean), "STD": number(f.std), "MIN": number(f.min, f.dtype)}
+        cells["MAX"] = number(f.max, f.dtype)
+    chart = sparkline(f.histogram.counts, width=width, ascii_only=ascii_only) if width and f.histogram else ""
+    return cells | {"": f"{chart.ljust(width)}  {_remark(f)}".rstrip() if width else _remark(f)}
 
 
 def _names(group: Sequence[FieldSummary]) -> str:
@@ -105,10 +110,7 @@ def _names(group: Sequence[FieldSummary]) -> str:
     return ", ".join(f.name for f in group[:3]) + (f", {more} more" if more > 0 else "")
 
 
-def _remark(group: Sequence[FieldSummary]) -> str:
-    if len(group) > 1:
-        return ""
-    f = group[0]
+def _remark(f: FieldSummary) -> str:
     remarks = [f"{100 * f.saturation.share:.0f} % saturated"] if f.saturation else []
     remarks += [f"{f.nonfinite:,} not finite"] if f.nonfinite else []
     remarks += [plural(f.distinct, "text")] if f.distinct is not None else []
