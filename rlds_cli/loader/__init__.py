@@ -1,0 +1,26 @@
+"""Batches for training: which samples (`Uniform`, `Shuffled`, `Sequential`), of what (`Transition`, `Slice`).
+
+>>> from rlds_cli.loader import Loader, Slice
+>>> loader = Loader("d4rl/hopper-medium-v2", 64, window=Slice(20, after=19))  # doctest: +SKIP
+"""
+
+from rlds_cli.batch import Batch
+from rlds_cli.loader.loading import Loader
+from rlds_cli.loader.samplers import Sampler, Sequential, Shuffled, Uniform
+from rlds_cli.loader.transforms import Clip, Normalize, Reward
+from rlds_cli.loader.windows import Slice, Transition, Window
+
+__all__ = [
+    "Batch",
+    "Clip",
+    "Loader",
+    "Normalize",
+    "Reward",
+    "Sampler",
+    "Sequential",
+    "Shuffled",
+    "Slice",
+    "Transition",
+    "Uniform",
+    "Window",
+]

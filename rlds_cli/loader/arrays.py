@@ -1,0 +1,161 @@
+"""What the values of a batch are: NumPy arrays or torch tensors, their dtype and device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.ted import Array
+
+Backend = Literal["torch", "numpy"]
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Arrays(Protocol):
+    """From the columns of one gather to those of its batches."""
+
+    def convert(self, values: Array) -> Any:
+        """Values as the backend's own, on its device, floats in the dtype that is worked in; text as it is."""
+        ...
+
+    def finish(self, values: Any) -> Any:
+        """Floats in the dtype asked for, after transforms."""
+        ...
+
+    def zero(self, values: Any, places: Array) -> None:
+        """Blank the places [n], numbers among [K * L] of ``values`` [K, L, ...], in place."""
+        ...
+
+    def split(self, values: Any, batches: int, size: int) -> Sequence[Any]:
+        """Values [batches * size, ...] as one array [size, ...] per batch."""
+        ...
+
+
+class NumpyArrays:
+    """NumPy arrays.
+
+    Parameters
+    ----------
+    dtype : str or None
+        Of floats; None leaves them as they are.
+    """
+
+    def __init__(self, dtype: str | None) -> None:
+        self._dtype, self._working = dtype, _working(dtype)
+
+    def convert(self, values: Array) -> Array:
+        """Return the values in the dtype that is worked in."""
+        return _floats(values, self._working)
+
+    def finish(self, values: Array) -> Array:
+        """Return floats in the dtype asked for."""
+        return _floats(values, self._dtype)
+
+    def zero(self, values: Array, places: Array) -> None:
+        """Blank places, see `Arrays`."""
+        flat = values.reshape(-1, *values.shape[2:])
+        flat[places] = None if values.dtype == object else 0
+
+    def split(self, values: Array, batches: int, size: int) -> Sequence[Array]:
+        """Return the batches' parts."""
+        return list(values.reshape(batches, size, *values.shape[1:]))
+
+
+class TorchArrays:
+    """Torch tensors on a device.
+
+    Parameters
+    ----------
+    dtype : str or None
+        Of floats; None leaves them as they are.
+    device : torch.device, str or None
+    """
+
+    def __init__(self, dtype: str | None, device: Any) -> None:
+        import torch
+
+        self._torch = torch
+        self._dtype = None if dtype is None else getattr(torch, dtype)
+        self._working = _working(dtype)
+        self._device = None if device is None else torch.device(device)
+        self._pin = self._device is not None and self._device.type == "cuda"
+
+    def convert(self, values: Array) -> Any:
+        """Return a tensor on the device, see `Arrays`."""
+        if values.dtype == object:
+            return values
+        tensor = self._torch.from_numpy(_floats(values, self._working))
+        if self._device is None:
+            return tensor
+        return (tensor.pin_memory() if self._pin else tensor).to(self._device, non_blocking=True)
+
+    def finish(self, values: Any) -> Any:
+        """Return floats in the dtype asked for."""
+        if self._dtype is None or isinstance(values, np.ndarray) or not values.is_floating_point():
+            return values
+        return values.to(self._dtype)
+
+    def zero(self, values: Any, places: Array) -> None:
+        """Blank places, see `Arrays`."""
+        if isinstance(values, np.ndarray):
+            values.reshape(-1)[places] = None
+        else:
+            flat = values.view(-1, *values.shape[2:])
+            flat[self._torch.from_numpy(places).to(values.device)] = 0
+
+    def split(self, values: Any, batches: int, size: int) -> Sequence[Any]:
+        """Return the batches' parts."""
+        shaped = values.reshape(batches, size, *values.shape[1:])
+        return list(shaped) if isinstance(values, np.ndarray) else shaped.unbind(0)
+
+
+def _working(dtype: str | None) -> str | None:
+    """Transforms of half floats are computed in single precision."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def _floats(values: Array, dtype: str | None) -> Array:
+    return values if dtype is None or values.dtype.kind != "f" else values.astype(dtype, copy=False)
+
+
+def make(backend: Backend, dtype: Any, device: Any) -> Arrays:
+    """Choose the kind of arrays.
+
+    Raises
+    ------
+    InvalidArgument
+        No such backend or dtype, or a device for NumPy.
+    """
+    name = float_name(dtype)
+    if backend == "torch":
+        return TorchArrays(name, device)
+    if backend != "numpy":
+        raise InvalidArgument(f'backend={backend!r}: "torch" or "numpy".')
+    if device is not None:
+        raise InvalidArgument(f'device={device!r} is for backend="torch"; NumPy arrays are on the CPU.')
+    if name == "bfloat16":
+        raise InvalidArgument("NumPy has no bfloat16.", hint='backend="torch", or dtype="float32"')
+    return NumpyArrays(name)
+
+
+def float_name(dtype: Any) -> str | None:
+    """``float32`` for "float32", ``torch.float32`` and ``np.float32``; None for None.
+
+    Raises
+    ------
+    InvalidArgument
+        Not a floating dtype: other fields keep theirs.
+    """
+    if dtype is None:
+        return None
+    name = dtype.__name__ if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
+    if name not in _FLOATS:
+        raise InvalidArgument(
+            f"dtype={dtype!r}: floats can be {', '.join(_FLOATS)}, or None for the archive's own.",
+            hint="it is for floats alone; integers, flags and images keep theirs",
+        )
+    return name

@@ -1,0 +1,287 @@
+"""The loader: what training code imports."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rlds_cli.batch import Batch
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
+from rlds_cli.loader import arrays, describing, memory, state
+from rlds_cli.loader.arrays import Backend
+from rlds_cli.loader.fields import Fields, Names
+from rlds_cli.loader.guide import Guide
+from rlds_cli.loader.order import Order
+from rlds_cli.loader.ranks import Ranks
+from rlds_cli.loader.reading import BatchFunction, Draw, Reader, Transforms
+from rlds_cli.loader.samplers import Sampler, Uniform
+from rlds_cli.loader.schedule import Schedule, Spot
+from rlds_cli.loader.table import Table
+from rlds_cli.loader.transforms import Elementwise
+from rlds_cli.loader.windows import Anchors, Transition, Window
+from rlds_cli.settings import StrPath
+from rlds_cli.ted import REWARD
+
+Transform = Elementwise | BatchFunction
+
+
+class Loader:
+    """Batches of a dataset, in an order that depends on nothing but the seed.
+
+    1. **Iteration.** Samplers with replacement never end; `Shuffled` and `Sequential` end after one epoch, and the
+       next ``iter()`` starts the next one, also when the last was broken off; ``steps=N`` ends after N batches in
+       either case. After `seek` or `load_state_dict` the next ``iter()`` goes on from there, once.
+    2. **Order.** Sample number i of epoch e is a function of (seed, e, i) alone. Global batch n is samples
+       [n * B, (n + 1) * B); rank r of W takes r, r + W, ... of it. Ranks, workers, memory, fields and dtypes change
+       nothing. The state is the number of samples consumed.
+    3. **Batch size** is of the global batch. Rank and world size come from the arguments, else from
+       ``torch.distributed`` when it is initialised, else 0 of 1; ``repr`` says which.
+    4. **Memory.** Fields are contiguous, writable and overlap nothing. Batches of one gather are parts of one
+       allocation: ``batch.clone()`` before keeping or saving one. Rows come from the store's maps, shared by all
+       processes of the machine; ``memory`` caps private copies only.
+
+    Parameters
+    ----------
+    dataset : str, path or Dataset
+        An id, a directory, or a dataset or selection.
+    batch_size : int
+        B: samples, all ranks together.
+    window : Transition or Slice
+        What a sample is: fields are [B, ...], or [B, L, ...].
+    sampler : Uniform, Shuffled or Sequential
+        Which samples.
+    fields : sequence of str, optional
+        Instead of observation, action and ``next/{observation, reward, done, terminated, truncated}``. A name stands
+        for everything nested below it.
+    extra : sequence of str
+        Fields beside these: any other of the dataset, or ``step``, ``episode`` and ``index`` (numbers of
+        ``ds.episode(k)`` and ``ds[i]``).
+    transform : transform, function of a batch, or a sequence of them
+        Applied in order. A function changes its batch in place, or returns one.
+    dtype : str or None
+        Of floats: ``float16``, ``bfloat16``, ``float32``, ``float64``; None for the archive's. Others keep theirs.
+    backend : {"torch", "numpy"}
+    device : torch.device or str, optional
+        Where tensors go.
+    seed : int
+        In [0, 2**64).
+    steps : int, optional
+        Batches per ``iter()``.
+    rank, world_size : int, optional
+        See rule 3.
+    anchors : {"transitions", "steps"}
+        ``steps`` draws every step, also those whose next observation is not known, and gives no next observation.
+    memory : str, int or None
+        How much a compressed dataset may take when it is decoded: ``"8GiB"``, bytes, None for a quarter of what the
+        cgroup or the machine has.
+
+    Raises
+    ------
+    EmptyWindow
+        The window fits none of the episodes.
+    BatchSize
+        Not positive, not a multiple of the world size, or larger than an epoch of which the last batch is dropped.
+    UnknownField, NoReward
+        A field that the dataset does not have.
+    NeedsMemory
+        The dataset is compressed and does not fit ``memory`` when decoded.
+    InvalidArgument
+        Any other value that cannot be.
+
+    Examples
+    --------
+    >>> loader = Loader("d4rl/hopper-medium-v2", 256, seed=0, steps=1_000_000)  # doctest: +SKIP
+    >>> for batch in loader:  # doctest: +SKIP
+    ...     s, a, r, s2, terminated = batch.sarsd()
+    """
+
+    def __init__(
+        self,
+        dataset: StrPath | Dataset,
+        batch_size: int = 256,
+        *,
+        window: Window = Transition(),  # noqa: B008  (frozen)
+        sampler: Sampler = Uniform(),  # noqa: B008  (frozen)
+        fields: Names | None = None,
+        extra: Names = (),
+        transform: Transform | Sequence[Transform] = (),
+        dtype: str | None = "float32",
+        backend: Backend = "torch",
+        device: Any = None,
+        seed: int = 0,
+        steps: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        anchors: Anchors = "transitions",
+        memory: str | int | None = None,
+    ) -> None:
+        self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+        self.window, self.sampler, self.anchors = window, sampler, anchors
+        self.batch_size = _whole("batch_size", batch_size, 1, BatchSize)
+        self.seed = _whole("seed", seed, 0)
+        self.steps = None if steps is None else _whole("steps", steps, 1)
+        self.ranks = Ranks.of(rank, world_size)
+        self._size = self.ranks.share(self.batch_size)
+        if self.seed >= 1 << 64:
+            raise InvalidArgument(f"seed={seed}: seeds are below 2**64.")
+        self.table, self.windows = self._lay_out()
+        made = arrays.make(backend, dtype, device)
+        self.reader = self._reader(fields, extra, _transforms(transform), made, memory)
+        self._schedule = self._plan()
+        self._spot, self._sought = Spot(0, 0), False
+
+    # -- what is read
+
+    def _lay_out(self) -> tuple[Table, Guide]:
+        """The episodes that have a window, and how many."""
+        _check_kinds(self.window, self.sampler, self.anchors)
+        table = Table.of(self.dataset)
+        every_step = self.window.whole or self.anchors == "steps"
+        offered = table.steps if every_step else table.transitions
+        counts = self.window.counts(offered)
+        usable = counts > 0
+        if not usable.any():
+            raise self.window.nowhere(len(table), int(offered.max(initial=0)))
+        return table.where(usable), Guide(counts[usable])
+
+    def _reader(
+        self, names: Names | None, extra: Names, transforms: Transforms, made: arrays.Arrays, limit: str | int | None
+    ) -> Reader:
+        fields = Fields(self.dataset, self.table, self.window, self.anchors)
+        chosen = fields.choose(names, extra)
+        transforms.check(chosen, self.dataset, summed=fields.n_step > 1)
+        memory.check_decoded(self.dataset, fields.stored(chosen), limit)
+        per_step = partial(transforms.column, REWARD)
+        columns = {name: fields.column(name, per_step) for name in chosen}
+        draw = Draw(self.table, self.windows, self.sampler, self.window, fields.array)
+        return Reader(draw, columns, transforms, made)
+
+    def _plan(self) -> Schedule:
+        total = None if self.sampler.endless else self.windows.total
+        schedule = Schedule(self.batch_size, total, self.sampler.drop_last, self.steps)
+        if schedule.per_epoch == 0:
+            raise BatchSize(
+                f"{self.batch_size} is more than the {total:,} samples of an epoch, and its last batch is dropped.",
+                hint=f"a batch of at most {total:,}, or {type(self.sampler).__name__}(drop_last=False)",
+            )
+        return schedule
+
+    # -- iteration
+
+    @property
+    def step(self) -> int:
+        """Batches handed out so far; the next one has this number."""
+        return self._schedule.step(self._spot)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Go through one pass: see rule 1."""
+        spot = self._spot if self._sought else self._schedule.fresh(self._spot)
+        return self._batches(self._schedule.settle(spot))
+
+    def _batches(self, spot: Spot) -> Iterator[Batch]:
+        left, at_once = self._schedule.left(spot), self.reader.batches_at_once(self._size)
+        while left is None or left > 0:
+            batches, size = self._schedule.run(spot, at_once if left is None else min(at_once, left))
+            first, rank, world = spot.sample, self.ranks.rank, self.ranks.world
+            positions = range(first + rank, first + batches * size, world)
+            for batch in self.reader.read(Order(self.seed, spot.epoch), positions, batches):
+                spot = Spot(spot.epoch, spot.sample + size)
+                self._spot, self._sought = spot, False
+                yield batch
+            self._spot = spot = self._schedule.settle(spot)
+            left = None if left is None else left - batches
+
+    def __len__(self) -> int:
+        """Batches of one ``iter()``: ``steps``, or those of an epoch.
+
+        Raises
+        ------
+        TypeError
+            The sampler draws with replacement and there is no ``steps``.
+        """
+        length = self._schedule.per_pass
+        if length is None:
+            raise TypeError(
+                f"len() of an endless loader ({type(self.sampler).__name__} draws with replacement)."
+                "\n  hint: Loader(..., steps=100_000)"
+            )
+        return length
+
+    def seek(self, step: int) -> None:
+        """Go to batch number ``step``; the next ``iter()`` starts there."""
+        self._go(self._schedule.at(_whole("step", step, 0), self._spot.epoch))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of ``epoch``; the next ``iter()`` starts there.
+
+        `Shuffled` and `Sequential` move on to the next epoch by themselves; an endless sampler draws other samples in
+        another epoch.
+        """
+        self._go(Spot(_whole("epoch", epoch, 0), 0))
+
+    def _go(self, spot: Spot) -> None:
+        self._spot, self._sought = self._schedule.settle(spot), True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is: plain numbers and text, the same on every rank.
+
+        Batch size, ranks, fields, transforms and dtypes are not part of it: they may differ when it is loaded.
+        """
+        return state.save(self, self._schedule.settle(self._spot))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go where `state_dict` was; the next ``iter()`` starts there.
+
+        Raises
+        ------
+        WrongState
+            It is of other data, another sampler, window or seed, or of another version of the order.
+        """
+        self._go(state.load(self, state_dict))
+
+    # -- what it is
+
+    def describe(self) -> str:
+        """Say what is sampled, what is left out and why, and where each field is read from."""
+        return describing.describe(self)
+
+    def __repr__(self) -> str:
+        steps = "" if self.steps is None else f", steps={self.steps}"
+        return (
+            f"Loader({self.dataset.id!r}, {self.batch_size}, window={self.window}, sampler={self.sampler}{steps},"
+            f" seed={self.seed}; {self.ranks})"
+        )
+
+
+def _check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
+    if isinstance(window, type) or not hasattr(window, "place"):
+        raise InvalidArgument(f"window={window!r} is not a window.", hint="Transition() or Slice(length)")
+    if isinstance(sampler, type) or not hasattr(sampler, "draw"):
+        raise InvalidArgument(f"sampler={sampler!r} is not a sampler.", hint="Uniform(), Shuffled() or Sequential()")
+    if anchors not in ("transitions", "steps"):
+        raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
+    if anchors == "steps" and isinstance(window, Transition) and window.n_step > 1:
+        raise InvalidArgument(
+            f'{window} sums up to a next observation, which anchors="steps" does without.', hint='anchors="transitions"'
+        )
+
+
+def _transforms(transform: Transform | Sequence[Transform]) -> Transforms:
+    given = list(transform) if isinstance(transform, Sequence) else [transform]
+    for t in given:
+        if not callable(t):
+            raise InvalidArgument(f"transform={t!r} is neither a transform nor a function of a batch.")
+    return Transforms.of(given)
+
+
+def _whole(what: str, value: Any, least: int, error: type[RldsError] = InvalidArgument) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < least:
+        raise error(f"{what}={value!r} must be an integer of at least {least}.")
+    return number

@@ -1,0 +1,119 @@
+"""Where the samples of one gather lie in the columns, and how their values are read.
+
+``Points`` are single rows; ``Spans`` are runs of consecutive rows, read as whole windows::
+
+    Points   rows   [K]      column.take(rows)
+    Spans    first  [K]      one void scalar per window of the column seen as overlapping windows, ``windows[first]``
+
+``np.take`` on the overlapping view would copy the whole view first; indexing it does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from rlds_cli.ted import Array, BoolArray, IntArray
+
+
+class Place(Protocol):
+    """Rows of the store, in the shape of the batch: [K] or [K, L]."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the samples: [K] or [K, L]."""
+        ...
+
+    @property
+    def rows(self) -> IntArray:
+        """Row of every step."""
+        ...
+
+    def take(self, column: Array, shift: int = 0) -> Array:
+        """Values of a column, ``shift`` rows further on: [K, ...] or [K, L, ...], in memory of their own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """One row per sample."""
+
+    rows: IntArray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[K]."""
+        return self.rows.shape
+
+    def take(self, column: Array, shift: int = 0) -> Array:
+        """Values at the rows, see `Place`."""
+        values: Array = column.take(self.rows + shift if shift else self.rows, axis=0)
+        return values
+
+
+class Spans:
+    """``length`` consecutive rows per sample, each kept inside its episode.
+
+    Parameters
+    ----------
+    start : int array [K]
+        First row of the episode.
+    first : int array [K]
+        First step of the window; may be negative.
+    steps : int array [K]
+        Steps of the episode. A place before step 0 or after the last step stands for the nearest step.
+    length : int
+    """
+
+    def __init__(self, start: IntArray, first: IntArray, steps: IntArray, length: int) -> None:
+        self.length = length
+        self.shape = (len(first), length)
+        self._start, self._first, self._steps = start, first, steps
+        self._reaching: IntArray = np.flatnonzero((first < 0) | (first + length > steps))
+
+    @cached_property
+    def step(self) -> IntArray:
+        """Step within the episode at every place [K, L]."""
+        return self._inside(slice(None))
+
+    @cached_property
+    def rows(self) -> IntArray:
+        """Row at every place [K, L]."""
+        return self._start[:, None] + self.step
+
+    @cached_property
+    def mask(self) -> BoolArray:
+        """False where a place lies outside its episode [K, L]."""
+        mask = np.ones(self.shape, bool)
+        if self._reaching.size:
+            at = self._first[self._reaching, None] + np.arange(self.length)
+            mask[self._reaching] = (at >= 0) & (at < self._steps[self._reaching, None])
+        return mask
+
+    def take(self, column: Array, shift: int = 0) -> Array:
+        """Values of the windows, see `Place`."""
+        width = column.itemsize * int(np.prod(column.shape[1:]))
+        room = len(column) - self.length
+        if room < 0 or width == 0 or 2 * self._reaching.size > len(self._first):
+            return self._take_rows(column, self.rows + shift)
+        first = self._start + self._first + shift
+        windows = np.ndarray((room + 1,), f"V{self.length * width}", buffer=column, strides=(width,))
+        chosen = windows[np.clip(first, 0, room) if self._reaching.size else first]
+        values: Array = chosen.view(column.dtype).reshape(*self.shape, *column.shape[1:])
+        if self._reaching.size:
+            rows = self._start[self._reaching, None] + self._inside(self._reaching)
+            values[self._reaching] = self._take_rows(column, rows + shift)
+        return values
+
+    def _inside(self, samples: IntArray | slice) -> IntArray:
+        at = self._first[samples, None] + np.arange(self.length)
+        inside: IntArray = np.clip(at, 0, self._steps[samples, None] - 1)
+        return inside
+
+    @staticmethod
+    def _take_rows(column: Array, rows: IntArray) -> Array:
+        values: Array = column.take(rows.ravel(), axis=0).reshape(*rows.shape, *column.shape[1:])
+        return values

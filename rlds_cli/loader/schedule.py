@@ -1,0 +1,91 @@
+"""Where a loader is: epochs, batches, passes. Pure arithmetic.
+
+A place is (epoch, samples consumed in it); everything else follows. Batch n of an epoch is its samples
+[n * B, (n + 1) * B); samplers with replacement have one endless epoch. A pass is what one ``iter()`` gives: an epoch,
+``steps`` batches, or no end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Spot(NamedTuple):
+    """A place in the order: samples [0, sample) of ``epoch`` are consumed."""
+
+    epoch: int
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How samples make batches, and batches passes.
+
+    Parameters
+    ----------
+    batch_size : int
+        B, of the global batch.
+    total : int or None
+        Samples in an epoch; None for samplers that never end.
+    drop_last : bool
+        Leave out the last batch of an epoch when it is not full.
+    steps : int or None
+        Batches in a pass, whatever the epochs.
+    """
+
+    batch_size: int
+    total: int | None
+    drop_last: bool = False
+    steps: int | None = None
+
+    @property
+    def per_epoch(self) -> int | None:
+        """Batches in an epoch."""
+        if self.total is None:
+            return None
+        return self.total // self.batch_size if self.drop_last else -(-self.total // self.batch_size)
+
+    @property
+    def per_pass(self) -> int | None:
+        """Batches that one ``iter()`` gives."""
+        return self.per_epoch if self.steps is None else self.steps
+
+    def step(self, spot: Spot) -> int:
+        """Batches up to ``spot``."""
+        return spot.epoch * (self.per_epoch or 0) + -(-spot.sample // self.batch_size)
+
+    def at(self, step: int, epoch: int) -> Spot:
+        """Before batch number ``step``; ``epoch`` is that of samplers that never end."""
+        if self.per_epoch is None:
+            return Spot(epoch, step * self.batch_size)
+        epoch, batch = divmod(step, self.per_epoch)
+        return Spot(epoch, batch * self.batch_size)
+
+    def settle(self, spot: Spot) -> Spot:
+        """``spot``, or the start of the next epoch where its own has no batch left."""
+        if self.total is None:
+            return spot
+        left = self.total - spot.sample
+        return Spot(spot.epoch + 1, 0) if left <= 0 or (self.drop_last and left < self.batch_size) else spot
+
+    def fresh(self, spot: Spot) -> Spot:
+        """Where a new pass starts: here, or after the pass that was broken off here."""
+        step, length = self.step(spot), self.per_pass
+        return spot if length is None or step % length == 0 else self.at(-(-step // length) * length, spot.epoch)
+
+    def left(self, spot: Spot) -> int | None:
+        """Batches up to the end of the pass; None when it has none."""
+        return None if self.per_pass is None else self.per_pass - self.step(spot) % self.per_pass
+
+    def run(self, spot: Spot, most: int) -> tuple[int, int]:
+        """How many batches to read at once from ``spot`` (at most ``most``), and of how many samples each.
+
+        All of one epoch and of one size; the last of an epoch, when it is smaller, comes alone.
+        """
+        if self.total is None:
+            return most, self.batch_size
+        left = self.total - spot.sample
+        if left < self.batch_size:
+            return 1, left
+        return min(most, left // self.batch_size), self.batch_size

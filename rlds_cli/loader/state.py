@@ -1,0 +1,71 @@
+"""What a loader's state says, and when it may be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlds_cli.errors import WrongState
+from rlds_cli.loader import order
+from rlds_cli.loader.schedule import Spot
+
+if TYPE_CHECKING:
+    from rlds_cli.loader.loading import Loader
+
+_SHORT = 13  # of a fingerprint: rlds1:7c1f09a
+
+
+def save(loader: Loader, spot: Spot) -> dict[str, Any]:
+    """Where ``loader`` is, and what that place is a place in."""
+    return {**_kind(loader), "epoch": spot.epoch, "samples": spot.sample}
+
+
+def _kind(loader: Loader) -> dict[str, Any]:
+    return {
+        "order": order.VERSION,
+        "dataset": loader.dataset.id,
+        "fingerprint": loader.dataset.fingerprint,
+        "sampler": repr(loader.sampler),
+        "window": repr(loader.window),
+        "anchors": loader.anchors,
+        "seed": loader.seed,
+    }
+
+
+def load(loader: Loader, state: Mapping[str, Any]) -> Spot:
+    """Read the place out of ``state``.
+
+    Raises
+    ------
+    WrongState
+        It is not a place in the order of ``loader``.
+    """
+    mine = _kind(loader)
+    missing = [key for key in (*mine, "epoch", "samples") if key not in state]
+    if missing:
+        raise WrongState(f"this is not the state of a loader: no {', '.join(missing)}.")
+    wrong = [key for key in mine if key != "dataset" and state[key] != mine[key]]
+    if wrong:
+        raise WrongState(
+            f"this state is of {_summary(state)}; this loader is on {_summary(mine)}."
+            f" They differ in {', '.join(wrong)}.",
+            hint=_hint(wrong, state),
+        )
+    return Spot(int(state["epoch"]), int(state["samples"]))
+
+
+def _summary(kind: Mapping[str, Any]) -> str:
+    fingerprint, _, selection = str(kind["fingerprint"]).partition("+")
+    selected = f", selection {selection[:4]}.." if selection else ""
+    return (
+        f"{kind['dataset']} ({fingerprint[:_SHORT]}..{selected}) with {kind['sampler']}, {kind['window']},"
+        f" anchors={kind['anchors']!r}, seed {kind['seed']}"
+    )
+
+
+def _hint(wrong: list[str], state: Mapping[str, Any]) -> str:
+    if "order" in wrong:
+        return f"it was saved by a version of rlds with order {state['order']}"
+    if "fingerprint" in wrong:
+        return "the same dataset, and the same selection of it"
+    return "Loader(..., " + ", ".join(f"{key}={state[key]}" for key in wrong) + ")"
