@@ -72,17 +72,22 @@ def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
 
 
 def subspace(space: Json | None, path: Sequence[str]) -> Json | None:
-    """The part of ``space`` at ``path``: keys of Dict spaces, numbers of Tuple spaces (``1`` or ``_index_1``)."""
-    for component in path:
-        inner = (space or {}).get("subspaces")
-        number = component.removeprefix("_index_")
-        if isinstance(inner, Mapping) and component in inner:
-            space = inner[component]
-        elif isinstance(inner, Sequence) and number.isdecimal() and int(number) < len(inner):
-            space = inner[int(number)]
-        else:
-            return None
-    return space
+    """The part of ``space`` at ``path``: keys of Dict spaces, numbers of Tuple spaces (``1`` or ``_index_1``).
+
+    A key that holds ``/`` may come in several components, as HDF5 splits it.
+    """
+    if not path or space is None:
+        return space
+    inner = space.get("subspaces")
+    if isinstance(inner, Mapping):
+        for n in range(1, len(path) + 1):
+            if "/".join(path[:n]) in inner:
+                return subspace(inner["/".join(path[:n])], path[n:])
+    elif isinstance(inner, Sequence):
+        number = path[0].removeprefix("_index_")
+        if number.isdecimal() and int(number) < len(inner):
+            return subspace(inner[int(number)], path[1:])
+    return None
 
 
 def row_shape(space: Json | None) -> tuple[int, ...] | None:

@@ -192,6 +192,15 @@ def test_missing_episodes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read(data)
 
 
+def test_a_missing_file_of_an_episode_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = [buffer(4, sampled(SPACE, 5, 0), sampled(ACT, 4, 0))]
+    data = write(tmp_path, buffers, SPACE, ACT, data_format="arrow", monkeypatch=monkeypatch)
+    content = json.loads((data / "0" / "metadata.json").read_text())
+    (data / "0" / "metadata.json").write_text(json.dumps(content | {"total_steps": 70_000}))
+    with pytest.raises(CorruptArchive, match=r"5 rows.*70000 steps"):
+        read(data)
+
+
 def test_truncated_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for data_format in FORMATS:
         buffers = [buffer(2000, sampled(SPACE, 2001, 0), sampled(ACT, 2000, 0))]

@@ -74,11 +74,9 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
             if opened is not None:
                 return hdf5.Rows(opened, main, numbers[k], paths)
             described = part.args["described"][k]
-            return arrow.Rows(
-                [plan.archive.files[i] for i in sources[k]],
-                paths,
-                None if described is None else plan.archive.files[described],
-            )
+            metadata = None if described is None else plan.archive.files[described]
+            data = [plan.archive.files[i] for i in sources[k]]
+            return arrow.Rows(data, paths, metadata, batch_rows=part.args["chunk_rows"])
 
         chunks = rows.pieces(part.args["lengths"], part.args["chunk_rows"])
         yield from rows.read(plan.schema, set(paths), chunks, episode, origins)

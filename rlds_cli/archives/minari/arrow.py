@@ -20,7 +20,7 @@ from rlds_cli.errors import CorruptArchive, MissingPackage
 from rlds_cli.ted import Array, EncodedFrames, Text
 
 _STEPS = ("actions", "rewards", "terminations", "truncations")
-_BATCH_ROWS = 1 << 13
+_BATCH_ROWS = 1 << 13  # of parquet, decoded at a time
 
 
 def scan(files: Sequence[Path], parts: Mapping[int, Sequence[int]], known: Mapping[str, Any]) -> Iterator[Scanned]:
@@ -29,13 +29,14 @@ def scan(files: Sequence[Path], parts: Mapping[int, Sequence[int]], known: Mappi
         paths = [files[i] for i in indices]
         rows = sum(_count(p) for p in paths)
         name = f"{paths[0].parent.name}/{paths[0].name}"
-        leaves = [leaf for column in _schema(paths[0]) for leaf in _leaves(column, (column.name,), known, paths)]
+        with _reading(paths[0]):
+            leaves = [leaf for column in _schema(paths[0]) for leaf in _leaves(column, (column.name,), known, paths)]
         yield Scanned(number, Episode(name, max(rows - 1, 0)), tuple(leaves))
 
 
-def first_frame(paths: Sequence[Path], key: str) -> bytes:
+def first_frame(paths: Sequence[Path], column: tuple[str, ...]) -> bytes:
     """The first encoded image of a column."""
-    rows = Rows(paths, {"": tuple(key.split("/"))}, None)
+    rows = Rows(paths, {"": column}, None, batch_rows=1)
     rows.select(0, 1)
     return rows.frames("", 1).data.tobytes()
 
@@ -58,7 +59,7 @@ def _reading(path: Path) -> Iterator[Any]:
     pa = _pyarrow()
     try:
         yield pa
-    except (pa.ArrowException, OSError) as e:
+    except (pa.ArrowException, OSError, KeyError, UnicodeError) as e:
         raise CorruptArchive(
             f"{path.parent.name}/{path.name} cannot be read: {e}", hint=f"delete {path} and fetch it again"
         ) from e
@@ -80,12 +81,12 @@ def _count(path: Path) -> int:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
 
-def _batches(path: Path) -> Iterator[Any]:
-    """The record batches of a file, validated."""
+def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
+    """The record batches of a file, validated; of parquet, ``rows`` at a time."""
     with _reading(path) as pa:
         if path.suffix == ".parquet":
-            with pa.parquet.ParquetFile(path) as file:
-                yield from file.iter_batches(batch_size=_BATCH_ROWS)
+            with pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+                yield from file.iter_batches(batch_size=rows, use_threads=False)
             return
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
             for i in range(reader.num_record_batches):
@@ -166,16 +167,21 @@ class Rows:
         files: Sequence[Path],
         paths: Mapping[str, tuple[str, ...]],
         metadata: Path | None,
+        *,
+        batch_rows: int,
     ) -> None:
+        self._first = files[0]
         self._name = f"{files[0].parent.name}/{files[0].name}"
         self._paths, self._metadata = paths, metadata
-        self._source = (batch for file in files for batch in _batches(file))
+        self._source = (batch for file in files for batch in _batches(file, min(batch_rows, _BATCH_ROWS)))
+        self._read = 0
         self._rest: Any = None
         self._selected: list[Any] = []
 
     def select(self, start: int, stop: int) -> None:
         """Go to rows [start, stop); ``start`` is where the last selection stopped."""
         self._selected, wanted = [], stop - start
+        self._read = stop
         while wanted:
             batch = self._rest if self._rest is not None else next(self._source, None)
             if batch is None:
@@ -211,15 +217,23 @@ class Rows:
     def describe(self) -> description.Described:
         """Seed and options, from the episode's own metadata."""
         content = description.read(self._metadata) if self._metadata else {}
+        stated = content.get("total_steps", self._read - 1)
+        if stated != self._read - 1:
+            raise CorruptArchive(
+                f"{self._name}: the episode has {self._read:,} rows; its metadata.json says {stated} steps, and a row "
+                "more than steps is expected.",
+                hint="a file may be missing: fetch the archive again",
+            )
         return description.described(content.get("seed"), content.get("options"))
 
     def _pieces(self, name: str, count: int) -> Iterator[tuple[Any, slice]]:
         at = 0
-        for batch in self._selected:
-            rows = min(batch.num_rows, count - at)
-            if rows > 0:
-                yield _column(batch, self._paths[name]).slice(0, rows), slice(at, at + rows)
-            at += rows
+        with _reading(self._first):
+            for batch in self._selected:
+                rows = min(batch.num_rows, count - at)
+                if rows > 0:
+                    yield _column(batch, self._paths[name]).slice(0, rows), slice(at, at + rows)
+                at += rows
 
 
 def _binary(column: Any) -> tuple[Array, Array]:

@@ -55,10 +55,10 @@ def scan(path: Path, known: Mapping[str, Any]) -> Iterator[Scanned]:
             yield Scanned(number, Episode(f"{path.name}: episode_{number}", steps), leaves)
 
 
-def first_frame(path: Path, number: int, key: str) -> bytes:
+def first_frame(path: Path, number: int, column: tuple[str, ...]) -> bytes:
     """The first encoded image of a column."""
     with open_file(path, check=False) as f:
-        rows = Rows(f, path, number, {"": tuple(key.split("/"))})
+        rows = Rows(f, path, number, {"": column})
         rows.select(0, 1)
         return rows.frames("", 1).data.tobytes()
 
@@ -174,8 +174,8 @@ class Rows:
     def describe(self) -> Described:
         """Seed and options, from the attributes of the group."""
         names: list[str] = []
-        h5py.h5a.iterate(self._group.id, lambda name: names.append(name.decode("utf-8", "replace")))
         with self._reading("its attributes"):
+            h5py.h5a.iterate(self._group.id, lambda name: names.append(name.decode("utf-8", "replace")))
             attributes = self._group.attrs
             seed = attributes["seed"] if "seed" in names else None
             options = {n: attributes[n] for n in names if n.split("/")[0] == "options"}

@@ -9,10 +9,11 @@ from PIL import Image, UnidentifiedImageError
 
 
 class Header(NamedTuple):
-    """Codec ("jpeg", "png") and the shape that it decodes to, ``(H, W)`` or ``(H, W, C)``."""
+    """Codec ("jpeg", "png"), the shape that it decodes to, ``(H, W)`` or ``(H, W, C)``, and its size in bytes."""
 
     codec: str
     shape: tuple[int, ...]
+    size: int
 
 
 def header(data: bytes) -> Header | None:
@@ -21,6 +22,6 @@ def header(data: bytes) -> Header | None:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             channels = len(image.getbands())
             shape = (image.height, image.width) if channels == 1 else (image.height, image.width, channels)
-            return Header((image.format or "").lower(), shape)
+            return Header((image.format or "").lower(), shape, len(data))
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
         return None

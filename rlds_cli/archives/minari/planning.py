@@ -11,6 +11,7 @@ from rlds_cli import spaces
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
 from rlds_cli.archives.minari import arrow, description, hdf5, images, leaves
 from rlds_cli.archives.minari.files import Located
+from rlds_cli.archives.minari.images import Header
 from rlds_cli.archives.minari.leaves import Columns, Episode, Scanned, Signature
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Field, Note
@@ -33,14 +34,16 @@ def plan(archive: Archive, located: Located) -> Plan:
     known = {which: description.space(metadata, which) for which in ("observation", "action")}
     survey = _survey(_scan(archive, located, {f"{which}s": space for which, space in known.items()}))
     _require_all(survey, metadata)
-    columns = leaves.merge(survey.signatures, {key: name for name, key in archive.fields.items()})
-    schema, image_notes = _with_images(archive, located, columns, next(iter(survey.lengths)))
+    merged = leaves.merge(survey.signatures, {key: name for name, key in archive.fields.items()})
+    headers = _headers(archive, located, merged, next(iter(survey.lengths)))
+    columns = _with_images(merged, headers)
+    schema = columns.schema
     inferred = {which: spaces.infer(schema, which) for which, space in known.items() if space is None}
     return Plan(
         reader="minari",
         archive=archive,
         schema=schema,
-        parts=tuple(_parts(located, survey.lengths, _row_bytes(archive, schema, survey.lengths))),
+        parts=tuple(_parts(located, survey.lengths, _row_bytes(archive, schema, survey.lengths, headers))),
         episodes_by="file",
         facts={
             "format": located.format,
@@ -49,7 +52,7 @@ def plan(archive: Archive, located: Located) -> Plan:
         },
         spaces={which: space or inferred[which] for which, space in known.items()},
         env=description.env(metadata),
-        notes=(*_notes(located, metadata, survey, list(inferred)), *columns.notes, *image_notes),
+        notes=(*_notes(located, metadata, survey, list(inferred)), *columns.notes),
     )
 
 
@@ -84,37 +87,52 @@ def _require_all(survey: _Survey, metadata: Mapping[str, Any]) -> None:
         raise CorruptArchive(f"The archive holds no episode with steps ({len(survey.empty):,} without).")
 
 
-def _with_images(
-    archive: Archive, located: Located, columns: Columns, number: int
-) -> tuple[tuple[Field, ...], list[Note]]:
-    """The schema with codec and shape of each image column, from the header of its first image."""
-    schema, notes = [], []
+def _headers(archive: Archive, located: Located, columns: Columns, number: int) -> dict[str, Header | None]:
+    """The header of the first image of each image column; None where the bytes are no image."""
+    found = {}
     for f in columns.schema:
         if f.kind == "frames":
-            key = "/".join(columns.paths[f.name])
-            header = images.header(_first_frame(archive, located, number, key))
-            if header is None:
-                raise CorruptArchive(f"episode {number}: the first value of {key} is neither a JPEG nor a PNG image.")
-            if f.shape and f.shape[:2] != header.shape[:2]:
+            path = columns.paths[f.name]
+            found[f.name] = images.header(_first_frame(archive, located, number, path))
+            if found[f.name] is None and path[0] in leaves.CORE:
+                raise CorruptArchive(f"episode {number}: the first {'/'.join(path)} is neither a JPEG nor a PNG image.")
+    return found
+
+
+def _first_frame(archive: Archive, located: Located, number: int, path: leaves.Path) -> bytes:
+    if located.format == "hdf5":
+        return hdf5.first_frame(archive.files[located.main], number, path)
+    return arrow.first_frame([archive.files[i] for i in located.parts[number]], path)
+
+
+def _with_images(columns: Columns, headers: Mapping[str, Header | None]) -> Columns:
+    """Codec and shape of each image column as its images have them; bytes that are no image are left out."""
+    schema, notes = [], list(columns.notes)
+    for f in columns.schema:
+        header, key = headers.get(f.name), "/".join(columns.paths.get(f.name, ()))
+        if f.kind != "frames":
+            schema.append(f)
+        elif header is None:
+            notes.append(Note("unreadable-column", f"{key} was left out: bytes that are no image."))
+        elif f.shape[:2] == header.shape[:2]:
+            schema.append(replace(f, codec=header.codec))
+        else:
+            schema.append(replace(f, codec=header.codec, shape=header.shape))
+            if f.shape:
                 text = f"{key} holds images of {list(header.shape)}; the space says {list(f.shape)}"
                 notes.append(Note("space-differs", text))
-            fits = f.shape[:2] == header.shape[:2]
-            f = replace(f, codec=header.codec, shape=f.shape if fits else header.shape)
-        schema.append(f)
-    return tuple(schema), notes
+    kept = {f.name for f in schema}
+    return Columns(tuple(schema), {k: v for k, v in columns.paths.items() if k in kept}, tuple(notes))
 
 
-def _first_frame(archive: Archive, located: Located, number: int, key: str) -> bytes:
-    if located.format == "hdf5":
-        return hdf5.first_frame(archive.files[located.main], number, key)
-    return arrow.first_frame([archive.files[i] for i in located.parts[number]], key)
-
-
-def _row_bytes(archive: Archive, schema: Sequence[Field], lengths: Mapping[int, int]) -> int:
-    """About what a row takes in memory; images and text by their share of the files."""
+def _row_bytes(
+    archive: Archive, schema: Sequence[Field], lengths: Mapping[int, int], headers: Mapping[str, Header | None]
+) -> int:
+    """About what a row takes in memory; images and text by their share of the files, images not less than the first."""
     size = sum(f.row_bytes for f in schema if f.kind == "array")
     if any(f.kind != "array" for f in schema):
-        size += sum(p.stat().st_size for p in archive.files) // (sum(lengths.values()) + len(lengths))
+        share = sum(p.stat().st_size for p in archive.files) // (sum(lengths.values()) + len(lengths))
+        size += max(share, sum(h.size for h in headers.values() if h is not None))
     return max(size, 1)
 
 
