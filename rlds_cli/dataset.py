@@ -107,6 +107,11 @@ class Dataset:
         return self.store.fields
 
     @property
+    def sources(self) -> tuple[Mapping[str, Any], ...]:
+        """The archive's files: ``file``, ``size``, ``sha256``, ``url``, ``revision``; ``episodes["source"]`` counts them."""
+        return self.store.sources
+
+    @property
     def num_rows(self) -> int:
         """Rows of every column, of all episodes of the store."""
         return self.manifest.counts.rows

@@ -47,6 +47,8 @@ def writing(home: Home) -> Iterator[None]:
         raise NoPermission(
             f"{e.filename or home.root} may not be written.", hint="another home: --cache-dir DIR"
         ) from e
+    except NotADirectoryError as e:
+        raise NoPermission(f"{home.root} is not a directory.", hint="another home: --cache-dir DIR") from e
     except OSError as e:
         if e.errno == errno.EROFS:
             raise NoPermission(f"{e.filename or home.root} is read-only.", hint="another home: --cache-dir DIR") from e

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -97,6 +98,12 @@ class Store:
             if b > a:
                 out[i] = decode_frame(data[a:b].tobytes(), f, int(row))
         return out
+
+    @cached_property
+    def sources(self) -> tuple[dict[str, Any], ...]:
+        """The archive's files: ``file``, ``size``, ``sha256`` and, where they were fetched, ``url`` and ``revision``."""
+        path = self.path / "sources"
+        return tuple(json.loads(s) for s in arrays.read_strings(path)) if path.exists() else ()
 
     @cached_property
     def episodes(self) -> dict[str, Array]:

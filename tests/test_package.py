@@ -1,0 +1,68 @@
+"""The public face: what is exported, and what importing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import rlds_cli
+
+HEAVY = {"torch", "zarr", "h5py", "requests", "numpy", "pyarrow", "gymnasium", "PIL", "minari", "tensordict"}
+
+
+def test_what_is_exported() -> None:
+    assert rlds_cli.__all__ == ["Dataset", "create", "download", "find", "open_dataset"]
+    for name in rlds_cli.__all__:
+        assert callable(getattr(rlds_cli, name))
+    assert set(rlds_cli.__all__) <= set(dir(rlds_cli))
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = rlds_cli.nothing_like_it
+
+
+def test_no_function_shares_its_name_with_a_module() -> None:
+    import pkgutil
+
+    modules = {m.name for m in pkgutil.iter_modules(rlds_cli.__path__)}
+    assert not modules & set(rlds_cli.__all__)
+
+
+def modules_after(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(' '.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(run.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import rlds_cli",
+        "from rlds_cli.cli import app",
+        "import rlds_cli; rlds_cli.find('hopper')",
+        "sys.argv = ['rlds', '--help']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
+        "sys.argv = ['rlds', 'download', '--help']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
+        "sys.argv = ['rlds', 'list']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
+    ],
+)
+def test_starting_imports_nothing_heavy(code: str) -> None:
+    assert not modules_after(code) & HEAVY
+
+
+@pytest.mark.parametrize("module", ["dataset", "preprocess", "loader", "creation", "report"])
+def test_torch_is_imported_where_tensors_are(module: str) -> None:
+    assert "torch" not in modules_after(f"import rlds_cli.{module}")
+
+
+def test_exit_codes() -> None:
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "rlds_cli", *args], capture_output=True, text=True)
+
+    assert run("--version").stdout == f"rlds {rlds_cli.__version__}\n"
+    unknown = run("info", "d4rl/hoper-medium-v2")
+    assert unknown.returncode == 1
+    assert "hopper-medium-v2" in unknown.stderr
+    assert unknown.stdout == ""
+    assert run("nonsense").returncode == 2
+    assert run("download").returncode == 2
+    assert run("info", "../x").returncode == 1
