@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -174,6 +174,15 @@ def _file(item: h5py.Group) -> str:
 
 
 def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
+    """Refuse a dataset that reads other files or claims more than its file can hold.
+
+    Raises
+    ------
+    UnsafeArchive
+        It does.
+    MissingPackage
+        It is compressed in a way that this HDF5 cannot undo.
+    """
     if d.is_virtual and any(s.file_name != "." for s in d.virtual_sources()):
         raise UnsafeArchive(f"{path.name}: {name} is a virtual dataset that reads other files.")
     if d.external:
@@ -221,6 +230,28 @@ def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
 def is_observation(name: str) -> bool:
     """Whether a field belongs to the observation."""
     return name.split("/", 1)[0] == "observation"
+
+
+def expand(found: Mapping[str, h5py.Dataset], field: str, key: str) -> dict[str, str]:
+    """Field name -> key for the dataset ``key``, or for all datasets below the group ``key``."""
+    if key in found:
+        return {field: key}
+    return {f"{field}/{k[len(key) + 1 :]}": k for k in found if k.startswith(key + "/")}
+
+
+def free_name(key: str, taken: Iterable[str]) -> str:
+    """``key`` as a field name, moved below ``extra/`` where it meets a name that is taken."""
+    clash = any(key == t or key.startswith(t + "/") or t.startswith(key + "/") for t in taken)
+    return f"extra/{key}" if clash else key
+
+
+def differences(a: Iterable[Field], b: Iterable[Field]) -> Iterator[str]:
+    """What two lists of fields do not share, each in a few words."""
+    left, right = {f.name: f for f in a}, {f.name: f for f in b}
+    for name in sorted({*left, *right}):
+        if left.get(name) != right.get(name):
+            said = [f"{f.dtype} {list(f.shape)}" if f else "absent" for f in (left.get(name), right.get(name))]
+            yield f"{name} is {said[0]} and {said[1]}"
 
 
 def plain(d: h5py.Dataset) -> Array | str | None:

@@ -102,6 +102,16 @@ def components(values: Array) -> Array:
     return values.reshape(len(values), int(np.prod(values.shape[1:], dtype=np.int64)))
 
 
+def nan_count(values: Array) -> int:
+    """How many values are NaN."""
+    if values.dtype.kind not in "fc":
+        return 0
+    # One NaN makes the sum NaN (so do opposite infinities): a third of the cost of asking every value.
+    with np.errstate(all="ignore"):
+        clean = not np.isnan(values.sum(dtype=np.result_type(values.dtype, np.float32)))
+    return 0 if clean else int(np.isnan(values).sum())
+
+
 class _Bands:
     """One deflated dataset: bands of rows, one chunk high, each inflated by the pool when it is first asked for."""
 

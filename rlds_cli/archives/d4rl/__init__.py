@@ -39,7 +39,7 @@ from rlds_cli.archives.d4rl.ends import DEFAULT, Rule, rule, scan
 from rlds_cli.archives.d4rl.jumps import Limits
 from rlds_cli.archives.d4rl.layout import D4RL_KEYS, Layout
 from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
-from rlds_cli.archives.hdf5 import is_hdf5, open_file, plain, reading
+from rlds_cli.archives.hdf5 import differences, is_hdf5, open_file, plain, reading
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import FLAGS, Array, Chunk, Field, IntArray, Note
 
@@ -141,7 +141,7 @@ def _schema(archive: Archive, seen: Sequence[Layout], mode: str | None, by: str)
         if schema != schemas[0]:
             raise CorruptArchive(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
-                + "; ".join(_differences(schema, schemas[0])),
+                + "; ".join(differences(schema, schemas[0])),
                 hint="import them one by one, under names of their own",
             )
     return schemas[0]
@@ -154,14 +154,6 @@ def _file_schema(found: Layout, mode: str | None, by: str) -> tuple[Field, ...]:
     if found.timeouts_field and by not in ("flags", "timeouts"):
         fields.append(found.timeouts_field)
     return tuple(sorted(fields, key=lambda f: f.name))
-
-
-def _differences(a: Sequence[Field], b: Sequence[Field]) -> Iterator[str]:
-    left, right = {f.name: f for f in a}, {f.name: f for f in b}
-    for name in sorted({*left, *right}):
-        if left.get(name) != right.get(name):
-            said = [f"{f.dtype} {list(f.shape)}" if f else "absent" for f in (left.get(name), right.get(name))]
-            yield f"{name} is {said[0]} and {said[1]}"
 
 
 def _spans(found: Layout, ends: IntArray, by: Rule) -> list[tuple[int, int, int]]:

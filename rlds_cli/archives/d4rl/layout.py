@@ -8,10 +8,11 @@ from difflib import get_close_matches
 
 import h5py
 
-from rlds_cli.archives.hdf5 import datasets, keys_found, row_field
+from rlds_cli.archives.hdf5 import datasets, expand, free_name, keys_found, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, Field, Note
 
+NEXT = "next/observation"
 D4RL_KEYS = {
     "observation": "observations",
     "action": "actions",
@@ -22,8 +23,8 @@ D4RL_KEYS = {
     "info": "infos",
 }
 REQUIRED = ("observation", "action")
+RESERVED = {*FLAGS, NEXT}
 SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
-NEXT = "next/observation"
 # Larger than any table of constants, smaller than what a reader may take in at once.
 MAX_METADATA = 64 << 20
 
@@ -84,7 +85,7 @@ def of(f: h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
     for flag in (terminals, timeouts):
         _check_flag(found, name, flag)
     own = {k: claimed.pop(k) for k in list(claimed) if k == NEXT or k.startswith(NEXT + "/")}
-    columns = {**claimed, **{_free_name(key, claimed): key for key in others}}
+    columns = {**claimed, **{free_name(key, {*claimed, *RESERVED}): key for key in others}}
     return Layout(
         rows=rows,
         fields=tuple(row_field(k, found[key], scalar=k == REWARD) for k, key in columns.items()),
@@ -92,7 +93,9 @@ def of(f: h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
         next_columns={k.removeprefix("next/"): key for k, key in own.items()},
         terminals=terminals,
         timeouts=timeouts,
-        timeouts_field=row_field(_free_name(timeouts, columns), found[timeouts], scalar=True) if timeouts else None,
+        timeouts_field=row_field(free_name(timeouts, {*columns, *RESERVED}), found[timeouts], scalar=True)
+        if timeouts
+        else None,
         metadata=tuple(constants),
         own_next=tuple(row_field(k, found[key]) for k, key in own.items()),
         notes=tuple(notes),
@@ -109,7 +112,7 @@ def _claim(found: Mapping[str, h5py.Dataset], name: str, chosen: Mapping[str, st
     wanted = {k: v for k, v in D4RL_KEYS.items() if not any(_replaces(c, k) for c in chosen)}
     claimed: dict[str, str] = {}
     for field, key in {**wanted, **chosen}.items():
-        expanded = _expand(found, field, key.strip("/"))
+        expanded = expand(found, field, key.strip("/"))
         if not expanded and field in chosen:
             raise _missing(found, name, key)
         claimed.update(expanded)
@@ -125,12 +128,6 @@ def _claim(found: Mapping[str, h5py.Dataset], name: str, chosen: Mapping[str, st
 
 def _replaces(chosen: str, field: str) -> bool:
     return chosen == field or (chosen.startswith(field + "/") and field != "info")
-
-
-def _expand(found: Mapping[str, h5py.Dataset], field: str, key: str) -> dict[str, str]:
-    if key in found:
-        return {field: key}
-    return {f"{field}/{k[len(key) + 1 :]}": k for k in found if k.startswith(key + "/")}
 
 
 def _missing(found: Mapping[str, h5py.Dataset], name: str, key: str) -> UnknownLayout:
@@ -178,10 +175,3 @@ def _check_flag(found: Mapping[str, h5py.Dataset], name: str, key: str | None) -
     d = found[key]
     if d.shape[1:] not in ((), (1,)) or d.dtype.kind not in "biuf":
         raise CorruptArchive(f"{name}: {key} is {d.dtype} {list(d.shape)}; a flag is one number or bool per row.")
-
-
-def _free_name(key: str, taken: Iterable[str]) -> str:
-    """``key`` as a field name, moved below ``extra/`` where it meets a field that has a meaning."""
-    reserved = {*taken, *FLAGS, NEXT}
-    clash = any(key == r or key.startswith(r + "/") or r.startswith(key + "/") for r in reserved)
-    return f"extra/{key}" if clash else key

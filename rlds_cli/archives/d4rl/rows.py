@@ -17,7 +17,7 @@ import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS
 from rlds_cli.archives.d4rl.ends import Rule, differs, is_set
-from rlds_cli.archives.hdf5_rows import RowReader, components
+from rlds_cli.archives.hdf5_rows import RowReader, components, nan_count
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -168,15 +168,9 @@ class _Block:
             self.notes.append(Note("open-end", text, 1, self.stretch.name))
 
     def _count_nan(self, f: Field, source: Array) -> None:
-        if source.dtype.kind not in "fc":
-            return
-        # One NaN makes the sum NaN (so do opposite infinities): a third of the cost of asking every value.
-        with np.errstate(all="ignore"):
-            clean = not np.isnan(source.sum())
-        if not clean:
-            here = components(np.isnan(source))
-            text = f"values are NaN and kept, first in {f.name}"
-            self._note("nan", text, np.asarray(here.any(axis=1)), count=int(here.sum()))
+        if count := nan_count(source):
+            rows: BoolArray = np.asarray(components(np.isnan(source)).any(axis=1))
+            self._note("nan", f"values are NaN and kept, first in {f.name}", rows, count=count)
 
     def _note(self, code: str, text: str, rows: BoolArray, *, count: int | None = None) -> None:
         where = np.flatnonzero(rows)
