@@ -10,7 +10,7 @@ Values may be arrays, tensors, nested dicts, lists, or lists of strings; a singl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,8 @@ def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 def _values(value: Any, name: str, where: str) -> Array | list[str | None]:
     if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     try:
         array = np.asarray(value)
     except ValueError as e:
@@ -97,8 +98,10 @@ def _strings(array: Array, name: str, where: str) -> list[str | None]:
     raise InvalidEpisode(f"{where}: {name} holds Python objects; arrays of numbers, flags or text are needed.")
 
 
-def read(flat: Flat, where: str = "the episode") -> tuple[Flat, int, int]:
+def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ()) -> tuple[Flat, int, int]:
     """Check one episode and complete its flags: (fields, number of steps, end).
+
+    A field and its ``next/`` become one where they agree, but for those in ``apart``.
 
     Raises
     ------
@@ -106,8 +109,8 @@ def read(flat: Flat, where: str = "the episode") -> tuple[Flat, int, int]:
         Fields do not fit each other; the message names them with their lengths.
     """
     flat = dict(flat)
-    length = _length(flat, where)
-    _join_next(flat, length)
+    length = count_steps(flat, where)
+    _join_next(flat, length, apart)
     if REWARD in flat:
         flat[REWARD] = _per_step(flat[REWARD], length, REWARD, where)
     end = _flags(flat, length, where)
@@ -119,7 +122,7 @@ def read(flat: Flat, where: str = "the episode") -> tuple[Flat, int, int]:
     return flat, length, end
 
 
-def _length(flat: Flat, where: str) -> int:
+def count_steps(flat: Flat, where: str) -> int:
     """T: the rows of actions, else of rewards or flags, else of observations less one."""
     sized = {n: len(v) for n, v in flat.items() if np.ndim(v) > 0}
     for prefix in ("action", REWARD, TERMINATED_NAME, TRUNCATED_NAME, "next/"):
@@ -132,11 +135,13 @@ def _length(flat: Flat, where: str) -> int:
     raise InvalidEpisode(f"{where} has no action, reward, flag or observation: {', '.join(flat) or 'nothing'}.")
 
 
-def _join_next(flat: Flat, length: int) -> None:
+def _join_next(flat: Flat, length: int, apart: Collection[str]) -> None:
     """Join ``x`` and ``next/x`` where the second is the first, one row on."""
     for name in [n for n in flat if n.startswith("next/") and n.removeprefix("next/") in flat]:
         root, after = flat[name.removeprefix("next/")], flat[name]
-        if not isinstance(root, np.ndarray) or not isinstance(after, np.ndarray) or length == 0:
+        if name.removeprefix("next/") in apart or length == 0:
+            continue
+        if not isinstance(root, np.ndarray) or not isinstance(after, np.ndarray):
             continue
         if len(root) == len(after) == length and _same(root[1:], after[:-1]):
             flat[name.removeprefix("next/")] = np.concatenate([root, after[-1:]])
@@ -167,7 +172,7 @@ def _flags(flat: Flat, length: int, where: str) -> int:
             f"{where}: next/done does not say why the episode ended.",
             hint="give next/terminated (the task is over: no bootstrapping) and next/truncated (time is up) instead",
         )
-    terminated, truncated = (_flag(flat.get(name), length, name, where) for name in FLAGS)
+    terminated, truncated = (flag(flat.get(name), length, name, where) for name in FLAGS)
     if length and truncated[:-1].any():
         step = int(np.argmax(truncated))
         raise InvalidEpisode(f"{where}: truncated at step {step} of {length}: that ends an episode; split it there.")
@@ -183,7 +188,14 @@ def _flags(flat: Flat, length: int, where: str) -> int:
     return end
 
 
-def _flag(values: Array | list[str | None] | None, length: int, name: str, where: str) -> Array:
+def flag(values: Array | list[str | None] | None, length: int, name: str, where: str) -> Array:
+    """A flag per step [T] as bool; a single value stands for the last step, None for no flags.
+
+    Raises
+    ------
+    InvalidEpisode
+        It has another shape, or values that are not 0 or 1.
+    """
     flags = np.zeros(length, bool)
     if values is None:
         return flags
