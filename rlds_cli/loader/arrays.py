@@ -27,11 +27,11 @@ class Arrays(Protocol):
         ...
 
     def zero(self, values: Any, places: Array) -> None:
-        """Blank the places [n], numbers among [K * L] of ``values`` [K, L, ...], in place."""
+        """Blank the places [n], numbers among the steps of ``values`` [batches, B, L, ...], in place."""
         ...
 
-    def split(self, values: Any, batches: int, size: int) -> Sequence[Any]:
-        """Values [batches * size, ...] as one array [size, ...] per batch."""
+    def split(self, values: Any) -> Sequence[Any]:
+        """Values [batches, ...] as one array per batch."""
         ...
 
 
@@ -57,12 +57,12 @@ class NumpyArrays:
 
     def zero(self, values: Array, places: Array) -> None:
         """Blank places, see `Arrays`."""
-        flat = values.reshape(-1, *values.shape[2:])
+        flat = values.reshape(-1, *values.shape[3:])
         flat[places] = None if values.dtype == object else 0
 
-    def split(self, values: Array, batches: int, size: int) -> Sequence[Array]:
+    def split(self, values: Array) -> Sequence[Array]:
         """Return the batches' parts."""
-        return list(values.reshape(batches, size, *values.shape[1:]))
+        return list(values)
 
 
 class TorchArrays:
@@ -95,22 +95,21 @@ class TorchArrays:
 
     def finish(self, values: Any) -> Any:
         """Return floats in the dtype asked for."""
-        if self._dtype is None or isinstance(values, np.ndarray) or not values.is_floating_point():
+        if self._dtype is None or values.dtype == self._dtype or isinstance(values, np.ndarray):
             return values
-        return values.to(self._dtype)
+        return values.to(self._dtype) if values.is_floating_point() else values
 
     def zero(self, values: Any, places: Array) -> None:
         """Blank places, see `Arrays`."""
         if isinstance(values, np.ndarray):
             values.reshape(-1)[places] = None
         else:
-            flat = values.view(-1, *values.shape[2:])
+            flat = values.view(-1, *values.shape[3:])
             flat[self._torch.from_numpy(places).to(values.device)] = 0
 
-    def split(self, values: Any, batches: int, size: int) -> Sequence[Any]:
+    def split(self, values: Any) -> Sequence[Any]:
         """Return the batches' parts."""
-        shaped = values.reshape(batches, size, *values.shape[1:])
-        return list(shaped) if isinstance(values, np.ndarray) else shaped.unbind(0)
+        return list(values) if isinstance(values, np.ndarray) else values.unbind(0)
 
 
 def _working(dtype: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from rlds_cli.loader.places import Place
+from rlds_cli.loader.places import Place, Rows
 from rlds_cli.loader.windows import Samples, SliceSamples
 from rlds_cli.ted import Array
 
@@ -42,7 +42,7 @@ class Stored:
     ``flag`` adds an axis of one element: rewards and flags are [B, 1].
     """
 
-    column: Array
+    column: Rows
     late: bool = False
     shift: int = 0
     flag: bool = False
@@ -51,12 +51,13 @@ class Stored:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
-        return self.column.itemsize * int(np.prod(self.column.shape[1:]))
+        return self.column.row_bytes
 
     def read(self, samples: Samples) -> Array:
         """Return the values, see `Column`."""
-        values = (samples.last if self.late else samples.here).take(self.column, self.shift)
-        return values[..., None] if self.flag else values
+        if self.flag:
+            return samples.outcome(self.column)[..., None]
+        return (samples.last if self.late else samples.here).take(self.column, self.shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Decoded:
 class RewardSum:
     """The discounted sum of rewards over the steps of an n-step sample; each reward is transformed before."""
 
-    column: Array
+    column: Rows
     gamma: float
     transform: Callable[[Array], Array]
     fills: bool = True
@@ -94,18 +95,18 @@ class RewardSum:
     @property
     def row_bytes(self) -> int:
         """Bytes of a reward."""
-        return self.column.itemsize * int(np.prod(self.column.shape[1:]))
+        return self.column.row_bytes
 
     def read(self, samples: Samples) -> Array:
         """Return the sums, added up in float64, see `Column`."""
         rows, span = samples.here.rows, np.asarray(samples.span)
-        tail = (1,) * (self.column.ndim - 1)
-        total = np.zeros((len(rows), *self.column.shape[1:]))
+        shape, dtype = self.column.values.shape[1:], np.result_type(self.column.values.dtype, np.float32)
+        total = np.zeros((len(rows), *shape))
         for j in range(int(span.max(initial=0))):
-            reward = self.transform(self.column.take(rows + np.minimum(j, span - 1), axis=0))
-            total += np.where((j < span).reshape(-1, *tail), self.gamma**j * reward, 0.0)
-        total = total.astype(np.result_type(self.column.dtype, np.float32), copy=False)
-        return total[:, None] if self.column.ndim == 1 else total
+            reward = self.transform(self.column.take(rows + np.minimum(j, span - 1)))
+            total += np.where((j < span).reshape(-1, *(1,) * len(shape)), self.gamma**j * reward, 0.0)
+        total = total.astype(dtype, copy=False)
+        return total if shape else total[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +122,19 @@ class Computed:
         return self.values(samples)
 
 
-def done(terminated: Array, truncated: Array) -> Computed:
+def done(terminated: Rows, truncated: Rows) -> Computed:
     """``next/done`` [B, 1]: terminated or truncated."""
 
     def values(samples: Samples) -> Array:
-        flags: Array = samples.last.take(terminated) | samples.last.take(truncated)
+        flags: Array = samples.outcome(terminated) | samples.outcome(truncated)
         return flags[..., None]
 
     return Computed(1, values, fills=True)
 
 
-def discount(gamma: float, n_step: int, reward: Array) -> Computed:
+def discount(gamma: float, n_step: int, reward: Rows) -> Computed:
     """``next/discount`` [B, 1]: gamma to the number of steps summed up, in the dtype of their rewards."""
-    powers = (gamma ** np.arange(n_step + 1.0)).astype(np.result_type(reward.dtype, np.float32))
+    powers = (gamma ** np.arange(n_step + 1.0)).astype(np.result_type(reward.values.dtype, np.float32))
     return Computed(8, lambda samples: powers.take(samples.span)[:, None])
 
 

@@ -46,7 +46,7 @@ def _source(loader: Loader, name: str, column: Column) -> str:
     mapped = "memory map" if loader.dataset.encoding == "memmap" else "decoded in memory"
     match column:
         case Stored():
-            return f"{mapped}, {column.column.dtype}{list(column.column.shape[1:])}{_row(column)}"
+            return f"{mapped}, {column.column.values.dtype}{list(column.column.values.shape[1:])}{_row(column)}"
         case Decoded():
             return f"decoded at a gather{_row(column)}"
         case RewardSum():

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rlds_cli.batch import ROOT_FLAGS
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader import columns
 from rlds_cli.loader.columns import Column, Computed, Decoded, RewardSum, Stored
+from rlds_cli.loader.places import Rows
 from rlds_cli.loader.table import Table
 from rlds_cli.loader.windows import Anchors, Slice, Transition, Window
 from rlds_cli.ted import FLAGS, REWARD, Array, join_name
@@ -58,6 +57,7 @@ class Fields:
         self.left_out = [n for n in self.behind if anchors == "steps" and self._needs_next(n)]
         for name in self.left_out:
             del self.behind[name]
+        self._rows: dict[str, Rows] = {}
         self.n_step = window.n_step if isinstance(window, Transition) else 1
         if self.n_step > 1 and REWARD not in schema:
             raise no_reward(dataset)
@@ -132,19 +132,21 @@ class Fields:
     def _computed(self) -> dict[str, Callable[[], Computed]]:
         found = dict(_PLAIN)
         if all(name in self.dataset.schema for name in FLAGS):
-            found[DONE] = lambda: columns.done(*(self.array(name) for name in FLAGS))
+            found[DONE] = lambda: columns.done(*(self.rows(name) for name in FLAGS))
         if isinstance(self.window, Slice):
             found[MASK] = columns.mask
         if isinstance(self.window, Transition) and self.n_step > 1:
             gamma = self.window.gamma
-            found[DISCOUNT] = lambda: columns.discount(gamma, self.n_step, self.array(REWARD))
+            found[DISCOUNT] = lambda: columns.discount(gamma, self.n_step, self.rows(REWARD))
         return found
 
     # -- columns
 
-    def array(self, name: str) -> Array:
+    def rows(self, name: str) -> Rows:
         """All rows of a stored array field."""
-        return np.asarray(self.dataset.column(name))
+        if name not in self._rows:
+            self._rows[name] = Rows(self.dataset.column(name))
+        return self._rows[name]
 
     def column(self, name: str, transform: Callable[[Array], Array]) -> Column:
         """The column called ``name``; ``transform`` is for rewards that are summed, one step at a time."""
@@ -156,9 +158,9 @@ class Fields:
         if f.kind != "array":
             return Decoded(self.dataset, f.name, late, int(after))
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
-            return RewardSum(self.array(name), self.window.gamma, transform)
+            return RewardSum(self.rows(name), self.window.gamma, transform)
         flag = name in (REWARD, *FLAGS) and f.shape == ()
-        return Stored(self.array(f.name), late, int(after), flag)
+        return Stored(self.rows(f.name), late, int(after), flag)
 
     def stored(self, names: Iterable[str]) -> list[str]:
         """The fields of the store that are read for ``names``."""

@@ -156,7 +156,7 @@ class Loader:
         memory.check_decoded(self.dataset, fields.stored(chosen), limit)
         per_step = partial(transforms.column, REWARD)
         columns = {name: fields.column(name, per_step) for name in chosen}
-        draw = Draw(self.table, self.windows, self.sampler, self.window, fields.array)
+        draw = Draw(self.table, self.windows, self.sampler, self.window, fields.rows)
         return Reader(draw, columns, transforms, made)
 
     def _plan(self) -> Schedule:

@@ -12,11 +12,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Protocol
 
 import numpy as np
 
 from rlds_cli.ted import Array, BoolArray, IntArray
+
+
+class Rows:
+    """All rows of a column, to read some of.
+
+    Parameters
+    ----------
+    values : array [rows, ...]
+        Contiguous.
+    """
+
+    def __init__(self, values: Array) -> None:
+        self.values = np.asarray(values)
+        self.row_bytes = self.values.itemsize * prod(self.values.shape[1:])
+        self._windows: dict[int, Array] = {}
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: IntArray) -> Array:
+        """Values of ``rows`` [...] -> [..., *shape]."""
+        taken: Array = self.values.take(rows, axis=0)
+        return taken
+
+    def take_windows(self, first: IntArray, length: int) -> Array:
+        """Values of the ``length`` rows from each of ``first`` [K] on -> [K, length, *shape]."""
+        if length not in self._windows:
+            kind = np.dtype((np.void, length * self.row_bytes))
+            self._windows[length] = np.ndarray(len(self) - length + 1, kind, self.values, 0, (self.row_bytes,))
+        taken = self._windows[length][first].view(self.values.dtype)
+        return taken.reshape(len(first), length, *self.values.shape[1:])
 
 
 class Place(Protocol):
@@ -32,7 +64,7 @@ class Place(Protocol):
         """Row of every step."""
         ...
 
-    def take(self, column: Array, shift: int = 0) -> Array:
+    def take(self, column: Rows, shift: int = 0) -> Array:
         """Values of a column, ``shift`` rows further on: [K, ...] or [K, L, ...], in memory of their own."""
         ...
 
@@ -48,10 +80,9 @@ class Points:
         """[K]."""
         return self.rows.shape
 
-    def take(self, column: Array, shift: int = 0) -> Array:
+    def take(self, column: Rows, shift: int = 0) -> Array:
         """Values at the rows, see `Place`."""
-        values: Array = column.take(self.rows + shift if shift else self.rows, axis=0)
-        return values
+        return column.take(self.rows + shift if shift else self.rows)
 
 
 class Spans:
@@ -93,27 +124,27 @@ class Spans:
             mask[self._reaching] = (at >= 0) & (at < self._steps[self._reaching, None])
         return mask
 
-    def take(self, column: Array, shift: int = 0) -> Array:
+    def take(self, column: Rows, shift: int = 0) -> Array:
         """Values of the windows, see `Place`."""
-        width = column.itemsize * int(np.prod(column.shape[1:]))
         room = len(column) - self.length
-        if room < 0 or width == 0 or 2 * self._reaching.size > len(self._first):
-            return self._take_rows(column, self.rows + shift)
-        first = self._start + self._first + shift
-        windows = np.ndarray((room + 1,), f"V{self.length * width}", buffer=column, strides=(width,))
-        chosen = windows[np.clip(first, 0, room) if self._reaching.size else first]
-        values: Array = chosen.view(column.dtype).reshape(*self.shape, *column.shape[1:])
-        if self._reaching.size:
-            rows = self._start[self._reaching, None] + self._inside(self._reaching)
-            values[self._reaching] = self._take_rows(column, rows + shift)
+        if room < 0 or column.row_bytes == 0 or 2 * self._reaching.size > len(self._first):
+            return column.take(self.rows + shift)
+        first = self._from_row + shift if shift else self._from_row
+        if not self._reaching.size:
+            return column.take_windows(first, self.length)
+        values = column.take_windows(first.clip(0, room), self.length)
+        values[self._reaching] = column.take(self._reaching_rows + shift)
         return values
+
+    @cached_property
+    def _from_row(self) -> IntArray:
+        return self._start + self._first
+
+    @cached_property
+    def _reaching_rows(self) -> IntArray:
+        return self._start[self._reaching, None] + self._inside(self._reaching)
 
     def _inside(self, samples: IntArray | slice) -> IntArray:
         at = self._first[samples, None] + np.arange(self.length)
         inside: IntArray = np.clip(at, 0, self._steps[samples, None] - 1)
         return inside
-
-    @staticmethod
-    def _take_rows(column: Array, rows: IntArray) -> Array:
-        values: Array = column.take(rows.ravel(), axis=0).reshape(*rows.shape, *column.shape[1:])
-        return values

@@ -122,13 +122,14 @@ class Reader:
     def read(self, order: Order, positions: range, batches: int) -> Iterator[Batch]:
         """Give the samples ``positions``, in ``batches`` batches of one size."""
         samples = self.draw.samples(order, positions)
-        size = len(positions) // batches
-        parts = {n: self.arrays.split(self._column(n, c, samples), batches, size) for n, c in self.columns.items()}
+        shape = batches, len(positions) // batches
+        parts = {n: self.arrays.split(self._column(n, c, samples, shape)) for n, c in self.columns.items()}
         made = _assemble(self._tree, parts)
         return map(self.transforms.batch, made) if self.transforms.functions else made
 
-    def _column(self, name: str, column: Column, samples: Samples) -> Any:
-        values = self.arrays.convert(column.read(samples))
+    def _column(self, name: str, column: Column, samples: Samples, shape: tuple[int, int]) -> Any:
+        values = column.read(samples)
+        values = self.arrays.convert(values.reshape(*shape, *values.shape[1:]))
         if not isinstance(column, RewardSum):
             values = self.transforms.column(name, values)
         values = self.arrays.finish(values)

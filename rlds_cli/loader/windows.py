@@ -14,11 +14,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.places import Place, Points, Spans
+from rlds_cli.loader.places import Place, Points, Rows, Spans
 from rlds_cli.loader.table import Table
 from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray
 
-Columns = Callable[[str], Array]
+Columns = Callable[[str], Rows]
 Anchors = Literal["transitions", "steps"]
 
 
@@ -39,6 +39,7 @@ class Samples:
     def __init__(self, table: Table, episode: IntArray, here: Place, step: Callable[[], IntArray]) -> None:
         self.table, self.episode, self.here = table, episode, here
         self._step = step
+        self._outcomes: dict[int, Array] = {}
 
     @cached_property
     def step(self) -> IntArray:
@@ -54,6 +55,12 @@ class Samples:
     def last(self) -> Place:
         """The last of the steps summed up: where what came of the action is read. The row after is bootstrapped."""
         return self.here
+
+    def outcome(self, column: Rows) -> Array:
+        """What came of the last action: a reward or flag, read once however many columns follow from it."""
+        if id(column) not in self._outcomes:
+            self._outcomes[id(column)] = self.last.take(column)
+        return self._outcomes[id(column)]
 
     def each(self, values: IntArray) -> IntArray:
         """A column of the table for every sample, [K] or [K, 1]."""
