@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,10 +22,8 @@ def recognise(paths: Sequence[Path]) -> str | None:
         located = files.locate(paths)
         if located is None:
             return None
-        metadata = description.read(located.metadata) if located.metadata else {}
-        if metadata and not description.is_minari(metadata):
-            return None
-        if not metadata and located.format == "hdf5" and not hdf5.looks_right(paths[located.main]):
+        metadata = planning.describe(paths, located)
+        if not (description.is_minari(metadata) if metadata else planning.looks_right(paths, located)):
             return None
     except RldsError:
         return None
@@ -83,7 +82,9 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """The text of ``metadata.json``."""
+    """``metadata.json``, or what stands for it, as text."""
     located = files.locate(plan.archive.files)
     if located is not None and located.metadata is not None:
         yield "minari/metadata.json", located.metadata.read_text()
+    elif located is not None and (content := planning.describe(plan.archive.files, located)):
+        yield "minari/metadata.json", json.dumps(content)

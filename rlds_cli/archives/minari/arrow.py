@@ -23,6 +23,11 @@ _STEPS = ("actions", "rewards", "terminations", "truncations")
 _BATCH_ROWS = 1 << 13  # of parquet, decoded at a time
 
 
+def looks_right(path: Path) -> bool:
+    """Whether a file holds the columns of a Minari episode."""
+    return {"observations", "actions"} <= set(_schema(path).names)
+
+
 def scan(files: Sequence[Path], parts: Mapping[int, Sequence[int]], known: Mapping[str, Any]) -> Iterator[Scanned]:
     """Every episode's number, steps and columns; ``known`` are the spaces by "observations" and "actions"."""
     for number, indices in parts.items():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from operator import index
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, NoPermission
 from rlds_cli.ted import Note
 
 # Versions whose layout this reader was checked against.
@@ -49,7 +50,9 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as e:
+    except PermissionError as e:
+        raise NoPermission(f"{path} may not be read.") from e
+    except (OSError, ValueError, RecursionError) as e:
         raise CorruptArchive(f"{path.name} is not JSON: {e}", hint=f"delete {path} and fetch it again") from e
     if not isinstance(content, dict):
         raise CorruptArchive(f"{path.name} is {type(content).__name__}; an object expected.")
@@ -72,10 +75,16 @@ def space(metadata: Mapping[str, Any], which: str) -> dict[str, Any] | None:
     Raises
     ------
     CorruptArchive
-        It is not JSON.
+        It is not JSON, or lacks what its type needs.
     """
     value = _parsed(metadata, f"{which}_space")
-    return None if value is None else _compact(value)
+    if not value:
+        return None
+    try:
+        _check(value)
+    except (KeyError, TypeError, ValueError) as e:
+        raise CorruptArchive(f"metadata.json: {which}_space does not describe a space: {e!r}") from e
+    return _compact(value)
 
 
 def env(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,6 +118,23 @@ def _parsed(metadata: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     return value
 
 
+def _check(space: Mapping[str, Any]) -> None:
+    """That shapes and subspaces are there and of the right kind; raises what Python raises."""
+    match space["type"]:
+        case "Box":
+            if any(index(n) < 0 for n in space["shape"]):
+                raise ValueError(space["shape"])
+            np.dtype(space["dtype"])
+        case "MultiDiscrete":
+            np.asarray(space["nvec"], np.int64)
+        case "MultiBinary":
+            np.atleast_1d(np.asarray(space["n"], np.int64))
+        case "Dict" | "Tuple":
+            inner = space["subspaces"]
+            for subspace in inner.values() if space["type"] == "Dict" else inner:
+                _check(subspace)
+
+
 def _compact(space: dict[str, Any]) -> dict[str, Any]:
     """One number for the bounds of a large Box whose bounds are all the same."""
     if space.get("type") == "Box" and math.prod(space.get("shape") or ()) > LARGE:
@@ -135,7 +161,7 @@ def _uniform(bound: Any) -> Any:
 
 def described(seed: Any, options: Any) -> Described:
     """Seed and options of an episode as the episode table holds them."""
-    text = None if options is None else json.dumps(options, default=_plain, sort_keys=True, ensure_ascii=False)
+    text = None if options is None else json.dumps(options, default=plain, sort_keys=True, ensure_ascii=False)
     if seed is None:
         return None, text, ()
     try:
@@ -147,10 +173,12 @@ def described(seed: Any, options: Any) -> Described:
     return number, text, ()
 
 
-def _plain(value: Any) -> Any:
-    """What ``json`` does not know: NumPy values and bytes."""
+def plain(value: Any) -> Any:
+    """A value of an HDF5 attribute as a JSON value."""
     if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
+        return plain(value.tolist())
+    if isinstance(value, list):
+        return [plain(v) for v in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return str(value)
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

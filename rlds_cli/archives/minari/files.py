@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from rlds_cli.ted import natural
 Format = Literal["hdf5", "arrow", "parquet"]
 SUFFIXES: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}
 METADATA = "metadata.json"
+_EPISODE = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def locate(files: Sequence[Path]) -> Located | None:
     UnknownLayout
         There is more than one dataset.
     """
-    parts = [i for i, p in enumerate(files) if p.suffix in SUFFIXES and p.parent.name.isdecimal()]
+    parts = [i for i, p in enumerate(files) if p.suffix in SUFFIXES and _EPISODE.fullmatch(p.parent.name)]
     if parts:
         return _episodes(files, parts)
     main = [i for i, p in enumerate(files) if p.name == "main_data.hdf5"]
@@ -59,7 +61,8 @@ def _episodes(files: Sequence[Path], indices: Sequence[int]) -> Located:
     parts: dict[int, list[int]] = {}
     for i in sorted(indices, key=lambda i: natural(files[i].name)):
         parts.setdefault(int(files[i].parent.name), []).append(i)
-    described = {int(p.parent.name): i for i, p in enumerate(files) if p.name == METADATA and p.parent.name.isdecimal()}
+    names = {str(number) for number in parts}
+    described = {int(p.parent.name): i for i, p in enumerate(files) if p.name == METADATA and p.parent.name in names}
     return Located(formats.pop(), _metadata(files, next(iter(roots))), -1, dict(sorted(parts.items())), described)
 
 

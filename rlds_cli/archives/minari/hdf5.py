@@ -12,13 +12,13 @@ import numpy as np
 
 from rlds_cli import spaces
 from rlds_cli.archives.hdf5 import open_file, reading
-from rlds_cli.archives.minari.description import Described, described
+from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.leaves import Episode, Leaf, Scanned
 from rlds_cli.archives.minari.tree import datasets
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
 from rlds_cli.ted import Array, EncodedFrames, Kind, Text
 
-_GROUP = re.compile(r"episode_(\d+)")
+_GROUP = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
 _COUNTS_STEPS = ("rewards", "terminations", "truncations", "actions")
 _WIDEST = 8
 
@@ -42,6 +42,12 @@ def looks_right(path: Path) -> bool:
     with open_file(path, check=False) as f:
         numbers = episodes(f, path)
         return bool(numbers) and {"observations", "actions"} <= set(_group(f, path, numbers[0]))
+
+
+def root_attributes(path: Path) -> dict[str, Any]:
+    """What Minari before 0.5 wrote instead of ``metadata.json``: the attributes of the file, as JSON values."""
+    with open_file(path, check=False) as f, reading(path, "its attributes"):
+        return {str(name): description.plain(value) for name, value in f.attrs.items()}
 
 
 def scan(path: Path, known: Mapping[str, Any]) -> Iterator[Scanned]:
@@ -152,10 +158,12 @@ class Rows:
         if out.dtype == bool and d.get_type().get_class() != h5py.h5t.ENUM:
             out[...] = self._slice(name, len(out)) != 0  # HDF5 would keep 2 as a bool whose byte is 2
             return
-        rows = d.get_space()
-        rows.select_hyperslab((self._start, *(0 for _ in out.shape[1:])), out.shape)
+        memory = rows = h5py.h5s.ALL
+        if len(out) < d.shape[0]:
+            memory, rows = h5py.h5s.create_simple(out.shape), d.get_space()
+            rows.select_hyperslab((self._start, *(0 for _ in out.shape[1:])), out.shape)
         with self._reading(name):
-            d.read(h5py.h5s.create_simple(out.shape), rows, out)
+            d.read(memory, rows, out)
         if out.dtype == bool:
             np.not_equal(out.view(np.uint8), 0, out=out)
 
@@ -171,7 +179,7 @@ class Rows:
         """Strings of the first ``count`` rows selected."""
         return [v.decode("utf-8", "backslashreplace") for v in self._slice(name, count).tolist()]
 
-    def describe(self) -> Described:
+    def describe(self) -> description.Described:
         """Seed and options, from the attributes of the group."""
         names: list[str] = []
         with self._reading("its attributes"):
@@ -179,11 +187,11 @@ class Rows:
             attributes = self._group.attrs
             seed = attributes["seed"] if "seed" in names else None
             options = {n: attributes[n] for n in names if n.split("/")[0] == "options"}
-        return described(seed, _nested(options).get("options"))
+        return description.described(seed, _nested(options).get("options"))
 
     def _column(self, name: str, count: int) -> h5py.h5d.DatasetID:
         d = self._columns[name]
-        if self._start + count > d.shape[0]:
+        if not d.shape or self._start + count > d.shape[0]:
             raise CorruptArchive(
                 f"{self._path.name}: episode_{self._number} has {d.shape[0]:,} rows of {name}; "
                 f"{self._start + count:,} expected."

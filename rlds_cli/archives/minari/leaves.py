@@ -33,6 +33,7 @@ CORE = {
     "truncations": FLAGS[1],
 }
 _TUPLE = re.compile(r"^_index_(\d+)$")  # element of a Tuple in HDF5
+_KINDS: Mapping[Kind, str] = {"array": "", "frames": "encoded images of ", "text": "strings, "}
 RESERVED = {"observation", "action", "next", "info"}
 
 
@@ -170,7 +171,9 @@ def _field(
 def _shapes(leaves: Mapping[Episode, Leaf]) -> list[str]:
     seen: dict[tuple[Kind, tuple[int, ...]], str] = {}
     for episode, leaf in leaves.items():
-        seen.setdefault((leaf.kind, leaf.shape), f"{leaf.dtype} {list(leaf.shape)} in {episode.name}")
+        seen.setdefault(
+            (leaf.kind, leaf.shape), f"{_KINDS[leaf.kind]}{leaf.dtype} {list(leaf.shape)} in {episode.name}"
+        )
     return list(seen.values())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from rlds_cli import spaces
@@ -30,7 +31,7 @@ class _Survey:
 
 def plan(archive: Archive, located: Located) -> Plan:
     """Fields, parts and spaces of the archive whose files are ``located``; see ``minari.plan``."""
-    metadata = description.read(located.metadata) if located.metadata else {}
+    metadata = describe(archive.files, located)
     known = {which: description.space(metadata, which) for which in ("observation", "action")}
     survey = _survey(_scan(archive, located, {f"{which}s": space for which, space in known.items()}))
     _require_all(survey, metadata)
@@ -54,6 +55,21 @@ def plan(archive: Archive, located: Located) -> Plan:
         env=description.env(metadata),
         notes=(*_notes(located, metadata, survey, list(inferred)), *columns.notes),
     )
+
+
+def describe(files: Sequence[Path], located: Located) -> dict[str, Any]:
+    """What the archive says about itself; empty where it says nothing."""
+    if located.metadata is not None:
+        return description.read(located.metadata)
+    attributes = hdf5.root_attributes(files[located.main]) if located.format == "hdf5" else {}
+    return attributes if description.is_minari(attributes) else {}
+
+
+def looks_right(files: Sequence[Path], located: Located) -> bool:
+    """Whether files that no metadata describe hold Minari's columns."""
+    if located.format == "hdf5":
+        return hdf5.looks_right(files[located.main])
+    return arrow.looks_right(files[next(iter(located.parts.values()))[0]])
 
 
 def _scan(archive: Archive, located: Located, known: Mapping[str, Any]) -> Iterator[Scanned]:

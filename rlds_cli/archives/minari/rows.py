@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from rlds_cli.archives.minari.description import Described
 from rlds_cli.ted import (
@@ -22,6 +23,7 @@ from rlds_cli.ted import (
     EncodedFrames,
     EpisodeTable,
     Field,
+    IntArray,
     Note,
     Text,
 )
@@ -145,7 +147,14 @@ class _Builder:
         """The chunk, its ends flagged."""
         ended = [p for p in chunk if p.ends]
         terminated, truncated = (self._arrays[name] for name in FLAGS)
-        end, notes = _flag_ends(terminated, truncated, np.flatnonzero(self._last) - 1)
+        steps = np.flatnonzero(self._last) - 1
+        stops, groups = np.cumsum([p.stop - p.start for p in chunk]), [origins[p.episode].group for p in chunk]
+        notes = [
+            Note(code, text, len(rows), groups[int(np.searchsorted(stops, rows[0], "right"))])
+            for code, text, rows in _odd_flags(terminated, truncated, steps)
+            if len(rows)
+        ]
+        end = _ends(terminated, truncated, steps)
         table = EpisodeTable(
             np.array([p.length for p in ended], np.int64),
             end,
@@ -169,18 +178,18 @@ def _join(frames: Sequence[EncodedFrames]) -> EncodedFrames:
     return EncodedFrames(np.concatenate([f.data for f in frames]), np.concatenate([f.lengths for f in frames]))
 
 
-def _flag_ends(terminated: BoolArray, truncated: BoolArray, steps: Array) -> tuple[Array, list[Note]]:
-    """End kinds of the episodes whose last steps are ``steps``; one without a flag gets ``truncated``."""
+def _ends(terminated: BoolArray, truncated: BoolArray, steps: IntArray) -> npt.NDArray[np.uint8]:
+    """End kinds of the episodes whose last steps are ``steps``; a last step without a flag becomes truncated."""
     cut = ~(terminated[steps] | truncated[steps])
-    end = np.where(terminated[steps], TERMINATED, np.where(cut, CUT, TRUNCATED)).astype(np.uint8)
-    inside = {
-        "terminated-inside": int(terminated.sum() - terminated[steps].sum()),
-        "truncated-inside": int(truncated.sum() - truncated[steps].sum()),
-    }
     truncated[steps] |= cut
-    notes = [
-        Note(code, f"steps are {code.split('-')[0]} and their episode goes on", n) for code, n in inside.items() if n
-    ]
-    if cut.any():
-        notes.append(Note("open-end", "episodes end with no flag; their last step is marked truncated", int(cut.sum())))
-    return end, notes
+    return np.where(terminated[steps], TERMINATED, np.where(cut, CUT, TRUNCATED)).astype(np.uint8)
+
+
+def _odd_flags(terminated: BoolArray, truncated: BoolArray, steps: IntArray) -> Iterator[tuple[str, str, IntArray]]:
+    """Code, text and rows of flags inside episodes, and of last steps without one."""
+    last = np.zeros(len(terminated), bool)
+    last[steps] = True
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        yield f"{name}-inside", f"steps are {name} and their episode goes on", np.flatnonzero(flag & ~last)
+    text = "episodes end with no flag; their last step is marked truncated"
+    yield "open-end", text, np.flatnonzero(last & ~(terminated | truncated))
