@@ -91,20 +91,32 @@ def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Non
     file = data_file(directory, len(shape))
     directory.mkdir(parents=True, exist_ok=True)
     if size:
-        width = row_bytes(shape, dtype)
-        inner = inner_rows(shape, dtype) * width
-        chunks = size // (inner + 16)
-        index = np.empty((chunks, 2), "<u8")
-        index[:, 0] = np.arange(chunks, dtype=np.uint64) * np.uint64(inner)
-        index[:, 1] = inner
+        index = _index(shape, dtype)
         with file.open("r+b") as f:
-            f.truncate(shape[0] * width)  # what an interrupted run wrote behind the rows
-            f.truncate(chunks * inner)
-            f.seek(chunks * inner)
-            f.write(index.tobytes())
+            f.truncate(shape[0] * row_bytes(shape, dtype))  # what an interrupted run wrote behind the rows
+            f.truncate(size - len(index))
+            f.seek(size - len(index))
+            f.write(index)
     else:
         file.unlink(missing_ok=True)
     (directory / "zarr.json").write_text(json.dumps(document(shape, dtype)))
+
+
+def _index(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
+    """Offset and size of every inner chunk."""
+    inner = inner_rows(shape, dtype) * row_bytes(shape, dtype)
+    chunks = file_size(shape, dtype) // (inner + 16)
+    index = np.empty((chunks, 2), "<u8")
+    index[:, 0] = np.arange(chunks, dtype=np.uint64) * np.uint64(inner)
+    index[:, 1] = inner
+    return index.tobytes()
+
+
+def tail(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
+    """What stands in the file behind the rows: zeros up to a whole inner chunk, and the index."""
+    index = _index(shape, dtype)
+    padding = file_size(shape, dtype) - shape[0] * row_bytes(shape, dtype) - len(index)
+    return bytes(padding) + index
 
 
 def write(directory: Path, values: Array) -> None:
@@ -183,6 +195,16 @@ def is_array(directory: Path) -> bool:
         return bool(json.loads((directory / "zarr.json").read_text())["node_type"] == "array")
     except (OSError, ValueError, KeyError):
         return False
+
+
+def check_group(directory: Path) -> None:
+    """Raise DamagedDataset unless the ``zarr.json`` in ``directory`` is that of a group."""
+    try:
+        kind = json.loads((directory / "zarr.json").read_text())["node_type"]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise DamagedDataset(f"{directory / 'zarr.json'} cannot be read: {e}") from e
+    if kind != "group":
+        raise DamagedDataset(f"{directory / 'zarr.json'} is of a node of type {kind!r}.")
 
 
 def read(directory: Path) -> Array:

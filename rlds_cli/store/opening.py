@@ -20,16 +20,17 @@ MAX_PIXELS = 1 << 26  # of one frame; what claims more is not decoded
 
 
 class Store:
-    """The files of one dataset."""
+    """The files of one dataset; ``check=False`` opens one that may be damaged, to look at it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, check: bool = True) -> None:
         self.path = path
         self.manifest: Manifest = manifest.read(path)
         self.fields = {f.name: _field(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
-        self._check_sizes()
+        if check:
+            self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
         return Store, (self.path,)

@@ -1,0 +1,93 @@
+"""Where a dataset came from, compared with what is there of it now: the archive, the registry, the source dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlds_cli import home, ids, registry, settings
+from rlds_cli.errors import RldsError
+from rlds_cli.hashing import sha256_of
+from rlds_cli.home import Home
+from rlds_cli.settings import StrPath
+from rlds_cli.store import arrays, manifest
+from rlds_cli.store.checking import Problem
+from rlds_cli.store.manifest import Manifest
+
+Found = tuple[list[str], list[Problem]]
+
+
+def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = None) -> Found:
+    """What is known of the origins of the dataset in ``path``: remarks, and what is wrong with them."""
+    try:
+        m = manifest.read(path)
+        sources = [json.loads(s) for s in arrays.read_strings(path / "sources")] if m.archive else []
+    except (RldsError, OSError, ValueError, KeyError):
+        return [], []  # the check of the dataset itself says so
+    if m.provenance:
+        return _derived(m, cache_dir), []
+    return _archive(path, m, sources) if sources else ([], [])
+
+
+def downloadable(id: str) -> bool:
+    """Whether the registry can bring the dataset again."""
+    try:
+        return ids.parse(id).variant is None and registry.get(id).status != "closed"
+    except RldsError:
+        return False
+
+
+def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
+    step = m.provenance[-1]
+    source, wanted = step.get("from"), str(step.get("source", "")).partition("+")[0]
+    if not source or not wanted:
+        return []
+    try:
+        there = home.find(ids.parse(str(source)), settings.read(cache_dir))
+        if there is None:
+            return [f"its source {source} is not here"]
+        now = manifest.read(there).fingerprint
+    except RldsError:
+        return [f"its source {source} cannot be read"]
+    return ["source unchanged"] if now == wanted else [f"its source {source} is another now ({now[:18]}...)"]
+
+
+def _archive(path: Path, m: Manifest, sources: Sequence[Mapping[str, Any]]) -> Found:
+    root = path.parents[2] if len(path.parents) > 2 else path
+    directory = Home(root).archive(ids.parse(m.id))
+    kept = [(s, directory / str(s.get("file"))) for s in sources]
+    kept = [(s, file) for s, file in kept if s.get("sha256") and file.is_file()]
+    problems = [p for s, file in kept if (p := _changed(s, file)) is not None]
+    published = _published(m, sources)
+    remarks = [published] if published else []
+    if kept and not problems:
+        remarks.append("archive unchanged" if published else f"no published hash: same as on {m.created[:10]}")
+    elif not kept and not published:
+        remarks.append("archive not kept")
+    return remarks, problems
+
+
+def _changed(source: Mapping[str, Any], file: Path) -> Problem | None:
+    try:
+        now = sha256_of(file)
+    except OSError as e:
+        return Problem(f"archive {file.name}", f"cannot be read: {e.strerror}")
+    if now == source["sha256"]:
+        return None
+    return Problem(f"archive {file.name}", f"has sha256 {now}; this dataset was made of {source['sha256']}")
+
+
+def _published(m: Manifest, sources: Sequence[Mapping[str, Any]]) -> str | None:
+    """What the registry says to the hashes of the archive; None where it has none."""
+    try:
+        known = {f.path: f.sha256 for f in registry.get(m.id).files if f.sha256}
+    except RldsError:
+        return None
+    pairs = [(s.get("sha256"), known[str(s.get("file"))]) for s in sources if str(s.get("file")) in known]
+    if not pairs:
+        return None
+    if all(a == b for a, b in pairs):
+        return "archive sha256 known to the registry"
+    return "the registry has another sha256 of the archive"

@@ -1,0 +1,214 @@
+"""Re-hashing a field, block by block, and what is wrong with it: the file, its size, its blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.store import arrays, compression, digests
+from rlds_cli.store.manifest import StoredField
+from rlds_cli.store.ranges import read_range
+from rlds_cli.ted import IntArray
+
+_PIECE = 1 << 20
+_DECODED = 64 << 20
+_UNREADABLE = b"\0" * 32
+# What zarr-python and its codecs raise over damaged files.
+_FAILURES = (DamagedDataset, OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong: ``where`` is a field or another part; ``rows`` and ``bytes`` are half-open ranges there."""
+
+    where: str
+    what: str
+    rows: tuple[int, int] | None = None
+    bytes: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        span = f"bytes {self.bytes[0]:,}-{self.bytes[1] - 1:,} " if self.bytes else ""
+        span = span or (f"rows {self.rows[0]:,}-{self.rows[1] - 1:,} " if self.rows else "")
+        return f"{self.where}: {span}{self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A field after its check; ``digest`` is that of what is on disk, None where some of it cannot be read."""
+
+    name: str
+    digest: str | None
+    bytes: int
+    problems: tuple[Problem, ...]
+
+
+def check_field(dataset: Path, f: StoredField, rows: int) -> Checked:
+    """Hash all rows of a field and compare them with the digests that were stored when it was written."""
+    problems = _structure(dataset, f, rows)
+    hashes, unreadable, size = _hash_blocks(dataset, f, rows)
+    if unreadable and not problems:
+        problems.append(Problem(f.name, unreadable[0]))
+    found = digests.as_array(hashes)
+    digest_found = digests.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, found)
+    problems += _differences(dataset, f, rows, found, digest_found)
+    return Checked(f.name, None if unreadable else digest_found, size, tuple(problems))
+
+
+def _hash_blocks(dataset: Path, f: StoredField, rows: int) -> tuple[list[bytes], list[str], int]:
+    """The hashes of all blocks, why some cannot be read, and the bytes that were."""
+    hashes, unreadable, size = [], [], 0
+    texts = _texts(dataset, f)
+    for a in digests.blocks(rows):
+        try:
+            digest, read = _hash_block(dataset / f.path, f, texts, a, min(a + digests.BLOCK_ROWS, rows))
+            size += read
+        except _FAILURES as e:
+            digest = _UNREADABLE
+            unreadable.append(str(e))
+        hashes.append(digest)
+    return hashes, unreadable, size
+
+
+def _texts(dataset: Path, f: StoredField) -> list[str | None]:
+    """The string table of a text field, and None for code -1; nothing where it cannot be read."""
+    try:
+        return [*arrays.read_strings(dataset / "text" / f.path), None] if f.kind == "text" else []
+    except _FAILURES:
+        return []
+
+
+def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
+    """What is wrong with the files of a field before their rows are looked at."""
+    path = dataset / f.path
+    try:
+        if f.kind == "frames":
+            size = arrays.open_document(path / "bytes")[0]
+            return [
+                *_array(path / "offsets", f"{f.name} offsets", (rows + 1,), "int64"),
+                *_array(path / "bytes", f"{f.name} bytes", size, "uint8"),
+                *_offsets(path, f.name, size[0]),
+            ]
+        if f.kind == "text":
+            return _array(path, f.name, (rows,), "int32")
+        return _array(path, f.name, (rows, *f.shape), f.dtype)
+    except _FAILURES as e:
+        return [Problem(f.name, str(e))]
+
+
+def _array(directory: Path, name: str, shape: tuple[int, ...], dtype: str) -> list[Problem]:
+    found = arrays.open_document(directory)
+    if found != (shape, np.dtype(dtype)):
+        what = f"zarr.json says {found[1]} {list(found[0])}; the manifest says {dtype} {list(shape)}"
+        return [Problem(name, what)]
+    if compression.is_compressed(directory):
+        compression.check_shards(directory)
+        return []
+    if json.loads((directory / "zarr.json").read_text())["codecs"] != arrays.document(shape, dtype)["codecs"]:
+        return [Problem(name, "zarr.json does not describe the file")]
+    size = arrays.file_size(shape, dtype)
+    if size == 0:
+        return []
+    file = arrays.data_file(directory, len(shape))
+    arrays.check_size(file, size)
+    return _tail(file, name, shape, dtype)
+
+
+def _tail(file: Path, name: str, shape: tuple[int, ...], dtype: str) -> list[Problem]:
+    """The padding and the index behind the rows, which other Zarr readers go by."""
+    expected = arrays.tail(shape, dtype)
+    start = arrays.row_bytes(shape, dtype) * shape[0]
+    with file.open("rb") as f:
+        f.seek(start)
+        found = f.read()
+    if found == expected:
+        return []
+    return [Problem(name, "differ (behind the rows: padding or index)", bytes=(start, start + len(expected)))]
+
+
+def _offsets(path: Path, name: str, size: int) -> list[Problem]:
+    offsets = read_range(path / "offsets", 0, arrays.open_document(path / "offsets")[0][0])
+    if offsets[0] == 0 and offsets[-1] == size and (np.diff(offsets) >= 0).all():
+        return []
+    return [Problem(f"{name} offsets", f"do not rise from 0 to the {size:,} bytes of frames")]
+
+
+def _hash_block(path: Path, f: StoredField, texts: list[str | None], a: int, b: int) -> tuple[bytes, int]:
+    """The hash of rows a to b, as ``digests`` defines it, and how many bytes were read for it."""
+    if f.kind == "array":
+        h, size = hashlib.sha256(), 0
+        for piece in _pieces(path, a, b, arrays.row_bytes((0, *f.shape), f.dtype)):
+            h.update(piece)
+            size += len(piece)
+        return h.digest(), size
+    if f.kind == "frames":
+        return _hash_frames(path, np.array(read_range(path / "offsets", a, b + 1)))
+    codes = read_range(path, a, b)
+    if len(codes) and not -1 <= codes.min() <= codes.max() < len(texts) - 1:
+        raise DamagedDataset(f"rows {a:,}-{b - 1:,} have codes beyond the {max(0, len(texts) - 1):,} texts")
+    return digests.text_block([texts[c] for c in codes]), codes.nbytes
+
+
+def _hash_frames(path: Path, offsets: IntArray) -> tuple[bytes, int]:
+    if (np.diff(offsets) < 0).any():
+        raise DamagedDataset("offsets of frames that go back")
+    h = hashlib.sha256(np.ascontiguousarray(np.diff(offsets), "<i8").tobytes())
+    for piece in _pieces(path / "bytes", int(offsets[0]), int(offsets[-1]), 1):
+        h.update(piece)
+    return h.digest(), int(offsets[-1] - offsets[0]) + offsets.nbytes
+
+
+def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | bytes]:
+    """The bytes of rows a to b. Plain files are read, not mapped: a disk that fails then is an error, not a signal."""
+    if width == 0 or a == b:
+        return
+    if compression.is_compressed(array):
+        step = max(1, _DECODED // width)
+        for start in range(a, b, step):
+            yield arrays.raw(arrays.little_endian(read_range(array, start, min(start + step, b))))
+        return
+    shape, _ = arrays.open_document(array)
+    file, left = arrays.data_file(array, len(shape)), (b - a) * width
+    with file.open("rb", buffering=0) as f:
+        f.seek(a * width)
+        while left:
+            piece = f.read(min(left, _PIECE))
+            if not piece:
+                raise DamagedDataset(f"{file} ends before row {b:,}")
+            left -= len(piece)
+            yield piece
+
+
+def _differences(dataset: Path, f: StoredField, rows: int, found: digests.Blocks, digest: str) -> list[Problem]:
+    try:
+        stored: Any = np.asarray(arrays.read(dataset / "digests" / f.path))
+        intact = digests.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, stored) == f.digest
+    except _FAILURES as e:
+        stored, intact = None, False
+        if digest == f.digest:
+            return [Problem(f"digests of {f.name}", str(e))]
+    if digest == f.digest:
+        return [] if intact else [Problem(f"digests of {f.name}", "are not those of the manifest; the rows are right")]
+    if not intact or stored.shape != found.shape:
+        return [Problem(f.name, "differs from its digest in the manifest; its block digests are damaged too")]
+    bad = np.flatnonzero((stored != found).any(1))
+    return [_span(f, rows, first, last) for first, last in _runs(bad)]
+
+
+def _runs(numbers: Sequence[int] | IntArray) -> Iterator[tuple[int, int]]:
+    """Consecutive numbers as (first, last)."""
+    if len(numbers):
+        for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
+            yield int(run[0]), int(run[-1])
+
+
+def _span(f: StoredField, rows: int, first: int, last: int) -> Problem:
+    a, b = first * digests.BLOCK_ROWS, min(rows, (last + 1) * digests.BLOCK_ROWS)
+    width = arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 0
+    return Problem(f.name, "differ", (a, b), (a * width, b * width) if width else None)

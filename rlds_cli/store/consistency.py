@@ -1,0 +1,142 @@
+"""Whether an episode table agrees with itself, with the manifest and with the flags and rewards of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import RldsError
+from rlds_cli.store.checking import Problem
+from rlds_cli.store.opening import Store
+from rlds_cli.store.ranges import read_range
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, EpisodeTable
+
+_STRIDE = 1 << 20
+
+Read = Callable[[int, int], Array]
+
+
+def check_table(store: Store, table: EpisodeTable) -> list[Problem]:
+    """Everything wrong with the episode table. ``table`` is the store's, as ``store.table()`` reads it."""
+    try:
+        shape = [Problem(f"episodes/{name}", what) for name, what in _shape(store, table)]
+        return shape or [Problem(f"episodes/{name}", what) for name, what in _content(store, table)]
+    except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
+        return [Problem("episodes", str(e))]
+
+
+def _shape(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
+    """What is wrong with the table itself."""
+    counts, e = store.manifest.counts, store.episodes
+    lengths = {name: len(column) for name, column in e.items() if len(column) != len(table)}
+    if lengths or len(table) != counts.episodes:
+        yield "length", f"columns of other lengths than {counts.episodes:,} episodes: {lengths or len(table)}"
+        return
+    if len(table) and table.length.min() < 1:
+        yield "length", f"episode {int(table.length.argmin())} has {int(table.length.min())} steps"
+    if int((table.length + 1).sum()) != counts.rows:
+        yield "length", f"{int((table.length + 1).sum()):,} rows; the manifest says {counts.rows:,}"
+    elif not np.array_equal(e["start"], table.start):
+        yield "start", f"episode {_first(e['start'] != table.start)} does not start where the one before ends"
+    if not np.isin(table.end, (TERMINATED, TRUNCATED, CUT)).all():
+        yield "end", f"episode {_first(table.end > CUT)} has end {int(table.end.max())}, which is none"
+    if not np.isin(e["num_observed"] - table.length, (0, 1)).all():
+        yield "num_observed", "is neither the length nor one more"
+    if not np.array_equal(e["num_transitions"], table.num_transitions):
+        yield "num_transitions", f"episode {_first(e['num_transitions'] != table.num_transitions)} does not add up"
+    sources = max(1, int(store.manifest.archive.get("files", 1)))
+    if len(table) and not 0 <= table.source.min() <= table.source.max() < sources:
+        yield "source", f"names files beyond the {sources}"
+
+
+def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
+    """Where the rows or the manifest say otherwise than the table."""
+    yield from _counts(store, table)
+    e = store.episodes
+    if all(name in store.fields for name in FLAGS):
+        terminated, truncated = (_reader(store, name) for name in FLAGS)
+        yield from _flags(table, _sums(truncated, table), *_last(store, table))
+        done = _sums(lambda a, b: terminated(a, b) | truncated(a, b), table)
+        yield from _sum_of("num_done", e.get("num_done"), done)
+    if "total_reward" in e:
+        yield from _sum_of("total_reward", e["total_reward"], _sums(_reader(store, REWARD), table))
+
+
+def _counts(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
+    counts = store.manifest.counts
+    found = {
+        "steps": int(table.length.sum()),
+        "transitions": int(table.num_transitions.sum()),
+        "terminated": int((table.end == TERMINATED).sum()),
+        "truncated": int((table.end == TRUNCATED).sum()),
+        "cut": int((table.end == CUT).sum()),
+        "final_observations": int(table.observed.sum()),
+    }
+    for name, value in found.items():
+        if getattr(counts, name) != value:
+            yield "counts", f"{value:,} {name}; the manifest says {getattr(counts, name):,}"
+
+
+def _reader(store: Store, name: str) -> Read:
+    directory = store.directory(name)
+    return lambda a, b: read_range(directory, a, b)
+
+
+def _last(store: Store, table: EpisodeTable) -> tuple[Array, Array]:
+    """The flags of the last step of every episode."""
+    steps = table.start + table.length - 1
+    terminated, truncated = (np.asarray(store.rows(name)[steps], bool) for name in FLAGS)
+    return terminated, truncated
+
+
+def _flags(
+    table: EpisodeTable, truncated: Array, last_terminated: Array, last_truncated: Array
+) -> Iterator[tuple[str, str]]:
+    ends = last_terminated != (table.end == TERMINATED)
+    ends |= ~last_terminated & ~last_truncated
+    if ends.any():
+        yield "end", f"episode {_first(ends)} is not flagged as it ends"
+    inside = truncated != last_truncated
+    if inside.any():
+        yield "end", f"episode {_first(inside)} is truncated before its last step"
+
+
+def _sums(read: Read, table: EpisodeTable) -> Array:
+    """Sums of a column over each episode, in float64; several episodes a read."""
+    total = np.zeros(len(table))
+    start, stop = table.start, table.start + table.length
+    first = 0
+    while first < len(table):
+        end = max(first + 1, int(np.searchsorted(stop, start[first] + _STRIDE, "right")))
+        for e, a, b in _reads(start, stop, first, end):
+            values = np.asarray(read(a, b), np.float64)
+            total[e] += np.add.reduceat(values, start[e] - a) if isinstance(e, slice) else values.sum()
+        first = end
+    return total
+
+
+def _reads(start: Array, stop: Array, first: int, end: int) -> Iterator[tuple[Any, int, int]]:
+    """Ranges of rows to read for episodes first to end: all in one, or a long one piece by piece."""
+    a, b = int(start[first]), int(stop[end - 1])
+    if end - first > 1:
+        yield slice(first, end), a, b
+        return
+    for at in range(a, b, _STRIDE):
+        yield first, at, min(b, at + _STRIDE)
+
+
+def _sum_of(name: str, stored: Array | None, found: Array) -> Iterator[tuple[str, str]]:
+    if stored is None:
+        return
+    # The same numbers added in another order: near, not equal, and less near where they cancel.
+    finite = np.abs(found[np.isfinite(found)])
+    wrong = ~np.isclose(stored, found, rtol=1e-6, atol=1e-6 * max(1.0, finite.max(initial=0)), equal_nan=True)
+    if wrong.any():
+        k = _first(wrong)
+        yield name, f"episode {k} has {stored[k]}; its rows add up to {found[k]}"
+
+
+def _first(where: Array) -> int:
+    return int(np.argmax(where))

@@ -1,0 +1,166 @@
+"""Are the bytes of a dataset what they were when it was written, and does it agree with itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlds_cli import origins, targets
+from rlds_cli.errors import RldsError
+from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.settings import StrPath
+from rlds_cli.store import arrays, digests, manifest
+from rlds_cli.store.checking import Checked, Problem, check_field
+from rlds_cli.store.consistency import check_table
+from rlds_cli.store.finish import table_digests
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+
+_THREADS = 8
+_PREFIX = "rlds1:"
+_SHORTEST = 8  # digits that a fingerprint may be cut to
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a check of one dataset found; it is ``ok`` where there are no ``problems``.
+
+    ``fingerprint`` is that of what is on disk, None where some of it cannot be read. ``arrays`` counts fields,
+    ``bytes`` what was hashed of them. ``remarks`` say what is known of the archive, or of the source dataset.
+    """
+
+    id: str
+    path: Path
+    ok: bool
+    fingerprint: str | None
+    arrays: int
+    bytes: int
+    problems: tuple[Problem, ...]
+    remarks: tuple[str, ...]
+    hint: str | None = None
+
+
+def verify(
+    ref: StrPath,
+    *,
+    expect: str | None = None,
+    jobs: int | None = None,
+    cache_dir: StrPath | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Hash everything again, compare it with what was stored, and check that the parts agree. Writes nothing.
+
+    Parameters
+    ----------
+    ref : str or path
+        An id that is here, or the directory of a dataset.
+    expect : str, optional
+        The fingerprint that it should have, as ``rlds inspect`` or the manifest shows it; its first digits are enough.
+    jobs : int, optional
+        Threads; up to 8 when not given.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        It is not here. Damage is no error: it is what ``problems`` say.
+    RldsError
+        ``expect`` is no fingerprint.
+    """
+    wanted = None if expect is None else _digits(expect)
+    path = targets.dataset(ref, cache_dir=cache_dir)
+    found = verify_directory(path, jobs=jobs, progress=progress)
+    remarks, problems = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
+    problems = [*found.problems, *problems, *_expected(found, wanted)]
+    hint = f"rlds download {found.id} --force" if problems and origins.downloadable(found.id) else None
+    return replace(found, ok=not problems, problems=tuple(problems), remarks=tuple(remarks), hint=hint)
+
+
+def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress | None = None) -> Verification:
+    """Check one directory for itself: not its archive, nor the dataset that it was made of."""
+    try:
+        m = manifest.read(path)
+    except RldsError as e:
+        return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", e.message),), ())
+    checked = _check_fields(path, m, jobs or min(_THREADS, os.cpu_count() or 1), progress or silent)
+    problems = [p for c in checked for p in c.problems]
+    columns, wrong = _check_episodes(path)
+    problems += wrong
+    problems += _check_others(path, m)
+    known = {c.name: c.digest for c in checked if c.digest is not None}
+    fingerprint = None
+    if columns is not None and len(known) == len(m.fields):
+        fingerprint = digests.fingerprint(known, columns)
+        if fingerprint != m.fingerprint and not problems:
+            problems.append(Problem("episodes", f"the fingerprint is {fingerprint}; the manifest says {m.fingerprint}"))
+    size = sum(c.bytes for c in checked)
+    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), ())
+
+
+def _check_fields(path: Path, m: Manifest, threads: int, progress: Progress) -> list[Checked]:
+    with ThreadPoolExecutor(threads) as pool:
+        # The largest first, so that no thread is left alone with one at the end.
+        order = sorted(m.fields, key=lambda f: -arrays.row_bytes((0, *f.shape), f.dtype if f.kind != "text" else "i4"))
+        checked = []
+        for done, c in enumerate(pool.map(lambda f: check_field(path, f, m.counts.rows), order), 1):
+            checked.append(c)
+            progress(Event(m.id, "verify", "", done, len(order), "arrays"))
+    return sorted(checked, key=lambda c: c.name)
+
+
+def _check_episodes(path: Path) -> tuple[dict[str, str] | None, list[Problem]]:
+    """Digests of the episode table, where it can be read, and what is wrong with it."""
+    try:
+        store = Store(path, check=False)
+        table = store.table()
+        return table_digests(table), check_table(store, table)
+    except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
+        return None, [Problem("episodes", e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}")]
+
+
+def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
+    """Whether everything else can be read: metadata, sources, string tables, the documents of groups."""
+    fields = {path / f.path for f in m.fields}
+    for document in sorted(path.rglob("zarr.json")):
+        array = document.parent
+        if array == path or any(array == f or f in array.parents for f in fields):
+            continue
+        try:
+            arrays.read(array) if arrays.is_array(array) else arrays.check_group(array)
+        except RldsError as e:
+            yield Problem(array.relative_to(path).as_posix(), e.message)
+    for name in ("metadata", "sources"):
+        if (m.metadata if name == "metadata" else m.archive) and not (path / name).exists():
+            yield Problem(name, "is missing")
+
+
+def _digits(expect: str) -> str:
+    digits = expect.strip().lower().removeprefix(_PREFIX).replace("-", "")
+    if not _SHORTEST <= len(digits) <= 64 or set(digits) - set("0123456789abcdef"):
+        raise RldsError(f'"{expect}" is not a fingerprint.', hint="as in rlds1:7c1f-09ab-55e2, or all 64 digits")
+    return digits
+
+
+def _expected(found: Verification, wanted: str | None) -> Iterable[Problem]:
+    if wanted is None or (found.fingerprint or "").removeprefix(_PREFIX).startswith(wanted):
+        return []
+    return [Problem("fingerprint", f"is {found.fingerprint or 'unknown'}; {_PREFIX}{wanted} expected")]
+
+
+def verify_all(
+    refs: Sequence[str] = (),
+    *,
+    everything: bool = False,
+    expect: str | None = None,
+    jobs: int | None = None,
+    cache_dir: StrPath | None = None,
+    progress: Progress | None = None,
+) -> tuple[Verification, ...]:
+    """Verify several datasets; globs stand for those that are here, ``everything`` for all of them."""
+    paths = targets.datasets(refs, everything=everything, cache_dir=cache_dir)
+    if expect is not None and len(paths) != 1:
+        raise RldsError(f"One fingerprint cannot be that of {len(paths)} datasets.", hint="--expect takes one ID")
+    how = {"expect": expect, "jobs": jobs, "cache_dir": cache_dir, "progress": progress}
+    return tuple(verify(path, **how) for path in paths)  # type: ignore[arg-type]
