@@ -289,3 +289,63 @@ def test_hdf5_is_read_without_importing_pyarrow_gymnasium_or_minari(tmp_path: Pa
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split("\n")[:2] == ["5", "[]"]
+
+
+def test_old_files_hold_their_metadata_as_attributes(tmp_path: Path) -> None:
+    """As Minari 0.4 wrote it, before there was a metadata.json."""
+    data = by_hand(tmp_path, [plain_episode(3)])
+    content = json.loads((data / "metadata.json").read_text()) | {"author": "me", "minari_version": "0.4.0"}
+    (data / "metadata.json").unlink()
+    with h5py.File(data / "main_data.hdf5", "a") as f:
+        f.attrs.update(content)
+    got = read(data)
+    assert spaces.from_json(got.plan.spaces["action"]) == ACT
+    assert got.plan.facts["author"] == "me" and not got.notes
+    assert json.loads(str(dict(minari.metadata(got.plan))["minari/metadata.json"])) == content
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        "{",
+        [1],
+        {"type": "Box"},
+        {"type": "Box", "shape": ["a"], "dtype": "float32"},
+        {"type": "Box", "shape": [-1], "dtype": "float32"},
+        {"type": "Box", "shape": [2], "dtype": "float33"},
+        {"type": "MultiDiscrete", "nvec": "abc"},
+        {"type": "MultiBinary"},
+        {"type": "Dict", "subspaces": [1]},
+        {"type": "Tuple", "subspaces": [{"type": "Box"}]},
+        {"shape": [2]},
+    ],
+)
+def test_descriptions_of_spaces_that_make_no_sense(space: Any, tmp_path: Path) -> None:
+    text = space if isinstance(space, str) else json.dumps(space)
+    with pytest.raises(CorruptArchive, match="observation_space"):
+        read(by_hand(tmp_path, [plain_episode(3)], {"observation_space": text}))
+
+
+def test_a_space_of_an_unknown_type_is_kept_as_it_is(tmp_path: Path) -> None:
+    custom = {"type": "Mine", "of": 3}
+    got = read(by_hand(tmp_path, [plain_episode(3)], {"observation_space": json.dumps(custom)}))
+    assert got.plan.spaces["observation"] == custom and len(got) == 1
+
+
+def test_files_of_other_kinds_in_numbered_directories_are_not_recognised(tmp_path: Path) -> None:
+    (tmp_path / "2024").mkdir()
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"price": [1, 2]}), tmp_path / "2024" / "sales.parquet")
+    assert minari.recognise([tmp_path / "2024" / "sales.parquet"]) is None
+
+
+def test_a_mixture_of_raw_and_encoded_images_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = g.Box(0, 255, (32, 32, 3), np.uint8)
+    buffers = [buffer(2, sampled(space, 3, i), sampled(ACT, 2, i)) for i in range(2)]
+    data = write(tmp_path, buffers, space, ACT, monkeypatch=monkeypatch)
+    with h5py.File(data / "main_data.hdf5", "a") as f:
+        del f["episode_1/observations"]
+        f["episode_1/observations"] = buffers[1].observations
+    with pytest.raises(CorruptArchive, match=r"encoded images of uint8 .* in .*episode_0, uint8 .* in .*episode_1"):
+        read(data)

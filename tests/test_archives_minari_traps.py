@@ -163,6 +163,8 @@ def test_how_episodes_end(tmp_path: Path) -> None:
         "truncated-inside": 1,
         "open-end": 1,
     }
+    where = {code: note.where for code, note in got.notes.items()}
+    assert where == {"terminated-inside": "episode_4", "truncated-inside": "episode_5", "open-end": "episode_3"}
 
 
 def test_flags_stored_as_numbers(tmp_path: Path) -> None:

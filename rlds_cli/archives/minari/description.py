@@ -82,7 +82,7 @@ def space(metadata: Mapping[str, Any], which: str) -> dict[str, Any] | None:
         return None
     try:
         _check(value)
-    except (KeyError, TypeError, ValueError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
         raise CorruptArchive(f"metadata.json: {which}_space does not describe a space: {e!r}") from e
     return _compact(value)
 
@@ -128,7 +128,7 @@ def _check(space: Mapping[str, Any]) -> None:
         case "MultiDiscrete":
             np.asarray(space["nvec"], np.int64)
         case "MultiBinary":
-            np.atleast_1d(np.asarray(space["n"], np.int64))
+            [index(n) for n in np.ravel(space["n"]).tolist()]
         case "Dict" | "Tuple":
             inner = space["subspaces"]
             for subspace in inner.values() if space["type"] == "Dict" else inner:

@@ -148,12 +148,7 @@ class _Builder:
         ended = [p for p in chunk if p.ends]
         terminated, truncated = (self._arrays[name] for name in FLAGS)
         steps = np.flatnonzero(self._last) - 1
-        stops, groups = np.cumsum([p.stop - p.start for p in chunk]), [origins[p.episode].group for p in chunk]
-        notes = [
-            Note(code, text, len(rows), groups[int(np.searchsorted(stops, rows[0], "right"))])
-            for code, text, rows in _odd_flags(terminated, truncated, steps)
-            if len(rows)
-        ]
+        notes = _notes(terminated, truncated, steps, chunk, origins)
         end = _ends(terminated, truncated, steps)
         table = EpisodeTable(
             np.array([p.length for p in ended], np.int64),
@@ -185,11 +180,22 @@ def _ends(terminated: BoolArray, truncated: BoolArray, steps: IntArray) -> npt.N
     return np.where(terminated[steps], TERMINATED, np.where(cut, CUT, TRUNCATED)).astype(np.uint8)
 
 
-def _odd_flags(terminated: BoolArray, truncated: BoolArray, steps: IntArray) -> Iterator[tuple[str, str, IntArray]]:
-    """Code, text and rows of flags inside episodes, and of last steps without one."""
+def _notes(
+    terminated: BoolArray, truncated: BoolArray, steps: IntArray, chunk: Sequence[Piece], origins: Sequence[Origin]
+) -> list[Note]:
+    """Flags inside episodes, and last steps without one, with the first episode where it is so."""
     last = np.zeros(len(terminated), bool)
     last[steps] = True
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        yield f"{name}-inside", f"steps are {name} and their episode goes on", np.flatnonzero(flag & ~last)
-    text = "episodes end with no flag; their last step is marked truncated"
-    yield "open-end", text, np.flatnonzero(last & ~(terminated | truncated))
+    seen = {
+        ("terminated-inside", "steps are terminated and their episode goes on"): terminated & ~last,
+        ("truncated-inside", "steps are truncated and their episode goes on"): truncated & ~last,
+        ("open-end", "episodes end with no flag; their last step is marked truncated"): last
+        & ~(terminated | truncated),
+    }
+    stops = np.cumsum([p.stop - p.start for p in chunk])
+    groups = [origins[p.episode].group for p in chunk]
+    return [
+        Note(code, text, int(rows.sum()), groups[int(np.searchsorted(stops, np.argmax(rows), "right"))])
+        for (code, text), rows in seen.items()
+        if rows.any()
+    ]
