@@ -108,7 +108,7 @@ class Dataset:
 
     @property
     def sources(self) -> tuple[Mapping[str, Any], ...]:
-        """The archive's files: ``file``, ``size``, ``sha256``, ``url``, ``revision``; ``episodes["source"]`` counts them."""
+        """The archive's files (``file size sha256 url revision``), as ``episodes["source"]`` counts them."""
         return self.store.sources
 
     @property

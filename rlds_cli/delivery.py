@@ -1,27 +1,25 @@
-"""From the registry to a dataset that is here: planned, fetched, verified, converted, published."""
+"""Datasets on order: what is here already, what it takes to have the others, and having them."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from rlds_cli import framing, home, ids, registry, settings, staging
-from rlds_cli.archives import Archive
-from rlds_cli.conversion import Conversion, convert
-from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.entries import Entry, File
-from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NoSpace, Offline
+from rlds_cli import home, ids, registry, settings, staging
+from rlds_cli.entries import Entry
+from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
-from rlds_cli.locking import exclusive
-from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.ted import natural
-from rlds_cli.transfer import fetching, planning, sources, space
-from rlds_cli.transfer.remote import RemoteFile
+from rlds_cli.transfer import space
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+# A dataset that is here is found without NumPy, requests or a reader: those are imported where work begins.
 
 Store = Literal["memmap", "zarr"]
 
@@ -145,8 +143,13 @@ def deliver(order: Order, *, jobs: int = 0, progress: Progress = silent) -> Data
     """Carry out one order; see ``download``."""
     where = order.where
     here = None if order.force else _present(order, where)
+    from rlds_cli.dataset import open_dataset
+
     if here is not None:
         return open_dataset(here)
+    from rlds_cli import making
+    from rlds_cli.locking import exclusive
+
     id, entry = _resolve(order, where)
     place = Home(where.home)
     with exclusive(place, id, progress):
@@ -155,7 +158,7 @@ def deliver(order: Order, *, jobs: int = 0, progress: Progress = silent) -> Data
             if order.source is not None and staging.is_dataset(order.source, id):
                 staging.adopt(order.source, id, place, progress)
             else:
-                _make(order, id, entry, where, jobs, progress)
+                making.make(order, id, entry, where, jobs, progress)
     return open_dataset(str(id), cache_dir=order.cache_dir)
 
 
@@ -202,7 +205,9 @@ def _plan(order: Order) -> Delivery:
     id, entry = _resolve(order, where)
     if order.source is not None and staging.is_dataset(order.source, id):
         return Delivery(str(id), None, actions={"copy": 1})
-    steps = _transfer(order, id, entry, where)
+    from rlds_cli import making
+
+    steps = making.plan_transfer(order, id, entry, where)
     sizes = [s.file.size for s in steps.steps]
     known = sum(s or 0 for s in sizes)
     actions = [s.action for s in steps.steps]
@@ -219,7 +224,7 @@ def _plan(order: Order) -> Delivery:
 
 def _id_of(order: Order) -> DatasetId:
     id = ids.parse(order.ref)
-    variant = framing.variant(order.frames)
+    variant = ids.frames_variant(order.frames)
     if variant and id.variant not in (None, variant):
         raise InvalidId(f"{id} is a variant; --frames {order.frames} is of {id.base}.", hint=f"rlds download {id.base}")
     return id.with_variant(variant) if variant else id
@@ -237,7 +242,7 @@ def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
     """The id and its entry; refuses what cannot be downloaded by its nature."""
     entry = registry.get(order.ref)
     id = _id_of(replace(order, ref=entry.id + order.ref[len(order.ref.partition("@")[0]) :]))
-    if id.variant and id.variant != framing.variant(order.frames):
+    if id.variant and id.variant != ids.frames_variant(order.frames):
         raise DatasetNotFound(
             f"{id} is not in {where.home}, and variants are made, not downloaded.",
             hint=f"rlds preprocess {id.base} --fn ... --name {id.variant}",
@@ -250,63 +255,3 @@ def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
             hint=f"--from a local copy{f', or {entry.replaced_by}' if entry.replaced_by else ''}",
         )
     return id, entry
-
-
-def _transfer(order: Order, id: DatasetId, entry: Entry, where: Settings) -> planning.Plan:
-    destination = Home(where.home).archive(id)
-    files = None if order.source or order.force else planning.recorded(destination)
-    if files is None:
-        files = _listed(order, entry, where)
-    return planning.plan(files, destination, where, rehash=order.force)
-
-
-def _listed(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
-    if entry.files:
-        return tuple(_listed_file(order, f, where) for f in entry.files)
-    return sources.list_files(entry.tree, where, source=order.source, suffix=entry.suffix)
-
-
-def _listed_file(order: Order, file: File, where: Settings) -> RemoteFile:
-    listed = sources.list_files(file.urls, where, source=order.source, size=file.size, sha256=file.sha256)
-    if len(listed) != 1:
-        raise DownloadFailed(f"{file.path}: {len(listed)} files where one was expected.")
-    return replace(listed[0], path=file.path)
-
-
-def _make(order: Order, id: DatasetId, entry: Entry, where: Settings, jobs: int, progress: Progress) -> None:
-    progress(Event(str(id), "plan"))
-    steps = _transfer(order, id, entry, where)
-    if not steps.finished and where.offline and any(s.action == "fetch" for s in steps.steps):
-        raise Offline(
-            f"{id} is not in {where.home}, and the network is forbidden (RLDS_OFFLINE or --offline).",
-            hint=f"where there is internet:  rlds download {id} --cache-dir {where.home}",
-        )
-    fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
-    place = Home(where.home)
-    convert(_conversion(order, id, entry, steps.destination, fetched), place, jobs=jobs, progress=progress)
-    if not order.keep_archive:
-        shutil.rmtree(steps.destination, ignore_errors=True)
-
-
-def _conversion(
-    order: Order, id: DatasetId, entry: Entry, destination: Path, fetched: Sequence[fetching.Fetched]
-) -> Conversion:
-    came = sorted(fetched, key=lambda f: natural(f.file.path))
-    env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
-    scores = {"ref_min_score": entry.ref_min_score, "ref_max_score": entry.ref_max_score}
-    return Conversion(
-        id=id,
-        reader=entry.format,
-        archive=Archive(destination, tuple(f.path for f in came), entry.episodes_by),
-        encoding=order.store,
-        frames=order.frames,
-        sources=tuple(_source(f) for f in came),
-        facts={k: v for k, v in scores.items() if v is not None},
-        env={k: v for k, v in env.items() if v is not None},
-        options={"episodes_by": entry.episodes_by, "frames": order.frames},
-    )
-
-
-def _source(f: fetching.Fetched) -> dict[str, Any]:
-    r = f.record
-    return {"file": f.file.path, "size": r.size, "sha256": r.sha256, "url": r.url, "revision": r.revision}

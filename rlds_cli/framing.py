@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from rlds_cli.errors import Frames
+from rlds_cli.ids import FRAME_SIZE
 from rlds_cli.store.opening import decode_frame
 from rlds_cli.ted import Array, Chunk, Column, EncodedFrames, EpisodeTable, Field
 
-_SIZE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 _CHUNK_BYTES = 16 << 20
-
-
-def variant(frames: str) -> str | None:
-    """The variant of an id under which decoded frames stand; None for ``encoded``.
-
-    Raises
-    ------
-    Frames
-        ``frames`` is none of ``encoded``, ``raw``, ``HxW``.
-    """
-    if frames == "encoded":
-        return None
-    if frames != "raw" and not _SIZE.fullmatch(frames):
-        raise Frames(f'frames must be "encoded", "raw" or a size such as "84x84", not "{frames}".')
-    return frames
 
 
 def decoded(f: Field, frames: str) -> Field:
     """The field as it is stored with ``frames``."""
     if f.kind != "frames" or frames == "encoded":
         return f
-    size = _SIZE.fullmatch(frames)
+    size = FRAME_SIZE.fullmatch(frames)
     shape = (int(size[1]), int(size[2]), *f.shape[2:]) if size else f.shape
     return replace(f, kind="array", codec=None, shape=shape)
 
@@ -50,7 +33,9 @@ def decode(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str) -> Ite
         offsets = {f.name: _offsets(chunk.columns[f.name]) for f in encoded}
         for a in range(0, len(chunk), step):
             b = min(a + step, len(chunk))
-            columns: dict[str, Column] = {n: c[a:b] for n, c in chunk.columns.items() if not isinstance(c, EncodedFrames)}
+            columns: dict[str, Column] = {
+                n: c[a:b] for n, c in chunk.columns.items() if not isinstance(c, EncodedFrames)
+            }
             columns |= {f.name: _decode(f, chunk.columns[f.name], offsets[f.name], a, b, frames) for f in encoded}
             episodes = np.arange(int(ends[a - 1]) if a else 0, int(ends[b - 1]))
             yield Chunk(columns, chunk.last[a:b], _some(chunk.episodes, episodes), chunk.notes if a == 0 else ())

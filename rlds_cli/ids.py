@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rlds_cli.errors import InvalidId
+from rlds_cli.errors import Frames, InvalidId
 
 _ID = re.compile(
     r"(?P<family>[a-z0-9][a-z0-9_-]*)"
     r"/(?P<name>[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*)"
     r"(?:@(?P<variant>[A-Za-z0-9_][A-Za-z0-9._-]*))?"
 )
+FRAME_SIZE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 _VARIANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -67,3 +68,18 @@ def parse(text: str) -> DatasetId:
 def from_component(family: str, component: str) -> DatasetId:
     """The id of a directory ``datasets/<family>/<component>``."""
     return parse(f"{family}/{component.replace('+', '/')}")
+
+
+def frames_variant(frames: str) -> str | None:
+    """The variant of an id under which decoded frames stand; None for ``encoded``.
+
+    Raises
+    ------
+    Frames
+        ``frames`` is none of ``encoded``, ``raw``, ``HxW``.
+    """
+    if frames == "encoded":
+        return None
+    if frames != "raw" and not FRAME_SIZE.fullmatch(frames):
+        raise Frames(f'frames must be "encoded", "raw" or a size such as "84x84", not "{frames}".')
+    return frames

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import framing, home, ids, settings
+from rlds_cli import home, ids, settings
 from rlds_cli.archives import Archive, Plan, reader, recognise
 from rlds_cli.conversion import Conversion, convert
 from rlds_cli.dataset import Dataset, open_dataset
@@ -129,7 +129,7 @@ def import_archive(
         The id exists and is of other files or options.
     """
     tell = progress or silent
-    framing.variant(frames)
+    ids.frames_variant(frames)
     planned = plan_import(paths, ref, format=format, fields=fields, episodes_by=episodes_by)
     where = settings.read(cache_dir)
     place, id = Home(where.home), ids.parse(planned.id)

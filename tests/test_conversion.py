@@ -274,7 +274,7 @@ def test_d4rl_samples() -> None:
 def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
     import json
 
-    from rlds_cli import framing
+    from rlds_cli.ids import frames_variant
 
     rng = np.random.default_rng(0)
     jpegs = []
@@ -304,4 +304,4 @@ def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
     small = import_archive(tmp_path / "pixels-v0", "local/small", frames="20x24")
     np.testing.assert_allclose(small.column("observation"), decoded.reshape(4, 20, 2, 24, 2, 3).mean((2, 4)), atol=1)
     with pytest.raises(Frames, match="84"):
-        framing.variant("84")
+        frames_variant("84")

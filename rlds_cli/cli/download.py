@@ -49,7 +49,10 @@ def download(
     ]
     with out.progress() as progress:
         planned = delivery.plan(orders)
-        if dry_run or not out.wants_json():
-            out.page(render.deliveries(planned), planned) if dry_run else out.note(render.deliveries(planned))
-        if not dry_run:
-            render.delivered(planned, [delivery.deliver(o, jobs=jobs or 0, progress=progress) for o in orders])
+        if dry_run:
+            out.page(render.deliveries(planned), planned)
+            return
+        out.note(render.deliveries(planned))
+        todo = [o for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
+        made = [delivery.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
+    render.delivered(planned, made)

@@ -27,14 +27,14 @@ def deliveries(p: Deliveries) -> str:
     return "\n".join(lines)
 
 
-def delivered(p: Deliveries, datasets: list[Dataset]) -> None:
-    """What is there now."""
+def delivered(p: Deliveries, made: list[Dataset]) -> None:
+    """What is there now; what was there before stands in the plan."""
     if out.wants_json():
-        out.result([facts(ds) for ds in datasets])
+        here = [{"id": d.id, "path": d.here, "made": False} for d in p.datasets if d.here]
+        out.result([*here, *({**facts(ds), "made": True} for ds in made)])
         return
-    for d, ds in zip(p.datasets, datasets, strict=True):
-        if d.here is None:
-            ready(ds)
+    for ds in made:
+        ready(ds)
 
 
 def facts(ds: Dataset) -> dict[str, object]:

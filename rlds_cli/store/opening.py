@@ -102,7 +102,7 @@ class Store:
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
-        """The archive's files: ``file``, ``size``, ``sha256`` and, where they were fetched, ``url`` and ``revision``."""
+        """The archive's files: ``file size sha256``, and ``url revision`` where they were fetched."""
         path = self.path / "sources"
         return tuple(json.loads(s) for s in arrays.read_strings(path)) if path.exists() else ()
 

@@ -1,0 +1,46 @@
+"""Figures of one run: printed as a table, kept as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+RESULTS = Path(os.environ.get("BENCH_RESULTS", "bench-results"))
+DATA = Path(os.environ.get("BENCH_DATA", ".bench-data"))
+
+
+@dataclass
+class Results:
+    """Named figures with their unit, and ratios between them; all of one run on one machine."""
+
+    name: str
+    rows: list[dict[str, object]] = field(default_factory=list)
+
+    def add(self, what: str, value: float, unit: str, note: str = "") -> float:
+        """Keep a figure and print it."""
+        self.rows.append({"what": what, "value": value, "unit": unit, "note": note})
+        print(f"{what:58} {value:12,.3f} {unit:8} {note}", flush=True)
+        return value
+
+    def write(self) -> None:
+        """Write ``<RESULTS>/<name>.json``."""
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        about = {
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+        }
+        (RESULTS / f"{self.name}.json").write_text(json.dumps(about | asdict(self), indent=1) + "\n")
+
+
+def memory(which: str = "VmHWM") -> float:
+    """A figure of this process from /proc/self/status, in MiB."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except FileNotFoundError:
+        return float("nan")
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(which))
