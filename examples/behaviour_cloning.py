@@ -23,7 +23,7 @@ def width(ds, name):
 
 def flat(x):
     """Join nested fields into one float vector per sample."""
-    return torch.cat([flat(v) for v in x.values()], -1) if isinstance(x, dict) else x.float().flatten(1)
+    return torch.cat([flat(v) for v in x.values()], -1) if isinstance(x, dict) else x.float().reshape(len(x), -1)
 
 
 def clone(ref, *, steps=2_000):

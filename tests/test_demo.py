@@ -52,7 +52,7 @@ def test_the_demo(here: Path) -> None:
     positions = [output.index(f"\n$ {c}\n") for c in commands]
     assert positions == sorted(positions)
     continuous, discrete = (losses(part) for part in output.split("behaviour_cloning.py")[1:])
-    assert continuous[-1] < 0.6 * continuous[0]
+    assert continuous[-1] < 0.75 * continuous[0]
     assert discrete[-1] < discrete[0] < 0.7  # a coin's cross entropy is 0.693
     for shown in (PENDULUM, f"{PENDULUM}@normalise", CARTPOLE, MOUNTAINCAR):
         assert shown in output

@@ -238,7 +238,7 @@ def test_the_documented_reader_reads(desk: Path, press: ModuleType) -> None:
 def test_the_documented_reader_refuses_what_does_not_fit(desk: Path, press: ModuleType) -> None:
     write_press_logs(desk / "press", [3, 3])
     np.savez(desk / "press" / "run1.npz", q=np.zeros((3, 7)), cmd=np.zeros((3, 7)), reward=np.zeros(2), success=True)
-    with pytest.raises(rlds_cli.errors.InvalidEpisode, match="next/reward has 2 rows; expected 3"):
+    with pytest.raises(rlds_cli.errors.RldsError, match="run1: next/reward has 2 rows; expected 3"):
         import_archive(desk / "press", "local/press")
     (desk / "press" / "run0.npz").write_bytes(b"PK\3\4 cut")
     with pytest.raises(rlds_cli.errors.CorruptArchive, match=r"run0\.npz"):
