@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test check registry bench soak docs clean
+.PHONY: help demo test check registry bench soak clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -31,8 +31,15 @@ check: $(READY) registry
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks
+
+soak: $(READY)
+	$(BIN)/python scripts/soak.py
+
 registry: $(READY)
 	$(BIN)/python scripts/check_registry.py
 
 clean:
-	rm -rf $(VENV) .demo dist build bench-results
+	rm -rf $(VENV) .demo dist build bench-results .bench-data
