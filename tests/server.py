@@ -21,9 +21,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from rlds_cli import settings
+from rlds_cli.settings import Settings
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -61,7 +65,7 @@ class Page:
     redirect: str | None = None
     token: str | None = None
     pace: float = 0.0  # seconds between blocks of 16 KiB
-    stall: int | None = None  # send so many bytes, then nothing
+    stall: int | None = None  # nothing comes from this position on
     headers: dict[str, str] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
 
@@ -136,6 +140,22 @@ class Server:
                 if r:
                     self.pages[f"/datasets/{repository}/resolve/{quote(r, safe='')}/{path}"] = pages[path]
         return pages
+
+    def settings(self, root: Path, **environment: str) -> Settings:
+        """Settings with this server as the hub and nothing of the user's own below ``root``."""
+        return settings.read(root / "home", self.environment(root) | environment)
+
+    def environment(self, root: Path) -> dict[str, str]:
+        """The same as environment variables."""
+        return {
+            "RLDS_HOME": str(root / "home"),
+            "HOME": str(root / "user"),
+            "XDG_CACHE_HOME": str(root / "cache"),
+            "HF_ENDPOINT": self.url,
+            "D4RL_DATASET_DIR": str(root / "d4rl"),
+            "MINARI_DATASETS_PATH": str(root / "minari"),
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
 
     def find(self, path: str) -> tuple[Page | None, str]:
         """The page of a path (without its query), and what of the path lies below it."""
@@ -297,7 +317,7 @@ class _Handler(BaseHTTPRequestHandler):
         stop = page.drops.pop(0) if page.drops else None
         end = len(content) if stop is None else min(stop, len(content))
         if page.stall is not None:
-            end = min(end, page.stall)
+            end = min(end, max(0, page.stall - request.start))
         for k in range(0, end, 1 << 14):
             block = content[k : min(k + (1 << 14), end)]
             self.wfile.write(block)

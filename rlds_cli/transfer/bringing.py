@@ -68,8 +68,8 @@ class Bringer:
 
     def _by_any_way(self, asked: Step) -> Fetched:
         failures: list[_Unfit] = []
-        force, rehash = self._plan.force, asked.action == "verify"
-        for step in ways(asked.file, self._plan.destination, self.client.where, force=force, rehash=rehash):
+        rehash = asked.action == "verify"
+        for step in ways(asked.file, self._plan.destination, self.client.where, rehash=rehash):
             self.client.check()
             try:
                 return self._by(step, failures)
@@ -138,8 +138,6 @@ class Bringer:
         if urls and self.client.where.offline:
             raise _offline(step, failures)
         with opened(step.target) as part:
-            if self._plan.force:
-                part.restart()
             for url in urls:
                 try:
                     return self._from_url(step.file, url, part)

@@ -72,8 +72,8 @@ class Patience:
     read: float = 60.0
 
     def delay(self, failures: int) -> float:
-        """Seconds before the next attempt: doubling, with jitter so that many clients spread."""
-        return min(self.longest, self.first * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
+        """Seconds before the next attempt: none after progress, then doubling, with jitter to spread many clients."""
+        return failures and min(self.longest, self.first * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
 
 
 class _Bearer(AuthBase):
@@ -195,9 +195,7 @@ class Client:
             try:
                 return act()
             except Again as exc:
-                if reached() > best:
-                    failures, best = 0, reached()
-                failures += 1
+                failures, best = (0 if reached() > best else failures + 1), max(best, reached())
                 if failures >= self._patience.attempts:
                     raise Refused(f"{exc.reason} ({failures} times)") from None
                 if self._stop.wait(max(exc.wait, self._patience.delay(failures))):

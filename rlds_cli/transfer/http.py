@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import requests
@@ -123,23 +123,24 @@ def _changed(known: Origin, now: Origin) -> bool:
     return bool(known.last_modified and now.last_modified and known.last_modified != now.last_modified)
 
 
-def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteFile, part: Part) -> Iterable[bytes]:
+def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteFile, part: Part) -> Iterator[bytes]:
     """The blocks, unless they are a page for people where a file was asked for."""
-    first = b""
-    while len(first) < _HEAD and (block := next(blocks, b"")):
-        first += block
-    if part.offset == 0 and not file.path.lower().endswith((".html", ".htm")):
-        typed = response.headers.get("Content-Type", "").lower().startswith(("text/html", "application/xhtml"))
-        head = first[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-        if head.startswith((b"<!doctype html", b"<html")) or (typed and b"\0" not in first[:_HEAD]):
-            title = re.search(rb"<title[^>]*>([^<]{1,80})", first, re.IGNORECASE)
-            words = f': "{title[1].decode(errors="replace").strip()}"' if title else ""
-            part.restart()
-            raise Refused(f"answered a web page instead of the file{words}")
-    return chain([first], blocks) if first else blocks
+    if part.offset or file.path.lower().endswith((".html", ".htm")):
+        return blocks
+    head = b""
+    while len(head) < _HEAD and (block := next(blocks, b"")):
+        head += block
+    typed = response.headers.get("Content-Type", "").lower().startswith(("text/html", "application/xhtml"))
+    begins = head[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if begins.startswith((b"<!doctype html", b"<html")) or (typed and b"\0" not in head[:_HEAD]):
+        title = re.search(rb"<title[^>]*>([^<]{1,80})", head, re.IGNORECASE)
+        words = f': "{title[1].decode(errors="replace").strip()}"' if title else ""
+        part.restart()
+        raise Refused(f"answered a web page instead of the file{words}")
+    return chain([head] if head else [], blocks)
 
 
-def _write(blocks: Iterable[bytes], total: int | None, part: Part, told: Callable[[], None]) -> None:
+def _write(blocks: Iterator[bytes], total: int | None, part: Part, told: Callable[[], None]) -> None:
     watched = None
     for block in blocks:
         if watched is None or part.offset - watched >= _WATCH:

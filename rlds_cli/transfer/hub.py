@@ -99,11 +99,16 @@ def _file(place: Place, path: str, name: str, entry: dict[str, Any], endpoint: s
         path=name,
         urls=(place.url_of(path, endpoint),),
         size=size if isinstance(size, int) and size >= 0 else None,
-        sha256=oid if re.fullmatch("[0-9a-f]{64}", oid) else None,
-        git_sha1=blob if re.fullmatch("[0-9a-f]{40}", blob) else None,
+        sha256=oid if _is_hash(oid, 64) else None,
+        git_sha1=blob if _is_hash(blob, 40) else None,
         revision=place.revision,
         key=f"{place.repo}/{path}",
     )
+
+
+def _is_hash(text: str, digits: int) -> bool:
+    """Whether a text is a hash, and not the zeros or the running number of a server that knows none."""
+    return re.fullmatch(f"[0-9a-f]{{{digits}}}", text) is not None and len(set(text)) >= 8
 
 
 def _pinned(place: Place, client: Client, endpoint: str) -> tuple[Place, dict[str, dict[str, Any]]]:

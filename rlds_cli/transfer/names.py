@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from rlds_cli.errors import UnsafeArchive
+from rlds_cli.errors import DownloadFailed, UnsafeArchive
 
 _SECRET = re.compile(r"token|key|sig|secret|passw|credential|auth", re.IGNORECASE)
 _LONGEST = 240  # bytes of a component, so that .part.json fits behind it
@@ -70,8 +70,19 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
 
 
 def basename(url: str) -> str:
-    """The file name at the end of a URL's path; raises UnsafeArchive where that is none."""
-    return safe(unquote(urlsplit(url).path).rsplit("/", 1)[-1])
+    """The file name at the end of a URL's path.
+
+    Raises
+    ------
+    DownloadFailed
+        Where the URL ends in a directory.
+    UnsafeArchive
+        Where the name is none, such as ``..``.
+    """
+    name = unquote(urlsplit(url).path).rpartition("/")[2]
+    if not name:
+        raise DownloadFailed(f"{shown(url)} names a directory, not a file.", hint="only hf:// and file: can be listed")
+    return safe(name)
 
 
 def shown(url: str) -> str:
@@ -127,9 +138,14 @@ def fixed_directory(wanted: str) -> str:
     return "/".join(parts[:fixed])
 
 
+def has_suffix(name: str) -> bool:
+    """Whether a name ends as files do: ``.hdf5``, not ``-v1.2``."""
+    return re.search(r"\.[A-Za-z][A-Za-z0-9]{0,7}$", name) is not None
+
+
 def _pattern(wanted: str) -> re.Pattern[str] | None:
     if "*" not in wanted:
-        if re.search(r"\.[A-Za-z][A-Za-z0-9]{0,7}$", wanted):
+        if has_suffix(wanted):
             return None
         wanted += "*"
     pieces = wanted.split("*")

@@ -64,7 +64,6 @@ class Plan:
 
     destination: Path
     steps: tuple[Step, ...]
-    force: bool = False
 
     @property
     def finished(self) -> bool:
@@ -87,9 +86,7 @@ class Plan:
         return sum(s.to_write for s in self.steps)
 
 
-def plan(
-    files: Iterable[RemoteFile], destination: Path, where: Settings, *, force: bool = False, rehash: bool = False
-) -> Plan:
+def plan(files: Iterable[RemoteFile], destination: Path, where: Settings, *, rehash: bool = False) -> Plan:
     """Decide for each file: reuse, verify, adopt, link or fetch.
 
     Parameters
@@ -98,8 +95,6 @@ def plan(
         As a source lists them.
     destination : Path
         The directory of the archive; it need not exist.
-    force : bool
-        Bring everything anew from its source, whatever is there.
     rehash : bool
         Verify also what is there and recorded.
 
@@ -110,23 +105,19 @@ def plan(
     """
     files = tuple(files)
     names.all_safe(f.path for f in files)
-    steps = (next(ways(f, destination, where, force=force, rehash=rehash)) for f in files)
-    return Plan(destination, tuple(steps), force)
+    return Plan(destination, tuple(next(ways(f, destination, where, rehash=rehash)) for f in files))
 
 
-def ways(
-    file: RemoteFile, destination: Path, where: Settings, *, force: bool = False, rehash: bool = False
-) -> Iterator[Step]:
+def ways(file: RemoteFile, destination: Path, where: Settings, *, rehash: bool = False) -> Iterator[Step]:
     """All ways to have a file, best first: where one fails, the next is tried. The last one is always ``fetch``."""
     target = destination / file.path
-    if not force:
-        yield from _present(file, target, rehash)
+    yield from _present(file, target, rehash)
     for url in file.urls:
         if local.is_local(url) and (origin := local.path_of(url)).is_file():
             yield Step(file, "link", target, origin)
-    if not force and file.hashed:
+    if file.hashed:
         yield from (Step(file, "adopt", target, copy) for copy in _copies(file, where) if _may_be(copy, file, target))
-    yield Step(file, "fetch", target, offset=0 if force else offset_of(target))
+    yield Step(file, "fetch", target, offset=offset_of(target))
 
 
 def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[Step]:

@@ -94,15 +94,29 @@ def list_files(
     failures: list[TransferError] = []
     for url in urls:
         try:
-            files = list_source(url, where, patience=patience)
+            file = _one(url) if sha256 else None  # what is known needs no listing
+            files = (file,) if file else list_source(url, where, patience=patience)
         except TransferError as exc:
             failures.append(exc)
             continue
         if len(files) == 1:
-            others = [u for u in urls if u != url and _names_a_file(u)]
+            others = [u for u in urls if u != url and _one(u)]
             files = (replace(files[0], urls=tuple(dict.fromkeys((*files[0].urls, *others)))),)
         return _promised(files, size, sha256)
     raise failures[0] if failures else DownloadFailed("No source is known for these files.")
+
+
+def _one(url: str) -> RemoteFile | None:
+    """The one file that a remote URL names, without asking; None where only a listing can tell."""
+    if url.startswith(("http://", "https://")):
+        return _http_file(url)
+    if not url.startswith("hf://"):
+        return None
+    place = hub.parse(url)
+    if "*" in place.path or not names.has_suffix(place.path):
+        return None
+    name = place.path.rpartition("/")[2]
+    return RemoteFile(path=name, urls=(url,), revision=place.revision, key=f"{place.repo}/{place.path}")
 
 
 def _http_file(url: str) -> RemoteFile:
@@ -111,11 +125,6 @@ def _http_file(url: str) -> RemoteFile:
     if not host:
         raise DownloadFailed(f"{names.shown(url)} names no host.")
     return RemoteFile(path=names.basename(url), urls=(url,), key=unquote(f"{host}{parts.path}"))
-
-
-def _names_a_file(url: str) -> bool:
-    """Whether a source is fetched without being asked for a listing."""
-    return "*" not in url and (not url.startswith("hf://") or bool(hub.parse(url).path))
 
 
 def _promised(files: tuple[RemoteFile, ...], size: int | None, sha256: str | None) -> tuple[RemoteFile, ...]:
@@ -137,17 +146,16 @@ def _mirrored(urls: Sequence[str], where: Settings, source: str, patience: Patie
         return _mirrored_over_http(urls, where, source, patience)
     if local.is_local(source) and local.path_of(source).is_file():
         found = local.list_local(source)[0]
-        name = names.basename(urls[0]) if len(urls) and urls[0].startswith(("http://", "https://")) else found.path
-        return (replace(found, path=name),)
+        wanted = next((file for url in urls if (file := _one(url))), found)
+        return (replace(found, path=wanted.path),)
     tried = []
     for url in urls:
-        for tail in names.tails(_key(url)):
-            for candidate in _candidates(source, tail):
-                tried.append(candidate)
-                try:
-                    return list_source(candidate, where, patience=patience)
-                except DownloadFailed:
-                    continue
+        for candidate in (c for tail in names.tails(_key(url)) for c in _candidates(source, tail)):
+            tried.append(candidate)
+            try:
+                return list_source(candidate, where, patience=patience)
+            except DownloadFailed:
+                continue
     looked = ", ".join(dict.fromkeys(t.rpartition("/")[2] for t in tried))
     raise DownloadFailed(
         f"{source} does not hold the files wanted (looked for {looked}, and below the directories of their source).",
@@ -172,22 +180,24 @@ def _key(url: str) -> str:
         return f"{place.repo}/{place.path}".rstrip("/")
     if url.startswith(("http://", "https://")):
         return _http_file(url).key
-    return local.path_of(url).name
+    return local.path_of(url).as_posix()
 
 
 def _mirrored_over_http(
     urls: Sequence[str], where: Settings, source: str, patience: Patience | None
 ) -> tuple[RemoteFile, ...]:
+    singles = [file for url in urls if (file := _one(url))]
+    if singles:
+        below = [u for file in singles for u in _mirror_urls(source, file)]
+        return (replace(singles[0], urls=tuple(dict.fromkeys(below))),)
     failures: list[TransferError] = []
     for url in urls:
-        if url.startswith("hf://"):
-            try:
+        try:
+            if url.startswith("hf://"):
                 return _mirrored_hub(url, where, source, patience)
-            except TransferError as exc:
-                failures.append(exc)
-                continue
-        file = _http_file(url) if url.startswith(("http://", "https://")) else local.list_local(url)[0]
-        return (replace(file, urls=_mirror_urls(source, file)),)
+            return tuple(replace(f, urls=_mirror_urls(source, f)) for f in local.list_local(url))
+        except TransferError as exc:
+            failures.append(exc)
     raise failures[0] if failures else DownloadFailed(f"There is nothing to look for at {names.shown(source)}.")
 
 
