@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from rlds_cli.errors import RldsError
 from rlds_cli.hashing import sha256_of
 from rlds_cli.home import Home
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, manifest
+from rlds_cli.store import manifest
 from rlds_cli.store.checking import Problem
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
 
 Found = tuple[list[str], list[Problem]]
 
@@ -23,7 +23,7 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
     """What is known of the origins of the dataset in ``path``: remarks, and what is wrong with them."""
     try:
         m = manifest.read(path)
-        sources = [json.loads(s) for s in arrays.read_strings(path / "sources")] if m.archive else []
+        sources = Store(path, check=False).sources
     except (RldsError, OSError, ValueError, KeyError):
         return [], []  # the check of the dataset itself says so
     if m.provenance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,6 +70,21 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
 def size_on_disk(path: Path) -> int:
     """Bytes that a file, or all files below a directory, take on disk; 0 where there is nothing."""
     return _count(path, set())
+
+
+def freed_by(paths: Sequence[Path]) -> list[int]:
+    """Bytes that become free when ``paths`` are removed one after the other; files with names elsewhere stay."""
+    names: dict[Inode, int] = {}
+    freed = []
+    for path in paths:
+        size = 0
+        for file in (f for f in path.rglob("*") if f.is_file()):
+            stat = file.lstat()
+            inode = (stat.st_dev, stat.st_ino)
+            names[inode] = names.get(inode, stat.st_nlink) - 1
+            size += stat.st_blocks * _BLOCK if names[inode] == 0 else 0
+        freed.append(size)
+    return freed
 
 
 def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:

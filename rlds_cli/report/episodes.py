@@ -15,7 +15,6 @@ from rlds_cli.errors import RldsError
 from rlds_cli.report.columns import places, rank
 from rlds_cli.report.histograms import resample
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays
 from rlds_cli.store.ranges import read_range
 from rlds_cli.ted import Array, Field
 
@@ -143,10 +142,8 @@ def _score(ds: Dataset, total: float) -> float | None:
 def _source(ds: Dataset, number: int) -> dict[str, Any]:
     index, group = int(ds.episodes["source"][number]), ds.episodes["group"][number]
     found: dict[str, Any] = {"file": None, "group": group or None, "row": int(ds.episodes["row"][number])}
-    sources = ds.path / "sources"
-    if sources.exists():
-        files = arrays.read_strings(sources)
-        found["file"] = json.loads(files[index]).get("file") if index < len(files) else None
+    if index < len(ds.store.sources):
+        found["file"] = ds.store.sources[index].get("file")
     return found
 
 

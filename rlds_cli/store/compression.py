@@ -25,21 +25,20 @@ def column_arrays(f: Field, path: Path) -> list[Path]:
 def compress(path: Path, f: Field) -> None:
     """Turn the memmap-encoded arrays of a field into compressed ones, in place."""
     for array in column_arrays(f, path):
-        _replace(array, compressed=True)
+        aside = array.with_name(f"{array.name}.new")
+        shutil.rmtree(aside, ignore_errors=True)
+        _write_compressed(array, aside)
+        shutil.rmtree(array)
+        aside.rename(array)
 
 
-def decompress(path: Path, f: Field) -> None:
-    """Turn the compressed arrays of a field into memmap-encoded ones, in place."""
-    for array in column_arrays(f, path):
-        _replace(array, compressed=False)
-
-
-def _replace(array: Path, *, compressed: bool) -> None:
-    aside = array.with_name(f"{array.name}.new")
-    shutil.rmtree(aside, ignore_errors=True)
-    (_write_compressed if compressed else _write_plain)(array, aside)
-    shutil.rmtree(array)
-    aside.rename(array)
+def encode(source: Path, target: Path, f: Field, *, compressed: bool) -> None:
+    """Write the arrays of a field that lie in ``source`` to ``target``, in the other encoding."""
+    write = _write_compressed if compressed else _write_plain
+    for old, new in zip(column_arrays(f, source), column_arrays(f, target), strict=True):
+        write(old, new)
+    if f.kind == "frames":
+        arrays.write_group(target)
 
 
 def _write_compressed(source: Path, target: Path) -> None:
@@ -73,7 +72,7 @@ def _write_plain(source: Path, target: Path) -> None:
     file.parent.mkdir(parents=True)
     step = max(1, SHARD_BYTES // max(1, arrays.row_bytes(values.shape, values.dtype)))
     with file.open("wb") as out:
-        for a in range(0, len(values), step):
+        for a in range(0, values.shape[0], step):
             out.write(arrays.raw(np.asarray(values[a : a + step])))
     arrays.finish(target, values.shape, values.dtype)
 

@@ -19,7 +19,15 @@ _NARROW = ("FIELD", "DTYPE", "SHAPE", "MIN", "MAX")
 _MEDIUM = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MIN", "MAX", "")
 _ALL = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MEAN", "STD", "MIN", "MAX", "")
 # Columns and the width of histograms: the first that fits is taken.
-_DETAIL = ((_ALL, 16), (_ALL, 8), (_MEDIUM, 8), (_MEDIUM, 0), (_MEDIUM[:-1], 0), (_NARROW, 0), (("FIELD", "MIN", "MAX"), 0))
+_DETAIL = (
+    (_ALL, 16),
+    (_ALL, 8),
+    (_MEDIUM, 8),
+    (_MEDIUM, 0),
+    (_MEDIUM[:-1], 0),
+    (_NARROW, 0),
+    (("FIELD", "MIN", "MAX"), 0),
+)
 _LEFT = ("FIELD", "AT", "DTYPE", "SHAPE", "")
 
 

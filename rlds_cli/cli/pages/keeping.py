@@ -1,0 +1,103 @@
+"""What ``rlds verify``, ``convert``, ``rm`` and ``du`` say to people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlds_cli.cli import out
+from rlds_cli.cli.render import short
+
+if TYPE_CHECKING:
+    from rlds_cli.encoding import Reencoded
+    from rlds_cli.removal import Removal
+    from rlds_cli.usage import DatasetUsage, Usage
+    from rlds_cli.verification import Verification
+
+_MOST = 8  # problems of one dataset that are listed
+
+
+def verifications(found: Sequence[Verification]) -> str:
+    """A line for each, more where there is more to say; and a count."""
+    if not found:
+        return "nothing here"
+    width = max(len(v.id) for v in found)
+    lines = [line for v in found for line in _verification(v, width)]
+    good = sum(v.ok for v in found)
+    bad = f", {len(found) - good} bad" if good < len(found) else ""
+    return "\n".join([*lines, f"{good} ok{bad}"])
+
+
+def _verification(v: Verification, width: int) -> list[str]:
+    known = ", ".join([f"{v.arrays} arrays", *v.remarks])
+    if v.ok:
+        return [f"{v.id:{width}}  ok    {known}"]
+    blank = " " * (width + 8)
+    lines = [f"{v.id:{width}}  BAD   {v.problems[0]}", *(f"{blank}{p}" for p in v.problems[1:_MOST])]
+    more = len(v.problems) - _MOST
+    lines += [f"{blank}{more:,} more"] if more > 0 else []
+    return lines + ([f"{blank}hint: {v.hint}"] if v.hint else [])
+
+
+def reencoded(r: Reencoded) -> str:
+    """What became of a dataset."""
+    if not r.changed:
+        return f"{r.id} is {r.encoding} already: {r.path}"
+    sizes = f"{out.size(r.bytes_before)} before, {out.size(r.bytes_after)} now"
+    return f"{r.id}  {short(r.fingerprint)}  {r.encoding}: {sizes}, the same content\n{r.path}"
+
+
+def removals(planned: Sequence[Removal]) -> str:
+    """What would be removed."""
+    return "\n".join(f"  {r.id}  {out.size(r.bytes)}{_kept(r)}" for r in planned)
+
+
+def removed(done: Sequence[Removal]) -> str:
+    """What was removed."""
+    lines = [f"removed {r.id}: {out.size(r.bytes)} freed{_kept(r)}" for r in done]
+    if len(done) > 1:
+        lines.append(f"{out.size(sum(r.bytes for r in done))} freed")
+    return "\n".join(lines)
+
+
+def _kept(r: Removal) -> str:
+    return f"; its archive ({out.size(r.archive)}) stays" if r.archive else ""
+
+
+def usage(u: Usage) -> str:
+    """The table of a home."""
+    header = ("", "ARCHIVE", "CACHE", "SHARED", "LAST OPENED")
+    ids = {d.id for d in u.datasets}
+    rows = [_usage(d, ids) for d in u.datasets]
+    if u.packed:
+        rows.append(("packed rows (rebuilt when needed)", "-", out.size(u.packed), "-", ""))
+    if u.partial:
+        rows.append(("partial downloads and conversions", out.size(u.partial), "-", "-", ""))
+    where = f"{out.size(u.total)} in {_tilde(u.home)}, {out.size(u.free)} free"
+    if not rows:
+        return where
+    sums = ("", out.size(u.archives + u.partial), out.size(u.caches + u.packed), "", where)
+    return out.table(header, [*rows, sums], right="ARCHIVE CACHE SHARED")
+
+
+def _usage(d: DatasetUsage, ids: set[str]) -> tuple[str, str, str, str, str]:
+    base, at, variant = d.id.partition("@")
+    name = f"  @{variant}" if at and base in ids else d.id
+    sizes = (d.archive, d.cache, d.shared)
+    archive, cache, shared = (out.size(n) if n else "-" for n in sizes)
+    return name, archive, cache, shared, ago(d.last_opened) if d.last_opened else "-"
+
+
+def ago(time: str, now: datetime | None = None) -> str:
+    """An ISO-8601 time for people: ``today``, ``3 weeks ago``."""
+    days = ((now or datetime.now(UTC)).date() - datetime.fromisoformat(time).date()).days
+    if days <= 1:
+        return "yesterday" if days == 1 else "today"
+    unit, length = next((u, n) for u, n in (("year", 730), ("month", 60), ("week", 14), ("day", 0)) if days >= n)
+    return f"{days // max(1, length // 2)} {unit}s ago"
+
+
+def _tilde(path: Path) -> str:
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

@@ -1,0 +1,48 @@
+"""``rlds rm``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+from rlds_cli.errors import RldsError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("rm")(rm)
+
+
+def rm(
+    ids: Annotated[list[str], typer.Argument(metavar="ID|GLOB...", help="Datasets in your home.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Remove datasets. Archives stay, and so does what was made of them.
+
+    Example: rlds rm d4rl/hopper-medium-v2@norm --yes
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import removal
+    from rlds_cli.cli.pages import keeping
+
+    planned = removal.plan(ids, cache_dir=cache_dir)
+    if not yes:
+        _ask(keeping.removals(planned))
+    with out.progress() as progress:
+        done = removal.remove([one.id for one in planned], cache_dir=cache_dir, progress=progress)
+    out.result(done, keeping.removed(done))
+
+
+def _ask(what: str) -> None:
+    if not sys.stdin.isatty():
+        raise RldsError(f"Nothing was removed, since nobody can be asked here:\n{what}", hint="--yes removes it")
+    typer.echo(what, err=True)
+    if not typer.confirm("Remove?", err=True):
+        raise RldsError("Nothing was removed.")

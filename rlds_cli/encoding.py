@@ -1,0 +1,144 @@
+"""The other encoding of a dataset, in its place: the same rows, the same fingerprint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from rlds_cli import ids, settings, targets, usage
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.locking import exclusive
+from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.settings import StrPath
+from rlds_cli.store import arrays, compression, manifest, publishing, sharing
+from rlds_cli.store.checking import Problem, check_field
+from rlds_cli.store.manifest import Manifest, StoredField
+from rlds_cli.store.opening import Store
+from rlds_cli.transfer import space
+
+Encoding = Literal["memmap", "zarr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reencoded:
+    """A dataset in the encoding asked for. ``changed`` is False where it had that encoding already.
+
+    ``bytes_before`` and ``bytes_after`` are those on disk. ``path`` is in the user's own home where the dataset was
+    found in one that may not be written.
+    """
+
+    id: str
+    path: Path
+    fingerprint: str
+    encoding: str
+    changed: bool
+    bytes_before: int
+    bytes_after: int
+
+
+def convert(
+    ref: StrPath,
+    *,
+    to: Encoding,
+    jobs: int | None = None,
+    cache_dir: StrPath | None = None,
+    progress: Progress | None = None,
+) -> Reencoded:
+    """Encode a dataset anew and put it in the place of the old one, in one step; its content stays the same.
+
+    Parameters
+    ----------
+    ref : str or path
+        An id that is here, or the directory of a dataset.
+    to : {"memmap", "zarr"}
+        Mapped files, to train from; or compressed, to keep.
+    jobs : int, optional
+        Threads; two when not given.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        It is not here.
+    DamagedDataset
+        Its content is not what its fingerprint says; it stays as it is.
+    NoSpace, NoPermission
+        The disk refuses; the dataset stays as it is.
+    """
+    tell = progress or silent
+    path = targets.dataset(ref, cache_dir=cache_dir)
+    m = manifest.read(path)
+    id, home = ids.parse(m.id), _place(path, cache_dir)
+    if m.encoding == to:
+        return _report(path, m, path, changed=False, before=usage.size_on_disk(path))
+    with exclusive(home, id, tell):
+        before = usage.size_on_disk(path)
+        target = _reencode(Store(path), home, id, to, jobs or 2, tell)
+    return _report(path, replace(m, encoding=to), target, changed=True, before=before)
+
+
+def _report(path: Path, m: Manifest, target: Path, *, changed: bool, before: int) -> Reencoded:
+    after = usage.size_on_disk(target) if changed else before
+    return Reencoded(m.id, target, m.fingerprint, m.encoding, changed, before, after)
+
+
+def _place(path: Path, cache_dir: StrPath | None) -> Home:
+    """The home that the dataset lies in, where it may be written; else the user's own."""
+    own = settings.read(cache_dir).home
+    root = path.parents[2] if len(path.parents) > 2 and path.parents[1].name == "datasets" else own
+    return Home(root if os.access(root, os.W_OK) and os.access(path.parent, os.W_OK) else own)
+
+
+def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: int, tell: Progress) -> Path:
+    work, target = home.partial(id, f"encoding-{to}"), home.dataset(id)
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        if to == "memmap":
+            space.check_space(sum(_sizes(store)), home.root)
+        _share_the_rest(store, work)
+        with ThreadPoolExecutor(threads) as pool:
+            finished = pool.map(lambda f: _field(store, work, f, to), store.manifest.fields)
+            for done, _ in enumerate(finished, 1):
+                tell(Event(str(id), "convert", "", done, len(store.fields), "arrays"))
+        # Fields that were linked to those of another dataset are no longer.
+        arrays.write_group(work, {"rlds": replace(store.manifest, encoding=to, shared={}).to_json()})
+        publishing.publish(work, target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _sizes(store: Store) -> Iterator[int]:
+    """Bytes of the arrays of all fields, plain."""
+    for f in store.fields.values():
+        for array in compression.column_arrays(f, store.directory(f.name)):
+            yield arrays.file_size(*arrays.open_document(array))
+
+
+def _share_the_rest(store: Store, work: Path) -> None:
+    """Link everything below ``work`` that has one encoding only: episode table, digests, texts, metadata, groups."""
+    fields = {store.directory(name) for name in store.fields}
+    for top, below, names in os.walk(store.path):
+        below[:] = [name for name in below if Path(top, name) not in fields]
+        for name in names:
+            file = Path(top, name)
+            if file != store.path / "zarr.json":
+                sharing.share_file(file, work / file.relative_to(store.path))
+
+
+def _field(store: Store, work: Path, f: StoredField, to: Encoding) -> None:
+    """Encode one field below ``work``, and hash it again from there."""
+    m = store.manifest
+    try:
+        compression.encode(store.path / f.path, work / f.path, store.fields[f.name], compressed=to == "zarr")
+        problems = check_field(work, f, m.counts.rows).problems
+    except (ValueError, RuntimeError) as e:  # what zarr raises over damaged chunks
+        problems = (Problem(f.name, str(e)),)
+    if problems:
+        raise DamagedDataset(f"{m.id}: {problems[0]}. The dataset stays as it is.", hint=f"rlds verify {m.id}")

@@ -1,0 +1,81 @@
+"""Removing datasets from the user's own home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlds_cli import home, ids, settings, targets
+from rlds_cli.errors import NoPermission
+from rlds_cli.home import Home
+from rlds_cli.locking import exclusive
+from rlds_cli.progress import Progress, silent
+from rlds_cli.settings import StrPath
+from rlds_cli.store import publishing
+from rlds_cli.usage import freed_by, size_on_disk
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What is removed, or would be: ``bytes`` on disk become free, those shared with other datasets do not.
+
+    ``archive`` bytes stay: from them the dataset is made again without a download.
+    """
+
+    id: str
+    path: Path
+    bytes: int
+    archive: int
+
+
+def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
+    """What ``remove`` would do; nothing is changed.
+
+    Parameters
+    ----------
+    refs : iterable of str
+        Ids that are here, or globs.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        One of them is not here.
+    NoPermission
+        One is in a shared home, which others use.
+    """
+    own = settings.read(cache_dir).home
+    paths = targets.datasets(refs, cache_dir=cache_dir)
+    for path in paths:
+        if not path.is_relative_to(own / "datasets"):
+            raise NoPermission(
+                f"{path} is not in your home {own}. Nothing was removed.",
+                hint=f"--cache-dir {path.parents[2]} makes that home yours",
+            )
+    return tuple(_plan(Home(own), path, freed) for path, freed in zip(paths, freed_by(paths), strict=True))
+
+
+def _plan(own: Home, path: Path, freed: int) -> Removal:
+    id = ids.from_component(path.parent.name, path.name)
+    archive = 0 if id.variant else size_on_disk(own.archive(id))
+    return Removal(str(id), path, freed, archive)
+
+
+def remove(
+    refs: Iterable[str], *, cache_dir: StrPath | None = None, progress: Progress | None = None
+) -> tuple[Removal, ...]:
+    """Remove datasets, one after the other; none is ever seen half. Archives, and datasets made of them, stay.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset, NoPermission
+        As of ``plan``; nothing was removed.
+    """
+    planned = plan(refs, cache_dir=cache_dir)
+    where = settings.read(cache_dir)
+    for one in planned:
+        id = ids.parse(one.id)
+        with exclusive(Home(where.home), id, progress or silent):
+            if home.find(id, where) == one.path:  # or another process was faster
+                publishing.remove(one.path)
+    return planned
