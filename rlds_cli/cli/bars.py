@@ -34,7 +34,7 @@ class Bars:
                     self._line(event)
             elif self._live:
                 self._advance(event)
-            elif event.total and event.done >= event.total:
+            elif event.note or (event.total and event.done >= event.total and event.stage != "verify"):
                 self._line(event)
 
     def _line(self, event: Event) -> None:
