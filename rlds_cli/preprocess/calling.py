@@ -1,0 +1,124 @@
+"""Calling the user's function: what it raises, with the episode, the step and the shapes; the same numbers everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import parent_process
+from pathlib import Path
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import InvalidEpisode, PreprocessError
+from rlds_cli.preprocess.task import Task
+from rlds_cli.ted import Array
+
+
+class Caller:
+    """Calls the function of a task."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._function = task.function.load()
+
+    def __call__(self, given: Any, *, episode: int, where: object, seen: Callable[[], Mapping[str, Array]]) -> Any:
+        """What the function returns for ``given``.
+
+        Parameters
+        ----------
+        episode : int
+            Its number, or that of the first episode of a batch; for the command that runs it again.
+        where : object
+            As text, the episode and the step, for people.
+        seen : callable
+            Gives the arrays in ``given``, for their shapes.
+
+        Raises
+        ------
+        PreprocessError
+            The function raised; its own exception is the cause.
+        """
+        try:
+            result = self._function(given, **self._task.args)
+            return list(result) if isinstance(result, GeneratorType) else result
+        except (Exception, SystemExit) as e:
+            raise PreprocessError(
+                f"{self._task.function.reference} raised {type(e).__name__}: {e}{_line(e)} on {where}: {shapes(seen())}.",
+                hint=again(self._task, episode),
+            ) from e
+
+    @contextmanager
+    def refusing(self, episode: int) -> Iterator[None]:
+        """Say of what cannot be stored that the function returned it."""
+        try:
+            yield
+        except InvalidEpisode as e:
+            raise PreprocessError(
+                f"{self._task.function.reference}: {e.message}", hint=e.hint or again(self._task, episode)
+            ) from e
+
+
+def shapes(arrays: Mapping[str, Array]) -> str:
+    """``observation float32 [1001, 11], action float32 [1000, 3]``."""
+    return ", ".join(f"{n} {'text' if a.dtype == object else a.dtype} {list(a.shape)}" for n, a in arrays.items())
+
+
+def again(task: Task, episode: int) -> str:
+    """What to type to see it happen."""
+    f = task.function
+    if f.file is None and (f.module is None or f.module == "__main__"):
+        return f"rlds_cli.preprocess.attempt(dataset, {f.name}, episode={episode}) runs that episode alone"
+    words = [f"rlds preprocess {task.dataset.id} --fn {f.reference}"]
+    words += [f"--unit {task.unit}"] if task.unit != (f.unit or "episode") else []
+    words += [f"--arrays {task.arrays}"] if task.arrays != "numpy" else []
+    words += [f"--arg {k}={v}" for k, v in task.args.items() if isinstance(v, str | int | float)]
+    return " ".join([*words, f"--episode {episode} -j 0"])
+
+
+def _line(e: BaseException) -> str:
+    """Where it was raised, in the user's own code when that is on the way."""
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != __file__]
+    own = [f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename]
+    return f" ({Path((own or frames)[-1].filename).name}, line {(own or frames)[-1].lineno})" if frames else ""
+
+
+def seed(task: Task, number: int) -> None:
+    """Seed the global generators for one episode or batch: a function that draws gives the same wherever it runs."""
+    digest = hashlib.sha256(f"{task.source} {number}".encode()).digest()
+    value = int.from_bytes(digest[:4], "little")
+    random.seed(value)
+    np.random.seed(value)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(value)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Leave the global generators and torch's number of threads as they were; torch works with one thread meanwhile.
+
+    The order in which threads add up would be part of the result.
+    """
+    if parent_process() is not None:
+        sys.stdout = sys.stderr  # a worker's prints are not the command's result
+    kept = random.getstate(), np.random.get_state()
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else 0
+    state = torch.get_rng_state() if torch else None
+    try:
+        if torch:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+        if torch:
+            torch.set_num_threads(threads)
+            torch.set_rng_state(state)
+
+

@@ -1,0 +1,167 @@
+"""What a function is given, and what it gave back: arrays by field name in between.
+
+=============  =======================================================================================
+unit           what the function sees
+=============  =======================================================================================
+episode        ``observation`` [T+1, ...], ``action`` [T, ...], ``next/reward`` [T], as ``create`` takes them
+batch          transitions: ``observation`` and ``next/observation`` [B, ...], ``next/reward`` [B, 1]
+step           one transition: ``observation`` [...], ``next/reward`` [1]
+=============  =======================================================================================
+
+With ``arrays="tensordict"`` an episode comes as its T transitions too, batch size [T].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.batch import ROOT_FLAGS, Batch
+from rlds_cli.episodes import Flat, flatten
+from rlds_cli.errors import InvalidEpisode
+from rlds_cli.ted import FLAGS, REWARD, Array, Field
+
+DONE, OBSERVED = "next/done", "next/observed"
+_COLUMNS = (REWARD, *FLAGS)  # [B, 1] in batches
+
+
+def transitions(
+    original: Mapping[str, Array], fields: Mapping[str, Field], steps: Array, observed: Array | None
+) -> dict[str, Array]:
+    """Copies of the transitions at the rows ``steps`` of ``original``, root and next, writable and apart.
+
+    ``observed`` [B] says whose next observation is known; None where all are.
+    """
+    given: dict[str, Array] = {}
+    for name, values in original.items():
+        one = values[steps]
+        given[name] = one[:, None] if name in _COLUMNS and one.ndim == 1 else one
+        if fields[name].placement == "both":
+            given[f"next/{name}"] = values[np.minimum(steps + 1, len(values) - 1)]
+    given[DONE] = given[FLAGS[0]] | given[FLAGS[1]]
+    if observed is not None:
+        given[OBSERVED] = observed[:, None].copy()
+    return given
+
+
+def hand(given: Mapping[str, Array], arrays: str) -> Any:
+    """As the function wants it: nested, in its kind of arrays."""
+    batch = Batch.nest(given)
+    if arrays == "numpy":
+        return batch
+    return batch.tensordict() if arrays == "tensordict" else batch.to("cpu")
+
+
+def one(batch: Any, i: int) -> Any:
+    """Transition ``i`` of what ``hand`` gave."""
+    return batch.map(lambda values: values[i]) if isinstance(batch, Batch) else batch[i]
+
+
+def take_back(value: Any, where: Any) -> Flat:
+    """Fields by name of what a function returned.
+
+    Raises
+    ------
+    InvalidEpisode
+        It is no mapping, or holds what cannot be stored.
+    """
+    if hasattr(value, "to_dict") and hasattr(value, "batch_size"):  # a TensorDict: its texts become lists
+        value = value.to_dict()
+    if not isinstance(value, Mapping):
+        raise InvalidEpisode(f"{where}: a {type(value).__name__} was returned; a dict of fields is needed.")
+    return flatten(value, where)
+
+
+def stacked(rows: Sequence[Mapping[str, Any]], where: Callable[[int], str]) -> Flat:
+    """Rows of single steps as columns.
+
+    Raises
+    ------
+    InvalidEpisode
+        A step has other fields or shapes than the first.
+    """
+    first = rows[0]
+    columns: Flat = {}
+    for i, row in enumerate(rows):
+        if row.keys() != first.keys():
+            differ = ", ".join(sorted(set(row) ^ set(first)))
+            raise InvalidEpisode(f"{where(i)}: other fields than {where(0)}: {differ}.")
+    for name in first:
+        values = [row[name] for row in rows]
+        if isinstance(values[0], list):
+            columns[name] = [v[0] if isinstance(v, list) else v for v in values]
+            continue
+        shapes = [np.shape(v) for v in values]
+        if len(set(shapes)) > 1:
+            i = next(i for i, s in enumerate(shapes) if s != shapes[0])
+            raise InvalidEpisode(f"{where(i)}: {name} has shape {list(shapes[i])}; {list(shapes[0])} at {where(0)}.")
+        columns[name] = np.stack(values)
+    return columns
+
+
+def without_extras(flat: Flat, given: Mapping[str, Array], fields: Mapping[str, Field], where: str) -> Flat:
+    """Transitions less what was only given to be looked at, with reward and flags [B].
+
+    Raises
+    ------
+    InvalidEpisode
+        ``next/done`` was changed without the flags that it follows from.
+    """
+    flat = dict(flat)
+    flat.pop(OBSERVED, None)
+    done = flat.pop(DONE, None)
+    for name in _COLUMNS:
+        values = flat.get(name)
+        plain = name not in fields or fields[name].shape == ()
+        if plain and isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] == 1:
+            flat[name] = values[:, 0]
+    if isinstance(done, np.ndarray) and all(n in flat for n in FLAGS):
+        _check_done(done.reshape(-1), flat, given, where)
+    return flat
+
+
+def _check_done(done: Array, flat: Flat, given: Mapping[str, Array], where: str) -> None:
+    either = np.logical_or(*(np.asarray(flat[n]) for n in FLAGS))
+    if not np.array_equal(done, either) and not np.array_equal(done, given[DONE].reshape(-1)):
+        raise InvalidEpisode(
+            f"{where}: next/done was changed; it follows from next/terminated and next/truncated.",
+            hint="change next/terminated (the task is over) or next/truncated (time is up) instead",
+        )
+
+
+def without_root_flags(flat: Flat, fields: Mapping[str, Field]) -> Flat:
+    """``flat`` less the root flags that a TensorDict of transitions has and no dataset keeps."""
+    return {n: v for n, v in flat.items() if n not in ROOT_FLAGS or n in fields}
+
+
+def check_pairs(flat: Flat, fields: Mapping[str, Field], where: str) -> None:
+    """Raise InvalidEpisode where of a field that is kept once, observation and next observation, only one is there."""
+    for name in (n for n, f in fields.items() if f.placement == "both"):
+        pair = [n for n in (name, f"next/{name}") if n in flat]
+        if len(pair) == 1:
+            other = ({name, f"next/{name}"} - {pair[0]}).pop()
+            raise InvalidEpisode(
+                f'{where}: "{pair[0]}" came back without "{other}".', hint="return both, or neither to remove the field"
+            )
+
+
+def agree(a: Any, b: Any) -> bool:
+    """Whether two columns hold the same; NaN equals itself."""
+    if isinstance(a, list) or isinstance(b, list):
+        return isinstance(a, list) and isinstance(b, list) and a == b
+    return same(a, b) or (
+        a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+    )
+
+
+def same(a: Any, b: Array) -> bool:
+    """Whether a returned field is, bit for bit, what the source has."""
+    if isinstance(a, list):
+        return b.dtype == object and a == b.tolist()
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    x, y = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    word = np.uint64 if x.nbytes % 8 == 0 else np.uint8
+    return x.size == 0 or bool(np.array_equal(x.reshape(-1).view(word), y.reshape(-1).view(word)))

@@ -1,0 +1,276 @@
+"""The user's function: found by name, loaded again in worker processes, and identified by what it is made of."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
+
+from rlds_cli.errors import PreprocessError
+from rlds_cli.preprocess import sources
+from rlds_cli.preprocess.sources import Files
+
+UNITS = ("episode", "batch", "step")
+_UNIT = "__rlds_unit__"
+_FORM = "MODULE:FUNCTION, as in my_prep:norm, or FILE.py:FUNCTION, as in prep/my_prep.py:norm"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def unit(kind: str) -> Callable[[F], F]:
+    """Say what a preprocess function is given at a time; a decorator.
+
+    Parameters
+    ----------
+    kind : {"episode", "batch", "step"}
+        One whole episode (the default), many transitions, or one transition. ``--unit`` and ``unit=`` override it.
+
+    Raises
+    ------
+    PreprocessError
+        For any other kind.
+
+    Examples
+    --------
+    >>> @unit("batch")
+    ... def halve(batch):
+    ...     batch["next"]["reward"] /= 2
+    ...     return batch
+    """
+    check_unit(kind)
+
+    def mark(function: F) -> F:
+        setattr(function, _UNIT, kind)
+        return function
+
+    return mark
+
+
+def check_unit(kind: str) -> None:
+    """Raise PreprocessError unless ``kind`` is a unit."""
+    if kind not in UNITS:
+        raise PreprocessError(f'There is no unit "{kind}".', hint=f"one of {', '.join(UNITS)}")
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that other processes can load, unless it is in no module and cannot be pickled.
+
+    ``reference`` is how people write it; ``code`` the hash of what it is made of, ``files`` among that. ``path`` are
+    the directories that its modules are searched in.
+    """
+
+    reference: str
+    name: str
+    code: str
+    files: Files = ()
+    module: str | None = None
+    file: str | None = None
+    pickled: bytes | None = None
+    path: tuple[str, ...] = ()
+    call: Callable[..., Any] | None = field(default=None, compare=False)
+
+    @property
+    def portable(self) -> bool:
+        """Whether a worker process can load it."""
+        return bool(self.module or self.file or self.pickled)
+
+    def load(self) -> Callable[..., Any]:
+        """The function itself."""
+        if self.call is not None:
+            return self.call
+        if self.pickled is not None:
+            return pickle.loads(self.pickled)  # type: ignore[no-any-return]  # made by this program, a moment ago
+        module = _load_file(Path(self.file)) if self.file else importlib.import_module(self.module or "")
+        return _attribute(module, self.name, self.reference)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "call": None}
+
+    @property
+    def unit(self) -> str | None:
+        """What its decorator says."""
+        return getattr(getattr(self.call, "func", self.call), _UNIT, None)
+
+
+@contextmanager
+def importable(path: tuple[str, ...]) -> Iterator[None]:
+    """Search ``path`` for modules first, as ``python -m`` does with the current directory; workers inherit it."""
+    added = [p for p in path if p not in sys.path]
+    sys.path[:0] = added
+    try:
+        yield
+    finally:
+        for p in added:
+            if p in sys.path:
+                sys.path.remove(p)
+
+
+def find(fn: str | Callable[..., Any]) -> Function:
+    """The function that ``fn`` names, or is.
+
+    Raises
+    ------
+    PreprocessError
+        There is none; the message says where was searched, and what there is.
+    """
+    if isinstance(fn, str):
+        return _referenced(fn)
+    if not callable(fn):
+        raise PreprocessError(f"{fn!r} is not a function.", hint=f"a function, or {_FORM}")
+    return _given(fn)
+
+
+def _referenced(reference: str) -> Function:
+    target, colon, name = reference.rpartition(":")
+    if not colon or not target or not name:
+        raise PreprocessError(f'"{reference}" does not say where the function is.', hint=_FORM)
+    if target.endswith(".py") or "/" in target:
+        file = Path(target).expanduser().absolute()
+        path: tuple[str, ...] = (str(file.parent),)
+        with importable(path):
+            module = _load_file(file)
+        files = sources.made_of(file, [Path.cwd()])
+        where: dict[str, Any] = {"file": str(file)}
+    else:
+        path = (str(Path.cwd()),)
+        with importable(path):
+            module = _import(target)
+        files = sources.module_files(target, [Path.cwd()])
+        where = {"module": target}
+    call = _attribute(module, name, reference)
+    return Function(reference, name, _hash(files, [] if files else [reference]), files, path=path, call=call, **where)
+
+
+def _hash(files: Files, held: list[object]) -> str:
+    return hashlib.sha256((sources.files_hash(files) + sources.code_hash(held)).encode()).hexdigest()
+
+
+def _load_file(file: Path) -> ModuleType:
+    """Run a file as a module of a name of its own, once per content."""
+    try:
+        data = file.read_bytes()
+    except OSError as e:
+        there = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
+        raise PreprocessError(
+            f"There is no file {file}.{_did_you_mean(file.name, there)}", hint=f"--fn takes {_FORM}"
+        ) from e
+    name = f"rlds_function_{file.stem}_{hashlib.sha256(str(file).encode() + data).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as e:
+        del sys.modules[name]
+        raise _import_failed(str(file), e) from e
+    return module
+
+
+def _import(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise PreprocessError(f'"{name}" cannot be the name of a module.', hint=_FORM)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        if e.name is None or not (name == e.name or name.startswith(f"{e.name}.")):
+            raise _import_failed(name, e) from e
+        there = [p.stem for p in Path.cwd().glob("*.py")] + [p.parent.name for p in Path.cwd().glob("*/__init__.py")]
+        raise PreprocessError(
+            f"There is no module {e.name}.{_did_you_mean(name, there)} Searched: {', '.join(p or '.' for p in sys.path)}",
+            hint="run it where the module is, or give the file: --fn path/to/file.py:function",
+        ) from e
+    except BaseException as e:
+        raise _import_failed(name, e) from e
+
+
+def _import_failed(what: str, e: BaseException) -> PreprocessError:
+    if isinstance(e, KeyboardInterrupt):
+        raise e
+    return PreprocessError(f"{what} cannot be imported: {type(e).__name__}: {e}{_line(e)}. Nothing was done.")
+
+
+def _line(e: BaseException) -> str:
+    if isinstance(e, SyntaxError):
+        return ""  # says so itself
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if "importlib" not in f.filename and f.filename != __file__]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _attribute(module: ModuleType, name: str, reference: str) -> Callable[..., Any]:
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    if callable(value):
+        return value  # type: ignore[no-any-return]
+    there = sorted(n for n, v in vars(module).items() if isinstance(v, FunctionType) and v.__module__ == module.__name__)
+    what = f"{reference} is a {type(value).__name__}, not a function." if value is not None else (
+        f"There is no function {name} in {reference.rpartition(':')[0]}.{_did_you_mean(name, there)}"
+    )
+    raise PreprocessError(f"{what} Functions there: {', '.join(there) or 'none'}.")
+
+
+def _did_you_mean(name: str, there: list[str]) -> str:
+    close = get_close_matches(name, there, 1, 0.5)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def _given(fn: Callable[..., Any]) -> Function:
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    kind = inner if hasattr(inner, "__qualname__") else type(inner)
+    module, name = kind.__module__ or "", kind.__qualname__
+    reference = name.rpartition(".<locals>.")[2] if module == "__main__" or "<" in name else f"{module}:{name}"
+    files = sources.module_files(module, [Path.cwd()]) if _is_found(module, name, kind) else ()
+    code = _code_of(fn, kind, reference, files)
+    if kind is fn and _is_found(module, name, fn):
+        return Function(reference, name, code, files, module=module, call=fn)
+    return Function(reference, name.rpartition(".")[2], code, files, pickled=_pickled(fn), call=fn)
+
+
+def _code_of(fn: Callable[..., Any], kind: Any, reference: str, files: Files) -> str:
+    """The hash of files where the code is in files; of the code itself where not; and of what an object holds."""
+    held: list[object] = [] if files else [kind if isinstance(kind, FunctionType) else reference]
+    while isinstance(fn, functools.partial):
+        held += [fn.args, sorted(fn.keywords.items())]
+        fn = fn.func
+    if fn is not kind:
+        held.append(sorted(getattr(fn, "__dict__", {}).items()))
+    return _hash(files, held)
+
+
+def _is_found(module: str, name: str, value: object) -> bool:
+    """Whether another process finds ``value`` by its module and name."""
+    at: Any = sys.modules.get(module)
+    if at is None or (module == "__main__" and not hasattr(at, "__file__")):
+        return False
+    for part in name.split("."):
+        at = getattr(at, part, None)
+    return at is value
+
+
+def _pickled(fn: Callable[..., Any]) -> bytes | None:
+    try:
+        import cloudpickle as pickler
+    except ImportError:
+        pickler = pickle
+    try:
+        return pickler.dumps(fn)
+    except Exception:  # whatever an object's own __reduce__ raises
+        return None

@@ -1,0 +1,142 @@
+"""A task as work for ``store.build``: planned by looking at a few episodes, done in parts of whole episodes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from rlds_cli.archives import Part
+from rlds_cli.errors import PreprocessError
+from rlds_cli.preprocess.calling import undisturbed
+from rlds_cli.preprocess.plan import Known, Plan, Probe
+from rlds_cli.preprocess.steps import Transitions
+from rlds_cli.preprocess.task import PART_ROWS, Task
+from rlds_cli.preprocess.whole import WholeEpisodes
+from rlds_cli.progress import Stage
+from rlds_cli.store import names
+from rlds_cli.ted import Chunk, Field
+
+
+@dataclass(frozen=True)
+class PreprocessJob:
+    """What is to be written; picklable where the function is."""
+
+    task: Task
+    plan: Plan
+    parts: Sequence[Part]
+    stage: Stage = "preprocess"
+
+    @property
+    def id(self) -> str:
+        """The id of the result."""
+        return str(self.task.id)
+
+    @property
+    def key(self) -> str:
+        """Identifies the work: the task, and what is assumed of it."""
+        plan = [sorted(self.plan.shared), self.plan.kept, [asdict(f) for f in self.plan.schema]]
+        return hashlib.sha256(json.dumps([self.task.key, plan]).encode()).hexdigest()
+
+    @property
+    def schema(self) -> tuple[Field, ...]:
+        """The fields that are written."""
+        return self.plan.written
+
+    def read(self, part: Part) -> Iterator[Chunk]:
+        """The rows of one part; raises Otherwise where the plan does not hold."""
+        runner = runner_of(self.task)
+        with undisturbed(), closing(runner.chunks(part, self.plan)) as chunks:
+            yield from chunks
+
+
+def runner_of(task: Task) -> WholeEpisodes | Transitions:
+    """What runs the function of a task."""
+    if task.arrays != "numpy":
+        import torch  # noqa: F401  (so that `undisturbed` finds it)
+    return WholeEpisodes(task) if task.unit == "episode" else Transitions(task)
+
+
+def plan(task: Task, known: Known) -> tuple[Plan, float]:
+    """What the task will write, from a few of its episodes; and the seconds that a step of them took.
+
+    Raises
+    ------
+    PreprocessError
+        The function failed on one of them, or dropped all episodes.
+    """
+    runner = runner_of(task)
+    probes, seconds, steps = [], 0.0, 0
+    with undisturbed():
+        for k in _looked_at(task):
+            probe = runner.probe(k, known)[0]
+            probes.append(probe)
+            seconds, steps = seconds + probe.seconds, steps + int(task.dataset.episodes["length"][k])
+        first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, known)
+    return _plan(task, known, first, [p for p in probes if p.schema]), seconds / max(1, steps)
+
+
+def _looked_at(task: Task) -> list[int]:
+    """The first, middle and last of the episodes, of those whose final observation is recorded where there are any."""
+    observed = np.flatnonzero(task.dataset.episodes["num_observed"] > task.dataset.episodes["length"])
+    of = observed if len(observed) else np.arange(len(task.dataset.episodes))
+    return sorted({int(of[0]), int(of[len(of) // 2]), int(of[-1])})
+
+
+def _first_kept(task: Task, runner: WholeEpisodes | Transitions, known: Known) -> Probe:
+    for k in range(len(task.dataset.episodes)):
+        probe = runner.probe(k, known)[0]
+        if probe.schema is not None:
+            return probe
+    raise PreprocessError(
+        f"{task.function.reference} returned None for all {len(task.dataset.episodes):,} episodes: nothing is left.",
+        hint="a function returns the episode, also when it changed it in place; None drops it",
+    )
+
+
+def _plan(task: Task, known: Known, first: Probe, probes: list[Probe]) -> Plan:
+    assert first.schema is not None
+    source = task.dataset.schema
+    schema = {f.name: f for f in first.schema}
+    kept = known.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
+    linked = kept and task.whole
+    untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - known.touched
+    untouched &= {n for n in untouched if schema.get(n) == source[n]}
+    touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n not in untouched]
+    for n in touched_frames:  # only some of the episodes looked at changed them
+        schema[n] = Field(n, "uint8", source[n].shape, schema[n].placement)
+    carried = frozenset(n for n in source if n not in task.read and n not in schema)
+    schema |= {n: source[n] for n in carried}
+    if not linked and task.unit == "episode":
+        # Copied anyway: what matters is what stays encoded, and whose space stays.
+        untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}
+    untouched -= _crowded(frozenset(schema) - untouched - carried, untouched, task)
+    fields = tuple(schema[n] for n in sorted(schema))
+    apart = task.apart | known.apart | frozenset(a for p in (first, *probes) for a in p.apart)
+    return Plan(fields, untouched, carried, kept, linked, apart)
+
+
+def _has_space(name: str) -> bool:
+    return name.split("/")[0] in ("observation", "action")
+
+
+def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> frozenset[str]:
+    """Fields whose place in the source a new field takes; they are written, in a place of their own."""
+    places = {f.name: f.path for f in task.dataset.manifest.fields}
+    taken = {path.lower() for path in names.paths(written).values()}
+    return frozenset(n for n in untouched if places[n].lower() in taken)
+
+
+def parts(task: Task, plan: Plan) -> tuple[Part, ...]:
+    """Whole episodes, about ``PART_ROWS`` rows together."""
+    rows = task.dataset.episodes["length"] + 1
+    part = np.cumsum(rows) // PART_ROWS
+    firsts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(rows)]
+    return tuple(
+        Part(int(rows[a:b].sum()) if plan.kept else None, {"first": a, "last": b})
+        for a, b in zip(firsts[:-1], firsts[1:], strict=True)
+    )

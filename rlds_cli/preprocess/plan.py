@@ -1,0 +1,114 @@
+"""What a task will write: fields, which of them come back as they were, and whether episodes keep their lengths.
+
+It is assumed after a look at a few episodes, and checked on every one; where it turns out otherwise, the work starts
+again with a better assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlds_cli.episodes import Flat
+from rlds_cli.errors import InvalidEpisode
+from rlds_cli.ted import Field, Placement
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was seen so far that no later episode takes back."""
+
+    touched: frozenset[str] = frozenset()
+    kept: bool = True
+    apart: frozenset[str] = frozenset()
+
+    def __or__(self, other: Known) -> Known:
+        return Known(self.touched | other.touched, self.kept and other.kept, self.apart | other.apart)
+
+
+class Otherwise(Exception):
+    """An episode is not as planned; start again, knowing it."""
+
+    def __init__(self, known: Known) -> None:
+        super().__init__(known)
+        self.known = known
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The fields of the result, and what is assumed of all episodes.
+
+    Parameters
+    ----------
+    schema : tuple of Field
+        All fields of the result.
+    untouched : frozenset of str
+        Those that the function was given and gives back as they were.
+    carried : frozenset of str
+        Those of the source that it is not given.
+    kept : bool
+        Every episode comes back, with its length.
+    linked : bool
+        ``untouched`` and ``carried`` are the source's files, and not written.
+    apart : frozenset of str
+        Fields whose next value is a field of its own.
+    """
+
+    schema: tuple[Field, ...]
+    untouched: frozenset[str]
+    carried: frozenset[str]
+    kept: bool
+    linked: bool
+    apart: frozenset[str]
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Fields that are the source's files."""
+        return self.untouched | self.carried if self.linked else frozenset()
+
+    @property
+    def written(self) -> tuple[Field, ...]:
+        """Fields that are written."""
+        return tuple(f for f in self.schema if f.name not in self.shared)
+
+    @property
+    def copied(self) -> frozenset[str]:
+        """Written fields whose rows are taken from the source as it stores them."""
+        frames = {f.name for f in self.schema if f.kind == "frames"}
+        return frozenset() if self.linked else self.carried | frames
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one episode showed. ``schema`` is None when nothing of it was kept."""
+
+    schema: tuple[Field, ...] | None
+    untouched: frozenset[str]
+    kept: bool
+    seconds: float = 0.0
+    apart: frozenset[str] = field(default_factory=frozenset)
+
+
+def infer(flat: Flat, placements: dict[str, Placement], source: Sequence[Field], untouched: frozenset[str]) -> tuple[Field, ...]:
+    """The fields of a result, from its first episode; those that are untouched are the source's."""
+    before = {f.name: f for f in source}
+    fields = []
+    for name, values in sorted(flat.items()):
+        if name in untouched and before[name].placement == placements[name]:
+            fields.append(before[name])
+        elif isinstance(values, np.ndarray):
+            fields.append(Field(name, values.dtype.newbyteorder("=").name, values.shape[1:], placements[name]))
+        else:
+            fields.append(Field(name, "str", (), placements[name], "text"))
+    _check_nesting(set(flat))
+    return tuple(fields)
+
+
+def _check_nesting(names: set[str]) -> None:
+    """Refuse a field that is also a group of fields: they would be a file and a directory of one name."""
+    for name in names:
+        above = name.rpartition("/")[0]
+        if above in names:
+            raise InvalidEpisode(f"{above} is a field and holds one, {name}.")

@@ -1,0 +1,369 @@
+"""Functions of transitions, many or one at a time: every step comes back, and the final rows from its next values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rlds_cli import episodes
+from rlds_cli.archives import Part
+from rlds_cli.episodes import Flat
+from rlds_cli.errors import InvalidEpisode
+from rlds_cli.preprocess import calling, forms
+from rlds_cli.preprocess.calling import Caller
+from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
+from rlds_cli.preprocess.reading import Reader
+from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, STEP_ROWS, Task
+from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, Chunk, Column, Field, IntArray, Placement
+
+PROBE_STEPS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Steps ``first`` to ``last`` of episode ``k`` of the selection; ``ends`` when the episode does."""
+
+    k: int
+    first: int
+    last: int
+    ends: bool
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return self.last - self.first
+
+
+@dataclass(frozen=True)
+class Block:
+    """Pieces that are read and given to the function together.
+
+    Every piece is read with the row behind it: its last step's next observation.
+    """
+
+    pieces: Sequence[Piece]
+    runs: Sequence[tuple[int, int]]
+    observed: BoolArray  # [B]: the next observation of the step is recorded
+    numbers: IntArray  # [pieces]: of the episodes in the whole dataset
+
+    @property
+    def size(self) -> int:
+        """Steps."""
+        return len(self.observed)
+
+    @cached_property
+    def steps(self) -> IntArray:
+        """Places of the steps among the rows read."""
+        behind = np.cumsum([p.steps + 1 for p in self.pieces]) - 1
+        return np.delete(np.arange(self.size + len(self.pieces)), behind)
+
+    @cached_property
+    def ends(self) -> IntArray:
+        """Numbers of the steps after which an episode ends."""
+        last = np.cumsum([p.steps for p in self.pieces]) - 1
+        return last[[p.ends for p in self.pieces]]
+
+    @cached_property
+    def out(self) -> tuple[IntArray, IntArray, int]:
+        """Places of the steps and of the final rows among the rows to write, and the number of those."""
+        final = self.ends + 1 + np.arange(len(self.ends))
+        total = self.size + len(final)
+        return np.delete(np.arange(total), final), final, total
+
+    def at(self, step: int) -> tuple[int, int]:
+        """Episode (in the whole dataset) and step of step number ``step``."""
+        for number, p in zip(self.numbers, self.pieces, strict=True):
+            if step < p.steps:
+                return int(number), p.first + step
+            step -= p.steps
+        raise IndexError(step)
+
+    def name(self, step: int) -> str:
+        """How messages call a step."""
+        episode, t = self.at(step)
+        return f"episode {episode:,}, step {t:,}"
+
+    def __str__(self) -> str:
+        if len(self.pieces) == 1:
+            p = self.pieces[0]
+            return f"episode {self.numbers[0]:,}, steps {p.first:,} to {p.last - 1:,}"
+        return f"{self.size:,} transitions of episodes {self.numbers[0]:,} to {self.numbers[-1]:,}"
+
+
+class Transitions:
+    """Runs a function of transitions."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._caller = Caller(task)
+        self._reader = Reader(task.dataset)
+        self._fields = task.dataset.schema
+        self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
+
+    # -- one block
+
+    def run(self, block: Block) -> tuple[Flat, dict[str, Array], Array]:
+        """What the function makes of a block, checked: (fields [B], rows of the source, how its episodes end)."""
+        original = {n: self._reader.rows(n, block.runs) for n in self._task.read}
+        given = forms.transitions(original, self._fields, block.steps, block.observed if self._partial else None)
+        done = {forms.DONE: given[forms.DONE].copy()}
+        calling.seed(self._task, block.runs[0][0])
+        flat = self._call(block, given)
+        with self._caller.refusing(int(block.numbers[0])):
+            flat = forms.without_root_flags(flat, self._fields) if self._task.arrays == "tensordict" else flat
+            flat = forms.without_extras(flat, done, self._fields, str(block))
+            flat = {**{n: original[n][block.steps] for n in FLAGS if n not in flat}, **flat}
+            _check_rows(flat, block)
+            forms.check_pairs(flat, self._fields, str(block))
+            ends = self._read_flags(flat, block)
+        return flat, original, ends
+
+    def _call(self, block: Block, given: Mapping[str, Array]) -> Flat:
+        batch = forms.hand(given, self._task.arrays)
+        first = int(block.numbers[0])
+        if self._task.unit == "batch":
+            value = self._caller(batch, episode=first, where=str(block), seen=lambda: given)
+            with self._caller.refusing(first):
+                return forms.take_back(_returned(value, str(block)), str(block))
+        rows = []
+        for i in range(block.size):
+            where = _Name(block, i)
+            value = self._caller(forms.one(batch, i), episode=first, where=where, seen=lambda i=i: _row(given, i))  # type: ignore[misc]
+            with self._caller.refusing(first):
+                rows.append(forms.take_back(_returned(value, where), where))
+        with self._caller.refusing(first):
+            return forms.stacked(rows, block.name)
+
+    def _read_flags(self, flat: Flat, block: Block) -> Array:
+        """Make flags bool; how the episodes end that do. Without a flag they are cut; an end inside is refused."""
+        for name in FLAGS:
+            flat[name] = episodes.flag(flat[name], block.size, name, str(block))
+        terminated, truncated = (np.asarray(flat[n]) for n in FLAGS)
+        inside = truncated.copy()
+        inside[block.ends] = False
+        if inside.any():
+            raise InvalidEpisode(
+                f"{block.name(int(np.argmax(inside)))}: truncated, and the episode goes on.",
+                hint="unit=episode (--unit episode) can split it there",
+            )
+        ends = np.where(terminated[block.ends], TERMINATED, np.where(truncated[block.ends], TRUNCATED, CUT))
+        truncated[block.ends[ends == CUT]] = True
+        return ends.astype(np.uint8)
+
+    # -- what is planned
+
+    def probe(self, k: int, known: Known) -> tuple[Probe, Block, Flat, dict[str, Array]]:
+        """Try the function on the first steps of episode ``k`` of the selection."""
+        steps = min(self._reader.length(k), PROBE_STEPS)
+        return self.probe_piece(Piece(k, 0, steps, steps == self._reader.length(k)), known)
+
+    def probe_piece(self, piece: Piece, known: Known) -> tuple[Probe, Block, Flat, dict[str, Array]]:
+        """Try the function on a piece."""
+        block = self._block([piece])
+        began = time.perf_counter()
+        flat, original, _ = self.run(block)
+        seconds = time.perf_counter() - began
+        untouched = frozenset(n for n in original if self._same(n, flat, original, block)) - known.touched
+        with self._caller.refusing(int(block.numbers[0])):
+            apart = self._task.apart | known.apart | self._disagreeing(flat, block, untouched, {})
+            schema = self._infer(flat, apart, untouched)
+        return Probe(schema, untouched, True, seconds, apart), block, flat, original
+
+    def _infer(self, flat: Flat, apart: frozenset[str], untouched: frozenset[str]) -> tuple[Field, ...]:
+        placements: dict[str, Placement] = {}
+        for name in flat:
+            pair = name.startswith("next/") and name.removeprefix("next/") in flat
+            if pair and name.removeprefix("next/") not in apart:
+                continue
+            both = f"next/{name}" in flat and name not in apart
+            placements[name] = "next" if name.startswith("next/") else "both" if both else "root"
+        return infer({n: flat[n] for n in placements}, placements, tuple(self._fields.values()), untouched)
+
+    def _same(self, name: str, flat: Flat, original: Mapping[str, Array], block: Block) -> bool:
+        """Whether a field of the source came back as it was, next included."""
+        if name not in flat or not forms.same(flat[name], original[name][block.steps]):
+            return False
+        both = self._fields[name].placement == "both"
+        return not both or forms.same(flat[f"next/{name}"], original[name][block.steps + 1])
+
+    def _disagreeing(
+        self, flat: Flat, block: Block, untouched: frozenset[str], before: Mapping[str, Any]
+    ) -> frozenset[str]:
+        """New fields whose next value is not the value one step on; a field of the source must stay one.
+
+        ``before`` are the next values of the step before the block, in the same episode.
+        """
+        inner = np.ones(block.size, bool)
+        inner[np.cumsum([p.steps for p in block.pieces]) - 1] = False
+        at = np.flatnonzero(inner)
+        found = []
+        for name in (n for n in flat if f"next/{n}" in flat and n not in untouched and n not in self._task.apart):
+            root, after = flat[name], flat[f"next/{name}"]
+            fits = forms.agree(_take(root, at + 1), _take(after, at))
+            if name in before and block.pieces[0].first:
+                fits = fits and forms.agree(_take(root, np.array([0])), before[name])
+            if not fits:
+                self._refuse(name, flat, block, at)
+                found.append(name)
+        return frozenset(found)
+
+    def _refuse(self, name: str, flat: Flat, block: Block, at: IntArray) -> None:
+        if name not in self._fields or self._fields[name].placement != "both":
+            return
+        original = self._reader.rows(name, block.runs)
+        changed = {
+            n: not forms.same(flat[n], original[block.steps + step]) for n, step in ((name, 0), (f"next/{name}", 1))
+        }
+        what = (
+            f'"{name}" and "next/{name}" were changed, but not alike'
+            if all(changed.values())
+            else f'"{name}" was changed and "next/{name}" was not'
+            if changed[name]
+            else f'"next/{name}" was changed and "{name}" was not'
+        )
+        step = next((int(i) for i in at if not forms.agree(_take(flat[name], [i + 1]), _take(flat[f"next/{name}"], [i]))), 0)
+        raise InvalidEpisode(
+            f"{what}: after {block.name(step)} they are no longer the same observation.",
+            hint="edit both, or use unit=episode (--unit episode), which gives every observation once",
+        )
+
+    # -- many
+
+    def chunks(self, part: Part, plan: Plan) -> Iterator[Chunk]:
+        """The rows of a part."""
+        width = max(1, sum(f.row_bytes for f in (*plan.schema, *self._fields.values())))
+        limit = STEP_ROWS if self._task.unit == "step" else BLOCK_ROWS
+        tail: dict[str, Any] = {}
+        for pieces in self._pieces(part.args["first"], part.args["last"], max(1, min(limit, BLOCK_BYTES // width))):
+            block = self._block(pieces)
+            flat, original, ends = self.run(block)
+            self._check(flat, original, block, plan, tail)
+            with self._caller.refusing(int(block.numbers[0])):
+                columns = self._columns(flat, block, plan)
+            tail = {n: _take(flat[f"next/{n}"], [block.size - 1]) for n in flat if f"next/{n}" in flat}
+            yield self._chunk(columns, ends, block)
+
+    def _pieces(self, first: int, last: int, steps: int) -> Iterator[list[Piece]]:
+        """The episodes cut into blocks of ``steps`` steps."""
+        block: list[Piece] = []
+        held = 0
+        for k in range(first, last):
+            t, length = 0, self._reader.length(k)
+            while t < length:
+                n = min(length - t, steps - held)
+                block.append(Piece(k, t, t + n, t + n == length))
+                t, held = t + n, held + n
+                if held == steps:
+                    yield block
+                    block, held = [], 0
+        if block:
+            yield block
+
+    def _block(self, pieces: Sequence[Piece]) -> Block:
+        runs = []
+        observed = []
+        for p in pieces:
+            start = self._reader.start(p.k)
+            runs.append((start + p.first, start + p.last + 1))
+            known = np.ones(p.steps, bool)
+            known[-1] = not p.ends or self._reader.observed(p.k)
+            observed.append(known)
+        return Block(pieces, runs, np.concatenate(observed), np.array([self._reader.number(p.k) for p in pieces]))
+
+    def _check(
+        self, flat: Flat, original: Mapping[str, Array], block: Block, plan: Plan, tail: Mapping[str, Any]
+    ) -> None:
+        """Raise Otherwise where the plan assumes what is not so."""
+        same = frozenset(n for n in plan.untouched if self._same(n, flat, original, block))
+        with self._caller.refusing(int(block.numbers[0])):
+            apart = self._disagreeing(flat, block, same, tail) - plan.apart
+        if same != plan.untouched or apart:
+            raise Otherwise(Known(plan.untouched - same, True, apart))
+
+    def _columns(self, flat: Flat, block: Block, plan: Plan) -> dict[str, Column]:
+        """The rows to write: steps in their places, and the final rows."""
+        carried = plan.copied | (frozenset() if plan.linked else plan.untouched)
+        wanted = [f for f in plan.schema if f.name not in carried | plan.carried]
+        pairs = [replace(f, name=f"next/{f.name}") for f in wanted if f.placement == "both"]
+        skipped = carried | {f"next/{n}" for n in carried if n not in plan.apart}
+        fitted = episodes.fit({n: v for n, v in flat.items() if n not in skipped}, [*wanted, *pairs], str(block))
+        columns: dict[str, Column] = {}
+        for f in plan.written:
+            if f.name in carried:
+                columns[f.name] = self._reader.column(f.name, _kept_runs(block))
+            else:
+                columns[f.name] = _place(f, fitted[f.name], fitted.get(f"next/{f.name}"), block)
+        return columns
+
+    def _chunk(self, columns: dict[str, Column], ends: Array, block: Block) -> Chunk:
+        _, final, total = block.out
+        last = np.zeros(total, bool)
+        last[final] = True
+        first = block.pieces[0].k
+        ended = np.array([p.k - first for p in block.pieces if p.ends], np.int64)
+        table = self._reader.table(first, block.pieces[-1].k + 1).take(ended)
+        table.end = np.where((table.end == CUT) & (ends == TRUNCATED), CUT, ends).astype(np.uint8)
+        return Chunk(columns, last, table)
+
+
+class _Name:
+    """The name of a step, made when it is asked for."""
+
+    def __init__(self, block: Block, step: int) -> None:
+        self._block, self._step = block, step
+
+    def __str__(self) -> str:
+        return self._block.name(self._step)
+
+
+def _returned(value: Any, where: object) -> Any:
+    if value is None:
+        raise InvalidEpisode(
+            f"{where}: None was returned; units batch and step give every transition back.",
+            hint="return it; to drop episodes, use unit=episode (--unit episode)",
+        )
+    return value
+
+
+def _row(given: Mapping[str, Array], i: int) -> dict[str, Array]:
+    return {n: np.asarray(v[i]) for n, v in given.items()}
+
+
+def _take(values: Any, index: Any) -> Any:
+    return [values[i] for i in index] if isinstance(values, list) else values[index]
+
+
+def _check_rows(flat: Flat, block: Block) -> None:
+    for name, values in flat.items():
+        if np.ndim(values) == 0 or len(values) != block.size:
+            rows = "a single value" if np.ndim(values) == 0 else f"{len(values):,} rows"
+            raise InvalidEpisode(
+                f'returned {rows} for "{name}", {block} are {block.size:,}',
+                hint="units batch and step must not change which steps exist; unit episode may (--unit episode)",
+            )
+
+
+def _kept_runs(block: Block) -> list[tuple[int, int]]:
+    """The rows of the source that are rows of the result: of each piece its steps, and the final row where it ends."""
+    return [(a, b if p.ends else b - 1) for (a, b), p in zip(block.runs, block.pieces, strict=True)]
+
+
+def _place(f: Field, root: Any, after: Any, block: Block) -> Column:
+    """Values of steps in their rows; a final row holds the next value of the step before, or repeats it unrecorded."""
+    steps, final, total = block.out
+    rows: Array = np.full(total, None, object) if f.kind == "text" else np.zeros((total, *f.shape), f.dtype)
+    rows[steps] = _column(root)
+    if f.placement == "both":
+        known = block.observed[block.ends]
+        rows[final[known]] = _column(after)[block.ends[known]]
+        rows[final[~known]] = _column(root)[block.ends[~known]]
+    return rows.tolist() if f.kind == "text" else rows
+
+
+def _column(values: Any) -> Array:
+    return np.array(values, object) if isinstance(values, list) else values

@@ -1,0 +1,219 @@
+"""What is to be made of what, with which function: the key of a result, and how its manifest tells of it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from rlds_cli import __version__, ids
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import NameTaken, PreprocessError
+from rlds_cli.ids import DatasetId
+from rlds_cli.preprocess import functions
+from rlds_cli.preprocess.functions import Function
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.ted import FLAGS, join_name
+
+ARRAYS = ("numpy", "torch", "tensordict")
+PART_ROWS = 1 << 16  # rows of a part, about: parts end where episodes do
+BLOCK_ROWS, BLOCK_BYTES = 1 << 14, 16 << 20  # rows and bytes that are read at once, and given to a function of batches
+STEP_ROWS = 1 << 12
+
+# What a key is made of, and what to call it.
+_LABELS = {
+    "source": "source hash",
+    "function": "fn",
+    "code": "fn source",
+    "args": "args",
+    "unit": "unit",
+    "arrays": "arrays",
+    "fields": "fields",
+    "chunk": "chunk",
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A function on a dataset. Picklable where the function is."""
+
+    dataset: Dataset
+    function: Function
+    id: DatasetId
+    unit: str
+    arrays: str
+    args: Mapping[str, Any]
+    fields: tuple[str, ...] | None
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether all episodes of the store are to be processed, in their order."""
+        index = self.dataset.episodes.index
+        everything = self.dataset.manifest.counts.episodes
+        return len(index) == everything and bool(np.array_equal(index, np.arange(everything)))
+
+    @cached_property
+    def source(self) -> str:
+        """Fingerprint of the source; of a selection, with its episodes."""
+        return self.dataset.manifest.fingerprint if self.whole else self.dataset.fingerprint
+
+    @cached_property
+    def read(self) -> tuple[str, ...]:
+        """The source's fields that the function is given; the flags are always among them."""
+        schema = self.dataset.schema
+        if self.fields is None:
+            return tuple(schema)
+        wanted = {n for key in self.fields for n in _matching(self.dataset, key)} | {n for n in FLAGS if n in schema}
+        return tuple(n for n in schema if n in wanted)
+
+    @cached_property
+    def apart(self) -> frozenset[str]:
+        """Fields whose next value the source keeps as a field of its own."""
+        return frozenset(n for n in self.dataset.schema if f"next/{n}" in self.dataset.schema)
+
+    @cached_property
+    def parts_of_key(self) -> dict[str, Any]:
+        """What the result depends on; not workers, nor where the function's file lies."""
+        return {
+            "source": self.source,
+            "function": self.function.name,
+            "code": self.function.code,
+            "args": _plain(self.args),
+            "unit": self.unit,
+            "arrays": self.arrays,
+            "fields": sorted(self.fields) if self.fields is not None else None,
+            "chunk": [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS],
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """Identifies the result."""
+        return hashlib.sha256(json.dumps({"format": 1, **self.parts_of_key}, sort_keys=True).encode()).hexdigest()
+
+    def provenance(self) -> dict[str, Any]:
+        """The step that this task adds to the chain in the manifest."""
+        return {
+            "id": str(self.id),
+            "from": self.dataset.id,
+            "reference": self.function.reference,
+            "files": [list(f) for f in self.function.files],
+            **self.parts_of_key,
+            "key": self.key,
+            "rlds_version": __version__,
+        }
+
+    def check_name(self, manifest: Manifest) -> None:
+        """Raise NameTaken when ``manifest``, of the dataset of this name, is of something else."""
+        made = dict(manifest.provenance[-1]) if manifest.provenance else {}
+        if made.get("key") == self.key:
+            return
+        hint = "another name (--name, name=), or --force (force=True) to replace it"
+        if made.get("id") != str(self.id):
+            raise NameTaken(f"{self.id} exists, and preprocess did not make it.", hint=hint)
+        differs = "; ".join(
+            f"{_LABELS[k]} was {_short(made.get(k))}, is {_short(v)}" for k, v in self.parts_of_key.items() if made.get(k) != v
+        )
+        raise NameTaken(f"{self.id} exists and was made otherwise: {differs}.", hint=hint)
+
+
+def describe(
+    dataset: Dataset,
+    fn: Any,
+    name: str | None,
+    *,
+    unit: str | None,
+    arrays: str,
+    args: Mapping[str, Any],
+    fields: Sequence[str] | None,
+) -> Task:
+    """Find the function and check what can be checked before it runs."""
+    function = functions.find(fn)
+    unit = unit or function.unit or "episode"
+    functions.check_unit(unit)
+    if arrays not in ARRAYS:
+        raise PreprocessError(f'arrays must not be "{arrays}".', hint=f"one of {', '.join(ARRAYS)}")
+    _check_arguments(function, args)
+    task = Task(
+        dataset,
+        function,
+        _id_of(dataset, function, name),
+        unit,
+        arrays,
+        dict(args),
+        None if fields is None else tuple(join_name(f) for f in fields),
+    )
+    _check(task)
+    return task
+
+
+def _id_of(dataset: Dataset, function: Function, name: str | None) -> DatasetId:
+    name = name or function.name.rpartition(".")[2]
+    if name == "<lambda>":
+        raise PreprocessError("A lambda has no name to call the result by.", hint='name="..."')
+    source = ids.parse(dataset.id)
+    id = source.with_variant(name)
+    if id == source:
+        raise PreprocessError(f"The result would replace its own source, {source}.", hint="another name: --name, name=")
+    return id
+
+
+def _check(task: Task) -> None:
+    if len(task.dataset.episodes) == 0:
+        raise PreprocessError(f"{task.dataset.id} has no episodes here to process.")
+    _ = task.read, task.key  # raise what is wrong with fields and args
+
+
+def _matching(dataset: Dataset, key: str) -> list[str]:
+    """The fields called ``key`` or nested below it; ``next/x`` is ``x`` where that is kept once."""
+    names = [n for n in dataset.schema if n == key or n.startswith(f"{key}/")]
+    if not names and key.startswith("next/"):
+        base = key.removeprefix("next/")
+        names = [n for n in dataset.schema if n == base or n.startswith(f"{base}/")]
+    return names or [dataset.field(key).name]
+
+
+def _check_arguments(function: Function, args: Mapping[str, Any]) -> None:
+    assert function.call is not None
+    try:
+        signature = inspect.signature(function.call)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(None, **args)
+    except TypeError as e:
+        given = ", ".join(f"{k}=..." for k in args)
+        raise PreprocessError(
+            f"{function.reference}{signature} cannot be called with one {'argument' if not args else f'argument and {given}'}: {e}.",
+            hint="it is called with the data first, and with --arg NAME=VALUE by name",
+        ) from e
+
+
+def _plain(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as JSON values, which is how the manifest holds them."""
+    try:
+        return {str(k): json.loads(json.dumps(v, default=_listed, allow_nan=True)) for k, v in args.items()}
+    except (TypeError, ValueError) as e:
+        raise PreprocessError(f"Arguments must be numbers, texts, lists, dicts or arrays: {e}.") from e
+
+
+def _listed(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "__fspath__"):
+        return value.__fspath__()
+    raise TypeError(f"{type(value).__name__} {value!r} is none of them")
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f"{text[:14]}…" if isinstance(value, str) and len(text) > 24 else text
+
+
+Unit = Literal["episode", "batch", "step"]
+Arrays = Literal["numpy", "torch", "tensordict"]

@@ -1,0 +1,332 @@
+"""Functions of whole episodes: what they return becomes none, one or several episodes, of any length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlds_cli import episodes
+from rlds_cli.archives import Part
+from rlds_cli.episodes import Flat
+from rlds_cli.errors import InvalidEpisode
+from rlds_cli.preprocess import calling, forms
+from rlds_cli.preprocess.calling import Caller
+from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
+from rlds_cli.preprocess.reading import Episode, Reader
+from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TRUNCATED,
+    Array,
+    Chunk,
+    Column,
+    EncodedFrames,
+    EpisodeData,
+    EpisodeTable,
+    Field,
+    Note,
+    Placement,
+    lay_out,
+)
+
+
+_ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One episode as it came back. ``rows[name]`` says which rows of the source a field is, where it is just that."""
+
+    flat: Flat
+    length: int
+    end: int
+    observed: bool
+    rows: Mapping[str, slice]
+
+
+class WholeEpisodes:
+    """Runs a function of whole episodes."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._caller = Caller(task)
+        self._reader = Reader(task.dataset)
+        self._fields = task.dataset.schema
+        self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
+
+    # -- one episode
+
+    def results(self, ep: Episode, apart: frozenset[str]) -> list[Result]:
+        """What the function makes of ``ep``, checked."""
+        given = self._given(ep)
+        calling.seed(self._task, ep.number)
+        value = self._caller(
+            forms.hand(given, self._task.arrays), episode=ep.number, where=f"{ep.name} ({ep.length:,} steps)",
+            seen=lambda: given,
+        )  # fmt: skip
+        pieces = [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+        with self._caller.refusing(ep.number):
+            return [self._result(p, ep, given, apart, _where(ep, i, len(pieces))) for i, p in enumerate(pieces)]
+
+    def _given(self, ep: Episode) -> dict[str, Array]:
+        if self._task.arrays != "tensordict":
+            return {n: v.copy() for n, v in ep.original.items()}
+        observed = np.arange(ep.length) < ep.length - (not ep.observed) if self._partial else None
+        return forms.transitions(ep.original, self._fields, np.arange(ep.length), observed)
+
+    def _result(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Result:
+        flat = forms.take_back(value, where)
+        rows = {}
+        if self._task.arrays == "tensordict":
+            flat = self._joined(flat, ep, given, apart, where)
+        else:
+            rows = {n: r for n, v in flat.items() if n in given and (r := _rows_of(v, given[n], ep.original[n]))}
+        flat = _with_flags(flat, ep, where)
+        _check_lengths(flat, ep, where)
+        flat, length, end = episodes.read(flat, where, apart=apart)
+        self._check_next(flat, where)
+        if ep.end == CUT and end == TRUNCATED:
+            end = CUT  # a cut episode is flagged as truncated
+        rows |= {n: _ALL for n in ep.original if n in flat and forms.same(flat[n], ep.original[n])}
+        return Result(flat, length, end, self._observed(flat, length, ep), rows)
+
+    def _observed(self, flat: Flat, length: int, ep: Episode) -> bool:
+        """Whether the final observation is there."""
+        if any(len(v) == length + 1 for v in flat.values()):
+            return True
+        if any(n in self._fields and self._fields[n].placement == "both" for n in flat):
+            return False
+        return ep.observed or length != ep.length
+
+    def _joined(
+        self, flat: Flat, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str
+    ) -> Flat:
+        """Transitions as an episode: a field and its next as T+1 rows."""
+        known = flat.get(forms.OBSERVED)
+        flat = forms.without_extras(forms.without_root_flags(flat, self._fields), given, self._fields, where)
+        forms.check_pairs(flat, self._fields, where)
+        length = episodes.count_steps(flat, where)
+        observed = ep.observed and length == ep.length if known is None else bool(np.all(known[-1:]))
+        for name in [n for n in flat if f"next/{n}" in flat and n not in apart]:
+            root, after = flat[name], flat[f"next/{name}"]
+            if len(root) == len(after) == length and length and forms.agree(root[1:], after[:-1]):
+                flat[name] = _extended(root, after) if observed else root
+                del flat[f"next/{name}"]
+        return flat
+
+    def _check_next(self, flat: Flat, where: str) -> None:
+        for name in flat:
+            both = name in self._fields and self._fields[name].placement == "both"
+            if both and f"next/{name}" in flat:
+                raise InvalidEpisode(
+                    f'{where}: "{name}" and "next/{name}" no longer agree: row t+1 of the first must be row t of the second.',
+                    hint="edit both alike, or return observations of T+1 rows alone (arrays numpy, unit episode)",
+                )
+
+    def probe(self, k: int, known: Known) -> tuple[Probe, Episode, list[Result]]:
+        """Try the function on episode ``k`` of the selection."""
+        ep = self._reader.episode(k, self._task.read)
+        began = time.perf_counter()
+        results = self.results(ep, self._task.apart | known.apart)
+        seconds = time.perf_counter() - began
+        whole = [r for r in results if r.length]
+        kept = _kept(ep, results)
+        untouched = frozenset(n for n in ep.original if not _touched(n, whole, kept)) - known.touched
+        schema = None
+        if whole:
+            with self._caller.refusing(ep.number):
+                schema = infer(whole[0].flat, self._placements(whole[0]), tuple(self._fields.values()), untouched)
+        return Probe(schema, untouched, kept, seconds), ep, results
+
+    def _placements(self, r: Result) -> dict[str, Placement]:
+        inferred = {f.name: f.placement for f in episodes.infer_schema(r.flat, r.length)}
+        if not r.observed:  # then T rows say nothing: what was known at both ends still is
+            inferred |= {n: "both" for n in r.flat if n in self._fields and self._fields[n].placement == "both"}
+        return inferred
+
+    # -- many
+
+    def chunks(self, part: Part, plan: Plan) -> Iterator[Chunk]:
+        """The rows of a part."""
+        first, last = part.args["first"], part.args["last"]
+        table = self._reader.table(first, last)
+        width = max(1, sum(f.row_bytes for f in (*plan.schema, *self._fields.values())))
+        limit = max(1, min(BLOCK_ROWS, BLOCK_BYTES // width))
+        pending = _Pending(plan.written)
+        for i, ep in enumerate(self._reader.episodes(first, last, self._task.read, limit)):
+            results = self.results(ep, plan.apart)
+            self._check(ep, results, plan)
+            for j, r in enumerate(results):
+                pending.add(self._data(ep, r, plan, table, i, j), r.observed)
+            if pending.rows >= limit:
+                yield pending.take()
+        if pending.rows or pending.notes:
+            yield pending.take()
+
+    def _check(self, ep: Episode, results: list[Result], plan: Plan) -> None:
+        """Raise Otherwise where the plan assumes what is not so."""
+        if plan.kept and not _kept(ep, results):
+            raise Otherwise(Known(kept=False))
+        whole = [r for r in results if r.length]
+        touched = frozenset(n for n in plan.untouched if _touched(n, whole, plan.kept))
+        apart = frozenset(
+            f.name for f in plan.schema for r in results if f.placement == "both" and f"next/{f.name}" in r.flat
+        )
+        if touched or apart - plan.apart:
+            raise Otherwise(Known(touched, plan.kept, apart))
+
+    def _data(self, ep: Episode, r: Result, plan: Plan, table: EpisodeTable, i: int, j: int) -> EpisodeData:
+        with self._caller.refusing(ep.number):
+            columns = self._columns(ep, r, plan) if r.length else {}
+        return EpisodeData(
+            columns,
+            r.length,
+            r.end,
+            source=int(table.source[i]),
+            row=int(table.row[i]),
+            group=table.group[i],
+            seed=table.seed[i] if j == 0 else None,
+            options=table.options[i] if j == 0 else None,
+            splits=tuple(s for s, v in table.splits.items() if v[i]),
+        )
+
+    def _columns(self, ep: Episode, r: Result, plan: Plan) -> dict[str, Column]:
+        copied, shared = plan.copied, plan.shared
+        fitted = [f for f in plan.schema if f.name not in copied | plan.carried]
+        columns = episodes.fit({n: v for n, v in r.flat.items() if n not in copied}, fitted, ep.name)
+        _check_placements(r, fitted, ep.name)
+        columns = {n: v for n, v in columns.items() if n not in shared}
+        for name in copied:
+            columns[name] = self._copied(ep, r, name)
+        return columns
+
+    def _copied(self, ep: Episode, r: Result, name: str) -> Column:
+        """A field as the source stores it, at the rows that the result is of."""
+        rows = ep.length + (self._fields[name].placement == "both" and ep.observed and r.observed)
+        column = self._reader.column(name, [(ep.start, ep.start + rows)])
+        if r.length != ep.length and name not in r.rows:
+            raise InvalidEpisode(
+                f"{ep.name}: {r.length:,} steps of {ep.length:,} came back, and {name} was not given (fields=), "
+                "so that its rows cannot follow.",
+                hint="give it too (fields=), or return episodes of the same length",
+            )
+        return column if r.rows.get(name, _ALL) == _ALL else _sliced(column, r.rows[name])
+
+
+class _Pending:
+    """Episodes that wait to be laid out together."""
+
+    def __init__(self, schema: tuple[Field, ...]) -> None:
+        self._schema = schema
+        self._episodes: list[EpisodeData] = []
+        self._observed: list[bool] = []
+        self.rows = 0
+        self.notes: list[Note] = []
+
+    def add(self, data: EpisodeData, observed: bool) -> None:
+        if data.length == 0:
+            self.notes.append(Note("empty-episodes", "episodes without steps were left out"))
+            return
+        self._episodes.append(data)
+        self._observed.append(observed)
+        self.rows += data.length + 1
+
+    def take(self) -> Chunk:
+        chunk = lay_out(self._schema, self._episodes)
+        chunk.episodes.observed = np.array(self._observed, bool)  # written fields alone may not tell
+        chunk.notes = tuple(self.notes)
+        self._episodes, self._observed, self.rows, self.notes = [], [], 0, []
+        return chunk
+
+
+def _kept(ep: Episode, results: list[Result]) -> bool:
+    """Whether the episode came back as one, of its length."""
+    return len(results) == 1 and results[0].length == ep.length and results[0].observed == ep.observed
+
+
+def _touched(name: str, results: list[Result], kept: bool) -> bool:
+    """Whether a field is anything but rows of the source; where lengths are kept, all of them."""
+    return any(r.rows.get(name) != _ALL if kept else name not in r.rows for r in results)
+
+
+def _where(ep: Episode, i: int, pieces: int) -> str:
+    return ep.name if pieces == 1 else f"{ep.name}, piece {i}"
+
+
+def _with_flags(flat: Flat, ep: Episode, where: str) -> Flat:
+    """``flat`` with the source's flags where the function did not return them; an episode has flags."""
+    missing = [n for n in FLAGS if n not in flat]
+    if not missing or forms.DONE in flat:
+        return flat
+    if _fits(flat, ep.length):
+        return {**flat, **{n: ep.original[n] for n in missing}}
+    if len(missing) == len(FLAGS):
+        raise InvalidEpisode(
+            f"{where}: {episodes.count_steps(flat, where):,} steps of {ep.length:,} came back without next/terminated and "
+            "next/truncated: how the new episode ends is not known.",
+            hint="return the flags of its steps too",
+        )
+    return flat
+
+
+def _fits(flat: Flat, length: int) -> bool:
+    return all(np.ndim(v) and len(v) in _allowed(n, length) for n, v in flat.items())
+
+
+def _allowed(name: str, length: int) -> tuple[int, ...]:
+    return (length,) if name.startswith("next/") else (length, length + 1)
+
+
+def _check_lengths(flat: Flat, ep: Episode, where: str) -> None:
+    """Name the field that has another number of rows than the others."""
+    rows = {n: len(v) for n, v in flat.items() if np.ndim(v)}
+    length = episodes.count_steps(flat, where)
+    if all(r in _allowed(n, length) for n, r in rows.items()):
+        return
+    wrong = [n for n, r in rows.items() if r not in _allowed(n, ep.length)]
+    if len(wrong) < len(rows):
+        raise InvalidEpisode(f'returned {rows[wrong[0]]:,} rows for "{wrong[0]}", {where} has {ep.length:,}')
+    listed = ", ".join(f"{n} {r:,}" for n, r in rows.items())
+    raise InvalidEpisode(f"{where}: the fields returned have different numbers of rows: {listed}.")
+
+
+def _check_placements(r: Result, schema: list[Field], where: str) -> None:
+    for f in schema:
+        rows, wanted = len(r.flat[f.name]), r.length + (f.placement == "both" and r.observed)
+        if rows != wanted:
+            raise InvalidEpisode(f"{where}: {f.name} has {rows:,} rows; {wanted:,} expected, as in the first episode.")
+
+
+def _rows_of(value: Any, given: Array, original: Array) -> slice | None:
+    """Which rows of the source a returned view of the given array is, unchanged."""
+    if not isinstance(value, np.ndarray) or value.dtype == object or value.dtype != given.dtype or not len(value):
+        return None
+    if value.shape[1:] != given.shape[1:] or not np.may_share_memory(value, given) or not given.strides[0]:
+        return None
+    first, off = divmod(value.ctypes.data - given.ctypes.data, given.strides[0])
+    step, odd = divmod(value.strides[0], given.strides[0])
+    if off or odd or step < 1 or value.strides[1:] != given.strides[1:]:
+        return None
+    rows = slice(first, first + step * (len(value) - 1) + 1, step)
+    return rows if forms.same(value, original[rows]) else None
+
+
+def _sliced(column: Column, rows: slice) -> Column:
+    if not isinstance(column, EncodedFrames):
+        return column[rows]
+    ends = np.cumsum(column.lengths)
+    numbers = range(len(column))[rows]
+    parts = [column.data[ends[i] - column.lengths[i] : ends[i]] for i in numbers]
+    return EncodedFrames(np.concatenate([np.zeros(0, np.uint8), *parts]), column.lengths[rows])
+
+
+def _extended(root: Any, after: Any) -> Any:
+    if isinstance(root, list):
+        return [*root, after[-1]]
+    return np.concatenate([root, after[-1:]])
+
