@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rlds_cli.cli import options, out
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import RldsError, UnknownLayout
 
 
 def register(app: typer.Typer) -> None:
@@ -43,8 +43,11 @@ def import_(
 
     what: dict[str, Any] = {"format": format, "fields": _mapping(map or []), "episodes_by": episodes_by}
     how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
-    if dry_run:
+    try:
         planned = importing.plan_import(path, as_, **what)
+    except UnknownLayout as e:
+        raise render.unknown(path[0], e) from e
+    if dry_run:
         out.page(render.import_plan(planned), planned.summary())
         return
     with out.progress() as progress:

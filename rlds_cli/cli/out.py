@@ -47,6 +47,13 @@ def page(renderable: Any, value: Any) -> None:
     return None
 
 
+def aside(renderable: Any) -> None:
+    """Print a rich renderable on stderr: what belongs to an error."""
+    from rich.console import Console
+
+    Console(highlight=False, stderr=True).print(renderable, crop=False)
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> str:
     """Columns for people, as wide as they need; those named in ``right`` (words) are right-aligned.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlds_cli.cli import out
+from rlds_cli.errors import UnknownLayout
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -76,3 +78,13 @@ def import_plan(p: ImportPlan) -> str:
         lines.append(f"{p.rows:,} rows")
     lines += [f"note: {n}" for n in p.notes]
     return "\n".join([*lines, f"Run without --dry-run to make {p.id}"])
+
+
+def unknown(path: str, error: UnknownLayout) -> UnknownLayout:
+    """Show what is in files that no reader knows; the error, with a command to try."""
+    from rlds_cli.cli.pages.file import FilePage
+    from rlds_cli.report import describe_file
+
+    found = describe_file(path)
+    out.aside(FilePage(replace(found, suggestion=None)))
+    return UnknownLayout(error.message, hint=found.suggestion or error.hint)
