@@ -283,6 +283,13 @@ def test_the_code_about_the_loader_runs(desk: Path) -> None:
     assert tuple(ran["padded"]["mask"].shape) == tuple(ran["padded"]["step"].shape) == (8, 20)
 
 
+def test_the_code_about_preprocessing_runs(desk: Path) -> None:
+    ds = run_code("docs/preprocess.md")["ds"]
+    with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
+        np.testing.assert_array_equal(ds.column("next/reward")[:200], f["rewards"][:200] - np.float32(1))
+    assert ds.manifest.shared["observation"] in ("link", "reflink", "copy")
+
+
 def commands(page: str) -> list[str]:
     lines = "\n".join(blocks(page, "console")).splitlines()
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in lines if line.startswith("$ rlds")]
@@ -292,6 +299,9 @@ def commands(page: str) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page != "docs/commands.md"])
 def test_commands_run(page: str, desk: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    if page == "docs/preprocess.md":
+        rlds_cli.download("sample/pendulum-d4rl")
+        rlds_cli.download("sample/cartpole-minari")
     for command in commands(page):
         shown = stand_in(command)
         done = subprocess.run(shown, shell=True, env=environment, capture_output=True, text=True, timeout=120)
