@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -18,7 +19,7 @@ from minari_archives import FORMATS, archive, buffer, by_hand, compare, plain_ep
 from rlds_cli import archives, spaces
 from rlds_cli.archives import minari
 from rlds_cli.archives.minari.rows import pieces
-from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import ArchiveError, CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import TERMINATED
 
 SPACE, ACT = g.Box(-1, 1, (2,)), g.Discrete(9)
@@ -349,3 +350,26 @@ def test_a_mixture_of_raw_and_encoded_images_is_named(tmp_path: Path, monkeypatc
         f["episode_1/observations"] = buffers[1].observations
     with pytest.raises(CorruptArchive, match=r"encoded images of uint8 .* in .*episode_0, uint8 .* in .*episode_1"):
         read(data)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_damaged_bytes_give_an_error_of_ours_or_none(
+    data_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = g.Dict({"x": g.Box(-1, 1, (3,)), "word": g.Text(4), "camera": g.Box(0, 255, (32, 32), np.uint8)})
+    buffers = [buffer(6, sampled(space, 7, 0), sampled(ACT, 6, 0), seed=3)]
+    data = write(tmp_path, buffers, space, ACT, data_format=data_format, monkeypatch=monkeypatch)
+    file = data / "main_data.hdf5" if data_format == "hdf5" else data / "0" / f"part-0.{data_format}"
+    whole, rng, errors = file.read_bytes(), np.random.default_rng(0), 0
+    for _ in range(60):
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        damaged[rng.integers(0, len(whole), 20)] = rng.integers(0, 256, 20)
+        file.write_bytes(damaged.tobytes())
+        minari.recognise(archive(data).files)
+        try:
+            plan = minari.plan(archive(data))
+            for part in plan.parts:
+                list(minari.read(plan, part))
+        except ArchiveError:
+            errors += 1
+    assert errors > 10

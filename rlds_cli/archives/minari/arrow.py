@@ -25,7 +25,8 @@ _BATCH_ROWS = 1 << 13  # of parquet, decoded at a time
 
 def looks_right(path: Path) -> bool:
     """Whether a file holds the columns of a Minari episode."""
-    return {"observations", "actions"} <= set(_schema(path).names)
+    with _reading(path):
+        return {"observations", "actions"} <= set(_schema(path).names)
 
 
 def scan(files: Sequence[Path], parts: Mapping[int, Sequence[int]], known: Mapping[str, Any]) -> Iterator[Scanned]:

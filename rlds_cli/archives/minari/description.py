@@ -98,7 +98,7 @@ def notes(metadata: Mapping[str, Any], episodes: int, steps: int) -> list[Note]:
     """Where the metadata and the data part."""
     found = []
     version = metadata.get("minari_version")
-    if metadata and version not in VERSIONS:
+    if metadata and str(version) not in VERSIONS:
         found.append(Note("minari-version", f"written by Minari {version}, which this reader was not checked against"))
     for key, here in (("total_episodes", episodes), ("total_steps", steps)):
         stated = metadata.get(key)

@@ -39,7 +39,7 @@ def episodes(f: h5py.File, path: Path) -> list[int]:
 
 def looks_right(path: Path) -> bool:
     """Whether an HDF5 file holds Minari episodes."""
-    with open_file(path, check=False) as f:
+    with open_file(path, check=False) as f, reading(path, "its episodes"):
         numbers = episodes(f, path)
         return bool(numbers) and {"observations", "actions"} <= set(_group(f, path, numbers[0]))
 
@@ -106,7 +106,7 @@ class _Leaves:
 
     def _look(self, name: str, d: h5py.h5d.DatasetID, extra: int) -> Leaf:
         path = tuple(name.split("/"))
-        kind, dtype, problem = _values(d.dtype)
+        kind, dtype, problem = _values(d)
         if not d.shape:
             return Leaf(path, kind, dtype, (), 0, problem="one value for the whole episode")
         shape = tuple(int(n) for n in d.shape[1:])
@@ -123,8 +123,12 @@ class _Leaves:
         return unknown and d.shape[0] > 0 and h5py.Dataset(d)[0, :3].tobytes() == b"\xff\xd8\xff"
 
 
-def _values(dtype: np.dtype[Any]) -> tuple[Kind, str, str]:
+def _values(d: h5py.h5d.DatasetID) -> tuple[Kind, str, str]:
     """Kind and dtype of the values, or why they cannot be a field."""
+    try:
+        dtype = d.dtype
+    except (TypeError, ValueError) as e:
+        return "array", "", f"values of a type that NumPy lacks ({e})"
     if h5py.check_string_dtype(dtype) is not None:
         return "text", "str", ""
     if h5py.check_vlen_dtype(dtype) == np.uint8:
