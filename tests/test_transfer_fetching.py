@@ -598,6 +598,40 @@ def test_a_killed_process_is_gone_on_from_and_nothing_is_asked_twice(
     assert received_twice <= 2 * MIB  # what was on its way when the process died
 
 
+MANY = """
+import sys
+from pathlib import Path
+from rlds_cli import settings
+from rlds_cli.transfer import fetching, planning
+from rlds_cli.transfer.remote import RemoteFile
+where = settings.read()
+files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]
+fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)
+"""
+
+
+def test_ctrl_c_stops_several_stalled_files_at_once(server: Server, place: Place) -> None:
+    pages = [server.add(f"/d/{k}.h5", CONTENT, stall=100_000) for k in range(3)]
+    parts = [place.directory / f"{k}.h5.part" for k in range(3)]
+    arguments = [sys.executable, "-c", MANY, server.url, str(place.directory)]
+    with subprocess.Popen(
+        arguments, env=os.environ | server.environment(place.root), stderr=subprocess.PIPE, text=True
+    ) as child:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not all(p.exists() and p.stat().st_size == 100_000 for p in parts):
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        _, said = child.communicate(timeout=30)
+        assert time.monotonic() - start < 5.0  # not the minute that a read may take
+    assert child.returncode != 0
+    assert "KeyboardInterrupt" in said
+    for page in pages:
+        page.stall = None
+    place.fetch(*(wanted(server, f"/d/{k}.h5", sha256=SHA256) for k in range(3)))
+    assert [p.requests[-1].start for p in pages] == [100_000] * 3
+
+
 def test_two_processes_that_fetch_the_same_file(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, pace=0.002)
     with start_child(server, place) as one, start_child(server, place) as two:

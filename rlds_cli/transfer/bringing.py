@@ -74,6 +74,7 @@ class Bringer:
             try:
                 return self._by(step, failures)
             except _Unfit as exc:
+                exc.wrong &= step.action == "link"  # a source; what others have kept is not to blame
                 failures.append(exc)
         raise _failed(asked, failures)
 

@@ -151,7 +151,11 @@ class Client:
 
     def _auth(self, url: str) -> AuthBase | None:
         token = self.where.hub_token
-        return _Bearer(token) if token and self.is_hub(url) else None
+        if not token or not self.is_hub(url):
+            return None
+        if not (token.isascii() and token.isprintable()):
+            raise Refused("HF_TOKEN holds characters that no token has")
+        return _Bearer(token)
 
     def is_hub(self, url: str) -> bool:
         """Whether a URL is the hub's own: same scheme, host and port."""

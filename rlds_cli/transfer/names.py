@@ -120,7 +120,7 @@ def selected(names: Iterable[str], wanted: str) -> dict[str, str]:
     dict of str to str
         Name -> name relative to the directory wanted, or to the one that holds what was wanted.
     """
-    names = sorted((n for n in names if not any(p.startswith(".") for p in n.split("/"))), key=natural)
+    names = sorted((n for n in names if not any(re.match(r"\.[^.]", p) for p in n.split("/"))), key=natural)
     below = wanted + "/" if wanted else ""
     if wanted in names:
         return {wanted: wanted.rpartition("/")[2]}
