@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 StrPath = str | os.PathLike[str]
@@ -30,7 +30,7 @@ class Settings:
     search: tuple[Path, ...]
     offline: bool
     hub: str
-    hub_token: str | None
+    hub_token: str | None = field(repr=False)
     hub_cache: Path
     elsewhere: tuple[Path, ...] = ()  # where other tools keep the same archives
 

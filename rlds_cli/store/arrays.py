@@ -193,7 +193,7 @@ def is_array(directory: Path) -> bool:
     """Whether ``directory`` holds an array, not a group."""
     try:
         return bool(json.loads((directory / "zarr.json").read_text())["node_type"] == "array")
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset
+from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.store import arrays, compression, digests
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.store.ranges import read_range
@@ -54,16 +54,19 @@ def check_field(dataset: Path, f: StoredField, rows: int) -> Checked:
     problems = _structure(dataset, f, rows)
     hashes, unreadable, size = _hash_blocks(dataset, f, rows)
     if unreadable and not problems:
-        problems.append(Problem(f.name, unreadable[0]))
+        first, why = next(iter(unreadable.items()))
+        problems.append(Problem(f.name, why, _rows(first, first, rows)))
     found = digests.as_array(hashes)
-    digest_found = digests.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, found)
-    problems += _differences(dataset, f, rows, found, digest_found)
-    return Checked(f.name, None if unreadable else digest_found, size, tuple(problems))
+    digest = digests.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, found)
+    problems += _differences(dataset, f, rows, found, digest, set(unreadable))
+    return Checked(f.name, None if unreadable else digest, size, tuple(problems))
 
 
-def _hash_blocks(dataset: Path, f: StoredField, rows: int) -> tuple[list[bytes], list[str], int]:
-    """The hashes of all blocks, why some cannot be read, and the bytes that were."""
-    hashes, unreadable, size = [], [], 0
+def _hash_blocks(dataset: Path, f: StoredField, rows: int) -> tuple[list[bytes], dict[int, str], int]:
+    """The hashes of all blocks, why some (by number) cannot be read, and the bytes that were."""
+    hashes: list[bytes] = []
+    unreadable: dict[int, str] = {}
+    size = 0
     texts = _texts(dataset, f)
     for a in digests.blocks(rows):
         try:
@@ -71,7 +74,7 @@ def _hash_blocks(dataset: Path, f: StoredField, rows: int) -> tuple[list[bytes],
             size += read
         except _FAILURES as e:
             digest = _UNREADABLE
-            unreadable.append(str(e))
+            unreadable[len(hashes)] = _why(e)
         hashes.append(digest)
     return hashes, unreadable, size
 
@@ -99,7 +102,11 @@ def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
             return _array(path, f.name, (rows,), "int32")
         return _array(path, f.name, (rows, *f.shape), f.dtype)
     except _FAILURES as e:
-        return [Problem(f.name, str(e))]
+        return [Problem(f.name, _why(e))]
+
+
+def _why(error: Exception) -> str:
+    return error.message if isinstance(error, RldsError) else f"cannot be read: {error}"
 
 
 def _array(directory: Path, name: str, shape: tuple[int, ...], dtype: str) -> list[Problem]:
@@ -151,13 +158,13 @@ def _hash_block(path: Path, f: StoredField, texts: list[str | None], a: int, b: 
         return _hash_frames(path, np.array(read_range(path / "offsets", a, b + 1)))
     codes = read_range(path, a, b)
     if len(codes) and not -1 <= codes.min() <= codes.max() < len(texts) - 1:
-        raise DamagedDataset(f"rows {a:,}-{b - 1:,} have codes beyond the {max(0, len(texts) - 1):,} texts")
+        raise DamagedDataset(f"have codes beyond the {max(0, len(texts) - 1):,} texts")
     return digests.text_block([texts[c] for c in codes]), codes.nbytes
 
 
 def _hash_frames(path: Path, offsets: IntArray) -> tuple[bytes, int]:
     if (np.diff(offsets) < 0).any():
-        raise DamagedDataset("offsets of frames that go back")
+        raise DamagedDataset("have offsets that go back")
     h = hashlib.sha256(np.ascontiguousarray(np.diff(offsets), "<i8").tobytes())
     for piece in _pieces(path / "bytes", int(offsets[0]), int(offsets[-1]), 1):
         h.update(piece)
@@ -185,19 +192,22 @@ def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | by
             yield piece
 
 
-def _differences(dataset: Path, f: StoredField, rows: int, found: digests.Blocks, digest: str) -> list[Problem]:
+def _differences(
+    dataset: Path, f: StoredField, rows: int, found: digests.Blocks, digest: str, unreadable: set[int]
+) -> list[Problem]:
+    """The blocks that are not what they were, but for those that are known to be unreadable."""
     try:
         stored: Any = np.asarray(arrays.read(dataset / "digests" / f.path))
         intact = digests.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, stored) == f.digest
     except _FAILURES as e:
         stored, intact = None, False
         if digest == f.digest:
-            return [Problem(f"digests of {f.name}", str(e))]
+            return [Problem(f"digests of {f.name}", _why(e))]
     if digest == f.digest:
         return [] if intact else [Problem(f"digests of {f.name}", "are not those of the manifest; the rows are right")]
     if not intact or stored.shape != found.shape:
         return [Problem(f.name, "differs from its digest in the manifest; its block digests are damaged too")]
-    bad = np.flatnonzero((stored != found).any(1))
+    bad = np.array([k for k in np.flatnonzero((stored != found).any(1)) if k not in unreadable], np.int64)
     return [_span(f, rows, first, last) for first, last in _runs(bad)]
 
 
@@ -208,7 +218,12 @@ def _runs(numbers: Sequence[int] | IntArray) -> Iterator[tuple[int, int]]:
             yield int(run[0]), int(run[-1])
 
 
+def _rows(first: int, last: int, rows: int) -> tuple[int, int]:
+    """The rows of blocks first to last."""
+    return first * digests.BLOCK_ROWS, min(rows, (last + 1) * digests.BLOCK_ROWS)
+
+
 def _span(f: StoredField, rows: int, first: int, last: int) -> Problem:
-    a, b = first * digests.BLOCK_ROWS, min(rows, (last + 1) * digests.BLOCK_ROWS)
+    a, b = _rows(first, last, rows)
     width = arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 0
     return Problem(f.name, "differ", (a, b), (a * width, b * width) if width else None)

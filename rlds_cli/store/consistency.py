@@ -24,7 +24,7 @@ def check_table(store: Store, table: EpisodeTable) -> list[Problem]:
         shape = [Problem(f"episodes/{name}", what) for name, what in _shape(store, table)]
         return shape or [Problem(f"episodes/{name}", what) for name, what in _content(store, table)]
     except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
-        return [Problem("episodes", str(e))]
+        return [Problem("episodes", e.message if isinstance(e, RldsError) else str(e))]
 
 
 def _shape(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:

@@ -41,12 +41,13 @@ class Accumulator:
         """Whether all elements of a row count as one."""
         return int(np.prod(self.shape, dtype=np.int64)) > MAX_WIDTH
 
+    @np.errstate(over="ignore", invalid="ignore")  # infinities and numbers near them are data, not mistakes
     def add(self, values: Array) -> None:
         """Add a block [n, ...]."""
         self.steps += len(values)
-        flat = values.reshape(-1, 1) if self.pooled else values.reshape(len(values), -1)
-        if flat.size == 0:
+        if values.size == 0:  # no steps, or no elements
             return
+        flat = values.reshape(-1, 1) if self.pooled else values.reshape(len(values), -1)
         n, mean, m2, low, high = _moments(flat)
         self.nonfinite += int(flat.size - n.sum())
         if self._n is None:
@@ -59,6 +60,7 @@ class Accumulator:
         self._m2 = self._m2 + m2 + delta**2 * (self._n * n / safe)
         self._min, self._max, self._n = np.fmin(self._min, low), np.fmax(self._max, high), total
 
+    @np.errstate(over="ignore", invalid="ignore")
     def result(self, sample: Array) -> Stats:
         """The statistics; ``sample`` [n, ...] are evenly spaced steps, for quantiles and the histogram."""
         shape = () if self.pooled else self.shape

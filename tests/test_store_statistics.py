@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlds_cli.store.manifest import Stats
+from rlds_cli.store.statistics import MAX_WIDTH, Accumulator, sample_steps
+
+
+def gather(values: np.ndarray, cuts: list[int]) -> Stats:
+    a = Accumulator(values.shape[1:])
+    for block in np.split(values, cuts):
+        a.add(block)
+    return a.result(values)
+
+
+def test_by_hand() -> None:
+    s = gather(np.array([1, 2, 3, 6], np.int64), [1, 3])
+    assert (s.mean, s.min, s.max, s.count, s.nonfinite) == (3.0, 1.0, 6.0, 4, 0)
+    assert s.std == pytest.approx(math.sqrt((4 + 1 + 0 + 9) / 4))
+    assert (s.low, s.high, sum(s.histogram)) == (1.0, 6.0, 4)
+    # Bins of 5/16: 1 is in the first, 2 in bin 3, 3 in bin 6, 6 closes the last.
+    assert [i for i, n in enumerate(s.histogram) if n] == [0, 3, 6, 15]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 4), st.lists(st.integers(0, 60), max_size=4), st.integers(0, 2**31))
+def test_blocks_do_not_matter_and_numpy_agrees(rows: int, width: int, cuts: list[int], seed: int) -> None:
+    x = np.random.default_rng(seed).normal(1e4, 1.0, (rows, width)).astype(np.float32)
+    s = gather(x, sorted(c for c in cuts if c <= rows))
+    wide = x.astype(np.float64)
+    assert np.allclose(s.mean, wide.mean(0), rtol=1e-12)
+    assert np.allclose(s.std, wide.std(0), rtol=1e-6, atol=1e-9)
+    assert np.array_equal(s.min, wide.min(0))
+    assert np.array_equal(s.max, wide.max(0))
+    assert np.allclose(s.q01, np.quantile(wide, 0.01, axis=0))
+    assert np.allclose(s.q99, np.quantile(wide, 0.99, axis=0))
+
+
+def test_large_offsets_do_not_cancel() -> None:
+    x = 1e9 + np.tile([0.0, 1.0], 100_000)
+    s = gather(x, [65_536, 131_072])
+    assert s.mean == pytest.approx(1e9 + 0.5, abs=1e-6)
+    assert s.std == pytest.approx(0.5, rel=1e-9)
+
+
+def test_nan_and_infinities_are_left_out_and_counted() -> None:
+    x = np.array([[1.0, np.nan], [np.inf, np.nan], [3.0, np.nan], [-np.inf, np.nan]])
+    for cuts in ([], [2], [1, 2, 3]):
+        s = gather(x, cuts)
+        assert (s.mean[0], s.std[0], s.min[0], s.max[0]) == (2.0, 1.0, 1.0, 3.0)
+        assert all(math.isnan(v[1]) for v in (s.mean, s.std, s.min, s.max))
+        assert (s.nonfinite, s.count) == (6, 4)
+        assert sum(s.histogram) == 2
+
+
+def test_halves_and_large_integers_do_not_overflow() -> None:
+    half = gather(np.full(70_000, 60_000, np.float16), [])
+    assert half.mean == pytest.approx(float(np.float16(60_000)))
+    big = gather(np.array([2**62, 2**62 + 2**53], np.int64), [])
+    assert big.mean == pytest.approx(float(2**62 + 2**52))
+    unsigned = gather(np.array([2**64 - 1], np.uint64), [])
+    assert unsigned.max == float(2**64 - 1)
+    huge = gather(np.array([-1.5e308, 1.5e308]), [])
+    assert (huge.min, huge.max) == (-1.5e308, 1.5e308)
+
+
+def test_flags_and_constants() -> None:
+    s = gather(np.array([True, False, False, False]), [])
+    assert (s.mean, s.min, s.max) == (0.25, 0.0, 1.0)
+    constant = gather(np.full(5, 7.0), [])
+    assert (constant.std, constant.histogram, constant.low, constant.high) == (0.0, (5,), 7.0, 7.0)
+
+
+def test_nothing() -> None:
+    for x in (np.zeros((0, 3)), np.zeros((4, 0))):
+        s = gather(x, [])
+        assert s.count == len(x)
+        assert s.histogram == ()
+        assert all(math.isnan(v) for v in np.ravel(s.mean))
+
+
+def test_the_shape_of_a_row_is_kept() -> None:
+    s = gather(np.arange(24.0).reshape(4, 2, 3), [])
+    assert np.shape(s.mean) == np.shape(s.q01) == (2, 3)
+    assert s.mean[1][2] == np.mean([5, 11, 17, 23])
+
+
+def test_wide_rows_are_pooled() -> None:
+    x = np.random.default_rng(0).integers(0, 256, (5, 1, MAX_WIDTH + 1)).astype(np.uint8)
+    s = gather(x, [2])
+    assert s.mean == pytest.approx(x.mean())
+    assert s.std == pytest.approx(x.std())
+    assert (s.min, s.max) == (x.min(), x.max())
+    narrow = gather(x[..., :MAX_WIDTH], [])
+    assert np.shape(narrow.mean) == (1, MAX_WIDTH)
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**5))
+def test_samples_stay_small(steps: int, width: int) -> None:
+    taken = -(-steps // sample_steps(steps, width))
+    assert 1 <= taken <= 1 << 16
+    assert taken * width <= max(1 << 22, width)
