@@ -13,7 +13,19 @@ from rlds_cli.cli import out
 from rlds_cli.errors import RldsError
 
 # In the order in which `rlds --help` shows them.
-COMMANDS: tuple[str, ...] = ("list", "info", "download", "import_", "convert", "inspect", "verify", "du", "rm", "path")
+COMMANDS: tuple[str, ...] = (
+    "list",
+    "info",
+    "download",
+    "import_",
+    "convert",
+    "inspect",
+    "preprocess",
+    "verify",
+    "du",
+    "rm",
+    "path",
+)
 
 app = typer.Typer(
     name="rlds",

@@ -6,7 +6,7 @@
 
 from rlds_cli.preprocess.functions import unit as unit
 from rlds_cli.preprocess.running import run as run
-#from rlds_cli.preprocess.trial import Report as Report
-#from rlds_cli.preprocess.trial import attempt as attempt
+from rlds_cli.preprocess.trial import Report as Report
+from rlds_cli.preprocess.trial import attempt as attempt
 
 __all__ = ["Report", "attempt", "run", "unit"]

@@ -1,4 +1,4 @@
-"""Calling the user's function: what it raises, with the episode, the step and the shapes; the same numbers everywhere."""
+"""Calling the user's function: what it raises, with episode, step and shapes; and the same numbers everywhere."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class Caller:
             result = self._function(given, **self._task.args)
             return list(result) if isinstance(result, GeneratorType) else result
         except (Exception, SystemExit) as e:
+            what = f"{self._task.function.reference} raised {type(e).__name__}: {e}{_line(e)}"
             raise PreprocessError(
-                f"{self._task.function.reference} raised {type(e).__name__}: {e}{_line(e)} on {where}: {shapes(seen())}.",
+                f"{what} on {where}: {shapes(seen())}.",
                 hint=again(self._task, episode),
             ) from e
 
@@ -120,5 +121,3 @@ def undisturbed() -> Iterator[None]:
         if torch:
             torch.set_num_threads(threads)
             torch.set_rng_state(state)
-
-

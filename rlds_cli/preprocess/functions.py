@@ -6,11 +6,10 @@ import functools
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -191,8 +190,9 @@ def _import(name: str) -> ModuleType:
         if e.name is None or not (name == e.name or name.startswith(f"{e.name}.")):
             raise _import_failed(name, e) from e
         there = [p.stem for p in Path.cwd().glob("*.py")] + [p.parent.name for p in Path.cwd().glob("*/__init__.py")]
+        searched = ", ".join(p or "." for p in sys.path)
         raise PreprocessError(
-            f"There is no module {e.name}.{_did_you_mean(name, there)} Searched: {', '.join(p or '.' for p in sys.path)}",
+            f"There is no module {e.name}.{_did_you_mean(name, there)} Searched: {searched}",
             hint="run it where the module is, or give the file: --fn path/to/file.py:function",
         ) from e
     except BaseException as e:
@@ -208,7 +208,9 @@ def _import_failed(what: str, e: BaseException) -> PreprocessError:
 def _line(e: BaseException) -> str:
     if isinstance(e, SyntaxError):
         return ""  # says so itself
-    frames = [f for f in traceback.extract_tb(e.__traceback__) if "importlib" not in f.filename and f.filename != __file__]
+    frames = [
+        f for f in traceback.extract_tb(e.__traceback__) if "importlib" not in f.filename and f.filename != __file__
+    ]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
@@ -218,9 +220,13 @@ def _attribute(module: ModuleType, name: str, reference: str) -> Callable[..., A
         value = getattr(value, part, None)
     if callable(value):
         return value  # type: ignore[no-any-return]
-    there = sorted(n for n, v in vars(module).items() if isinstance(v, FunctionType) and v.__module__ == module.__name__)
-    what = f"{reference} is a {type(value).__name__}, not a function." if value is not None else (
-        f"There is no function {name} in {reference.rpartition(':')[0]}.{_did_you_mean(name, there)}"
+    there = sorted(
+        n for n, v in vars(module).items() if isinstance(v, FunctionType) and v.__module__ == module.__name__
+    )
+    what = (
+        f"{reference} is a {type(value).__name__}, not a function."
+        if value is not None
+        else (f"There is no function {name} in {reference.rpartition(':')[0]}.{_did_you_mean(name, there)}")
     )
     raise PreprocessError(f"{what} Functions there: {', '.join(there) or 'none'}.")
 
@@ -271,6 +277,7 @@ def _pickled(fn: Callable[..., Any]) -> bytes | None:
     except ImportError:
         pickler = pickle
     try:
-        return pickler.dumps(fn)
+        pickled: bytes = pickler.dumps(fn)
     except Exception:  # whatever an object's own __reduce__ raises
         return None
+    return pickled

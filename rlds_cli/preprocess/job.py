@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from rlds_cli.preprocess.whole import WholeEpisodes
 from rlds_cli.progress import Stage
 from rlds_cli.store import names
 from rlds_cli.ted import Chunk, Field
+
+_WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ class PreprocessJob:
     def read(self, part: Part) -> Iterator[Chunk]:
         """The rows of one part; raises Otherwise where the plan does not hold."""
         runner = runner_of(self.task)
-        with undisturbed(), closing(runner.chunks(part, self.plan)) as chunks:
-            yield from chunks
+        with undisturbed():
+            yield from runner.chunks(part, self.plan)
 
 
 def runner_of(task: Task) -> WholeEpisodes | Transitions:
@@ -62,7 +66,7 @@ def runner_of(task: Task) -> WholeEpisodes | Transitions:
 
 
 def plan(task: Task, known: Known) -> tuple[Plan, float]:
-    """What the task will write, from a few of its episodes; and the seconds that a step of them took.
+    """What the task will write, from a few of its episodes; and the seconds that a step of them takes.
 
     Raises
     ------
@@ -70,14 +74,11 @@ def plan(task: Task, known: Known) -> tuple[Plan, float]:
         The function failed on one of them, or dropped all episodes.
     """
     runner = runner_of(task)
-    probes, seconds, steps = [], 0.0, 0
     with undisturbed():
-        for k in _looked_at(task):
-            probe = runner.probe(k, known)[0]
-            probes.append(probe)
-            seconds, steps = seconds + probe.seconds, steps + int(task.dataset.episodes["length"][k])
+        probes = [runner.probe(k, known)[0] for k in _looked_at(task)]
         first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, known)
-    return _plan(task, known, first, [p for p in probes if p.schema]), seconds / max(1, steps)
+    seconds = min(p.seconds for p in probes)  # the first call may import things
+    return plan_of(task, known, first, [p for p in probes if p.schema]), seconds
 
 
 def _looked_at(task: Task) -> list[int]:
@@ -98,7 +99,8 @@ def _first_kept(task: Task, runner: WholeEpisodes | Transitions, known: Known) -
     )
 
 
-def _plan(task: Task, known: Known, first: Probe, probes: list[Probe]) -> Plan:
+def plan_of(task: Task, known: Known, first: Probe, probes: Sequence[Probe] = ()) -> Plan:
+    """What the task will write, when ``first`` gives the fields and all are like these."""
     assert first.schema is not None
     source = task.dataset.schema
     schema = {f.name: f for f in first.schema}
@@ -131,12 +133,19 @@ def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> 
     return frozenset(n for n in untouched if places[n].lower() in taken)
 
 
+def processes(task: Task, jobs: int | None, seconds: float) -> int:
+    """How many processes to work with: as asked for, else as many as pay, when a step takes ``seconds``."""
+    if jobs is not None:
+        return jobs
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, math.floor(seconds * task.dataset.num_steps / _WORTH_A_WORKER))
+
+
 def parts(task: Task, plan: Plan) -> tuple[Part, ...]:
     """Whole episodes, about ``PART_ROWS`` rows together."""
     rows = task.dataset.episodes["length"] + 1
     part = np.cumsum(rows) // PART_ROWS
     firsts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(rows)]
     return tuple(
-        Part(int(rows[a:b].sum()) if plan.kept else None, {"first": a, "last": b})
-        for a, b in zip(firsts[:-1], firsts[1:], strict=True)
+        Part(int(rows[a:b].sum()) if plan.kept else None, {"first": a, "last": b}) for a, b in pairwise(firsts)
     )

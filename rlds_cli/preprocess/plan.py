@@ -82,7 +82,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Probe:
-    """What one episode showed. ``schema`` is None when nothing of it was kept."""
+    """What one episode showed. ``schema`` is None when nothing of it was kept; ``seconds`` are those of a step."""
 
     schema: tuple[Field, ...] | None
     untouched: frozenset[str]
@@ -91,7 +91,9 @@ class Probe:
     apart: frozenset[str] = field(default_factory=frozenset)
 
 
-def infer(flat: Flat, placements: dict[str, Placement], source: Sequence[Field], untouched: frozenset[str]) -> tuple[Field, ...]:
+def infer(
+    flat: Flat, placements: dict[str, Placement], source: Sequence[Field], untouched: frozenset[str]
+) -> tuple[Field, ...]:
     """The fields of a result, from its first episode; those that are untouched are the source's."""
     before = {f.name: f for f in source}
     fields = []

@@ -97,9 +97,7 @@ class Reader:
         both = length + observed
         fields = self.store.fields
         original = {n: v[: both if fields[n].placement == "both" else length] for n, v in rows.items()}
-        return Episode(
-            self.number(k), self.start(k), length, observed, int(self._table.end[self._index[k]]), original
-        )
+        return Episode(self.number(k), self.start(k), length, observed, int(self._table.end[self._index[k]]), original)
 
     def _blocks(self, first: int, last: int, rows: int) -> Iterator[Run]:
         a = first

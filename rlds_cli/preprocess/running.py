@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
 
 from rlds_cli import home, settings
 from rlds_cli.dataset import Dataset, open_dataset
@@ -31,8 +29,6 @@ from rlds_cli.store.manifest import Stats
 from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import Array
-
-_WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
 
 
 def run(
@@ -182,9 +178,7 @@ def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> Preprocess
 
 def _workers(t: Task, jobs: int | None, seconds: float, parts: int, progress: Progress) -> int:
     """How many processes work: as asked for, else as many as pay."""
-    if jobs is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        jobs = min(cores, parts, math.floor(seconds * t.dataset.num_steps / _WORTH_A_WORKER))
+    jobs = min(job.processes(t, jobs, seconds), parts)
     if jobs < 2:
         return 0
     why = _cannot_leave(t)
@@ -244,5 +238,3 @@ def _shared(t: Task, plan: Plan) -> dict[str, Shared]:
     m = t.dataset.manifest
     stats = {n: Stats(**s) for n, s in m.stats.items()}
     return {f.name: Shared(t.dataset.path, f, stats.get(f.name)) for f in m.fields if f.name in plan.shared}
-
-

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,84 +14,15 @@ from rlds_cli.archives import Part
 from rlds_cli.episodes import Flat
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess import calling, forms
+from rlds_cli.preprocess.blocks import Block, Piece, StepName
 from rlds_cli.preprocess.calling import Caller
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
-from rlds_cli.preprocess.reading import Reader
+from rlds_cli.preprocess.reading import Episode, Reader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, STEP_ROWS, Task
-from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, Chunk, Column, Field, IntArray, Placement
+from rlds_cli.preprocess.whole import Result, extended
+from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, Chunk, Column, Field, IntArray, Placement
 
 PROBE_STEPS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Steps ``first`` to ``last`` of episode ``k`` of the selection; ``ends`` when the episode does."""
-
-    k: int
-    first: int
-    last: int
-    ends: bool
-
-    @property
-    def steps(self) -> int:
-        """How many."""
-        return self.last - self.first
-
-
-@dataclass(frozen=True)
-class Block:
-    """Pieces that are read and given to the function together.
-
-    Every piece is read with the row behind it: its last step's next observation.
-    """
-
-    pieces: Sequence[Piece]
-    runs: Sequence[tuple[int, int]]
-    observed: BoolArray  # [B]: the next observation of the step is recorded
-    numbers: IntArray  # [pieces]: of the episodes in the whole dataset
-
-    @property
-    def size(self) -> int:
-        """Steps."""
-        return len(self.observed)
-
-    @cached_property
-    def steps(self) -> IntArray:
-        """Places of the steps among the rows read."""
-        behind = np.cumsum([p.steps + 1 for p in self.pieces]) - 1
-        return np.delete(np.arange(self.size + len(self.pieces)), behind)
-
-    @cached_property
-    def ends(self) -> IntArray:
-        """Numbers of the steps after which an episode ends."""
-        last = np.cumsum([p.steps for p in self.pieces]) - 1
-        return last[[p.ends for p in self.pieces]]
-
-    @cached_property
-    def out(self) -> tuple[IntArray, IntArray, int]:
-        """Places of the steps and of the final rows among the rows to write, and the number of those."""
-        final = self.ends + 1 + np.arange(len(self.ends))
-        total = self.size + len(final)
-        return np.delete(np.arange(total), final), final, total
-
-    def at(self, step: int) -> tuple[int, int]:
-        """Episode (in the whole dataset) and step of step number ``step``."""
-        for number, p in zip(self.numbers, self.pieces, strict=True):
-            if step < p.steps:
-                return int(number), p.first + step
-            step -= p.steps
-        raise IndexError(step)
-
-    def name(self, step: int) -> str:
-        """How messages call a step."""
-        episode, t = self.at(step)
-        return f"episode {episode:,}, step {t:,}"
-
-    def __str__(self) -> str:
-        if len(self.pieces) == 1:
-            p = self.pieces[0]
-            return f"episode {self.numbers[0]:,}, steps {p.first:,} to {p.last - 1:,}"
-        return f"{self.size:,} transitions of episodes {self.numbers[0]:,} to {self.numbers[-1]:,}"
 
 
 class Transitions:
@@ -132,7 +62,7 @@ class Transitions:
                 return forms.take_back(_returned(value, str(block)), str(block))
         rows = []
         for i in range(block.size):
-            where = _Name(block, i)
+            where = StepName(block, i)
             value = self._caller(forms.one(batch, i), episode=first, where=where, seen=lambda i=i: _row(given, i))  # type: ignore[misc]
             with self._caller.refusing(first):
                 rows.append(forms.take_back(_returned(value, where), where))
@@ -162,12 +92,24 @@ class Transitions:
         steps = min(self._reader.length(k), PROBE_STEPS)
         return self.probe_piece(Piece(k, 0, steps, steps == self._reader.length(k)), known)
 
+    def try_episode(self, k: int, known: Known) -> tuple[Probe, Episode, list[Result]]:
+        """Try the function on all steps of episode ``k`` of the selection, and give them back as an episode."""
+        ep = self._reader.episode(k, self._task.read)
+        probe, _, flat, _ = self.probe_piece(Piece(k, 0, ep.length, True), known)
+        assert probe.schema is not None
+        columns = {f.name: flat[f.name] for f in probe.schema}
+        for f in probe.schema:
+            if f.placement == "both" and ep.observed:
+                columns[f.name] = extended(flat[f.name], flat[f"next/{f.name}"])
+        rows = dict.fromkeys(probe.untouched, slice(None))
+        return probe, ep, [Result(columns, ep.length, ep.end, ep.observed, rows)]
+
     def probe_piece(self, piece: Piece, known: Known) -> tuple[Probe, Block, Flat, dict[str, Array]]:
         """Try the function on a piece."""
         block = self._block([piece])
         began = time.perf_counter()
         flat, original, _ = self.run(block)
-        seconds = time.perf_counter() - began
+        seconds = (time.perf_counter() - began) / block.size
         untouched = frozenset(n for n in original if self._same(n, flat, original, block)) - known.touched
         with self._caller.refusing(int(block.numbers[0])):
             apart = self._task.apart | known.apart | self._disagreeing(flat, block, untouched, {})
@@ -226,7 +168,9 @@ class Transitions:
             if changed[name]
             else f'"next/{name}" was changed and "{name}" was not'
         )
-        step = next((int(i) for i in at if not forms.agree(_take(flat[name], [i + 1]), _take(flat[f"next/{name}"], [i]))), 0)
+        step = next(
+            (int(i) for i in at if not forms.agree(_take(flat[name], [i + 1]), _take(flat[f"next/{name}"], [i]))), 0
+        )
         raise InvalidEpisode(
             f"{what}: after {block.name(step)} they are no longer the same observation.",
             hint="edit both, or use unit=episode (--unit episode), which gives every observation once",
@@ -311,16 +255,6 @@ class Transitions:
         return Chunk(columns, last, table)
 
 
-class _Name:
-    """The name of a step, made when it is asked for."""
-
-    def __init__(self, block: Block, step: int) -> None:
-        self._block, self._step = block, step
-
-    def __str__(self) -> str:
-        return self._block.name(self._step)
-
-
 def _returned(value: Any, where: object) -> Any:
     if value is None:
         raise InvalidEpisode(
@@ -340,12 +274,16 @@ def _take(values: Any, index: Any) -> Any:
 
 def _check_rows(flat: Flat, block: Block) -> None:
     for name, values in flat.items():
-        if np.ndim(values) == 0 or len(values) != block.size:
-            rows = "a single value" if np.ndim(values) == 0 else f"{len(values):,} rows"
+        if _rows(values) != block.size:
+            rows = "a single value" if _rows(values) < 0 else f"{len(values):,} rows"
             raise InvalidEpisode(
                 f'returned {rows} for "{name}", {block} are {block.size:,}',
                 hint="units batch and step must not change which steps exist; unit episode may (--unit episode)",
             )
+
+
+def _rows(values: Array | list[str | None]) -> int:
+    return len(values) if isinstance(values, list) or values.ndim else -1
 
 
 def _kept_runs(block: Block) -> list[tuple[int, int]]:

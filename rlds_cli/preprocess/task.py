@@ -117,7 +117,9 @@ class Task:
         if made.get("id") != str(self.id):
             raise NameTaken(f"{self.id} exists, and preprocess did not make it.", hint=hint)
         differs = "; ".join(
-            f"{_LABELS[k]} was {_short(made.get(k))}, is {_short(v)}" for k, v in self.parts_of_key.items() if made.get(k) != v
+            f"{_LABELS[k]} was {_short(made.get(k))}, is {_short(v)}"
+            for k, v in self.parts_of_key.items()
+            if made.get(k) != v
         )
         raise NameTaken(f"{self.id} exists and was made otherwise: {differs}.", hint=hint)
 
@@ -187,9 +189,9 @@ def _check_arguments(function: Function, args: Mapping[str, Any]) -> None:
     try:
         signature.bind(None, **args)
     except TypeError as e:
-        given = ", ".join(f"{k}=..." for k in args)
+        given = ", ".join(["one argument", *(f"{k}=..." for k in args)])
         raise PreprocessError(
-            f"{function.reference}{signature} cannot be called with one {'argument' if not args else f'argument and {given}'}: {e}.",
+            f"{function.reference}{signature} cannot be called with {given}: {e}.",
             hint="it is called with the data first, and with --arg NAME=VALUE by name",
         ) from e
 

@@ -34,7 +34,6 @@ from rlds_cli.ted import (
     lay_out,
 )
 
-
 _ALL = slice(None)
 
 
@@ -103,19 +102,17 @@ class WholeEpisodes:
             return False
         return ep.observed or length != ep.length
 
-    def _joined(
-        self, flat: Flat, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str
-    ) -> Flat:
+    def _joined(self, flat: Flat, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Flat:
         """Transitions as an episode: a field and its next as T+1 rows."""
         known = flat.get(forms.OBSERVED)
         flat = forms.without_extras(forms.without_root_flags(flat, self._fields), given, self._fields, where)
         forms.check_pairs(flat, self._fields, where)
         length = episodes.count_steps(flat, where)
-        observed = ep.observed and length == ep.length if known is None else bool(np.all(known[-1:]))
+        observed = ep.observed and length == ep.length if known is None else bool(np.asarray(known)[-1:].all())
         for name in [n for n in flat if f"next/{n}" in flat and n not in apart]:
             root, after = flat[name], flat[f"next/{name}"]
             if len(root) == len(after) == length and length and forms.agree(root[1:], after[:-1]):
-                flat[name] = _extended(root, after) if observed else root
+                flat[name] = extended(root, after) if observed else root
                 del flat[f"next/{name}"]
         return flat
 
@@ -124,7 +121,7 @@ class WholeEpisodes:
             both = name in self._fields and self._fields[name].placement == "both"
             if both and f"next/{name}" in flat:
                 raise InvalidEpisode(
-                    f'{where}: "{name}" and "next/{name}" no longer agree: row t+1 of the first must be row t of the second.',
+                    f'{where}: "{name}" and "next/{name}" disagree: row t+1 of the first must be row t of the second.',
                     hint="edit both alike, or return observations of T+1 rows alone (arrays numpy, unit episode)",
                 )
 
@@ -133,7 +130,7 @@ class WholeEpisodes:
         ep = self._reader.episode(k, self._task.read)
         began = time.perf_counter()
         results = self.results(ep, self._task.apart | known.apart)
-        seconds = time.perf_counter() - began
+        seconds = (time.perf_counter() - began) / max(1, ep.length)
         whole = [r for r in results if r.length]
         kept = _kept(ep, results)
         untouched = frozenset(n for n in ep.original if not _touched(n, whole, kept)) - known.touched
@@ -267,15 +264,20 @@ def _with_flags(flat: Flat, ep: Episode, where: str) -> Flat:
         return {**flat, **{n: ep.original[n] for n in missing}}
     if len(missing) == len(FLAGS):
         raise InvalidEpisode(
-            f"{where}: {episodes.count_steps(flat, where):,} steps of {ep.length:,} came back without next/terminated and "
-            "next/truncated: how the new episode ends is not known.",
+            f"{where}: {episodes.count_steps(flat, where):,} steps of {ep.length:,} came back without next/terminated "
+            "and next/truncated: how the new episode ends is not known.",
             hint="return the flags of its steps too",
         )
     return flat
 
 
 def _fits(flat: Flat, length: int) -> bool:
-    return all(np.ndim(v) and len(v) in _allowed(n, length) for n, v in flat.items())
+    return all(r in _allowed(n, length) for n, r in _rows(flat).items()) and len(_rows(flat)) == len(flat)
+
+
+def _rows(flat: Flat) -> dict[str, int]:
+    """Rows of every field that has rows."""
+    return {n: len(v) for n, v in flat.items() if isinstance(v, list) or v.ndim}
 
 
 def _allowed(name: str, length: int) -> tuple[int, ...]:
@@ -284,7 +286,7 @@ def _allowed(name: str, length: int) -> tuple[int, ...]:
 
 def _check_lengths(flat: Flat, ep: Episode, where: str) -> None:
     """Name the field that has another number of rows than the others."""
-    rows = {n: len(v) for n, v in flat.items() if np.ndim(v)}
+    rows = _rows(flat)
     length = episodes.count_steps(flat, where)
     if all(r in _allowed(n, length) for n, r in rows.items()):
         return
@@ -325,8 +327,8 @@ def _sliced(column: Column, rows: slice) -> Column:
     return EncodedFrames(np.concatenate([np.zeros(0, np.uint8), *parts]), column.lengths[rows])
 
 
-def _extended(root: Any, after: Any) -> Any:
+def extended(root: Any, after: Any) -> Any:
+    """T+1 rows, from T and the next values."""
     if isinstance(root, list):
         return [*root, after[-1]]
     return np.concatenate([root, after[-1:]])
-

@@ -1,0 +1,82 @@
+"""What ``rlds preprocess`` says to people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rlds_cli.cli import out
+from rlds_cli.cli.pages.figures import number, shape
+from rlds_cli.cli.render import short
+
+if TYPE_CHECKING:
+    from rlds_cli.preprocess.outcome import Outcome
+    from rlds_cli.preprocess.trial import Change, Report, Values
+
+_NAMED = 2  # fields of which nothing is to be said that are named; the others are counted
+
+
+def outcome(o: Outcome) -> str:
+    """What was made, and what it takes."""
+    shared = f", {out.size(o.shared)} shared with its source" if o.shared else ""
+    lines = [f"{o.id}   {short(o.fingerprint)}   {out.size(o.bytes)}: +{out.size(o.added)} on disk{shared}"]
+    if o.copied:
+        lines.append(f"note: copied, for they cannot be linked: {', '.join(o.copied)}")
+    return "\n".join([*lines, *(f"note: {n}" for n in o.notes)])
+
+
+def trial(r: Report) -> str:
+    """One episode before and after, and what the whole dataset would take."""
+    lines = [f"{r.function}({r.unit}) on episode {r.episode:,} ({r.length:,} steps), {_time(r.seconds)}"]
+    if not r.returned:
+        return "\n".join([*lines, "  dropped: the function returned None"])
+    if r.returned != (r.length,):
+        lines.append(f"  returned {len(r.returned)} of {', '.join(f'{n:,}' for n in r.returned)} steps")
+    return "\n".join([*lines, *_fields(r), _whole(r)])
+
+
+def _fields(r: Report) -> Iterator[str]:
+    told = [c for c in r.fields if c.what in ("changed", "new", "removed")]
+    rows = [(c.name, _values(c.before) or c.what, _values(c.after) or c.what, _size(c)) for c in told]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+    for name, before, after, size in rows:
+        yield f"  {name:{widths[0]}}  {before:{widths[1]}}  →  {after:{widths[2]}}  {size}".rstrip()
+    for what in ("untouched", "not read"):
+        names = [c.name for c in r.fields if c.what == what]
+        if names:
+            how = (
+                "linked, 0 B" if r.linked else f"written, {out.size(sum(c.bytes for c in r.fields if c.what == what))}"
+            )
+            yield f"  {_some(names)}  {what}: {how}"
+
+
+def _size(c: Change) -> str:
+    return f"+{out.size(c.bytes)}" if c.bytes else ""
+
+
+def _values(v: Values | None) -> str:
+    if v is None:
+        return ""
+    moments = f"  mean {number(v.mean)} std {number(v.std)}" if v.mean is not None else ""
+    return f"{v.dtype} {shape(v.shape)}{moments}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f", {more} more" if more > 0 else "")
+
+
+def _whole(r: Report) -> str:
+    workers = f" with {r.jobs} workers" if r.jobs > 1 else ""
+    return (
+        f"whole dataset: about {_time(r.total_seconds)}{workers}, +{out.size(r.total_bytes)}.  "
+        f"Run without --try to make {r.id}"
+    )
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,92 @@
+"""Steps that are read and given to a function together, and where they lie among rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rlds_cli.ted import BoolArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Steps ``first`` to ``last`` of episode ``k`` of the selection; ``ends`` when the episode does."""
+
+    k: int
+    first: int
+    last: int
+    ends: bool
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return self.last - self.first
+
+
+@dataclass(frozen=True)
+class Block:
+    """Pieces that are read and given to the function together.
+
+    Every piece is read with the row behind it: its last step's next observation.
+    """
+
+    pieces: Sequence[Piece]
+    runs: Sequence[tuple[int, int]]
+    observed: BoolArray  # [B]: the next observation of the step is recorded
+    numbers: IntArray  # [pieces]: of the episodes in the whole dataset
+
+    @property
+    def size(self) -> int:
+        """Steps."""
+        return len(self.observed)
+
+    @cached_property
+    def steps(self) -> IntArray:
+        """Places of the steps among the rows read."""
+        behind = np.cumsum([p.steps + 1 for p in self.pieces]) - 1
+        return np.delete(np.arange(self.size + len(self.pieces)), behind)
+
+    @cached_property
+    def ends(self) -> IntArray:
+        """Numbers of the steps after which an episode ends."""
+        last = np.cumsum([p.steps for p in self.pieces]) - 1
+        return last[[p.ends for p in self.pieces]]
+
+    @cached_property
+    def out(self) -> tuple[IntArray, IntArray, int]:
+        """Places of the steps and of the final rows among the rows to write, and the number of those."""
+        final = self.ends + 1 + np.arange(len(self.ends))
+        total = self.size + len(final)
+        return np.delete(np.arange(total), final), final, total
+
+    def at(self, step: int) -> tuple[int, int]:
+        """Episode (in the whole dataset) and step of step number ``step``."""
+        for number, p in zip(self.numbers, self.pieces, strict=True):
+            if step < p.steps:
+                return int(number), p.first + step
+            step -= p.steps
+        raise IndexError(step)
+
+    def name(self, step: int) -> str:
+        """How messages call a step."""
+        episode, t = self.at(step)
+        return f"episode {episode:,}, step {t:,}"
+
+    def __str__(self) -> str:
+        if len(self.pieces) == 1:
+            p = self.pieces[0]
+            return f"episode {self.numbers[0]:,}, steps {p.first:,} to {p.last - 1:,}"
+        return f"{self.size:,} transitions of episodes {self.numbers[0]:,} to {self.numbers[-1]:,}"
+
+
+class StepName:
+    """The name of a step, made when it is asked for."""
+
+    def __init__(self, block: Block, step: int) -> None:
+        self._block, self._step = block, step
+
+    def __str__(self) -> str:
+        return self._block.name(self._step)

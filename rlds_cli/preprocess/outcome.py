@@ -1,0 +1,48 @@
+"""What a derived dataset takes on disk, and what of that it shares with its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.usage import size_on_disk
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A derived dataset. ``bytes`` on disk are ``added`` and ``shared`` ones; ``copied`` are fields that could not be.
+
+    ``notes`` are what a user should know, such as episodes left out.
+    """
+
+    id: str
+    path: Path
+    fingerprint: str
+    episodes: int
+    steps: int
+    bytes: int
+    added: int
+    shared: int
+    copied: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def of(ds: Dataset) -> Outcome:
+    """Measure the files of a dataset that ``run`` made."""
+    m = ds.manifest
+    whole = size_on_disk(ds.path)
+    linked = [f for f in m.fields if m.shared.get(f.name) in ("link", "reflink")]
+    shared = sum(size_on_disk(ds.path / f.path) for f in linked)
+    return Outcome(
+        id=ds.id,
+        path=ds.path,
+        fingerprint=ds.fingerprint,
+        episodes=m.counts.episodes,
+        steps=m.counts.steps,
+        bytes=whole,
+        added=whole - shared,
+        shared=shared,
+        copied=tuple(sorted(n for n, how in m.shared.items() if how == "copy")),
+        notes=tuple(f"{n['text']} ({n['count']:,})" for n in m.notes),
+    )

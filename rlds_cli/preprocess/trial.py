@@ -1,0 +1,178 @@
+"""A function on one episode, before and after, and what the whole dataset would take; nothing is written."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import PreprocessError
+from rlds_cli.preprocess import functions, job, task
+from rlds_cli.preprocess.calling import undisturbed
+from rlds_cli.preprocess.plan import Known, Plan
+from rlds_cli.preprocess.reading import Episode
+from rlds_cli.preprocess.task import Arrays, Task, Unit
+from rlds_cli.preprocess.whole import Result, WholeEpisodes
+from rlds_cli.settings import StrPath
+from rlds_cli.ted import Array
+
+_WARM, _LONG = 0.02, 2.0  # seconds of a call that is timed again
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One field of one episode. ``mean std min max`` are over all elements; None where not numeric."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a field. ``bytes`` is what it would add on disk for the whole dataset; 0 where it is shared."""
+
+    name: str
+    what: Literal["changed", "new", "removed", "untouched", "not read"]
+    before: Values | None
+    after: Values | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A function tried on one episode.
+
+    ``returned`` are the lengths of the episodes that it made of it (none when it is dropped); ``seconds`` is what the
+    call took, ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers; ``linked`` says
+    whether untouched fields would be shared with the source.
+    """
+
+    source: str
+    id: str
+    function: str
+    unit: str
+    episode: int
+    length: int
+    returned: tuple[int, ...]
+    seconds: float
+    fields: tuple[Change, ...]
+    jobs: int
+    total_seconds: float
+    total_bytes: int
+    linked: bool
+
+
+def attempt(
+    source: str | os.PathLike[str] | Dataset,
+    fn: Callable[..., Any] | str,
+    name: str | None = None,
+    *,
+    episode: int = 0,
+    unit: Unit | None = None,
+    arrays: Arrays = "numpy",
+    args: Mapping[str, Any] = {},
+    fields: Sequence[str] | None = None,
+    jobs: int | None = None,
+    cache_dir: StrPath | None = None,
+) -> Report:
+    """Run a function on one episode and say what it changes; nothing is written. Arguments are those of ``run``.
+
+    Parameters
+    ----------
+    episode : int
+        Which one, by its number in ``source``; negative ones count from the end.
+
+    Raises
+    ------
+    PreprocessError
+        There is no such episode or function, or it fails there.
+    """
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    with functions.importable((str(Path.cwd()),)):
+        t = task.describe(dataset, fn, name, unit=unit, arrays=arrays, args=args, fields=fields)
+        with functions.importable(t.function.path):
+            return _try(t, _number(dataset, episode), jobs)
+
+
+def _number(dataset: Dataset, episode: int) -> int:
+    n = dataset.num_episodes
+    if not -n <= episode < n:
+        raise PreprocessError(f"{dataset.id} has no episode {episode:,}.", hint=f"0 to {n - 1:,}")
+    return episode % n
+
+
+def _try(t: Task, k: int, jobs: int | None) -> Report:
+    runner = job.runner_of(t)
+    look = runner.probe if isinstance(runner, WholeEpisodes) else runner.try_episode
+    with undisturbed():
+        probe, before, results = look(k, Known())
+        if _WARM < probe.seconds * before.length < _LONG:  # the first call may have imported things
+            probe, before, results = look(k, Known())
+    made = job.plan_of(t, Known(), probe) if probe.schema else None
+    workers = max(1, job.processes(t, jobs, probe.seconds))
+    steps = sum(r.length for r in results) / max(1, before.length)
+    fields = _changes(t, before, results, made, steps)
+    return Report(
+        source=t.dataset.id,
+        id=str(t.id),
+        function=t.function.name,
+        unit=t.unit,
+        episode=before.number,
+        length=before.length,
+        returned=tuple(r.length for r in results),
+        seconds=probe.seconds * before.length,
+        fields=fields,
+        jobs=workers,
+        total_seconds=probe.seconds * t.dataset.num_steps / workers,
+        total_bytes=sum(f.bytes for f in fields),
+        linked=bool(made and made.linked),
+    )
+
+
+def _changes(
+    t: Task, before: Episode, results: Sequence[Result], made: Plan | None, steps: float
+) -> tuple[Change, ...]:
+    if not results:
+        return ()
+    schema, after = t.dataset.schema, results[0].flat
+    rows = t.dataset.num_steps * steps + t.dataset.num_episodes * len(results)
+    new = {f.name: f for f in made.schema} if made else {}
+    shared = made.shared if made else frozenset()
+    changes = []
+    for name in sorted({*schema, *after}):
+        f = new.get(name)
+        size = int(rows * f.row_bytes) if f is not None and name not in shared else 0
+        a, b = before.original.get(name), after.get(name)
+        if name in schema and name not in before.original:
+            changes.append(Change(name, "not read", None, None, size))
+        elif a is None:
+            changes.append(Change(name, "new", None, _values(b), size))
+        elif b is None:
+            changes.append(Change(name, "removed", _values(a), None, 0))
+        else:
+            same = len(results) == 1 and results[0].rows.get(name) == slice(None)
+            changes.append(Change(name, "untouched" if same else "changed", _values(a), _values(b), size))
+    return tuple(changes)
+
+
+def _values(values: Array | list[str | None] | None) -> Values | None:
+    if values is None:
+        return None
+    if isinstance(values, list) or values.dtype == object:
+        return Values("text", (len(values),))
+    if values.size == 0 or values.dtype.kind not in "fiub":
+        return Values(values.dtype.name, values.shape)
+    x = values.astype(np.float64)
+    finite = x[np.isfinite(x)]
+    moments = [float(m(finite)) for m in (np.mean, np.std, np.min, np.max)] if finite.size else [None] * 4
+    return Values(values.dtype.name, values.shape, *moments)
