@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -344,6 +345,12 @@ def test_retry_after_may_be_a_date_and_may_be_too_much(server: Server, place: Pl
     assert [r.status for r in page.requests] == [503, 503, 503, 200]
 
 
+def test_a_long_wait_is_announced(server: Server, place: Place) -> None:
+    server.add("/d/x.h5", CONTENT, statuses=[(429, {"Retry-After": "2"})])
+    place.fetch(wanted(server))
+    assert place.notes("note") == ["HTTP 429 Too Many Requests: trying again in 2 s"]
+
+
 def test_a_server_that_always_fails_is_given_up(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, statuses=[(500, {})] * 50)
     with pytest.raises(DownloadFailed, match=r"HTTP 500 Internal Server Error \(4 times\)") as caught:
@@ -405,6 +412,27 @@ def test_a_page_that_was_wanted_is_a_file(server: Server, place: Place) -> None:
     server.add("/d/README.html", b"<!doctype html>", content_type="text/html")
     (came,) = place.fetch(wanted(server, "/d/README.html"))
     assert came.path.read_bytes() == b"<!doctype html>"
+
+
+def test_packed_bytes_are_refused_where_plain_ones_were_asked_for(server: Server, place: Place) -> None:
+    packed = gzip.compress(CONTENT)
+    server.add("/d/x.h5", packed, headers={"Content-Encoding": "gzip"})
+    with pytest.raises(DownloadFailed, match="answered gzip"):
+        place.fetch(wanted(server))
+    server.add("/d/x.npy.gz", packed, headers={"Content-Encoding": "gzip"})
+    (came,) = place.fetch(wanted(server, "/d/x.npy.gz"))
+    assert came.path.read_bytes() == packed
+
+
+def test_proxies_of_the_environment_are_used(server: Server, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    monkeypatch.setenv("http_proxy", server.url)
+    page = server.add("/datasets/x.h5", CONTENT)
+    place.fetch(RemoteFile("x.h5", ("http://archive.invalid/datasets/x.h5",)))
+    assert server.asked == ["http://archive.invalid/datasets/x.h5"]
+    assert page.requests[0].headers["Host"] == "archive.invalid"
 
 
 def test_a_wrong_hash_names_everything_and_leaves_nothing(server: Server, place: Place) -> None:
@@ -500,6 +528,24 @@ def test_many_files_at_a_time(server: Server, place: Place) -> None:
     assert [c.file for c in came] == files
     assert [c.path.read_bytes() for c in came] == list(contents.values())
     assert all(len(p.requests) == 1 for p in pages)
+    total = sum(map(len, contents.values()))
+    assert {(e.stage, e.what) for e in place.events} == {("fetch", "60 files"), ("verify", "60 files")}
+    done = [e.done for e in place.events if e.stage == "fetch"]
+    assert done == sorted(done)
+    assert (done[-1], done.count(total), place.events[-2].total) == (total, 1, total)
+    assert (place.events[-1].unit, place.events[-1].done) == ("files", 60)
+    assert place.events[-1].note == "60 sha256 recorded, none is published"
+
+
+def test_many_files_of_unknown_sizes_are_counted(server: Server, place: Place) -> None:
+    files = []
+    for k in range(20):
+        server.add(f"/many/{k}", b"x" * k)
+        files.append(RemoteFile(str(k), (f"{server.url}/many/{k}",)))
+    place.fetch(*files)
+    fetched = [(e.done, e.total, e.unit) for e in place.events if e.stage == "fetch"]
+    assert fetched[-1] == (20, 20, "files")
+    assert all(done < 20 for done, _, _ in fetched[:-1])
 
 
 def test_one_failure_stops_the_others_soon_and_they_can_be_gone_on_with(server: Server, place: Place) -> None:

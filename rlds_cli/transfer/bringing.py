@@ -167,9 +167,12 @@ class Bringer:
             note = f"resumed at {space.text(part.resumed)}" if part.resumed else ""
             self._tell(file, "fetch", done, total, note)
 
+        def wait(why: str) -> None:
+            self._progress(Event(self._id, "note", file.path, part.offset, note=why))
+
         paced = _Paced(tell)
         try:
-            http.pull(self.client, url, file, part, lambda: paced(part.offset))
+            http.pull(self.client, url, file, part, told=lambda: paced(part.offset), waiting=wait)
         except Refused as exc:
             raise _Unfit(names.shown(url), exc.reason) from None
         tell(part.offset)

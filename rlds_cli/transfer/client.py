@@ -26,6 +26,7 @@ from rlds_cli.settings import Settings
 T = TypeVar("T")
 
 BLOCK = 1 << 20
+_LONG = 2.0  # seconds
 _PASSING = {408, 423, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
 _FINAL = (
     requests.exceptions.SSLError,
@@ -186,8 +187,15 @@ class Client:
                 return
             yield block
 
-    def persist(self, act: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
+    def persist(
+        self,
+        act: Callable[[], T],
+        reached: Callable[[], int] = lambda: 0,
+        waiting: Callable[[str], None] = lambda why: None,
+    ) -> T:
         """Call ``act`` until it does not raise Again; progress of ``reached`` renews the patience.
+
+        ``waiting`` is told of waits that a person would wonder about.
 
         Raises
         ------
@@ -202,7 +210,10 @@ class Client:
                 failures, best = (0 if reached() > best else failures + 1), max(best, reached())
                 if failures >= self._patience.attempts:
                     raise Refused(f"{exc.reason} ({failures} times)") from None
-                if self._stop.wait(max(exc.wait, self._patience.delay(failures))):
+                delay = max(exc.wait, self._patience.delay(failures))
+                if delay >= _LONG:
+                    waiting(f"{exc.reason}: trying again in {delay:.0f} s")
+                if self._stop.wait(delay):
                     raise Stopped from None
 
     def json(self, url: str) -> Answer:
@@ -218,7 +229,7 @@ class Client:
             try:
                 value = json.loads(body)
             except ValueError:
-                raise Refused("the answer is not JSON") from None
+                raise Refused("the answer is not JSON", response.status_code) from None
             return Answer(value, response.headers.get("X-Repo-Commit"), urljoin(url, following) if following else None)
 
 

@@ -10,6 +10,7 @@ from rlds_cli.transfer import space
 from rlds_cli.transfer.bringing import Bringer, Fetched, reused
 from rlds_cli.transfer.client import Client, Patience, Stopped
 from rlds_cli.transfer.planning import Plan, remember
+from rlds_cli.transfer.tally import MANY, Tally
 
 JOBS = 8
 
@@ -32,7 +33,8 @@ def fetch(
     jobs : int, optional
         Files at a time; 8 unless given.
     progress : callable
-        Receives events of the stages ``fetch``, ``verify`` and ``adopt``, in bytes, from several threads.
+        Receives events of the stages ``fetch``, ``verify`` and ``adopt``, in bytes, from several threads; of more
+        than 12 files, one sum.
 
     Returns
     -------
@@ -56,9 +58,12 @@ def fetch(
         return tuple(map(reused, plan.steps))
     space.check_space(plan.to_write, plan.destination)
     jobs = max(1, min(jobs or JOBS, len(plan.steps)))
+    tally = Tally(plan, id=id, progress=progress) if len(plan.steps) > MANY else None
     with Client(where, patience=patience, jobs=jobs) as client:
-        brought = _all(plan, Bringer(client, plan, id=id, progress=progress), jobs)
+        brought = _all(plan, Bringer(client, plan, id=id, progress=tally or progress), jobs)
     remember(plan)
+    if tally:
+        tally.finish()
     return brought
 
 

@@ -19,13 +19,23 @@ _HEAD = 512  # bytes that tell a web page
 _WATCH = 64 << 20  # bytes between two looks at the disk
 
 
-def pull(client: Client, url: str, file: RemoteFile, part: Part, told: Callable[[], None]) -> None:
+def pull(
+    client: Client,
+    url: str,
+    file: RemoteFile,
+    part: Part,
+    *,
+    told: Callable[[], None],
+    waiting: Callable[[str], None],
+) -> None:
     """Complete ``part`` from ``url``, going on from what is there where that is safe.
 
     Parameters
     ----------
     told : callable
         Called after each block that was written.
+    waiting : callable
+        Told why, before a long wait.
 
     Raises
     ------
@@ -34,7 +44,7 @@ def pull(client: Client, url: str, file: RemoteFile, part: Part, told: Callable[
     NoSpace
         The part is kept.
     """
-    client.persist(lambda: _request(client, url, file, part, told), lambda: part.offset)
+    client.persist(lambda: _request(client, url, file, part, told), lambda: part.offset, waiting)
 
 
 def complete(file: RemoteFile, part: Part) -> bool:
@@ -50,6 +60,7 @@ def _request(client: Client, url: str, file: RemoteFile, part: Part, told: Calla
         if response.status_code == 416:
             return _nothing_left(response, file, part)
         origin = _origin(response, url)
+        _check_plain(response, file)
         if file.size is not None and origin.size is not None and origin.size != file.size:
             raise Refused(f"offers {origin.size:,} B where {file.size:,} B were promised")
         if response.status_code == 206:
@@ -96,6 +107,13 @@ def _origin(response: requests.Response, url: str) -> Origin:
     elif headers.get("Content-Length", "").isdecimal():
         size = int(headers["Content-Length"])
     return Origin(names.shown(url), headers.get("ETag"), headers.get("Last-Modified"), size)
+
+
+def _check_plain(response: requests.Response, file: RemoteFile) -> None:
+    """Refuse what a server packs on its own account; files that are packed themselves are often labelled so too."""
+    packed = response.headers.get("Content-Encoding", "identity").lower()
+    if packed not in ("", "identity") and not file.path.lower().endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".z")):
+        raise Refused(f"answered {packed} where the bytes themselves were asked for")
 
 
 def _check_range(response: requests.Response, origin: Origin, part: Part) -> None:

@@ -178,9 +178,8 @@ class _Tree:
             found = list(self._entries(here))
             files.update((e["path"], e) for e in found if e.get("type", "file") == "file")
             folders = {e["path"] for e in found if e.get("type") == "directory" and self._concerns(e["path"])}
-            waiting += sorted(
-                f for f in folders - visited - set(waiting) if not any(p.startswith(f + "/") for p in files)
-            )
+            opened = {"/".join(p[:k]) for p in (f.split("/") for f in files) for k in range(1, len(p))}
+            waiting += sorted(folders - visited - opened - set(waiting))
         return files
 
     def _concerns(self, folder: str) -> bool:
