@@ -230,12 +230,23 @@ class Dataset:
         if isinstance(index, slice):
             wanted = np.arange(*index.indices(len(self)))
         else:
-            given = np.asarray(index)
-            wanted = np.flatnonzero(given) if given.dtype == bool else given.astype(np.int64)
+            wanted = self._numbers(np.asarray(index))
         wanted = np.where(wanted < 0, wanted + len(self), wanted)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"{self.id} has {len(self):,} transitions")
         return self._read(self._transition_rows(wanted), self._usual_fields())
+
+    def _numbers(self, given: npt.NDArray[Any]) -> IntArray:
+        """Transition numbers from an array of them, or from one bool per transition."""
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
+            raise IndexError(
+                f"transitions are chosen by integers or bools [n], not by {given.dtype} {list(given.shape)}"
+            )
+        if given.dtype != bool:
+            return given.astype(np.int64)
+        if len(given) != len(self):
+            raise IndexError(f"{len(given):,} bools for the {len(self):,} transitions of {self.id}")
+        return np.flatnonzero(given)
 
     def _transition_rows(self, index: IntArray) -> IntArray:
         ends = np.cumsum(self.episodes["num_transitions"])

@@ -1,0 +1,364 @@
+"""A dataset as users see it: the four episodes of ``docs/ted.md``, worked out by hand, and random ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlds_cli
+from rlds_cli import Dataset, create, open_dataset
+from rlds_cli.errors import (
+    DamagedDataset,
+    DatasetNotFound,
+    InvalidExpression,
+    NewerFormat,
+    NoReward,
+    RldsError,
+    UnknownField,
+)
+
+
+def episode(observation: list[float], *, terminated: bool = False, truncated: bool = False) -> dict[str, Any]:
+    steps = 3 if len(observation) == 4 else 2
+    last = np.arange(steps) == steps - 1
+    return {
+        "observation": np.array(observation, np.float32),
+        "action": np.arange(1, steps + 1),
+        "next": {
+            "reward": np.ones(steps, np.float32),
+            "terminated": last & terminated,
+            "truncated": last & truncated,
+        },
+    }
+
+
+@pytest.fixture
+def four() -> Dataset:
+    """Terminated with its final observation; truncated, cut and terminated without."""
+    return create(
+        "local/four",
+        [
+            episode([10, 11, 12, 13], terminated=True),
+            episode([20, 21], truncated=True),
+            episode([30, 31]),
+            episode([40, 41], terminated=True),
+        ],
+    )
+
+
+@pytest.fixture
+def walks() -> tuple[Dataset, list[dict[str, np.ndarray]]]:
+    """Thirty random episodes with their final observations."""
+    rng = np.random.default_rng(0)
+    made = []
+    for k in range(30):
+        t = int(rng.integers(1, 20))
+        made.append({"o": rng.normal(size=(t + 1, 2, 3)), "a": rng.integers(0, 5, t), "r": rng.normal(size=t)})
+        made[-1]["end"] = np.array(k % 2 == 0)
+    dicts = [
+        {
+            "observation": m["o"],
+            "action": m["a"],
+            "next": {"reward": m["r"], "terminated": bool(m["end"]), "truncated": not m["end"]},
+        }
+        for m in made
+    ]
+    return create("local/walks", dicts), made
+
+
+def test_rows_as_documented(four: Dataset) -> None:
+    assert four.column("observation").tolist() == [10, 11, 12, 13, 20, 21, 21, 30, 31, 31, 40, 41, 41]
+    assert four.column("action").tolist() == [1, 2, 3, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+    assert four.column("next/reward").tolist() == [1, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0]
+    assert np.flatnonzero(four.column("next/terminated")).tolist() == [2, 11]
+    assert np.flatnonzero(four.column(("next", "truncated"))).tolist() == [5, 8]
+
+
+def test_the_episode_table_as_documented(four: Dataset) -> None:
+    e = four.episodes
+    assert e["start"].tolist() == [0, 4, 7, 10]
+    assert e["length"].tolist() == [3, 2, 2, 2]
+    assert e["num_observed"].tolist() == [4, 2, 2, 2]
+    assert e["num_transitions"].tolist() == [3, 1, 1, 2]
+    assert e["end"].tolist() == ["terminated", "truncated", "cut", "terminated"]
+    assert e["total_reward"].tolist() == [3, 2, 2, 2]
+    assert e["num_done"].tolist() == [1, 1, 1, 1]
+    with pytest.raises(UnknownField, match="no episode column"):
+        e["nope"]
+
+
+def test_counts(four: Dataset) -> None:
+    assert (four.num_rows, four.num_episodes, four.num_steps, four.num_transitions, len(four)) == (13, 4, 9, 7, 7)
+    assert repr(four) == "<Dataset local/four: 9 steps, 4 episodes, memmap>"
+
+
+def test_transitions_leave_out_steps_without_a_next_observation(four: Dataset) -> None:
+    batch = four[:]
+    assert batch["observation"].tolist() == [10, 11, 12, 20, 30, 40, 41]
+    assert batch["next", "observation"].tolist() == [11, 12, 13, 21, 31, 41, 41]
+    assert batch["next", "terminated"].shape == (7, 1)
+    assert np.flatnonzero(batch["next", "terminated"]).tolist() == [2, 6]
+    assert not batch["next", "truncated"].any()
+    assert np.array_equal(batch["next", "done"], batch["next", "terminated"])
+
+
+def test_indexing_as_a_list_does(four: Dataset) -> None:
+    whole = [10, 11, 12, 20, 30, 40, 41]
+    assert four[0]["observation"] == 10
+    assert four[0]["next", "reward"].shape == (1,)
+    assert four[-1]["observation"] == 41
+    assert four[np.int64(3)]["observation"] == 20
+    assert four[::-2]["observation"].tolist() == whole[::-2]
+    assert four[2:100]["observation"].tolist() == whole[2:]
+    assert four[np.array([6, 0, -1, 0])]["observation"].tolist() == [41, 10, 41, 10]
+    assert four[[1, 2]]["observation"].tolist() == [11, 12]
+    assert four[np.array([True] + [False] * 6)]["observation"].tolist() == [10]
+    assert len(four[[]]["observation"]) == 0
+    for bad in (7, -8, [7], [0, -8]):
+        with pytest.raises(IndexError):
+            four[bad]
+
+
+def test_a_mask_of_another_length_is_an_error(four: Dataset) -> None:
+    for length in (6, 8):
+        with pytest.raises(IndexError):
+            four[np.ones(length, bool)]
+
+
+def test_indices_that_are_no_integers_are_an_error(four: Dataset) -> None:
+    for bad in (1.5, [0.5, 1.5], "1", np.array([[0, 1]])):
+        with pytest.raises((IndexError, TypeError, ValueError)):
+            four[bad]  # type: ignore[index]
+
+
+def test_one_episode(four: Dataset) -> None:
+    batch = four.episode(0)
+    assert batch["observation"].tolist() == [10, 11, 12]
+    assert batch["next", "observation"].tolist() == [11, 12, 13]
+    assert ("next", "observed") not in batch
+    cut = four.episode(-2)
+    assert cut["next", "observed"].tolist() == [[True], [False]]
+    assert cut["next", "observation"].tolist() == [31, 31]
+    with pytest.raises(IndexError):
+        four.episode(4)
+
+
+def test_every_value_comes_back(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
+    ds, made = walks
+    for k, m in enumerate(made):
+        batch = ds.episode(k)
+        assert np.array_equal(batch["observation"], m["o"][:-1])
+        assert np.array_equal(batch["next", "observation"], m["o"][1:])
+        assert np.array_equal(batch["action"], m["a"])
+        assert np.array_equal(batch["next", "reward"][:, 0], m["r"])
+    assert np.array_equal(ds[:]["next", "observation"], np.concatenate([m["o"][1:] for m in made]))
+    assert np.allclose(ds.episodes["total_reward"], [m["r"].sum() for m in made])
+
+
+def test_statistics_are_over_steps_only(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
+    ds, made = walks
+    for view, chosen in ((ds, made), (ds.select(episodes=[3, 1, 8]), [made[3], made[1], made[8]])):
+        steps = np.concatenate([m["o"][:-1] for m in chosen])
+        stats = view.stats["observation"]
+        assert stats.count == len(steps)
+        assert np.allclose(stats.mean, steps.mean(0))
+        assert np.allclose(stats.std, steps.std(0))
+        assert np.array_equal(stats.max, steps.max(0))
+
+
+def test_selections_are_datasets(four: Dataset) -> None:
+    view = four.select(episodes=[3, 0])
+    assert (view.num_episodes, view.num_steps, len(view)) == (2, 5, 5)
+    assert view[:]["observation"].tolist() == [40, 41, 10, 11, 12]
+    assert view.episode(0)["observation"].tolist() == [40, 41]
+    assert view.episodes["start"].tolist() == [10, 0]
+    assert view.column("observation").shape == (13,)
+    assert view.fingerprint.startswith(four.fingerprint + "+")
+    assert view.fingerprint != four.select(episodes=[0, 3]).fingerprint
+    assert "2 of 4 episodes" in repr(view)
+    assert view.select(where="length == 3")[:]["observation"].tolist() == [10, 11, 12]
+    assert four.select(episodes=slice(None, None, 3)).episodes["start"].tolist() == [0, 10]
+    assert four.select(episodes=np.array([False, True, True, False])).episodes["start"].tolist() == [4, 7]
+    assert len(four.select(where="length > 100")) == 0
+    assert four.select(where="end == 'cut'").episodes["start"].tolist() == [7]
+    with pytest.raises(InvalidExpression):
+        four.select(where="import os")
+    with pytest.raises(IndexError):
+        four.select(episodes=[4])
+
+
+def test_no_such_split(four: Dataset) -> None:
+    with pytest.raises(RldsError, match='no split "train"'):
+        four.select(split="train")
+
+
+def test_splitting_at_random(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
+    ds, _ = walks
+    a, b = ds.split(0.9, 0.1, seed=3)
+    assert (a.num_episodes, b.num_episodes) == (27, 3)
+    starts = np.concatenate([a.episodes["start"], b.episodes["start"]])
+    assert sorted(starts) == ds.episodes["start"].tolist()
+    again = ds.split(0.9, 0.1, seed=3)[1]
+    assert np.array_equal(again.episodes["start"], b.episodes["start"])
+    assert not np.array_equal(ds.split(0.9, 0.1, seed=4)[1].episodes["start"], b.episodes["start"])
+    assert [v.num_episodes for v in ds.split(0.5, 0.2)] == [15, 6]
+    assert [v.num_episodes for v in ds.split(*[1 / 3] * 3)] == [10, 10, 10]
+    for shares in ((), (1.1,), (-0.1, 0.5), (0.6, 0.6)):
+        with pytest.raises(ValueError, match="shares"):
+            ds.split(*shares)
+
+
+def test_columns_may_not_be_written(four: Dataset) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        four.column("observation")[0] = 1
+    batch = four[:]
+    batch["observation"][:] = 0
+    assert four.column("observation")[0] == 10
+
+
+def test_fields_that_are_not_there(four: Dataset) -> None:
+    with pytest.raises(UnknownField, match=r'Did you mean "next/reward"\?'):
+        four.column("rewards")
+    with pytest.raises(UnknownField, match=r'Did you mean "next/reward"\?'):
+        four.column("reward")
+    with pytest.raises(KeyError):
+        four.column("zzz")
+
+
+def test_without_rewards() -> None:
+    ds = create("local/goals", [{"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}])
+    assert "total_reward" not in ds.episodes
+    assert ("next", "reward") not in ds[:]
+    with pytest.raises(NoReward, match="has no reward"):
+        ds.column("next/reward")
+
+
+def test_text_and_nested_fields() -> None:
+    episodes = [
+        {
+            "observation": {"pos": np.arange(4.0), "cam": {"1": np.ones((4, 2))}},
+            "action": np.zeros(3),
+            "info": {"say": ["a", None, "b"]},
+        },
+        {
+            "observation": {"pos": np.arange(2.0), "cam": {"1": np.zeros((2, 2))}},
+            "action": np.zeros(1),
+            "info": {"say": ["a"]},
+        },
+    ]
+    ds = create("local/nested", episodes)
+    assert ds.gather("info/say", np.array([0, 1, 2, 3, 4])).tolist() == ["a", None, "b", None, "a"]
+    assert ds[:]["observation", "pos"].tolist() == [0, 1, 2, 0]
+    assert ds[:]["next", "observation", "cam", "1"].shape == (4, 2)
+    assert ds.episode(0)["info", "say"].tolist() == ["a", None, "b"]
+    with pytest.raises(UnknownField, match="gather"):
+        ds.column("info/say")
+
+
+def test_len_iter_and_friends(four: Dataset) -> None:
+    with pytest.raises(TypeError, match=r"Loader\(ds\)"):
+        iter(four)
+    with pytest.raises(TypeError, match="Loader"):
+        list(four)
+
+
+def test_to_numpy(four: Dataset) -> None:
+    whole = four.to_numpy()
+    assert whole["observation"].tolist() == [10, 11, 12, 20, 30, 40, 41]
+    assert whole["next/observation"].tolist() == [11, 12, 13, 21, 31, 41, 41]
+    assert whole["next/done"].shape == (7, 1)
+    some = four.to_numpy(fields=["next/observation", "action", "next/done"])
+    assert list(some) == ["next/observation", "action", "next/done"]
+    assert some["action"].tolist() == [1, 2, 3, 1, 1, 1, 2]
+    with pytest.raises(UnknownField):
+        four.to_numpy(fields=["nope"])
+    with pytest.raises(ValueError, match="layout"):
+        four.to_numpy("d4rl")  # type: ignore[arg-type]
+
+
+def test_scores_need_references(four: Dataset) -> None:
+    with pytest.raises(RldsError, match="No reference scores"):
+        four.normalized_score(1.0)
+
+
+def test_scores() -> None:
+    ds = rlds_cli.download("sample/cartpole-minari")
+    # The registry's reference scores: 22 is 0, 500 is 1.
+    assert np.allclose(ds.normalized_score([22, 500, 261]), [0, 1, 0.5])
+    assert ds.normalized_score(500) == 1
+
+
+def test_spaces_that_nobody_described(four: Dataset) -> None:
+    assert four.observation_space.shape == ()
+    assert four.observation_space.dtype == np.float32
+    assert four.action_space.dtype == np.int64
+
+
+def test_a_dataset_goes_to_other_processes(four: Dataset) -> None:
+    view = four.select(episodes=[2, 1])
+    again = pickle.loads(pickle.dumps(view))
+    assert again.fingerprint == view.fingerprint
+    assert np.array_equal(again[:]["observation"], view[:]["observation"])
+    assert len(pickle.dumps(view)) < 2000
+
+
+def test_opening_by_id_path_and_case(four: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_dataset("local/four").path == four.path
+    assert open_dataset("local/FOUR").id == "local/four"
+    assert open_dataset(four.path).fingerprint == four.fingerprint
+    monkeypatch.chdir(four.path.parent)
+    assert open_dataset("./four").fingerprint == four.fingerprint
+    with pytest.raises(DatasetNotFound):
+        open_dataset("local/five")
+
+
+def test_opening_writes_nothing(four: Dataset) -> None:
+    def everything() -> list[tuple[str, int, int]]:
+        return sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_size) for p in four.path.parents[2].rglob("*"))
+
+    before = everything()
+    ds = open_dataset("local/four")
+    ds[:]
+    assert ds.stats["observation"].count == 9
+    assert everything() == before
+    assert all(not p.stat().st_mode & 0o222 for p in four.path.rglob("*") if p.is_file())
+
+
+def test_damage_is_found_when_opening(four: Dataset) -> None:
+    file = four.path / "observation/c/0"
+    file.chmod(0o644)
+    os.truncate(file, 10)
+    with pytest.raises(DamagedDataset, match=r"has 10 bytes"):
+        open_dataset("local/four")
+    file.unlink()
+    with pytest.raises(DamagedDataset, match="is missing"):
+        open_dataset("local/four")
+
+
+def test_a_later_format_is_refused(four: Dataset) -> None:
+    file = four.path / "zarr.json"
+    document = json.loads(file.read_text())
+    document["attributes"]["rlds"]["format"] = 99
+    file.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    file.write_text(json.dumps(document))
+    with pytest.raises(NewerFormat, match="format 99"):
+        open_dataset("local/four")
+
+
+def test_both_encodings_read_alike(tmp_path: Path) -> None:
+    dicts = [episode([1, 2, 3, 4], terminated=True), episode([5, 6])]
+    a = create("local/a", dicts)
+    b = create("local/b", dicts, store="zarr")
+    assert a.fingerprint == b.fingerprint
+    assert (a.encoding, b.encoding) == ("memmap", "zarr")
+    for name in a.schema:
+        assert np.array_equal(a.column(name), b.column(name))
+    assert not b.column("action").flags.writeable
+    assert b[1]["observation"] == 2
