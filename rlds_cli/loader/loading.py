@@ -132,6 +132,15 @@ class Loader:
         self.reader = self._reader(fields, extra, _transforms(transform), made, memory)
         self._schedule = self._plan()
         self._spot, self._sought = Spot(0, 0), False
+        self._arguments = {
+            "fields": fields,
+            "extra": extra,
+            "transform": transform,
+            "dtype": dtype,
+            "backend": backend,
+            "device": device,
+            "memory": memory,
+        }
 
     # -- what is read
 
@@ -242,7 +251,25 @@ class Loader:
         """
         self._go(state.load(self, state_dict))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Only what it was made of: maps are opened anew where it is unpickled."""
+        made_of = self._arguments | {
+            "window": self.window,
+            "sampler": self.sampler,
+            "seed": self.seed,
+            "steps": self.steps,
+            "rank": self.ranks.rank,
+            "world_size": self.ranks.world,
+            "anchors": self.anchors,
+        }
+        return _again, (self.dataset, self.batch_size, made_of, self._spot, self._sought)
+
     # -- what it is
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Full names of the fields of a batch, in order."""
+        return tuple(self.reader.columns)
 
     def describe(self) -> str:
         """Say what is sampled, what is left out and why, and where each field is read from."""
@@ -254,6 +281,12 @@ class Loader:
             f"Loader({self.dataset.id!r}, {self.batch_size}, window={self.window}, sampler={self.sampler}{steps},"
             f" seed={self.seed}; {self.ranks})"
         )
+
+
+def _again(dataset: Dataset, batch_size: int, made_of: Mapping[str, Any], spot: Spot, sought: bool) -> Loader:
+    loader = Loader(dataset, batch_size, **made_of)
+    loader._spot, loader._sought = spot, sought
+    return loader
 
 
 def _check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:

@@ -1,0 +1,104 @@
+"""Small datasets of which a test knows every value, and slow ways to work out what a loader must give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+import rlds_cli
+
+
+@dataclass
+class Known:
+    """One episode: ``observation`` [T or T+1, 3] is (episode, step, noise), so that a sample says where it is from."""
+
+    observation: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    qpos: np.ndarray
+
+    @property
+    def length(self) -> int:
+        return len(self.action)
+
+    @property
+    def num_observed(self) -> int:
+        return len(self.observation)
+
+    @property
+    def num_transitions(self) -> int:
+        return self.length if self.num_observed > self.length or self.terminated[-1] else self.length - 1
+
+    def next_observation(self, t: int) -> np.ndarray:
+        """The row after; where it is not recorded the store repeats the last."""
+        return self.observation[min(t + 1, self.num_observed - 1)]
+
+    def n_step(self, t: int, n: int, gamma: float) -> tuple[float, int]:
+        """Reward sum and number of steps, one step at a time."""
+        total, k = 0.0, 0
+        while k < n and t + k < self.num_transitions:
+            total += gamma**k * float(self.reward[t + k])
+            k += 1
+            if self.terminated[t + k - 1] or self.truncated[t + k - 1]:
+                break
+        return total, k
+
+
+def episode(
+    number: int, length: int, *, observed: bool = True, end: str = "terminated", inner: tuple[int, ...] = ()
+) -> Known:
+    """Make an episode; ``inner`` steps are terminated and it goes on."""
+    rng = np.random.default_rng((number, length))
+    rows = length + observed
+    observation = np.stack([np.full(rows, number), np.arange(rows), rng.standard_normal(rows)], 1)
+    terminated, truncated = np.zeros(length, bool), np.zeros(length, bool)
+    terminated[[i for i in inner if i < length - 1]] = True
+    terminated[-1] = end == "terminated"
+    truncated[-1] = end != "terminated"
+    return Known(
+        observation,
+        rng.standard_normal((length, 2)).astype(np.float32),
+        rng.standard_normal(length),
+        terminated,
+        truncated,
+        rng.standard_normal((length, 2)),
+    )
+
+
+def create(
+    episodes: list[Known], *, reward: bool = True, store: str = "memmap", ref: str = "local/known"
+) -> rlds_cli.Dataset:
+    """Write them, in place of what a test wrote under the same id before."""
+
+    def dicts():
+        for e in episodes:
+            after = {"terminated": e.terminated, "truncated": e.truncated, "qpos": e.qpos}
+            yield {
+                "observation": e.observation,
+                "action": e.action,
+                "info": {"step": e.observation[: e.length, 1].astype(np.int32)},
+                "text": [f"episode {int(row[0])}" for row in e.observation[: e.length]],
+                "next": after | ({"reward": e.reward} if reward else {}),
+            }
+
+    return rlds_cli.create(ref, dicts(), store=store, force=True)
+
+
+@st.composite
+def episode_lists(draw: st.DrawFn, most: int = 6, longest: int = 9) -> list[Known]:
+    """Episodes with terminals inside, unknown final observations and every kind of end."""
+    shape = st.tuples(
+        st.integers(1, longest),
+        st.booleans(),
+        st.sampled_from(["terminated", "truncated"]),
+        st.lists(st.integers(0, longest), max_size=2),
+    )
+    shapes = draw(st.lists(shape, min_size=1, max_size=most))
+    return [
+        episode(i, length, observed=observed, end=end, inner=tuple(inner))
+        for i, (length, observed, end, inner) in enumerate(shapes)
+    ]

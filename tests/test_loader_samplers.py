@@ -1,0 +1,76 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.loader import Sequential, Shuffled, Uniform
+from rlds_cli.loader.guide import Guide
+from rlds_cli.loader.order import Order
+
+SAMPLERS = (Uniform(), Uniform(by="episode"), Shuffled(), Sequential())
+COUNTS = st.lists(st.integers(1, 20), min_size=1, max_size=8)
+
+
+def pairs(sampler, counts, positions, seed=0, epoch=0):
+    episode, window = sampler.draw(Guide(np.array(counts)), Order(seed, epoch), positions)
+    return list(zip(episode.tolist(), window.tolist(), strict=True))
+
+
+@given(COUNTS, st.integers(0, 100))
+def test_every_draw_is_a_window_that_exists(counts, seed):
+    for sampler in SAMPLERS:
+        for e, w in pairs(sampler, counts, range(sum(counts)), seed):
+            assert 0 <= e < len(counts) and 0 <= w < counts[e]
+
+
+@given(COUNTS, st.integers(0, 100), st.data())
+def test_a_sample_does_not_depend_on_who_asks(counts, seed, data):
+    total = sum(counts)
+    for sampler in SAMPLERS:
+        whole = pairs(sampler, counts, range(total), seed)
+        start = data.draw(st.integers(0, total - 1))
+        step = data.draw(st.integers(1, 4))
+        assert pairs(sampler, counts, range(start, total, step), seed) == whole[start::step]
+
+
+@given(COUNTS, st.integers(0, 100), st.integers(0, 5))
+def test_epochs_hold_every_window_once(counts, seed, epoch):
+    everything = [(e, w) for e, count in enumerate(counts) for w in range(count)]
+    assert sorted(pairs(Shuffled(), counts, range(len(everything)), seed, epoch)) == everything
+    assert pairs(Sequential(), counts, range(len(everything)), seed, epoch) == everything
+
+
+def test_epochs_are_shuffled_anew():
+    counts = [50, 50]
+    orders = {tuple(pairs(Shuffled(), counts, range(100), seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}
+    assert len(orders) == 4
+
+
+def test_uniform_by_window_weighs_windows_and_by_episode_weighs_episodes():
+    counts, n = [1, 9, 30], 40_000
+    by_window = Counter(pairs(Uniform(), counts, range(n)))
+    by_episode = Counter(pairs(Uniform(by="episode"), counts, range(n)))
+    assert len(by_window) == len(by_episode) == 40
+    for (e, w), seen in by_window.items():
+        assert abs(seen - n / 40) < 6 * np.sqrt(n / 40), (e, w)
+    for (e, w), seen in by_episode.items():
+        expected = n / 3 / counts[e]
+        assert abs(seen - expected) < 6 * np.sqrt(expected), (e, w)
+
+
+def test_the_episode_of_a_draw_says_nothing_about_its_window():
+    drawn = np.array(pairs(Uniform(by="episode"), [100] * 50, range(20_000)))
+    assert abs(np.corrcoef(drawn[:, 0], drawn[:, 1])[0, 1]) < 0.03
+
+
+def test_only_uniform_is_endless():
+    assert [s.endless for s in SAMPLERS] == [True, True, False, False]
+    assert Shuffled(drop_last=True).drop_last and not Shuffled().drop_last
+
+
+def test_another_kind_of_uniform_is_refused():
+    with pytest.raises(InvalidArgument, match='"window" or "episode"'):
+        Uniform(by="step")

@@ -1,0 +1,183 @@
+import json
+
+import numpy as np
+import pytest
+from loader_data import create, episode
+
+from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
+from rlds_cli.loader import Batch, Clip, Loader, Normalize, Reward, Sequential, Slice, Transition
+
+NUMPY = {"backend": "numpy", "dtype": None, "sampler": Sequential()}
+
+
+@pytest.fixture
+def known():
+    return [episode(k, 6 + k) for k in range(4)]
+
+
+@pytest.fixture
+def ds(known):
+    return create(known)
+
+
+def steps(known, name="observation"):
+    """All T steps of all episodes, without final observations."""
+    return np.concatenate([getattr(e, name)[: e.length] for e in known])
+
+
+def test_std_is_mean_0_and_std_1_on_root_and_next_alike(ds, known):
+    x = steps(known)
+    mean, std = x.mean(0), x.std(0)
+    b = next(iter(Loader(ds, 40, transform=Normalize(ds, eps=1e-3), **NUMPY)))
+    raw = next(iter(Loader(ds, 40, **NUMPY)))
+    assert np.allclose(b["observation"], (raw["observation"] - mean) / (std + 1e-3))
+    assert np.allclose(b["next", "observation"], (raw["next", "observation"] - mean) / (std + 1e-3))
+    assert np.array_equal(b["action"], raw["action"])
+
+
+@pytest.mark.parametrize("mode", ["range", "quantile"])
+def test_ranges_go_to_minus_one_and_one(ds, known, mode):
+    x = steps(known, "action").astype(np.float64)
+    low, high = (x.min(0), x.max(0)) if mode == "range" else np.quantile(x, [0.01, 0.99], axis=0)
+    norm = Normalize(ds, ["action"], mode=mode)
+    ends = norm.apply("action", np.stack([low, high, (low + high) / 2]))
+    assert np.allclose(ends, [[-1, -1], [1, 1], [0, 0]], atol=1e-6)
+    y = norm.apply("action", x)
+    assert y.min() >= -1 - 1e-9 if mode == "range" else (np.abs(y) <= 1 + 1e-6).mean() > 0.9
+
+
+@pytest.mark.parametrize("mode", ["std", "range", "quantile"])
+def test_what_never_varies_is_only_centred(mode):
+    import rlds_cli
+
+    made = [{"observation": np.full((5, 2), 7.5), "action": np.ones((4, 1)), "next": {"reward": np.ones(4)}}]
+    ds = rlds_cli.create("local/constant", made)
+    norm = Normalize(ds, mode=mode, eps=0.0)
+    assert norm.apply("observation", [7.5, 8.0]).tolist() == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("mode", ["std", "range", "quantile"])
+def test_invert_undoes_apply(ds, mode):
+    norm = Normalize(ds, ("observation", "action"), mode=mode)
+    for name, width in (("observation", 3), ("action", 2)):
+        x = np.random.default_rng(0).standard_normal((5, width))
+        assert np.allclose(norm.invert(name, norm.apply(name, x)), x)
+
+
+def test_one_observation_at_evaluation(ds):
+    torch = pytest.importorskip("torch")
+    norm = Normalize(ds)
+    one = np.array([1.0, 2.0, 3.0], np.float32)
+    expected = norm.apply("observation", one)
+    assert expected.shape == (3,) and expected.dtype == np.float32
+    assert np.allclose(norm.apply("observation", torch.from_numpy(one)).numpy(), expected)
+    assert np.allclose(norm.apply("observation", [1.0, 2.0, 3.0]), expected)
+    assert np.allclose(norm.apply(("next", "observation"), one), expected)
+    assert norm.apply("observation", np.array([1, 2, 3])).dtype == np.float32
+    assert norm.apply("observation", torch.tensor([1, 2, 3])).dtype == torch.float32
+    assert one.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_state_goes_through_json_and_needs_no_dataset(ds):
+    norm = Normalize(ds, ("observation", "action"))
+    again = Normalize.from_state_dict(json.loads(json.dumps(norm.state_dict())))
+    x = np.random.default_rng(0).standard_normal((4, 3))
+    assert np.array_equal(again.apply("observation", x), norm.apply("observation", x))
+
+
+def test_statistics_of_a_selection_are_its_own(ds, known):
+    view = ds.select(episodes=[0, 1])
+    x = steps(known[:2])
+    assert np.allclose(Normalize(view, eps=0.0).apply("observation", x).std(0)[1:], 1)
+
+
+def test_normalize_of_what_is_not_there(ds):
+    with pytest.raises(UnknownField, match="observations"):
+        Normalize(ds, ["observations"])
+    with pytest.raises(UnknownField, match="statistics"):
+        Normalize(ds, ["text"])
+    with pytest.raises(UnknownField, match="not normalised"):
+        Normalize(ds).apply("action", np.zeros(2))
+    with pytest.raises(InvalidArgument, match="mode"):
+        Normalize(ds, mode="minmax")
+    with pytest.raises(InvalidArgument, match="eps"):
+        Normalize(ds, eps=-1.0)
+
+
+def test_rewards_are_scaled_then_shifted(ds, known):
+    b = next(iter(Loader(ds, 6, transform=Reward(scale=2.0, shift=-1.0), **NUMPY)))
+    assert np.allclose(b["next", "reward"][:, 0], known[0].reward * 2 - 1)
+
+
+def test_rewards_are_changed_before_they_are_summed_up(ds, known):
+    window = Transition(3, 0.9)
+    transform = [Reward(scale=2.0, shift=-1.0), Clip("next/reward", 1.0)]
+    b = next(iter(Loader(ds, 6, window=window, transform=transform, extra="step", **NUMPY)))
+    changed = np.clip(known[0].reward * 2 - 1, -1, 1)
+    for i, t in enumerate(b["step"]):
+        k = known[0].n_step(t, 3, 0.9)[1]
+        assert np.isclose(b["next", "reward"][i, 0], sum(0.9**j * changed[t + j] for j in range(k)))
+    with pytest.raises(InvalidArgument, match="before the functions"):
+        Loader(ds, window=window, transform=[lambda b: b, Reward(2.0)])
+
+
+def test_clip_keeps_root_and_next_within_the_limit(ds):
+    raw = next(iter(Loader(ds, 30, **NUMPY)))
+    b = next(iter(Loader(ds, 30, transform=Clip("observation", 0.5), **NUMPY)))
+    for key in ("observation", ("next", "observation")):
+        assert np.array_equal(b[key], np.clip(raw[key], -0.5, 0.5))
+    with pytest.raises(InvalidArgument, match="limit"):
+        Clip("observation", -1.0)
+
+
+def test_transforms_apply_in_order(ds):
+    raw = next(iter(Loader(ds, 8, **NUMPY)))["observation"]
+    norm, seen = Normalize(ds), []
+
+    def note(batch):
+        seen.append(batch["observation"].copy())
+
+    def double(batch):
+        return Batch.nest({"observation": batch["observation"] * 2})
+
+    b = next(iter(Loader(ds, 8, transform=[norm, note, double, Clip("observation", 1.0)], **NUMPY)))
+    assert np.allclose(seen[0], norm.apply("observation", raw))
+    assert np.allclose(b["observation"], np.clip(seen[0] * 2, -1, 1)) and b.names() == ["observation"]
+
+
+def test_a_transform_works_on_a_batch_of_its_own(ds):
+    norm = Normalize(ds)
+    raw = next(iter(Loader(ds, 8, **NUMPY)))
+    same = next(iter(Loader(ds, 8, transform=norm, **NUMPY)))
+    changed = norm(raw.copy())
+    assert np.array_equal(changed["next", "observation"], same["next", "observation"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", None])
+def test_dtypes_and_backends_agree(ds, dtype):
+    pytest.importorskip("torch")
+    options = {"transform": [Normalize(ds), Clip("observation", 1.5), Reward(0.1)], "dtype": dtype, "steps": 4}
+    for a, b in zip(Loader(ds, 5, backend="numpy", **options), Loader(ds, 5, **options), strict=True):
+        for name, x in a.leaves():
+            assert x.dtype == b.numpy()[name].dtype
+            assert np.allclose(x, b.numpy()[name], rtol=1e-6), name
+
+
+def test_zeros_outside_an_episode_stay_zeros(ds):
+    window = Slice(8, after=7, fill="zero")
+    for transform in (Normalize(ds), [Normalize(ds), Reward(shift=5.0)]):
+        for b in Loader(ds, 5, window=window, transform=transform, **NUMPY):
+            for key in ("observation", ("next", "observation"), ("next", "reward")):
+                assert not b[key][~b["mask"]].any()
+        assert (~b["mask"]).any() and b["observation"][b["mask"]].any()
+
+
+def test_a_transform_with_nothing_to_do_is_a_mistake(ds):
+    with pytest.raises(UnknownField, match="acton"):
+        Loader(ds, transform=Clip("acton", 1.0))
+    with pytest.raises(UnknownField, match="none of the fields"):
+        Loader(ds, fields=("action",), transform=Normalize(ds))
+    with pytest.raises(UnknownField):
+        Loader(ds, fields=("action",), transform=Reward(2.0))
+    with pytest.raises(NoReward):
+        Loader(create([episode(0, 5)], reward=False, ref="local/other"), transform=Reward(2.0))

@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.loader import Slice, Transition
+from rlds_cli.loader.places import Points, Rows, Spans
+
+
+@st.composite
+def slices(draw):
+    length = draw(st.integers(1, 6))
+    reach = st.integers(0, length - 1)
+    return Slice(length, before=draw(reach), after=draw(reach), stride=draw(st.integers(1, 7)))
+
+
+@given(slices(), st.integers(0, 12))
+def test_slices_are_all_starts_from_before_to_after(window, steps):
+    starts = [
+        s for s in range(-window.before, steps, window.stride) if steps and s + window.length <= steps + window.after
+    ]
+    assert window.counts(np.array([steps]))[0] == len(starts)
+
+
+@given(slices(), st.integers(1, 12))
+def test_every_slice_holds_a_real_step(window, steps):
+    for number in range(int(window.counts(np.array([steps]))[0])):
+        first = number * window.stride - window.before
+        assert first < steps and first + window.length > 0
+
+
+def test_equivalents_of_well_known_loaders():
+    steps = np.array([10])
+    assert Slice(4).counts(steps) == 7  # whole slices only
+    assert Slice(4, after=3).counts(steps) == 10  # Decision Transformer: every step starts one
+    assert Slice(4, before=3).counts(steps) == 10  # every step ends one
+    assert Slice(4, before=1, after=2).counts(steps) == 10  # Diffusion Policy: pad_before 1, pad_after 2
+    assert Slice(4, stride=4).counts(steps) == 2  # disjoint, the tail is left out
+    assert Slice(4, stride=4, after=3).counts(steps) == 3  # disjoint, the tail is padded
+    assert Slice(64, after=63).counts(np.array([1, 50, 64])).tolist() == [1, 50, 64]
+    assert Slice(4, after=3).counts(np.array([0])) == 0
+
+
+def test_transitions_are_one_per_step():
+    assert Transition(5).counts(np.array([0, 1, 7])).tolist() == [0, 1, 7]
+
+
+COLUMN = np.arange(40, dtype=np.float32).reshape(20, 2)
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.data()), min_size=1, max_size=5), st.integers(1, 6), st.integers(0, 1))
+def test_spans_stop_at_the_ends_of_their_episode(episodes, length, shift):
+    starts, firsts, steps, row = [], [], [], 0
+    for count, data in episodes:
+        starts.append(row)
+        steps.append(count)
+        firsts.append(data.draw(st.integers(1 - length, count - 1)))
+        row += count + 1
+    column = np.random.default_rng(0).standard_normal((row, 3))
+    spans = Spans(np.array(starts), np.array(firsts), np.array(steps), length)
+    at = [[min(max(f + j, 0), n - 1) for j in range(length)] for f, n in zip(firsts, steps, strict=True)]
+    real = [[0 <= f + j < n for j in range(length)] for f, n in zip(firsts, steps, strict=True)]
+    rows = [[s + t for t in a] for s, a in zip(starts, at, strict=True)]
+    assert spans.step.tolist() == at and spans.mask.tolist() == real and spans.rows.tolist() == rows
+    taken = spans.take(Rows(column), shift)
+    assert np.array_equal(taken, column[np.array(rows) + shift])
+    assert (taken.flags.c_contiguous and taken.flags.writeable and taken.flags.owndata) or taken.base.flags.owndata
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (0,), (2, 0)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8, bool, np.int64])
+def test_rows_of_any_shape_and_dtype_are_read(shape, dtype):
+    column = (np.random.default_rng(0).standard_normal((30, *shape)) * 9).astype(dtype)
+    column.flags.writeable = False
+    rows = np.array([3, 29, 0, 3])
+    points = Points(rows).take(Rows(column))
+    spans = Spans(np.zeros(4, int), rows, np.full(4, 40), 1).take(Rows(column))
+    assert points.dtype == spans.dtype == dtype
+    assert np.array_equal(points, column[rows]) and np.array_equal(spans[:, 0], column[rows])
+    assert points.flags.writeable and spans.flags.writeable
+
+
+def test_a_column_shorter_than_the_window_is_read_row_by_row():
+    column = np.arange(4)
+    spans = Spans(np.array([0]), np.array([-1]), np.array([3]), 6)
+    assert spans.take(Rows(column)).tolist() == [[0, 0, 1, 2, 2, 2]]
+    assert spans.take(Rows(column), 1).tolist() == [[1, 1, 2, 3, 3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Transition(0), "n_step"),
+        (lambda: Transition(1.5), "n_step"),
+        (lambda: Transition(True), "n_step"),
+        (lambda: Transition(3, gamma=1.5), r"\[0, 1\]"),
+        (lambda: Slice(0), "length"),
+        (lambda: Slice("64"), "length"),
+        (lambda: Slice(4, stride=0), "stride"),
+        (lambda: Slice(4, before=-1), "before"),
+        (lambda: Slice(4, before=4), "before=3 at most"),
+        (lambda: Slice(4, after=9), "after=3 at most"),
+        (lambda: Slice(4, fill="nan"), '"edge" or "zero"'),
+    ],
+)
+def test_windows_that_cannot_be_are_refused_at_once(make, says):
+    with pytest.raises(InvalidArgument, match=says) as e:
+        make()
+    assert isinstance(e.value, ValueError)
