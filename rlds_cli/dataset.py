@@ -165,8 +165,10 @@ class Dataset:
     def _space(self, name: str) -> Any:
         from rlds_cli import spaces
 
-        described = self.manifest.spaces.get(name)
-        return spaces.from_json(described or spaces.infer(tuple(self.schema.values()), name))
+        described = self.manifest.spaces.get(name) or spaces.infer(tuple(self.schema.values()), name)
+        if described is None:
+            raise UnknownField(f"{self.id} has no {name}.")
+        return spaces.from_json(described)
 
     # -- what is in it
 

@@ -301,6 +301,13 @@ def test_spaces_that_nobody_described(four: Dataset) -> None:
     assert four.action_space.dtype == np.int64
 
 
+def test_no_space_of_what_is_not_there() -> None:
+    ds = create("local/watch", [{"observation": np.zeros((3, 2)), "next": {"terminated": True}}])
+    assert ds.observation_space.shape == (2,)
+    with pytest.raises(UnknownField, match="has no action"):
+        ds.action_space  # noqa: B018
+
+
 def test_a_dataset_goes_to_other_processes(four: Dataset) -> None:
     view = four.select(episodes=[2, 1])
     again = pickle.loads(pickle.dumps(view))

@@ -30,7 +30,6 @@ def test_there_and_back(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> N
     assert not decoded.flags.writeable
     compression.encode(tmp_path / "packed", tmp_path / "again", f, compressed=False)
     assert np.array_equal(arrays.read(tmp_path / "again"), values)
-    made = (tmp_path / "plain", tmp_path / "again")
     files = [
         sorted(p.relative_to(d).as_posix() for p in d.rglob("*") if p.is_file())
         for d in (tmp_path / "plain", tmp_path / "again")
