@@ -97,7 +97,7 @@ def test_a_file_arrives_whole_with_its_record(server: Server, place: Place) -> N
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
     assert {e.id for e in place.events} == {"d4rl/x"}
     fetched = [e for e in place.events if e.stage == "fetch"]
-    assert [e.done for e in fetched] == sorted(e.done for e in fetched)
+    assert [e.done for e in fetched] == sorted({e.done for e in fetched})
     assert (fetched[-1].done, fetched[-1].total, fetched[-1].unit) == (len(CONTENT), len(CONTENT), "B")
     assert place.notes("verify")[-1] == "sha256 ok"
 

@@ -118,8 +118,7 @@ class Bringer:
         """The record of a file on this machine; raises _Unfit where it is not the one promised."""
         try:
             total = path.stat().st_size
-            teller = _Paced(lambda done: self._tell(file, "verify", done, total))
-            sha256 = records.sha256_of(path, teller)
+            sha256 = records.sha256_of(path, _Paced(lambda done: self._tell(file, "verify", done, total), total))
             git_sha1 = records.git_sha1_of(path) if file.git_sha1 else None
             record = Record.of(
                 path, url=names.shown(file.urls[0]), revision=file.revision, sha256=sha256, git_sha1=git_sha1
@@ -151,7 +150,7 @@ class Bringer:
         while True:
             self._pull(file, url, part)
             record = part.record(revision=file.revision, git_sha1=file.git_sha1)
-            unfit = _misfit(file, record, names.shown(url))
+            unfit = _misfit(file, record, f"{names.shown(url)} (what came is removed)")
             if unfit is None:
                 part.publish(record)
                 self._tell(file, "verify", record.size, record.size, _verdict(file))
@@ -175,22 +174,24 @@ class Bringer:
             http.pull(self.client, url, file, part, told=lambda: paced(part.offset), waiting=wait)
         except Refused as exc:
             raise _Unfit(names.shown(url), exc.reason) from None
-        tell(part.offset)
+        paced(part.offset, last=True)
 
     def _tell(self, file: RemoteFile, stage: Stage, done: int, total: int | None, note: str = "") -> None:
         self._progress(Event(self._id, stage, file.path, done, total, note=note))
 
 
 class _Paced:
-    """Calls on at most every tenth of a second."""
+    """Calls on at most every tenth of a second, and last of all when asked to; ``total`` is left to others to tell."""
 
-    def __init__(self, tell: Callable[[int], None]) -> None:
+    def __init__(self, tell: Callable[[int], None], total: int | None = None) -> None:
         self._tell = tell
-        self._last = 0.0
+        self._total = total
+        self._next = 0.0
+        self._told: int | None = None
 
-    def __call__(self, done: int) -> None:
-        if time.monotonic() - self._last >= _EVERY:
-            self._last = time.monotonic()
+    def __call__(self, done: int, *, last: bool = False) -> None:
+        if done not in (self._told, self._total) and (last or time.monotonic() >= self._next):
+            self._next, self._told = time.monotonic() + _EVERY, done
             self._tell(done)
 
 
@@ -219,7 +220,7 @@ def _failed(step: Step, failures: list[_Unfit]) -> TransferError:
     name = f"{step.file.path} ({space.text(step.file.size)})" if step.file.size is not None else step.file.path
     if any(f.wrong for f in failures):
         return WrongHash(
-            f"{step.file.path} is not the file promised. {why}. Bytes that were fetched are removed.",
+            f"{step.file.path} is not the file promised. {why}.",
             hint="a proxy or an altered mirror may be the cause; --from DIR|URL takes the file from another place",
         )
     return DownloadFailed(
