@@ -9,7 +9,15 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from rlds_cli.errors import ArchiveError, CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import (
+    ArchiveError,
+    CorruptArchive,
+    MissingPackage,
+    NoPermission,
+    RldsError,
+    UnknownLayout,
+    UnsafeArchive,
+)
 from rlds_cli.ted import Array, Field, Kind, Placement
 
 MAX_DEPTH = 32
@@ -61,7 +69,12 @@ def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
     with f:
         if check:
             _check(f, path)
-        yield f
+        try:
+            yield f
+        except (OSError, RuntimeError, KeyError) as e:
+            if not _is_damage(e):
+                raise
+            raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
 
 
 @contextmanager
@@ -81,6 +94,13 @@ def _open(path: Path) -> h5py.File:
         if "locking flag" in str(e):
             return h5py.File(path, "r")
         raise
+
+
+def _is_damage(e: Exception) -> bool:
+    """Whether an error comes from HDF5, and not from the system or from what is done with the file."""
+    if isinstance(e, RldsError) or (isinstance(e, OSError) and e.errno is not None):
+        return False
+    return not isinstance(e, KeyError) or "Unable to" in str(e)
 
 
 def _why(path: Path, error: OSError) -> str:
@@ -150,10 +170,9 @@ def _child(parent: h5py.Group, key: str, name: str) -> object:
         raise UnsafeArchive(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
     if key in ("", ".", "..") or not key.isprintable():
         raise UnsafeArchive(f"{_file(parent)}: {name!r} is no name for a field.")
-    item = parent.get(key)
-    if item is None:
+    if isinstance(link, h5py.SoftLink) and parent.get(key) is None:
         raise UnsafeArchive(f"{_file(parent)}: {name} is a link that leads nowhere.")
-    return item
+    return parent[key]
 
 
 def _descend(group: h5py.Group, above: tuple[int, ...], name: str) -> int:
