@@ -181,3 +181,9 @@ def test_a_transform_with_nothing_to_do_is_a_mistake(ds):
         Loader(ds, fields=("action",), transform=Reward(2.0))
     with pytest.raises(NoReward):
         Loader(create([episode(0, 5)], reward=False, ref="local/other"), transform=Reward(2.0))
+
+
+def test_a_scale_of_numpy_leaves_the_dtype_alone():
+    x = np.ones((2, 1), np.float32)
+    assert Reward(np.float64(2.0)).apply("next/reward", x).dtype == np.float32
+    assert Clip("next/reward", np.float64(0.5)).apply("next/reward", x).dtype == np.float32

@@ -108,3 +108,8 @@ def test_windows_that_cannot_be_are_refused_at_once(make, says):
     with pytest.raises(InvalidArgument, match=says) as e:
         make()
     assert isinstance(e.value, ValueError)
+
+
+def test_numbers_of_numpy_count_as_plain_ones():
+    assert repr(Transition(np.int64(3), gamma=np.float64(0.5))) == repr(Transition(3, 0.5))
+    assert repr(Slice(np.int32(4), after=np.int64(3))) == repr(Slice(4, after=3))

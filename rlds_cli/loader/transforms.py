@@ -196,6 +196,11 @@ class Reward(Elementwise):
     scale: float = 1.0
     shift: float = 0.0
 
+    def __post_init__(self) -> None:
+        # a NumPy float64, as a division of returns gives one, would turn float32 rewards into float64
+        object.__setattr__(self, "scale", float(self.scale))
+        object.__setattr__(self, "shift", float(self.shift))
+
     def touches(self, name: str) -> bool:
         """Whether ``name`` is the reward."""
         return name == REWARD
@@ -223,6 +228,7 @@ class Clip(Elementwise):
         if not self.limit >= 0:
             raise InvalidArgument(f"Clip({self.field!r}, {self.limit!r}): the limit must not be negative.")
         object.__setattr__(self, "field", join_name(self.field))
+        object.__setattr__(self, "limit", float(self.limit))
 
     def touches(self, name: str) -> bool:
         """Whether ``name`` is the field, below it, or one of these at the next step."""

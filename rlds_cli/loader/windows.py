@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -140,9 +140,10 @@ class Transition:
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        _at_least("Transition(n_step=...)", self.n_step, 1)
+        _check_whole(self, "n_step", 1)
         if not 0 <= self.gamma <= 1:
             raise InvalidArgument(f"Transition(gamma={self.gamma!r}): a discount lies in [0, 1].")
+        object.__setattr__(self, "gamma", float(self.gamma))
 
     @property
     def whole(self) -> bool:
@@ -208,11 +209,10 @@ class Slice:
     fill: Literal["edge", "zero"] = field(default="edge", kw_only=True)
 
     def __post_init__(self) -> None:
-        _at_least("Slice(length)", self.length, 1)
-        _at_least("Slice(stride=...)", self.stride, 1)
+        for name, least in (("length", 1), ("stride", 1), ("before", 0), ("after", 0)):
+            _check_whole(self, name, least)
         for name in ("before", "after"):
             reach = getattr(self, name)
-            _at_least(f"Slice({name}=...)", reach, 0)
             if reach >= self.length:
                 raise InvalidArgument(
                     f"Slice({self.length}, {name}={reach}) could lie outside its episode altogether.",
@@ -246,10 +246,13 @@ class Slice:
         )
 
 
-def _at_least(what: str, value: Any, least: int) -> None:
+def _check_whole(window: Window, name: str, least: int) -> None:
+    """Make the number ``name`` of a window a plain one: its repr is part of a loader's state."""
+    value = getattr(window, name)
     try:
-        fits = operator.index(value) >= least and not isinstance(value, bool)
+        number = operator.index(value)
     except TypeError:
-        fits = False
-    if not fits:
-        raise InvalidArgument(f"{what} must be an integer of at least {least}, not {value!r}.")
+        number = None
+    if number is None or isinstance(value, bool) or number < least:
+        raise InvalidArgument(f"{type(window).__name__}({name}={value!r}): an integer of at least {least} is needed.")
+    object.__setattr__(window, name, number)
