@@ -1,0 +1,126 @@
+"""Functions that the preprocess tests run, in a module that worker processes find too."""
+
+import random
+
+import numpy as np
+
+from rlds_cli.preprocess import unit
+
+MEAN = np.array([0.25, -1.0, 2.0], np.float32)
+STD = np.array([2.0, 0.5, 4.0], np.float32)
+
+
+def normalise(episode):
+    raw = episode["observation"]
+    return {**episode, "observation": (raw - MEAN) / STD, "observation_raw": raw}
+
+
+def normalise_in_place(episode):
+    episode["observation_raw"] = episode["observation"].copy()
+    episode["observation"] -= MEAN
+    episode["observation"] /= STD
+    return episode
+
+
+@unit("batch")
+def normalise_batch(batch):
+    for observation, raw in ((batch, "observation_raw"), (batch["next"], "observation_raw")):
+        observation[raw] = observation["observation"].copy()
+        observation["observation"] -= MEAN
+        observation["observation"] /= STD
+    return batch
+
+
+@unit("step")
+def normalise_step(step):
+    for at in (step, step["next"]):
+        at["observation_raw"] = at["observation"].copy()
+        at["observation"] = (at["observation"] - MEAN) / STD
+    return step
+
+
+def obs_norm(td):
+    """In TorchRL's manner: TensorDict in, TensorDict out."""
+    return td.set("obs_norm", td["observation"].norm(dim=-1))
+
+
+def obs_norm_torch(episode):
+    episode["obs_norm"] = episode["observation"].norm(dim=-1)
+    return episode
+
+
+def good(episode, at_least=0.0):
+    return episode if episode["next"]["reward"].sum() >= at_least else None
+
+
+def halves(episode):
+    """Every episode as two: the observation in the middle ends the first and starts the second."""
+    n = len(episode["action"])
+    return [cut(episode, 0, n // 2), cut(episode, n // 2, n)]
+
+
+def cut(episode, a, b):
+    def rows(name, value):
+        if isinstance(value, dict):
+            return {k: rows(f"{name}/{k}", v) for k, v in value.items()}
+        both = len(value) == len(episode["action"]) + 1
+        return value[a : b + 1] if both else value[a:b]
+
+    return {k: rows(k, v) for k, v in episode.items()}
+
+
+def first_half(episode):
+    return cut(episode, 0, len(episode["action"]) // 2)
+
+
+def noisy(episode):
+    episode["action"] += np.random.standard_normal(episode["action"].shape).astype(np.float32)
+    episode["action"][0] = random.random()
+    return episode
+
+
+def same(episode):
+    return episode
+
+
+def late_change(episode, at=0):
+    """Changes one episode alone, and not one of those that are looked at first."""
+    if int(episode["info"]["number"][0]) == at:
+        episode["action"] += 1
+    return episode
+
+
+def late_drop(episode, at=0):
+    return None if int(episode["info"]["number"][0]) == at else episode
+
+
+def forgets_next(batch):
+    batch["observation"] += 1
+    return batch
+
+
+def one_short(episode):
+    if int(episode["info"]["number"][0]) == 4:
+        episode["next"]["reward"] = episode["next"]["reward"][1:]
+    return episode
+
+
+def fails(episode):
+    if int(episode["info"]["number"][0]) == 4:
+        raise KeyError("no such sensor")
+    return episode
+
+
+def fails_at_step(step):
+    if step["info"]["number"] == 4 and step["action"][0] == 7:
+        raise ValueError("seven")
+    return step
+
+
+def slow(episode):
+    """Takes its time, so that a kill hits it."""
+    import time
+
+    time.sleep(0.002)
+    episode["observation"] *= 2
+    return episode
