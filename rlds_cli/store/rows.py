@@ -86,6 +86,7 @@ class RowWriter:
         self._codes = {n: {s: i for i, s in enumerate(start.strings.get(n, []))} for n in texts}
         self._new = {n: list[str]() for n in texts}
         self._hashes = {f.name: hashlib.sha256() for f in schema}
+        self._lengths = {n: hashlib.sha256() for n in self._frame_bytes}
         self._episodes: list[EpisodeTable] = []
         self._notes: list[Note] = []
         self._fds: dict[tuple[str, str], int] = {}
@@ -141,7 +142,7 @@ class RowWriter:
         offsets[1:] += at
         arrays.write_at(self._fds[f.name, "bytes"], at, column.data)
         arrays.write_at(self._fds[f.name, "offsets"], row * 8, offsets)
-        self._hashes[f.name].update(arrays.raw(column.lengths))
+        self._lengths[f.name].update(np.diff(offsets).tobytes())
         self._hashes[f.name].update(arrays.raw(column.data))
         self._frame_bytes[f.name] += len(column.data)
 
@@ -165,7 +166,10 @@ class RowWriter:
             self._rows,
             self._frame_bytes,
             self._new,
-            {n: h.hexdigest() for n, h in self._hashes.items()},
+            {
+                n: (self._lengths[n].hexdigest() if n in self._lengths else "") + h.hexdigest()
+                for n, h in self._hashes.items()
+            },
             EpisodeTable.concat(self._episodes),
             tuple(self._notes),
         )
@@ -180,18 +184,19 @@ def rehash(directory: Path, schema: Sequence[Field], paths: Mapping[str, str], w
 
 
 def _rehash(directory: Path, f: Field, path: str, w: Written) -> str:
+    """The hash of the bytes of a field's rows; of frames, those of their lengths and of their bytes."""
     parts = files(directory, f, path)
-    h = hashlib.sha256()
+    h, lengths = hashlib.sha256(), ""
     if f.kind == "frames":
         with parts["offsets"].open("rb") as file:
             file.seek(w.start.rows * 8)
             offsets: IntArray = np.frombuffer(file.read((w.rows + 1) * 8), "<i8")
-        h.update(arrays.raw(np.diff(offsets)))
+        lengths = hashlib.sha256(np.diff(offsets).tobytes()).hexdigest()
         _update(h, parts["bytes"], w.start.frame_bytes.get(f.name, 0), w.frame_bytes[f.name])
     else:
         width = stored_dtype(f).itemsize * (1 if f.kind == "text" else int(np.prod(f.shape, dtype=np.int64)))
         _update(h, parts["rows"], w.start.rows * width, w.rows * width)
-    return h.hexdigest()
+    return lengths + h.hexdigest()
 
 
 def _update(h: Any, file: Path, start: int, size: int) -> None:

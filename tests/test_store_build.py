@@ -1,0 +1,201 @@
+"""Rows written part by part: in one process or several, interrupted and resumed, with text and frames among them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlds_cli.archives import Part
+from rlds_cli.errors import RldsError
+from rlds_cli.progress import Event, Stage, silent
+from rlds_cli.store import rows
+from rlds_cli.store.build import Built, write_rows
+from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, Field, Note, lay_out
+
+SCHEMA = (
+    Field("action", "int16", (2,)),
+    Field("next/terminated", "bool", (), "next"),
+    Field("next/truncated", "bool", (), "next"),
+    Field("observation/pixels", "uint8", (4, 4), "both", "frames", "png"),
+    Field("info/word", "str", (), "root", "text"),
+)
+WORDS = ["zero", "one", "two", "three", "four", "five"]
+PARTS = 5
+
+
+class Interrupted(Exception):
+    pass
+
+
+def episodes(part: int) -> list[EpisodeData]:
+    """Two episodes; their lengths, words and frames follow from the number of the part."""
+    made = []
+    for k in (2 * part, 2 * part + 1):
+        t = 3 + k
+        lengths = np.array([(k + i) % 4 for i in range(t + 1)], np.int64)  # some rows without a frame
+        terminated = np.arange(t) == t - 1
+        columns = {
+            "action": np.arange(2 * t, dtype=np.int16).reshape(t, 2) + 100 * k,
+            "next/terminated": terminated,
+            "next/truncated": np.zeros(t, bool),
+            "observation/pixels": EncodedFrames(np.full(int(lengths.sum()), k, np.uint8), lengths),
+            "info/word": [None if i % 3 == 2 else WORDS[(part + i) % len(WORDS)] for i in range(t)],
+        }
+        made.append(EpisodeData(columns, t, TERMINATED, row=k, group=f"g{k}", seed=2**63 + k))
+    return made
+
+
+@dataclass
+class Job:
+    known: bool = False
+    fail_at: int | None = None
+    key: str = "k"
+    id: str = "local/x"
+    stage: Stage = "convert"
+    schema: tuple[Field, ...] = SCHEMA
+    parts: list[Part] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        sizes = [sum(e.length + 1 for e in episodes(p)) for p in range(PARTS)]
+        self.parts = [Part(n if self.known else None, {"part": p}) for p, n in enumerate(sizes)]
+
+    def read(self, part: Part) -> Iterator[Chunk]:
+        number = part.args["part"]
+        for e in episodes(number):
+            if number == self.fail_at and e.row % 2:
+                raise Interrupted
+            chunk = lay_out(self.schema, [_only(e, self.schema)])
+            chunk.notes = (Note("seen", "episodes"),)
+            yield chunk
+
+
+def _only(e: EpisodeData, schema: tuple[Field, ...]) -> EpisodeData:
+    e.columns = {f.name: e.columns[f.name] for f in schema}
+    return e
+
+
+def check(built: Built) -> str:
+    """Finish the dataset, compare everything with what was put in, and return the fingerprint."""
+    m = finish(built, Description("local/x"))
+    store = Store(built.directory)
+    want = [e for p in range(PARTS) for e in episodes(p)]
+    start = 0
+    for k, e in enumerate(want):
+        stop = start + e.length
+        assert store.episodes["start"][k] == start
+        assert np.array_equal(store.rows("action")[start:stop], e.columns["action"])
+        assert not store.rows("action")[stop].any()
+        if "info/word" in store.fields:
+            assert store.gather("info/word", np.arange(start, stop + 1)).tolist() == [*e.columns["info/word"], None]
+            offsets, frames = store.frame_offsets("observation/pixels"), e.columns["observation/pixels"]
+            assert np.diff(offsets[start : stop + 2]).tolist() == frames.lengths.tolist()
+            assert (
+                store.frame_bytes("observation/pixels")[offsets[start] : offsets[stop + 1]].tolist()
+                == frames.data.tolist()
+            )
+        start = stop + 1
+    assert m.counts.rows == start
+    assert store.episode_strings("group") == [e.group for e in want]
+    assert store.episodes["seed"].tolist() == [e.seed for e in want]
+    assert m.notes == ({"code": "seen", "text": "episodes", "count": 10, "where": ""},)
+    return m.fingerprint
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path) -> str:
+    return check(write_rows(Job(), tmp_path / "undisturbed", jobs=0, progress=silent))
+
+
+def test_workers_and_segments_change_nothing(tmp_path: Path, undisturbed: str) -> None:
+    for known in (False, True):
+        built = write_rows(Job(known), tmp_path / f"two{known}", jobs=2, progress=silent)
+        assert check(built) == undisturbed
+
+
+def test_arrays_alone_are_written_in_place(tmp_path: Path) -> None:
+    plain = SCHEMA[:3]
+    one = check(write_rows(Job(True, schema=plain), tmp_path / "one", jobs=0, progress=silent))
+    two = write_rows(Job(True, schema=plain), tmp_path / "two", jobs=2, progress=silent)
+    assert not (tmp_path / "two/segments").exists()
+    assert check(two) == one
+
+
+@pytest.mark.parametrize(("first", "then"), [(0, 0), (0, 2), (2, 0), (2, 2)])
+def test_resumed_after_a_failure(tmp_path: Path, undisturbed: str, first: int, then: int) -> None:
+    for fail_at in (1, 4) if first == 0 else (3,):
+        work = tmp_path / f"{fail_at}"
+        with pytest.raises(Interrupted):
+            write_rows(Job(fail_at=fail_at), work, jobs=first, progress=silent)
+        events: list[Event] = []
+        assert check(write_rows(Job(), work, jobs=then, progress=events.append)) == undisturbed
+        finished = len((work / "journal.jsonl").read_text().splitlines())
+        assert finished == 1 + PARTS
+        if first == 0:
+            assert events[0].note == f"resumed: {fail_at} of {PARTS} parts were there"
+
+
+def test_a_part_is_done_again_when_its_rows_are_not_what_they_were(tmp_path: Path, undisturbed: str) -> None:
+    with pytest.raises(Interrupted):
+        write_rows(Job(fail_at=3), tmp_path / "w", jobs=0, progress=silent)
+    file = tmp_path / "w/dataset/action/c/0/0"
+    data = bytearray(file.read_bytes())
+    data[5] ^= 1
+    file.write_bytes(bytes(data))
+    events: list[Event] = []
+    assert check(write_rows(Job(), tmp_path / "w", jobs=0, progress=events.append)) == undisturbed
+    assert "2 of 5" in events[0].note
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "empty", "gone"])
+def test_a_damaged_journal_is_no_obstacle(tmp_path: Path, undisturbed: str, damage: str) -> None:
+    with pytest.raises(Interrupted):
+        write_rows(Job(fail_at=3), tmp_path / "w", jobs=0, progress=silent)
+    journal = tmp_path / "w/journal.jsonl"
+    text = journal.read_text()
+    journal.write_text({"cut": text[:-40], "garbage": text + "garbage\n", "empty": "", "gone": ""}[damage])
+    if damage == "gone":
+        journal.unlink()
+    assert check(write_rows(Job(), tmp_path / "w", jobs=0, progress=silent)) == undisturbed
+    for line in journal.read_text().splitlines():
+        json.loads(line)
+
+
+def test_work_of_another_key_is_forgotten(tmp_path: Path, undisturbed: str) -> None:
+    with pytest.raises(Interrupted):
+        write_rows(Job(key="other", fail_at=3), tmp_path / "w", jobs=2, progress=silent)
+    events: list[Event] = []
+    assert check(write_rows(Job(), tmp_path / "w", jobs=0, progress=events.append)) == undisturbed
+    assert not events[0].note
+    assert not list((tmp_path / "w/segments").glob("*"))
+
+
+def test_a_part_that_gives_other_rows_than_planned_is_an_error(tmp_path: Path) -> None:
+    job = Job(known=True)
+    job.parts[1] = Part(1, {"part": 1})
+    with pytest.raises(RldsError, match="a part gave 13 rows; 1 were planned"):
+        write_rows(job, tmp_path / "w", jobs=0, progress=silent)
+
+
+def test_progress_counts_rows_where_they_are_known(tmp_path: Path) -> None:
+    for known, unit, total in ((True, "rows", 85), (False, "parts", PARTS)):
+        events: list[Event] = []
+        write_rows(Job(known), tmp_path / unit, jobs=0, progress=events.append)
+        assert {(e.unit, e.total, e.stage) for e in events} == {(unit, total, "convert")}
+        assert [e.done for e in events] == sorted(e.done for e in events)
+        assert events[-1].done == total
+
+
+def test_columns_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    f = Field("x", "float32", (2,))
+    table = lay_out((), []).episodes
+    with rows.RowWriter(tmp_path, (f,), {"x": "x"}, rows.Position()) as writer:
+        for column in (np.zeros((3, 2)), np.zeros((3, 3), np.float32), np.zeros((2, 2), np.float32)):
+            with pytest.raises(RldsError, match="x"):
+                writer.append(Chunk({"x": column}, np.zeros(3, bool), table))
