@@ -117,11 +117,14 @@ class _EpisodesJob:
 
 def _job(id: str, episodes: Iterator[Mapping[str, Any]]) -> _EpisodesJob:
     numbered = enumerate(episodes)
+    empty = []
     for number, first in numbered:
         name = f"episode {number}"
         if not hasattr(first, "items"):
             raise InvalidEpisode(f"{name} is a {type(first).__name__}; a mapping of fields is needed.")
         flat, length, _ = episode_dicts.read(episode_dicts.flatten(first, name), name)
         if length:
-            return _EpisodesJob(id, episode_dicts.infer_schema(flat, length), chain([(number, first)], numbered))
+            schema = episode_dicts.infer_schema(flat, length)
+            return _EpisodesJob(id, schema, chain(empty, [(number, first)], numbered))
+        empty.append((number, first))
     raise InvalidEpisode(f"There are no episodes with steps to make {id} of. Nothing was written.")

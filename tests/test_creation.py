@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlds_cli import create, open_dataset
+from rlds_cli.errors import InvalidEpisode, InvalidId, NameTaken
+
+
+def episode(steps: int = 3, **more: Any) -> dict[str, Any]:
+    return {"observation": np.arange(steps + 1.0), "action": np.ones((steps, 2), np.float32), **more}
+
+
+def test_observations_of_t_rows_mean_an_unknown_final_one() -> None:
+    ds = create("local/x", [{"observation": np.arange(3.0), "action": np.zeros(3), "next": {"truncated": True}}])
+    assert ds.episodes["num_observed"].tolist() == [3]
+    assert len(ds) == 2
+    assert ds.column("observation").tolist() == [0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "end", "terminated", "truncated"),
+    [
+        ({}, "cut", [0, 0, 0], [0, 0, 1]),
+        ({"terminated": True}, "terminated", [0, 0, 1], [0, 0, 0]),
+        ({"terminated": False, "truncated": True}, "truncated", [0, 0, 0], [0, 0, 1]),
+        ({"terminated": True, "truncated": True}, "terminated", [0, 0, 1], [0, 0, 1]),
+        ({"terminated": [1, 0, 0]}, "cut", [1, 0, 0], [0, 0, 1]),
+        ({"terminated": np.array([[0.0], [0.0], [1.0]])}, "terminated", [0, 0, 1], [0, 0, 0]),
+        ({"terminated": torch.tensor([False, True, True])}, "terminated", [0, 1, 1], [0, 0, 0]),
+        ({"truncated": np.bool_(True)}, "truncated", [0, 0, 0], [0, 0, 1]),
+    ],
+)
+def test_how_an_episode_ends(flags: dict[str, Any], end: str, terminated: list[int], truncated: list[int]) -> None:
+    ds = create("local/x", [episode(next=flags)])
+    assert ds.episodes["end"].tolist() == [end]
+    assert ds.column("next/terminated")[:3].tolist() == [bool(x) for x in terminated]
+    assert ds.column("next/truncated")[:3].tolist() == [bool(x) for x in truncated]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"action": np.zeros(3)}, None),
+        ({"observation": np.zeros(9)}, r"observation has 9 rows; expected 3 or 4"),
+        ({"next": {"reward": np.zeros(4)}}, r"next/reward has 4 rows; expected 3"),
+        ({"next": {"reward": 1.0}}, r"next/reward has a single value"),
+        ({"next": {"terminated": [0, 2, 0]}}, r"next/terminated holds 2; flags are 0 or 1"),
+        ({"next": {"terminated": [0.5, 0, 0]}}, r"flags are 0 or 1"),
+        ({"next": {"terminated": [0, 1]}}, r"next/terminated has shape \[2\]; expected \[3\]"),
+        ({"next": {"truncated": [1, 0, 0]}}, r"truncated at step 0 of 3"),
+        ({"next": {"done": [0, 0, 1]}}, r"next/done does not say why"),
+        ({"info": {"x": [[1, 2], [3], [4]]}}, r"info/x is ragged"),
+        ({"info": {"x": [object(), None, 3]}}, r"holds Python objects"),
+        ({"info": {"": np.zeros(3)}}, r"a field without a name"),
+        ({"info": {"x": np.zeros(3, "datetime64[s]")}}, r"dtype datetime64"),
+        ({"info": {"x": np.zeros(3, np.longdouble)}}, r"no other machine reads"),
+        ({"info": np.zeros(5)}, r"info has 5 rows; expected 3 or 4"),
+    ],
+)
+def test_what_does_not_fit_is_named_and_nothing_is_published(
+    home: Path, bad: dict[str, Any], message: str | None
+) -> None:
+    if message is None:  # the ground that the others stand on
+        assert create("local/x", [episode(), episode()]).num_episodes == 2
+        return
+    for episodes in ([episode(**bad)], [episode(), episode(), episode(**bad)]):
+        with pytest.raises(InvalidEpisode, match=f"episode {len(episodes) - 1}.*") as caught:
+            create("local/x", episodes)
+        if len(episodes) == 1:
+            caught.match(message)
+    assert not (home / "datasets").exists()
+    assert not list(home.glob("partial/*"))
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"observation": np.zeros((4, 2)), "action": np.ones((3, 2), np.float32)}, r"observation has shape \[2\]"),
+        ({"observation": np.arange(4.0)}, "lacks action|no action"),
+        (episode(info={"x": np.zeros(3)}), "has info/x, which the first episode lacks"),
+        (
+            {"observation": np.arange(4.0), "action": np.ones((3, 2))},
+            "action is float64; the first episode's is float32",
+        ),
+        ({"observation": np.arange(4.0), "action": ["a"] * 3}, "action is text here only"),
+    ],
+)
+def test_later_episodes_must_be_like_the_first(second: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidEpisode, match=message):
+        create("local/x", [episode(), second])
+
+
+def test_narrower_numbers_fit_into_wider_ones() -> None:
+    ds = create(
+        "local/x", [episode(), {"observation": np.arange(4, dtype=np.float32), "action": np.ones((3, 2), np.float16)}]
+    )
+    assert ds.schema["observation"].dtype == "float64"
+    assert ds.schema["action"].dtype == "float32"
+    assert ds.episode(1)["observation"].tolist() == [0, 1, 2]
+
+
+def test_next_observations_that_say_the_same_are_joined() -> None:
+    o = np.arange(4.0)
+    joined = create("local/a", [{"observation": o[:-1], "action": np.zeros(3), "next": {"observation": o[1:]}}])
+    whole = create("local/b", [{"observation": o, "action": np.zeros(3)}])
+    assert joined.fingerprint == whole.fingerprint
+    apart = create("local/c", [{"observation": o[:-1], "action": np.zeros(3), "next": {"observation": o[1:] + 0.5}}])
+    assert apart[:]["next", "observation"].tolist() == [1.5, 2.5, 3.5]
+    assert apart[:]["observation"].tolist() == [0, 1, 2]
+
+
+def test_tuples_tensors_lists_and_tuple_keys() -> None:
+    ds = create(
+        "local/x",
+        [
+            {
+                "observation": (np.zeros((3, 2)), torch.ones(3)),
+                "action": [[1, 2], [3, 4]],
+                ("next", "reward"): torch.tensor([[1.0], [2.0]]),
+                "next/terminated": True,
+            }
+        ],
+    )
+    assert set(ds.schema) == {
+        "observation/0",
+        "observation/1",
+        "action",
+        "next/reward",
+        "next/terminated",
+        "next/truncated",
+    }
+    assert ds.schema["next/reward"].shape == ()
+    assert ds.column("action")[:2].tolist() == [[1, 2], [3, 4]]
+    assert ds.episodes["total_reward"].tolist() == [3.0]
+
+
+def test_nan_is_kept_and_counted() -> None:
+    ds = create("local/x", [episode(next={"reward": np.array([1.0, np.nan, 3.0])})])
+    assert np.isnan(ds.column("next/reward")[1])
+    assert ds.stats["next/reward"].nonfinite == 1
+    assert ds.stats["next/reward"].mean == 2.0
+
+
+def test_episodes_without_steps_are_left_out_and_reported() -> None:
+    empty = {"observation": np.arange(1.0), "action": np.zeros((0, 2), np.float32)}
+    ds = create("local/x", [empty, episode(), empty, episode()])
+    assert ds.num_episodes == 2
+    notes = {n["code"]: n for n in ds.manifest.notes}
+    assert (notes["empty-episodes"]["count"], notes["empty-episodes"]["where"]) == (2, "episode 0")
+    with pytest.raises(InvalidEpisode, match="no episodes with steps"):
+        create("local/y", [empty])
+    with pytest.raises(InvalidEpisode, match="no episodes with steps"):
+        create("local/y", [])
+
+
+def test_an_iterable_is_read_once_and_one_at_a_time() -> None:
+    alive = [0]
+
+    class Counted(dict[str, Any]):
+        def __init__(self) -> None:
+            super().__init__(episode(1000))
+            alive[0] += 1
+
+        def __del__(self) -> None:
+            alive[0] -= 1
+
+    most = [0]
+
+    def source() -> Iterator[Counted]:
+        for _ in range(500):
+            yield Counted()
+            most[0] = max(most[0], alive[0])
+
+    assert create("local/x", source()).num_episodes == 500
+    assert most[0] < 10
+
+
+def test_an_iterable_that_raises_leaves_nothing(home: Path) -> None:
+    def source() -> Iterator[dict[str, Any]]:
+        yield episode()
+        raise RuntimeError("the disk of the robot")
+
+    with pytest.raises(RuntimeError, match="robot"):
+        create("local/x", source())
+    assert not (home / "datasets").exists()
+    assert not list(home.glob("partial/*"))
+
+
+@pytest.mark.parametrize("bad", [3, "episode", [1, 2], None])
+def test_an_episode_that_is_no_mapping(bad: Any) -> None:
+    with pytest.raises(InvalidEpisode, match=r"episode 0 is a .*; a mapping of fields is needed"):
+        create("local/x", [bad])
+    with pytest.raises(InvalidEpisode, match="episode 1"):
+        create("local/x", [episode(), bad])
+
+
+def test_a_name_is_taken_once() -> None:
+    first = create("local/x", [episode()])
+    with pytest.raises(NameTaken, match="local/x exists"):
+        create("local/x", [episode(5)])
+    assert open_dataset("local/x").fingerprint == first.fingerprint
+    second = create("local/x", [episode(5)], force=True, env_id="Press-v1")
+    assert open_dataset("local/x").fingerprint == second.fingerprint != first.fingerprint
+    assert second.manifest.env == {"id": "Press-v1"}
+
+
+@pytest.mark.parametrize("ref", ["x", "../x", "/tmp/x", "local/../x", "local/.x", ""])
+def test_ids_that_are_none(home: Path, ref: str) -> None:
+    with pytest.raises(InvalidId):
+        create(ref, [episode()])
+    assert not home.exists()
+
+
+def test_hostile_field_names_stay_inside() -> None:
+    names = ["..", "a/../../b", "zarr.json", ".hidden", "__x", "a\0b", "episodes", "é" * 150]
+    ds = create("local/x", [episode(**{f"{n}/v" if n == "episodes" else n: np.arange(3.0) for n in names})])
+    for n in names:
+        assert ds.column(f"{n}/v" if n == "episodes" else n)[:3].tolist() == [0, 1, 2]
+    inside = [p.resolve() for p in ds.path.rglob("*")]
+    assert all(p.is_relative_to(ds.path.resolve()) for p in inside)
+    assert [p.name for p in ds.path.parent.iterdir()] == ["x"]
+    assert open_dataset("local/x").num_steps == 3
