@@ -117,7 +117,7 @@ class _EpisodesJob:
 
 def _job(id: str, episodes: Iterator[Mapping[str, Any]]) -> _EpisodesJob:
     numbered = enumerate(episodes)
-    empty = []
+    empty: list[tuple[int, Mapping[str, Any]]] = []
     for number, first in numbered:
         name = f"episode {number}"
         if not hasattr(first, "items"):
