@@ -283,6 +283,17 @@ def test_the_code_about_the_loader_runs(desk: Path) -> None:
     assert tuple(ran["padded"]["mask"].shape) == tuple(ran["padded"]["step"].shape) == (8, 20)
 
 
+def test_the_code_about_datasets_runs(desk: Path) -> None:
+    ran = run_code("docs/dataset.md")
+    with h5py.File(SAMPLES / "cartpole-minari/data/main_data.hdf5") as f:
+        np.testing.assert_array_equal(ran["trajectory"], f["episode_3/observations"])
+        np.testing.assert_array_equal(ran["episode"]["action"], f["episode_3/actions"])
+        np.testing.assert_array_equal(ran["reward"][:, 0], f["episode_0/rewards"][:100])
+        returns = [f[f"episode_{k}/rewards"][()].sum() for k in range(12)]
+    assert ran["good"].episodes["total_reward"].tolist() == [r for r in returns if r >= 400]
+    assert ran["train"].num_episodes + ran["held_out"].num_episodes == ran["good"].num_episodes
+
+
 def test_the_code_about_preprocessing_runs(desk: Path) -> None:
     ds = run_code("docs/preprocess.md")["ds"]
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
