@@ -88,7 +88,7 @@ def write(path: Path, trials: Mapping[str, Mapping[str, Any]], **kinds: Any) -> 
 def test_trace_by_hand(tmp_path: Path) -> None:
     first, second = trial("trace", 0, 4, done=3), trial("trace", 1, 3, done=0)
     rows = Rows(write(tmp_path / "a.h5", {"Trial0": first, "Trial1": second}))
-    assert rows.plan.facts == {"rows": {"a.h5": "trace"}}
+    assert rows.plan.facts["rows"] == {"a.h5": "trace"}
     assert rows.episodes.length.tolist() == [3, 2]
     assert rows.episodes.end.tolist() == [TERMINATED, CUT]
     assert rows.episodes.observed.tolist() == [True, True]
@@ -107,7 +107,7 @@ def test_trace_by_hand(tmp_path: Path) -> None:
 def test_path_by_hand(tmp_path: Path) -> None:
     one = trial("path", 0, 3, done=1)
     rows = Rows(write(tmp_path / "a.h5", {"Trial0": one}))
-    assert rows.plan.facts == {"rows": {"a.h5": "path"}}
+    assert rows.plan.facts["rows"] == {"a.h5": "path"}
     assert rows.episodes.length.tolist() == [3]
     assert rows.episodes.end.tolist() == [CUT]
     assert rows.episodes.num_transitions.tolist() == [2]
@@ -122,7 +122,7 @@ def test_path_by_hand(tmp_path: Path) -> None:
 def test_demo_by_hand(tmp_path: Path) -> None:
     one = trial("demo", 0, 3, done=2, dtype="f2")
     rows = Rows(write(tmp_path / "a.h5", {"Trial0": one}, compression="gzip"))
-    assert rows.plan.facts == {"rows": {"a.h5": "demo"}}
+    assert rows.plan.facts["rows"] == {"a.h5": "demo"}
     assert rows.episodes.end.tolist() == [TERMINATED]
     assert rows.episodes.observed.tolist() == [False]
     assert np.array_equal(rows["observation"], one["observations"][[0, 1, 2, 2]])
@@ -139,7 +139,7 @@ def test_rows_that_do_not_say_are_demos_with_a_note(tmp_path: Path) -> None:
     still = {**trial("demo", 0), "env_infos/obs_dict/door": np.ones((5, 1))}
     still["observations"][:, 1] = 1
     rows = Rows(write(tmp_path / "a.h5", {"Trial0": still}))
-    assert rows.plan.facts == {"rows": {"a.h5": "demo"}}
+    assert rows.plan.facts["rows"] == {"a.h5": "demo"}
     assert rows.codes()["row-convention"] == 1
 
 
@@ -157,7 +157,7 @@ def test_traces_and_demos_go_together(tmp_path: Path) -> None:
     a = write(tmp_path / "a.h5", {"Trial0": trial("demo", 0, 3)})
     b = write(tmp_path / "b.h5", {"Trial0": trial("trace", 1, 3)})
     rows = Rows(a, b)
-    assert rows.plan.facts == {"rows": {"a.h5": "demo", "b.h5": "trace"}}
+    assert rows.plan.facts["rows"] == {"a.h5": "demo", "b.h5": "trace"}
     assert rows.episodes.length.tolist() == [3, 2]
     assert rows.episodes.observed.tolist() == [False, True]
     assert rows.schema["info/obs_dict/door"].placement == "both"
@@ -361,7 +361,7 @@ def test_pieces_of_any_size_give_the_same_rows(
 
 def test_embedded_sample_is_a_trace_value_by_value() -> None:
     rows = Rows(OURS)
-    assert rows.plan.facts == {"rows": {OURS.name: "trace"}}
+    assert rows.plan.facts["rows"] == {OURS.name: "trace"}
     with h5py.File(OURS) as f:
         groups = sorted(f, key=lambda name: int(name[5:]))
         assert rows.episodes.group == groups
@@ -382,7 +382,7 @@ def test_embedded_sample_is_a_trace_value_by_value() -> None:
 def test_sample_value_by_value() -> None:
     path = SAMPLES / "door_paths.h5"
     rows = Rows(path)
-    assert rows.plan.facts == {"rows": {"door_paths.h5": "demo"}}
+    assert rows.plan.facts["rows"] == {"door_paths.h5": "demo"}
     keys = {
         "observation": "observations",
         "action": "actions",

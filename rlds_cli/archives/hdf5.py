@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -164,13 +165,15 @@ def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
     return {name: d for name, d in sorted(walk(group)) if isinstance(d, h5py.Dataset)}
 
 
-def _child(parent: h5py.Group, key: str, name: str) -> object:
-    link = parent.get(key, getlink=True)
-    if isinstance(link, h5py.ExternalLink):
-        raise UnsafeArchive(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
-    if key in ("", ".", "..") or not key.isprintable():
+def _child(parent: h5py.Group, key: str | bytes, name: str) -> object:
+    # What is not UTF-8 comes as bytes.
+    if isinstance(key, bytes) or key in ("", ".", "..") or not key.isprintable():
         raise UnsafeArchive(f"{_file(parent)}: {name!r} is no name for a field.")
-    if isinstance(link, h5py.SoftLink) and parent.get(key) is None:
+    kind = parent.id.links.get_info(key.encode()).type
+    if kind == h5py.h5l.TYPE_EXTERNAL:
+        link = parent.get(key, getlink=True)
+        raise UnsafeArchive(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
+    if kind == h5py.h5l.TYPE_SOFT and parent.get(key) is None:
         raise UnsafeArchive(f"{_file(parent)}: {name} is a link that leads nowhere.")
     return parent[key]
 
@@ -202,25 +205,33 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
     MissingPackage
         It is compressed in a way that this HDF5 cannot undo.
     """
-    if d.is_virtual and any(s.file_name != "." for s in d.virtual_sources()):
-        raise UnsafeArchive(f"{path.name}: {name} is a virtual dataset that reads other files.")
-    if d.external:
-        raise UnsafeArchive(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
     plist = d.id.get_create_plist()
+    virtual = plist.get_layout() == h5py.h5d.VIRTUAL
+    if virtual and any(s.file_name != "." for s in d.virtual_sources()):
+        raise UnsafeArchive(f"{path.name}: {name} is a virtual dataset that reads other files.")
+    if plist.get_external_count():
+        raise UnsafeArchive(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
     filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
-    claimed = float(np.prod([max(n, 1) for n in d.shape or ()], dtype=np.float64)) * max(d.dtype.itemsize, 1)
-    stored = 0 if 0 in (d.shape or ()) else d.id.get_storage_size()
-    bounded = not d.is_virtual and not filters & UNBOUNDED_FILTERS
-    if bounded and claimed > UNWRITTEN_BYTES and claimed > MAX_RATIO * stored:
-        raise UnsafeArchive(
-            f"{path.name}: {name} claims {list(d.shape)} {d.dtype} ({claimed:,.0f} bytes) and stores {stored:,} bytes."
-        )
+    if not virtual and not filters & UNBOUNDED_FILTERS:
+        _check_size(name, d, path)
     for code in filters:
         if not h5py.h5z.filter_avail(code):
             raise MissingPackage(
                 f"{path.name}: {name} is compressed with HDF5 filter {code}, which is not installed.",
                 hint=f"h5repack -f GZIP=4 {path.name} repacked.h5, or set HDF5_PLUGIN_PATH to where the filter lies",
             )
+
+
+def _check_size(name: str, d: h5py.Dataset, path: Path) -> None:
+    shape = d.id.shape or ()
+    claimed = math.prod(max(n, 1) for n in shape) * d.id.get_type().get_size()
+    if claimed <= UNWRITTEN_BYTES:
+        return
+    stored = 0 if 0 in shape else d.id.get_storage_size()
+    if claimed > MAX_RATIO * stored:
+        raise UnsafeArchive(
+            f"{path.name}: {name} claims {list(shape)} {d.dtype} ({claimed:,} bytes) and stores {stored:,} bytes."
+        )
 
 
 def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:

@@ -82,9 +82,9 @@ class RowReader:
     def _look_ahead(self, start: int, stop: int) -> None:
         budget = AHEAD_BYTES
         for name, bands in self._bands.items():
+            if bands.band_bytes > budget:
+                continue
             budget -= bands.band_bytes
-            if budget < 0:
-                return
             with reading(self._path, name):
                 bands.request(start, min(stop, start + bands.rows))
 

@@ -45,7 +45,7 @@ from rlds_cli.ted import FLAGS, Array, Chunk, Field, IntArray, Note
 
 VERSION = 1
 
-PART_ROWS = 1 << 18
+PART_ROWS = 1 << 19
 PART_BYTES = 512 << 20
 
 FINAL, OWN = "final", "own"

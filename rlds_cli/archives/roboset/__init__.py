@@ -8,7 +8,10 @@ step, and have no place.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
+
+import h5py
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
 from rlds_cli.archives.hdf5 import differences, is_hdf5, open_file, plain, reading
@@ -67,7 +70,10 @@ def plan(archive: Archive) -> Plan:
         schema=tuple(fields),
         parts=tuple(p for i, lengths in enumerate(episodes.values()) for p in _parts(i, lengths, width)),
         episodes_by="file",
-        facts={"rows": rows},
+        facts={
+            "rows": rows,
+            "constants": sorted({c for of_file in found.values() for t in of_file for c in t.constants}),
+        },
         notes=(*notes, *guesses),
     )
 
@@ -101,12 +107,13 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     for index, path in enumerate(plan.archive.files):
         with open_file(path, check=False) as f:
             prefix = f"{plan.archive.name_of(index)}/" if several else ""
-            for t in trials(f, path.name, plan.archive.fields):
-                for key in t.constants:
-                    with reading(path, f"{t.group}/{key}"):
-                        value = plain(f[t.group][key])
-                    if value is not None:
-                        yield f"{prefix}{t.group}/{key}", value
+            for group, key in product(names(f), plan.facts["constants"]):
+                if not isinstance(f.get(f"{group}/{key}"), h5py.Dataset):
+                    continue
+                with reading(path, f"{group}/{key}"):
+                    value = plain(f[f"{group}/{key}"])
+                if value is not None:
+                    yield f"{prefix}{group}/{key}", value
 
 
 def _look(archive: Archive) -> tuple[dict[str, list[Trial]], dict[str, str | None], list[Note]]:

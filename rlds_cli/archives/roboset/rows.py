@@ -78,7 +78,7 @@ def _column(f: h5py.File, field: Field, todo: Sequence[Piece], notes: list[Note]
     out: Array = np.full(sum(p.stop - p.start for p in todo), None) if text else _zeros(field, todo)
     at = 0
     for p in todo:
-        d = f[p.episode.group][p.episode.keys[field.name]]
+        d = f[f"{p.episode.group}/{p.episode.keys[field.name]}"]
         with reading(Path(f.filename), d.name):
             rows, stop = _rows(d.asstr() if text else d, field, p), at + p.stop - p.start
             out[at : at + len(rows)] = rows.reshape(len(rows), *field.shape)
@@ -105,7 +105,7 @@ def _rows(d: h5py.Dataset, field: Field, p: Piece) -> Array:
 def _terminated(f: h5py.File, p: Piece) -> BoolArray:
     out = np.zeros(p.stop - p.start, bool)
     if FLAGS[0] in p.episode.keys:
-        d = f[p.episode.group][p.episode.keys[FLAGS[0]]]
+        d = f[f"{p.episode.group}/{p.episode.keys[FLAGS[0]]}"]
         with reading(Path(f.filename), d.name):
             done = _rows(d, Field(FLAGS[0], "bool", (), "next"), p).reshape(-1)
         out[: len(done)] = (done != 0) & (done == done)
