@@ -74,18 +74,22 @@ def convert(
     tell = progress or silent
     path = targets.dataset(ref, cache_dir=cache_dir)
     m = manifest.read(path)
-    id, home = ids.parse(m.id), _place(path, cache_dir)
     if m.encoding == to:
-        return _report(path, m, path, changed=False, before=usage.size_on_disk(path))
+        return _unchanged(path, m)
+    id, home = ids.parse(m.id), _place(path, cache_dir)
     with exclusive(home, id, tell):
+        path = targets.dataset(ref, cache_dir=cache_dir)
+        m = manifest.read(path)
+        if m.encoding == to:  # another process was faster
+            return _unchanged(path, m)
         before = usage.size_on_disk(path)
         target = _reencode(Store(path), home, id, to, jobs or 2, tell)
-    return _report(path, replace(m, encoding=to), target, changed=True, before=before)
+    return Reencoded(m.id, target, m.fingerprint, to, True, before, usage.size_on_disk(target))
 
 
-def _report(path: Path, m: Manifest, target: Path, *, changed: bool, before: int) -> Reencoded:
-    after = usage.size_on_disk(target) if changed else before
-    return Reencoded(m.id, target, m.fingerprint, m.encoding, changed, before, after)
+def _unchanged(path: Path, m: Manifest) -> Reencoded:
+    size = usage.size_on_disk(path)
+    return Reencoded(m.id, path, m.fingerprint, m.encoding, False, size, size)
 
 
 def _place(path: Path, cache_dir: StrPath | None) -> Home:
