@@ -288,6 +288,7 @@ def test_a_state_of_something_else_is_refused(ds):
         ({"dtype": "bfloat16", "backend": "numpy"}, InvalidArgument, "bfloat16"),
         ({"backend": "jax"}, InvalidArgument, "backend"),
         ({"backend": "numpy", "device": "cpu"}, InvalidArgument, "device"),
+        ({"device": "gpu"}, InvalidArgument, "device='gpu'"),
         ({"memory": "lots"}, InvalidArgument, "memory"),
         ({"transform": 3}, InvalidArgument, "transform"),
         ({"window": Slice(64)}, EmptyWindow, r"Slice\(64\) fits none of 6 episodes: the longest has 10 steps"),
@@ -296,6 +297,16 @@ def test_a_state_of_something_else_is_refused(ds):
 def test_what_cannot_be_is_refused_at_once(ds, options, error, says):
     with pytest.raises(error, match=says):
         Loader(ds, **options)
+
+
+def test_a_gpu_that_is_not_there_is_named_before_the_first_batch(ds):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        assert next(iter(Loader(ds, 4, device="cuda")))["action"].device.type == "cuda"
+    else:
+        with pytest.raises(InvalidArgument, match="no CUDA device"):
+            Loader(ds, 4, device="cuda")
+    assert next(iter(Loader(ds, 4, device="cpu", transform=Normalize(ds))))["action"].device.type == "cpu"
 
 
 def test_too_long_a_slice_names_the_ways_out(ds):
@@ -352,7 +363,7 @@ def test_describe_says_what_is_left_out(ds):
         assert part in text, part
     assert "left out" not in text
     unknown = create([episode(0, 5, observed=False, end="truncated"), episode(1, 5)])
-    assert "left out  1 last steps whose next observation is not known" in load(unknown).describe()
+    assert "left out  1 step whose next observation is not known" in load(unknown).describe()
     assert "left out" not in load(unknown, anchors="steps").describe()
 
 

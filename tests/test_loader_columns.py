@@ -233,3 +233,18 @@ def test_a_next_observation_of_its_own_is_read_where_the_dataset_has_one():
         assert np.array_equal(b["next", "observation"], after[b["episode"], b["step"]])
     with pytest.raises(LoaderError, match="anchors"):
         Loader(ds, anchors="steps", fields=("next/observation",))
+
+
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "float16", "bool"])
+def test_any_dtype_of_the_store_is_read_and_blanked(backend, dtype):
+    values = np.arange(1, 13).reshape(6, 2).astype(dtype)
+    made = [{"observation": values, "action": values[:5], "next": {"reward": np.arange(5), "terminated": True}}]
+    ds = rlds_cli.create("local/odd", made)
+    options = {"backend": backend, "dtype": None, "sampler": Sequential()}
+    b = next(iter(Loader(ds, 5, **options))).numpy()
+    assert b["observation"].dtype == np.dtype(dtype) and np.array_equal(b["observation"], values[:5])
+    assert b["next", "reward"].dtype == np.int64 and b.sarsd()[4].dtype == np.float32
+    b = next(iter(Loader(ds, 5, window=Slice(3, after=2, fill="zero"), **options))).numpy()
+    assert np.array_equal(b["observation"][4], np.stack([values[4], 0 * values[4], 0 * values[4]]))
+    assert b["observation"][b["mask"]].all()

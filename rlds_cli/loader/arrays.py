@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.ted import Array
+
+if TYPE_CHECKING:
+    import torch
 
 Backend = Literal["torch", "numpy"]
 
@@ -16,7 +19,12 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Arrays(Protocol):
-    """From the columns of one gather to those of its batches."""
+    """From the columns of one gather to those of its batches.
+
+    ``dtype`` is that of floats; None leaves them as they are.
+    """
+
+    dtype: str | None
 
     def convert(self, values: Array) -> Any:
         """Values as the backend's own, on its device, floats in the dtype that is worked in; text as it is."""
@@ -45,7 +53,7 @@ class NumpyArrays:
     """
 
     def __init__(self, dtype: str | None) -> None:
-        self._dtype, self._working = dtype, _working(dtype)
+        self.dtype, self._working = dtype, _working(dtype)
 
     def convert(self, values: Array) -> Array:
         """Return the values in the dtype that is worked in."""
@@ -53,7 +61,7 @@ class NumpyArrays:
 
     def finish(self, values: Array) -> Array:
         """Return floats in the dtype asked for."""
-        return _floats(values, self._dtype)
+        return _floats(values, self.dtype)
 
     def zero(self, values: Array, places: Array) -> None:
         """Blank places, see `Arrays`."""
@@ -79,9 +87,11 @@ class TorchArrays:
         import torch
 
         self._torch = torch
+        self.dtype = dtype
         self._dtype = None if dtype is None else getattr(torch, dtype)
         self._working = _working(dtype)
-        self._device = None if device is None else torch.device(device)
+        self._device = None if device is None else _device(device)
+        self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         self._pin = self._device is not None and self._device.type == "cuda"
 
     def convert(self, values: Array) -> Any:
@@ -104,7 +114,9 @@ class TorchArrays:
         if isinstance(values, np.ndarray):
             values.reshape(-1)[places] = None
         else:
-            flat = values.view(-1, *values.shape[3:])
+            bits = self._bits.get(values.element_size())  # unsigned integers cannot be set by index
+            flat = values.reshape(-1, *values.shape[3:])
+            flat = flat if bits is None else flat.view(bits)
             flat[self._torch.from_numpy(places).to(values.device)] = 0
 
     def split(self, values: Any) -> Sequence[Any]:
@@ -119,6 +131,18 @@ def _working(dtype: str | None) -> str | None:
 
 def _floats(values: Array, dtype: str | None) -> Array:
     return values if dtype is None or values.dtype.kind != "f" else values.astype(dtype, copy=False)
+
+
+def _device(device: Any) -> torch.device:
+    import torch
+
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as e:
+        raise InvalidArgument(f"device={device!r} is not a device: {str(e).splitlines()[0]}") from e
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidArgument(f"device={device!r}: torch sees no CUDA device.", hint='device=None, or "cpu"')
+    return found
 
 
 def make(backend: Backend, dtype: Any, device: Any) -> Arrays:

@@ -17,15 +17,16 @@ def describe(loader: Loader) -> str:
     """Lines for people: samples, what is left out, order, reading, fields."""
     everything = Table.of(loader.dataset)
     size = loader.reader.batches_at_once(loader.ranks.share(loader.batch_size))
-    epoch = "endless" if loader.sampler.endless else f"{loader.windows.total:,} samples an epoch"
+    epoch = "endless" if loader.sampler.endless else f"{_count(loader.windows.total, 'sample')} an epoch"
+    steps, episodes = _count(int(everything.steps.sum()), "step"), _count(len(everything), "episode")
+    drawn, within = _count(loader.windows.total, "window"), _count(len(loader.table), "episode")
     lines = [
-        f"{loader.dataset.id} ({loader.dataset.fingerprint[:13]}..): {int(everything.steps.sum()):,} steps,"
-        f" {len(everything):,} episodes",
-        f"samples   {loader.windows.total:,} windows in {len(loader.table):,} episodes: {loader.window}",
+        f"{loader.dataset.id} ({loader.dataset.fingerprint[:13]}..): {steps}, {episodes}",
+        f"samples   {drawn} in {within}: {loader.window}",
         *(f"left out  {reason}" for reason in _left_out(loader, everything)),
         f"order     {loader.sampler}, seed {loader.seed}, {epoch}",
-        f"batches   {loader.batch_size:,} samples, {loader.ranks}; {size} at a gather",
-        *(f"{name:<32}{_source(loader, name, c)}" for name, c in loader.reader.columns.items()),
+        f"batches   {_count(loader.batch_size, 'sample')}, {loader.ranks}; {_count(size, 'batch')} at a gather",
+        *(f"{name:<31} {_source(loader, c)}" for name, c in loader.reader.columns.items()),
     ]
     return "\n".join(lines)
 
@@ -34,26 +35,36 @@ def _left_out(loader: Loader, everything: Table) -> list[str]:
     reasons = []
     unknown = int((everything.steps - everything.transitions).sum())
     if unknown and not loader.window.whole and loader.anchors == "transitions":
-        reasons.append(f'{unknown:,} last steps whose next observation is not known (anchors="steps" draws them)')
+        reasons.append(f'{_count(unknown, "step")} whose next observation is not known (anchors="steps" draws them)')
     without = np.setdiff1d(everything.number, loader.table.number, assume_unique=True)
     if len(without):
-        steps = int(everything.steps[without].sum())
-        reasons.append(f"{len(without):,} episodes ({steps:,} steps) without a window, e.g. episode {without[0]}")
+        steps = _count(int(everything.steps[without].sum()), "step")
+        reasons.append(f"{_count(len(without), 'episode')} ({steps}) without a window: episode {without[0]}, ...")
     return reasons
 
 
-def _source(loader: Loader, name: str, column: Column) -> str:
+def _source(loader: Loader, column: Column) -> str:
     mapped = "memory map" if loader.dataset.encoding == "memmap" else "decoded in memory"
     match column:
         case Stored():
-            return f"{mapped}, {column.column.values.dtype}{list(column.column.values.shape[1:])}{_row(column)}"
+            return f"{mapped}{_after(column)}, {_kind(loader, column.column.values)}"
         case Decoded():
-            return f"decoded at a gather{_row(column)}"
+            return f"decoded at each gather{_after(column)}"
         case RewardSum():
-            return f"{mapped}, summed up"
+            return f"{mapped}, summed up, {_kind(loader, column.column.values)}"
         case _:
             return "computed"
 
 
-def _row(column: Stored | Decoded) -> str:
+def _after(column: Stored | Decoded) -> str:
     return ", row after" if column.shift else ""
+
+
+def _kind(loader: Loader, values: np.ndarray) -> str:
+    wanted = loader.reader.arrays.dtype
+    cast = f" to {wanted}" if wanted and values.dtype.kind == "f" and values.dtype != wanted else ""
+    return f"{values.dtype}{list(values.shape[1:])}{cast}"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('ch') else 's'}"
