@@ -68,7 +68,7 @@ def fingerprint(dataset):
     for name, path in sorted(columns.items()):
         if name == "options":
             digests.append(digest(name, "str", [], "episode", "text", [v or None for v in ragged(path)]))
-        elif name in content or name.count("/") == 1 and name.startswith("split/"):
+        elif name in content or (name.count("/") == 1 and name.startswith("split/")):
             digests.append(digest(name, array(path).dtype.name, [], "episode", "array", array(path)))
     return "rlds1:" + hashlib.sha256(b"".join(digests)).hexdigest()
 
