@@ -206,6 +206,9 @@ def test_infos_of_every_kind_and_other_columns(tmp_path: Path) -> None:
         metadata__tags=["a", "b"],
     )
     rows = Rows(path)
+    with h5py.File(path, "a") as f:
+        f.attrs["fps"] = 20
+        f["infos"].attrs["unit"] = "rad"
     assert {"info/qpos", "info/deep/er", "goal", "sub/x"} <= set(rows.schema)
     assert rows["info/qpos"].dtype == np.float64
     assert rows["info/deep/er"].tolist() == [0, 1, 0, 2, 0]
@@ -217,7 +220,9 @@ def test_infos_of_every_kind_and_other_columns(tmp_path: Path) -> None:
         "version": "2.1",
         "algorithm": "SAC",
         "tags": "a\nb",
+        "infos/attributes/unit": "rad",
     }
+    assert constants["attributes/fps"] == 20
     assert constants["pi"] == 3.5
     assert np.array_equal(constants["policy/weight"], ramp(3))
     assert np.array_equal(constants["gains"], np.arange(7))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlds_cli.archives import hdf5
-from rlds_cli.archives.hdf5 import datasets, is_hdf5, open_file, plain, row_field, walk
+from rlds_cli.archives.hdf5 import attributes, datasets, is_hdf5, open_file, plain, row_field, walk
 from rlds_cli.archives.hdf5_rows import RowReader, nan_count
 from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import Field
@@ -262,6 +262,27 @@ def test_plain(tmp_path: Path) -> None:
         assert plain(f["number"]) == np.array(3)
         assert plain(f["empty"]) is None
         assert plain(f["pair"]) == "(1, 2.5)"
+
+
+def test_attributes(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.h5", x=1)
+    with h5py.File(path, "a") as f:
+        f.attrs["fps"] = 50
+        f.attrs["robot"] = "franka"
+        f.attrs["raw"] = np.bytes_(b"abc")
+        f.attrs["joints"] = ["a", "b"]
+        f.attrs["gains"] = np.arange(3.0)
+        f.attrs["none"] = h5py.Empty("f4")
+        f.attrs["self"] = f.ref
+    with open_file(path) as f:
+        found = dict(attributes(f))
+    assert found["attributes/fps"] == 50
+    assert found["attributes/robot"] == "franka"
+    assert found["attributes/raw"] == "abc"
+    assert found["attributes/joints"] == "a\nb"
+    assert np.array_equal(found["attributes/gains"], [0, 1, 2])
+    assert isinstance(found["attributes/self"], str)
+    assert "attributes/none" not in found
 
 
 def test_nan_count() -> None:

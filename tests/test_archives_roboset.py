@@ -238,7 +238,10 @@ def test_parts_of_observations_and_other_columns(tmp_path: Path) -> None:
     assert rows["info/state/qpos"].shape == (5, 2)
     assert rows["effort"].tolist() == [0, 1, 2, 3, 0]
     assert rows.episodes.end.tolist() == [TERMINATED]
+    with h5py.File(tmp_path / "a.h5", "a") as f:
+        f["Trial7"].attrs["operator"] = "ann"
     constants = dict(roboset.metadata(rows.plan))
+    assert constants["Trial7/attributes/operator"] == "ann"
     assert constants["Trial7/user_cmt"] == 3.5
     assert np.array_equal(constants["Trial7/config/gains"], np.arange(h))
 

@@ -296,6 +296,21 @@ def plain(d: h5py.Dataset) -> Array | str | None:
     return np.asarray(d[()])
 
 
+def attributes(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Array | str]]:
+    """What is written beside a group or dataset, as ``attributes/<name>``; texts as ``plain`` gives them."""
+    for key, value in item.attrs.items():
+        if isinstance(value, h5py.Empty):
+            continue
+        known = isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc"
+        texts = isinstance(value, np.ndarray) and value.dtype.kind in "OSU"
+        lines = [_text(v) for v in np.ravel(value)] if texts else [_text(value)]
+        yield f"attributes/{key}", np.asarray(value) if known else "\n".join(lines)
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
 def keys_found(found: Mapping[str, h5py.Dataset]) -> str:
     """What a file holds, for a message: names and shapes, the first few."""
     shown = [f"{name} {list(d.shape or ())}" for name, d in list(found.items())[:12]]

@@ -31,6 +31,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan, Replan
@@ -39,7 +40,7 @@ from rlds_cli.archives.d4rl.ends import DEFAULT, Rule, rule, scan
 from rlds_cli.archives.d4rl.jumps import Limits
 from rlds_cli.archives.d4rl.layout import D4RL_KEYS, Layout
 from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
-from rlds_cli.archives.hdf5 import differences, is_hdf5, open_file, plain, reading
+from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading, walk
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import FLAGS, Array, Chunk, Field, IntArray, Note
 
@@ -67,7 +68,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and episode rule. Reads the flags, in blocks; nothing else.
+    """Fields, parts and episode rule. Reads the flags, in blocks; the observations too if only they tell the jumps.
 
     Raises
     ------
@@ -119,16 +120,22 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Policy weights and other constants; below the file's name where there are several files."""
+    """Policy weights, other constants, attributes; below the file's name where there are several files."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
-        with open_file(path, check=False) as f:
-            prefix = f"{plan.archive.name_of(index)}/" if several else ""
-            for key in layouts.of(f, path.name, plan.archive.fields).metadata:
-                with reading(path, key):
-                    value = plain(f[key])
-                if value is not None:
-                    yield prefix + key.removeprefix("metadata/"), value
+        prefix = f"{plan.archive.name_of(index)}/" if several else ""
+        with open_file(path, check=False) as f, reading(path, "its metadata"):
+            for name, value in _constants(f, layouts.of(f, path.name, plan.archive.fields)):
+                yield prefix + name, value
+
+
+def _constants(f: h5py.File, found: Layout) -> Iterator[tuple[str, Array | str]]:
+    for key in found.metadata:
+        if (value := plain(f[key])) is not None:
+            yield key.removeprefix("metadata/"), value
+    yield from attributes(f)
+    for name, item in walk(f):
+        yield from ((f"{name}/{key}", value) for key, value in attributes(item))
 
 
 def _can_cut(found: Layout) -> bool:

@@ -8,13 +8,12 @@ step, and have no place.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 
 import h5py
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
-from rlds_cli.archives.hdf5 import differences, is_hdf5, open_file, plain, reading
+from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading
 from rlds_cli.archives.roboset import conventions
 from rlds_cli.archives.roboset.conventions import DEMO, PATH, TRACE
 from rlds_cli.archives.roboset.rows import Episode, chunk, pieces
@@ -102,18 +101,23 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """What the trials hold that is not per row, by trial; below the file's name where there are several files."""
+    """What is not per row, and attributes, by trial; below the file's name where there are several files."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
-        with open_file(path, check=False) as f:
-            prefix = f"{plan.archive.name_of(index)}/" if several else ""
-            for group, key in product(names(f), plan.facts["constants"]):
-                if not isinstance(f.get(f"{group}/{key}"), h5py.Dataset):
-                    continue
-                with reading(path, f"{group}/{key}"):
-                    value = plain(f[f"{group}/{key}"])
-                if value is not None:
-                    yield f"{prefix}{group}/{key}", value
+        prefix = f"{plan.archive.name_of(index)}/" if several else ""
+        with open_file(path, check=False) as f, reading(path, "its metadata"):
+            for name, value in _constants(f, plan.facts["constants"]):
+                yield prefix + name, value
+
+
+def _constants(f: h5py.File, keys: Sequence[str]) -> Iterator[tuple[str, Array | str]]:
+    yield from attributes(f)
+    for group in names(f):
+        yield from ((f"{group}/{name}", value) for name, value in attributes(f[group]))
+        for key in keys:
+            d = f[group].get(key)
+            if isinstance(d, h5py.Dataset) and (value := plain(d)) is not None:
+                yield f"{group}/{key}", value
 
 
 def _look(archive: Archive) -> tuple[dict[str, list[Trial]], dict[str, str | None], list[Note]]:
