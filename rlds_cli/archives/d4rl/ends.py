@@ -19,6 +19,7 @@ from rlds_cli.ted import Array, BoolArray, IntArray
 DEFAULT = "flags"
 RULES = ("flags", "timeouts", "jumps", "field:KEY", "file")
 SCAN_ROWS = 1 << 18
+SCAN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,11 @@ def _boundary(key: str, layout: Layout, f: h5py.File, name: str) -> str:
 def scan(path: Path, f: h5py.File, by: Rule) -> IntArray:
     """The last row of every episode, int64 [E], as far as the rule can tell without the observations."""
     found = [np.zeros(0, np.int64)]
+    width = sum(8 * int(np.prod(f[key].shape[1:], dtype=np.int64)) for key in by.keys)
+    size = max(1, min(SCAN_ROWS, SCAN_BYTES // max(width, 1)))
     with RowReader(path, {key: f[key] for key in by.keys}) as reader:
-        for start in range(0, by.layout.rows, SCAN_ROWS):
-            stop = min(start + SCAN_ROWS, by.layout.rows)
+        for start in range(0, by.layout.rows, size):
+            stop = min(start + size, by.layout.rows)
             seen = reader.read(start, min(stop + 1, by.layout.rows))
             found.append(start + np.flatnonzero(by.ends(seen, stop - start, last=stop == by.layout.rows)))
     return np.concatenate(found)

@@ -27,14 +27,16 @@ FACTOR = 8.0
 PERCENTILE = 99
 BLOCK_ROWS = 1024
 BLOCKS = 128
-SAMPLE_BYTES = 64 << 20
+SAMPLE_BYTES = 16 << 20
 MAX_COMPONENTS = 4096
 
 Limits = Mapping[str, list[float | None]]
 
 
 def limits(path: Path, f: h5py.File, layout: Layout) -> Limits:
-    """The longest step that is no jump, for every component of every observation column; None where there is no scale.
+    """The longest step that is no jump, by observation column and component; None where there is no scale.
+
+    Columns without any scale are left out.
 
     Raises
     ------
@@ -45,8 +47,10 @@ def limits(path: Path, f: h5py.File, layout: Layout) -> Limits:
     found = {}
     for key in keys:
         with reading(path, key):
-            found[key] = _limits_of(f[key])
-    if layout.rows and not any(limit is not None for column in found.values() for limit in column):
+            column = _limits_of(f[key])
+        if any(limit is not None for limit in column):
+            found[key] = column
+    if layout.rows and not found:
         raise UnknownLayout(
             f"{path.name}: no component of the observations moves by steps of its own, so no jump can be told.",
             hint="--episodes-by flags, or --map next/observation=KEY",
