@@ -35,9 +35,9 @@ class Saturation:
 
 def saturation(ds: Dataset, f: Field) -> Saturation | None:
     """Saturation of a field, from at most 4,096 of its steps; None where it has no bounds, or is compressed."""
-    if f.kind != "array" or np.dtype(f.dtype).kind != "f" or ds.encoding != "memmap" or not ds.num_steps:
+    if f.kind != "array" or np.dtype(f.dtype).kind != "f" or 0 in (*f.shape, ds.num_steps) or ds.encoding != "memmap":
         return None
-    values = np.asarray(ds.store.rows(f.name)[_sample(ds)], np.float64).reshape(-1, max(1, int(np.prod(f.shape))))
+    values = np.asarray(ds.store.rows(f.name)[_sample(ds)], np.float64).reshape(-1, int(np.prod(f.shape)))
     bounds = _of_space(ds.manifest.spaces.get("action"), f)
     if bounds is not None:
         return Saturation(_share(values, *bounds), "space", len(values))
