@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import framing
+from rlds_cli import framing, sizes
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace
 from rlds_cli.home import Home
@@ -21,6 +21,7 @@ from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import FORMAT, Manifest
 from rlds_cli.ted import Chunk, Field, merge_notes
+from rlds_cli.transfer import space
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +115,17 @@ def _check_room(c: Conversion, plan: Plan, home: Home) -> None:
         return
     rows = sum(r for r in known if r is not None)
     needed = rows * sum(f.row_bytes for f in schema if f.kind != "frames")
-    free = shutil.disk_usage(_existing(home.root)).free
+    free = space.free(home.root)
     if needed > free and frames:
         raise Frames(
-            f"Decoded frames of {c.id.base} need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free.",
+            f"Decoded frames of {c.id.base} need {sizes.text(needed)}, {sizes.text(free)} are free.",
             hint="--frames encoded (as published), or a smaller size",
         )
     if needed > free:
         raise NoSpace(
-            f"{c.id} needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free below {home.root}.",
+            f"{c.id} needs {sizes.text(needed)}, {sizes.text(free)} are free below {home.root}.",
             hint="another disk: --cache-dir DIR, or RLDS_HOME",
         )
-
-
-def _existing(path: Path) -> Path:
-    return path if path.exists() else _existing(path.parent)
 
 
 def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> Manifest:

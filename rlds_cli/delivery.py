@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rlds_cli import home, ids, registry, settings, staging
+from rlds_cli import home, ids, registry, settings, sizes, staging
 from rlds_cli.entries import Entry
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NoSpace
 from rlds_cli.home import Home
@@ -189,9 +189,9 @@ def plan(orders: Sequence[Order]) -> Deliveries:
     planned = Deliveries(tuple(_plan(o) for o in orders), where.home, space.free(where.home))
     if planned.needed > planned.free:
         raise NoSpace(
-            f"{space.text(planned.to_fetch)} to download and about "
-            f"{space.text(planned.needed - planned.to_fetch)} of cache "
-            f"do not fit: {space.text(planned.free)} are free below {where.home}. Nothing was written.",
+            f"{sizes.text(planned.to_fetch)} to download and about "
+            f"{sizes.text(planned.needed - planned.to_fetch)} of cache "
+            f"do not fit: {sizes.text(planned.free)} are free below {where.home}. Nothing was written.",
             hint="another disk: --cache-dir DIR, or RLDS_HOME; rlds du shows what is there",
         )
     return planned

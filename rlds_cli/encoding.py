@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlds_cli import ids, settings, targets, usage
+from rlds_cli import ids, links, settings, targets, usage
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, compression, manifest, publishing, sharing
+from rlds_cli.store import arrays, compression, manifest, publishing
 from rlds_cli.store.checking import Problem, check_field
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
@@ -133,7 +133,9 @@ def _share_the_rest(store: Store, work: Path) -> None:
         for name in names:
             file = Path(top, name)
             if file != store.path / "zarr.json":
-                sharing.share_file(file, work / file.relative_to(store.path))
+                place = work / file.relative_to(store.path)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                links.share(file, place)
 
 
 def _field(store: Store, work: Path, f: StoredField, to: Encoding) -> None:

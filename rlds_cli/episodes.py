@@ -116,15 +116,15 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
     end = _flags(flat, length, where)
     for name, values in flat.items():
         allowed = (length,) if name.startswith("next/") else (length, length + 1)
-        if np.ndim(values) == 0 or len(values) not in allowed:
-            rows = "a single value" if np.ndim(values) == 0 else f"{len(values)} rows"
+        if _single(values) or len(values) not in allowed:
+            rows = "a single value" if _single(values) else f"{len(values)} rows"
             raise InvalidEpisode(f"{where}: {name} has {rows}; expected {' or '.join(map(str, allowed))}.")
     return flat, length, end
 
 
 def count_steps(flat: Flat, where: str) -> int:
     """T: the rows of actions, else of rewards or flags, else of observations less one."""
-    sized = {n: len(v) for n, v in flat.items() if np.ndim(v) > 0}
+    sized = {n: len(v) for n, v in flat.items() if not _single(v)}
     for prefix in ("action", REWARD, TERMINATED_NAME, TRUNCATED_NAME, "next/"):
         for name, rows in sized.items():
             if name == prefix or name.startswith(prefix if prefix.endswith("/") else f"{prefix}/"):

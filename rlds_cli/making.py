@@ -26,7 +26,8 @@ from rlds_cli.transfer.remote import RemoteFile
 def plan_transfer(order: Order, id: DatasetId, entry: Entry, where: Settings) -> planning.Plan:
     """What is to be done to have the archive here; asks its source unless all of it is."""
     destination = Home(where.home).archive(id)
-    files = None if order.source or order.force else planning.recorded(destination)
+    asked = not entry.tree or order.source or order.force  # entries that name their files need no listing
+    files = None if asked else planning.recorded(destination)
     if files is None:
         files = _listed(order, entry, where)
     return planning.plan(files, destination, where, rehash=order.force)

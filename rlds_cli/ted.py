@@ -149,11 +149,8 @@ class EpisodeTable:
     @property
     def start(self) -> IntArray:
         """First row of each episode, when they lie end to end from row 0."""
-        return (
-            np.concatenate([[0], np.cumsum(self.length + 1)[:-1]]).astype(np.int64)
-            if len(self)
-            else np.zeros(0, np.int64)
-        )
+        ends: IntArray = np.cumsum(self.length + 1)
+        return ends - self.length - 1
 
     @classmethod
     def empty(cls) -> EpisodeTable:

@@ -53,7 +53,7 @@ def disturb(command: list[str], home: Path, id: str, expected: str, seconds: flo
     if seen not in (None, expected):
         sys.exit(f"after a kill {id} is there with {seen}, not {expected}")
     kept = any(len(j.read_text().splitlines()) > 1 for j in home.glob("partial/*/journal.jsonl"))
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     if fingerprint(home, id) != expected:
         sys.exit(f"after a kill and a rerun {id} has {fingerprint(home, id)}, not {expected}")
     return "whole" if seen else "resumed" if kept else "nothing yet"
@@ -61,8 +61,9 @@ def disturb(command: list[str], home: Path, id: str, expected: str, seconds: flo
 
 def soak(name: str, command: list[str], home: Path, id: str, times: int, chance: random.Random) -> None:
     """Disturb one command ``times`` times, and print what was seen."""
+    subprocess.run(rlds(home, "rm", id, "--yes"), capture_output=True)  # what an earlier round has made
     start = time.perf_counter()
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - start
     expected = fingerprint(home, id)
     assert expected is not None

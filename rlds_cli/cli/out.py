@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import sizes
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Progress, silent
 
@@ -111,14 +112,8 @@ def plain(value: Any) -> Any:
 
 
 def size(n: float | None) -> str:
-    """Bytes for people: ``145.7 MiB``."""
-    if n is None:
-        return "?"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(n) < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} TiB"
+    """Bytes for people: ``145.7 MiB``; a question mark where nobody knows."""
+    return "?" if n is None else sizes.text(n)
 
 
 @contextmanager

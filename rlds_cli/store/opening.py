@@ -7,6 +7,7 @@ import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -113,7 +114,7 @@ class Store:
         columns = {p.name: arrays.read(p) for p in directory.iterdir() if p.is_dir() and arrays.is_array(p)}
         split = directory / "split"
         if split.exists():
-            columns |= {f"split/{p.name}": arrays.read(p) for p in split.iterdir() if p.is_dir()}
+            columns |= {f"split/{unquote(p.name)}": arrays.read(p) for p in split.iterdir() if p.is_dir()}
         if "start" not in columns or len(columns["start"]) != self.manifest.counts.episodes:
             raise DamagedDataset(f"{directory} is not the episode table of {self.manifest.id}.")
         return columns

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlds_cli import hashing, links, sizes
 from rlds_cli.errors import DownloadFailed, Offline, TransferError, WrongHash
 from rlds_cli.progress import Event, Progress, Stage
-from rlds_cli.transfer import http, hub, links, local, names, records, space
+from rlds_cli.transfer import http, hub, local, names, space
 from rlds_cli.transfer.client import Client, Refused
 from rlds_cli.transfer.part import Part, alone, offset_of, opened
 from rlds_cli.transfer.planning import Action, Plan, Step, ways
@@ -106,6 +107,7 @@ class Bringer:
         record = self._examine(step.file, step.origin)
         try:
             how = links.share(step.origin, step.target)
+            links.sync_directory(step.target.parent)
             record = replace(record, mtime_ns=step.target.stat().st_mtime_ns)
             record.write(step.target)
         except OSError as exc:
@@ -118,8 +120,8 @@ class Bringer:
         """The record of a file on this machine; raises _Unfit where it is not the one promised."""
         try:
             total = path.stat().st_size
-            sha256 = records.sha256_of(path, _Paced(lambda done: self._tell(file, "verify", done, total), total))
-            git_sha1 = records.git_sha1_of(path) if file.git_sha1 else None
+            sha256 = hashing.sha256_of(path, _Paced(lambda done: self._tell(file, "verify", done, total), total))
+            git_sha1 = hashing.git_sha1_of(path) if file.git_sha1 else None
             record = Record.of(
                 path, url=names.shown(file.urls[0]), revision=file.revision, sha256=sha256, git_sha1=git_sha1
             )
@@ -163,7 +165,7 @@ class Bringer:
     def _pull(self, file: RemoteFile, url: str, part: Part) -> None:
         def tell(done: int) -> None:
             total = part.origin.size if part.origin and part.origin.size is not None else file.size
-            note = f"resumed at {space.text(part.resumed)}" if part.resumed else ""
+            note = f"resumed at {sizes.text(part.resumed)}" if part.resumed else ""
             self._tell(file, "fetch", done, total, note)
 
         def wait(why: str) -> None:
@@ -216,8 +218,8 @@ def _failed(step: Step, failures: list[_Unfit]) -> TransferError:
     """All ways failed: say each, and what is left on the disk."""
     why = "; ".join(f.text for f in failures) or "no source is known for it"
     left = offset_of(step.target)
-    kept = f"{space.text(left)} of it are kept in {step.target.name}.part." if left else "Nothing of it was kept."
-    name = f"{step.file.path} ({space.text(step.file.size)})" if step.file.size is not None else step.file.path
+    kept = f"{sizes.text(left)} of it are kept in {step.target.name}.part." if left else "Nothing of it was kept."
+    name = f"{step.file.path} ({sizes.text(step.file.size)})" if step.file.size is not None else step.file.path
     if any(f.wrong for f in failures):
         return WrongHash(
             f"{step.file.path} is not the file promised. {why}.",
@@ -230,7 +232,7 @@ def _failed(step: Step, failures: list[_Unfit]) -> TransferError:
 
 
 def _offline(step: Step, failures: list[_Unfit]) -> Offline:
-    size = f" ({space.text(step.file.size)})" if step.file.size is not None else ""
+    size = f" ({sizes.text(step.file.size)})" if step.file.size is not None else ""
     tried = "".join(f" {f.text}." for f in failures)
     return Offline(
         f"{step.file.path}{size} must be fetched, and the network is forbidden (RLDS_OFFLINE or --offline).{tried}",

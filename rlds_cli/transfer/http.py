@@ -8,6 +8,7 @@ from itertools import chain
 
 import requests
 
+from rlds_cli import sizes
 from rlds_cli.transfer import names, space
 from rlds_cli.transfer.client import Again, Client, Refused
 from rlds_cli.transfer.part import Origin, Part
@@ -163,7 +164,7 @@ def _write(blocks: Iterator[bytes], total: int | None, part: Part, told: Callabl
     for block in blocks:
         if watched is None or part.offset - watched >= _WATCH:
             watched = part.offset
-            kept = f"{space.text(part.offset)} of {part.target.name} are kept; the next run goes on from there."
+            kept = f"{sizes.text(part.offset)} of {part.target.name} are kept; the next run goes on from there."
             space.check_space(total - part.offset if total is not None else len(block), part.path.parent, kept=kept)
         part.append(block)
         told()

@@ -12,10 +12,11 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
+from rlds_cli import hashing, sizes
 from rlds_cli.errors import RldsError
+from rlds_cli.links import sync_directory
 from rlds_cli.transfer import records, space
 from rlds_cli.transfer.client import Client
-from rlds_cli.transfer.links import sync_directory
 from rlds_cli.transfer.records import Record
 
 
@@ -109,7 +110,7 @@ class Part:
             rest = rest[written:]
 
     def _disk_error(self, exc: OSError) -> RldsError:
-        kept = f"{space.text(self.offset)} of {self.target.name} are kept; the next run goes on from there."
+        kept = f"{sizes.text(self.offset)} of {self.target.name} are kept; the next run goes on from there."
         return space.disk_error(exc, self.path, kept=kept)
 
     def record(self, *, revision: str | None, git_sha1: str | None) -> Record:
@@ -122,7 +123,7 @@ class Part:
             etag=origin.etag,
             last_modified=origin.last_modified,
             sha256=self._sha256.hexdigest(),
-            git_sha1=records.git_sha1_of(self.path) if git_sha1 else None,
+            git_sha1=hashing.git_sha1_of(self.path) if git_sha1 else None,
         )
 
     def publish(self, record: Record) -> None:

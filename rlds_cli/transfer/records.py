@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
-
-
-def _nothing(done: int) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +71,6 @@ class Record:
 def path_of(file: Path) -> Path:
     """Where the record of ``file`` stands."""
     return file.with_name(file.name + ".json")
-
-
-def sha256_of(file: Path, told: Callable[[int], None] = _nothing) -> str:
-    """The sha256 of a file; ``told`` receives the bytes read so far."""
-    digest = hashlib.sha256()
-    _feed(digest, file, told)
-    return digest.hexdigest()
-
-
-def git_sha1_of(file: Path) -> str:
-    """The sha1 under which git keeps a file's content."""
-    digest = hashlib.sha1(b"blob %d\0" % file.stat().st_size, usedforsecurity=False)
-    _feed(digest, file, _nothing)
-    return digest.hexdigest()
-
-
-def _feed(digest: hashlib._Hash, file: Path, told: Callable[[int], None]) -> None:
-    done = 0
-    with file.open("rb", buffering=0) as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-            told(done := done + len(block))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -7,17 +7,9 @@ import shutil
 from pathlib import Path
 
 from rlds_cli.errors import NoPermission, NoSpace, RldsError
+from rlds_cli.sizes import text
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def text(size: float) -> str:
-    """Bytes for people: ``145.7 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def existing(path: Path) -> Path:

@@ -16,6 +16,8 @@ _FICLONE = 0x40049409
 def share(source: Path, target: Path) -> How:
     """Put the bytes of ``source`` at ``target``, replacing what is there in one step; ``source`` is not modified.
 
+    A copy is synced; the directory is not (``sync_directory``).
+
     Returns
     -------
     "link", "reflink" or "copy"
@@ -32,7 +34,6 @@ def share(source: Path, target: Path) -> How:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)  # also after a rename onto the same inode, which does nothing
-    sync_directory(target.parent)
     return how
 
 
