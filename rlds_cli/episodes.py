@@ -122,6 +122,10 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
     return flat, length, end
 
 
+def _single(values: Array | list[str | None]) -> bool:
+    return isinstance(values, np.ndarray) and values.ndim == 0
+
+
 def count_steps(flat: Flat, where: str) -> int:
     """T: the rows of actions, else of rewards or flags, else of observations less one."""
     sized = {n: len(v) for n, v in flat.items() if not _single(v)}
