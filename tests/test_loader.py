@@ -394,3 +394,26 @@ def test_a_pickled_loader_goes_on_elsewhere(ds):
     other = pickle.loads(pickle.dumps(loader))
     assert other.step == 3 and first(other, 4) == first(loader, 4)
     assert np.array_equal(next(iter(other))["observation"], next(iter(loader))["observation"])
+
+
+def test_two_iterators_at_once_each_go_their_way(ds):
+    reference = load(ds, sampler=Shuffled())
+    epochs = [list(map(ids, reference)) for _ in range(2)]
+    loader = load(ds, sampler=Shuffled())
+    one = iter(loader)
+    taken = [ids(next(one))]
+    two = iter(loader)
+    pairs = [(ids(a), ids(b)) for a, b in zip(one, two, strict=False)]
+    assert taken + [a for a, _ in pairs] == epochs[0]
+    assert [b for _, b in pairs] == epochs[1][: len(pairs)]
+
+
+def test_a_batch_changed_in_place_leaves_the_gradients_of_another_alone(ds):
+    torch = pytest.importorskip("torch")
+    a, b = itertools.islice(Loader(ds, 4), 2)
+    weight = torch.ones(3, requires_grad=True)
+    loss = (a["observation"] * weight).sum()
+    b["observation"].mul_(2)
+    b["observation"].requires_grad_()
+    loss.backward()
+    assert torch.equal(weight.grad, a["observation"].sum(0))

@@ -35,11 +35,11 @@ class Arrays(Protocol):
         ...
 
     def zero(self, values: Any, places: Array) -> None:
-        """Blank the places [n], numbers among the steps of ``values`` [batches, B, L, ...], in place."""
+        """Blank the places [n], numbers among the steps of ``values`` [K, L, ...], in place."""
         ...
 
-    def split(self, values: Any) -> Sequence[Any]:
-        """Values [batches, ...] as one array per batch."""
+    def split(self, values: Any, size: int) -> Sequence[Any]:
+        """Values [batches * size, ...] as one array [size, ...] per batch."""
         ...
 
 
@@ -65,12 +65,12 @@ class NumpyArrays:
 
     def zero(self, values: Array, places: Array) -> None:
         """Blank places, see `Arrays`."""
-        flat = values.reshape(-1, *values.shape[3:])
+        flat = values.reshape(-1, *values.shape[2:])
         flat[places] = None if values.dtype == object else 0
 
-    def split(self, values: Array) -> Sequence[Array]:
+    def split(self, values: Array, size: int) -> Sequence[Array]:
         """Return the batches' parts."""
-        return list(values)
+        return [values] if len(values) <= size else list(values.reshape(-1, size, *values.shape[1:]))
 
 
 class TorchArrays:
@@ -115,13 +115,19 @@ class TorchArrays:
             values.reshape(-1)[places] = None
         else:
             bits = self._bits.get(values.element_size())  # unsigned integers cannot be set by index
-            flat = values.reshape(-1, *values.shape[3:])
+            flat = values.reshape(-1, *values.shape[2:])
             flat = flat if bits is None else flat.view(bits)
             flat[self._torch.from_numpy(places).to(values.device)] = 0
 
-    def split(self, values: Any) -> Sequence[Any]:
-        """Return the batches' parts."""
-        return list(values) if isinstance(values, np.ndarray) else values.unbind(0)
+    def split(self, values: Any, size: int) -> Sequence[Any]:
+        """Return the batches' parts.
+
+        They are no views to autograd: one that is changed in place does not invalidate what was saved of another.
+        """
+        if isinstance(values, np.ndarray):
+            return [values] if len(values) <= size else list(values.reshape(-1, size, *values.shape[1:]))
+        parts: Sequence[Any] = self._torch.unsafe_split(values, size)
+        return parts
 
 
 def _working(dtype: str | None) -> str | None:

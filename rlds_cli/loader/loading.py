@@ -194,13 +194,13 @@ class Loader:
         left, at_once = self._schedule.left(spot), self.reader.batches_at_once(self._size)
         while left is None or left > 0:
             batches, size = self._schedule.run(spot, at_once if left is None else min(at_once, left))
-            first, rank, world = spot.sample, self.ranks.rank, self.ranks.world
-            positions = range(first + rank, first + batches * size, world)
-            for batch in self.reader.read(Order(self.seed, spot.epoch), positions, batches):
-                spot = Spot(spot.epoch, spot.sample + size)
-                self._spot, self._sought = spot, False
+            epoch, sample = spot
+            positions = range(sample + self.ranks.rank, sample + batches * size, self.ranks.world)
+            for batch in self.reader.read(Order(self.seed, epoch), positions, batches):
+                sample += size
+                self._spot, self._sought = Spot(epoch, sample), False
                 yield batch
-            self._spot = spot = self._schedule.settle(spot)
+            spot = self._schedule.settle(Spot(epoch, sample))
             left = None if left is None else left - batches
 
     def __len__(self) -> int:

@@ -42,16 +42,16 @@ class Order:
     seed: int
     epoch: int = 0
 
-    def uniform(self, stream: int, positions: range) -> npt.NDArray[np.float64]:
-        """Draws in [0, 1) [len(positions)]: number p of the stream for every p."""
+    def uniform(self, stream: int, positions: range, scale: float = 1.0) -> npt.NDArray[np.float64]:
+        """Draws in [0, 1) times ``scale`` [len(positions)]: number p of the stream for every p."""
         raw = self._raw(stream, positions.start, positions[-1] + 1 - positions.start if positions else 0)
         draws = (raw[:: positions.step] >> np.uint64(11)).astype(np.float64)
-        draws *= 2.0**-53
+        draws *= scale * 2.0**-53
         return draws
 
     def below(self, stream: int, positions: range, n: int) -> IntArray:
         """Integers in [0, n) [len(positions)]; off from uniform by n / 2**53 at most."""
-        return (self.uniform(stream, positions) * n).astype(np.int64)
+        return self.uniform(stream, positions, n).astype(np.int64)
 
     def shuffled(self, positions: range, n: int) -> IntArray:
         """Where a permutation of [0, n) takes ``positions``, which lie in [0, n)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,14 +123,13 @@ class Reader:
     def read(self, order: Order, positions: range, batches: int) -> Iterator[Batch]:
         """Give the samples ``positions``, in ``batches`` batches of one size."""
         samples = self.draw.samples(order, positions)
-        shape = batches, len(positions) // batches
-        parts = {n: self.arrays.split(self._column(n, c, samples, shape)) for n, c in self.columns.items()}
+        size = len(positions) // batches
+        parts = {n: self.arrays.split(self._column(n, c, samples), size) for n, c in self.columns.items()}
         made = _assemble(self._tree, parts)
         return map(self.transforms.batch, made) if self.transforms.functions else made
 
-    def _column(self, name: str, column: Column, samples: Samples, shape: tuple[int, int]) -> Any:
-        values = column.read(samples)
-        values = self.arrays.convert(values.reshape(*shape, *values.shape[1:]))
+    def _column(self, name: str, column: Column, samples: Samples) -> Any:
+        values = self.arrays.convert(column.read(samples))
         if not isinstance(column, RewardSum):
             values = self.transforms.column(name, values)
         values = self.arrays.finish(values)
@@ -152,6 +152,5 @@ def _tree(names: Mapping[str, Column]) -> Tree:
 
 def _assemble(tree: Tree, parts: Mapping[str, Sequence[Any]]) -> Iterator[Batch]:
     """One batch after the other; each level of nesting is a zip over those below."""
-    names = list(tree)
     below = [_assemble(node, parts) if isinstance(node, dict) else parts[node] for node in tree.values()]
-    return (Batch(zip(names, values, strict=True)) for values in zip(*below, strict=True))
+    return map(Batch, map(zip, repeat(tuple(tree)), zip(*below, strict=True)))
