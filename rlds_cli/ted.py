@@ -144,7 +144,8 @@ class EpisodeTable:
     @property
     def num_transitions(self) -> IntArray:
         """Steps per episode that a value-based learner may use (T, or T-1; see ``docs/ted.md``)."""
-        return self.length - (~self.observed & (self.end != TERMINATED))
+        unknown: BoolArray = ~self.observed & (self.end != TERMINATED)
+        return self.length - unknown
 
     @property
     def start(self) -> IntArray:
