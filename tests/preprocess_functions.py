@@ -124,3 +124,10 @@ def slow(episode):
     time.sleep(0.002)
     episode["observation"] *= 2
     return episode
+
+
+def scale(data):
+    data["observation"] *= 2
+    if "observation" in data["next"]:
+        data["next"]["observation"] *= 2
+    return data

@@ -1,7 +1,6 @@
 """What preprocess makes, against the same computed by hand from the arrays that went in."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 
-LENGTHS = [450 + i % 101 for i in range(300)]  # 150,000 steps: three parts
+LENGTHS = [60 + i % 101 for i in range(150)]  # 15,807 steps: four parts of the size below
 
 
 def trajectories(lengths, seed=0):
@@ -50,6 +49,12 @@ def big(truth, place):
 @pytest.fixture
 def small():
     return rlds_cli.create("local/small", trajectories([5, 8, 3, 9, 10, 1, 6]))
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """Parts of 4,096 rows: several, without much data. Their size decides nothing but who does what."""
+    monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 4096)
 
 
 def files(ds):
@@ -97,7 +102,7 @@ def test_normalising_by_every_unit_gives_what_numpy_gives(big, truth, place, fn,
     assert ds.schema["observation_raw"].placement == "both"
     assert np.array_equal(ds.column("action"), rows(truth, "action"))
     assert np.array_equal(ds.column("next/reward"), rows(truth, "next/reward"))
-    assert ds.episodes["end"].tolist() == ["terminated", "truncated", "cut"] * 100
+    assert ds.episodes["end"].tolist() == ["terminated", "truncated", "cut"] * 50
     assert sorted(ds.manifest.shared) == [
         "action",
         "info/number",
@@ -106,7 +111,7 @@ def test_normalising_by_every_unit_gives_what_numpy_gives(big, truth, place, fn,
         "next/terminated",
         "next/truncated",
     ]
-    assert os.path.samefile(ds.path / "action/c/0/0", big.path / "action/c/0/0")
+    assert (ds.path / "action/c/0/0").samefile(big.path / "action/c/0/0")
     assert np.array_equal(big.column("observation"), observation)  # the source stays as it was
 
 
@@ -150,9 +155,9 @@ def test_a_filter_keeps_the_good_episodes_whole(big, truth, place):
 
 def test_a_list_splits_episodes_and_the_pieces_end_as_their_flags_say(big, truth, place):
     ds = both_ways(big, functions.halves, place)
-    assert ds.num_episodes == 600 and ds.num_steps == big.num_steps
+    assert ds.num_episodes == 300 and ds.num_steps == big.num_steps
     assert ds.episodes["length"].tolist() == [n for t in LENGTHS for n in (t // 2, t - t // 2)]
-    assert ds.episodes["end"].tolist() == ["cut", "terminated", "cut", "truncated", "cut", "cut"] * 100
+    assert ds.episodes["end"].tolist() == ["cut", "terminated", "cut", "truncated", "cut", "cut"] * 50
     t = LENGTHS[0] // 2
     first, second = ds.episode(0), ds.episode(1)
     assert np.array_equal(first["next", "observation"][-1], truth[0]["observation"][t])
@@ -176,7 +181,7 @@ def test_drawing_functions_give_the_same_however_many_work(big, place):
     noise = ds.column("action") - big.column("action")
     steps = np.arange(LENGTHS[0] + 2, big.num_rows)
     assert 0.9 < noise[steps].std() < 1.1
-    assert not np.array_equal(noise[1:400], noise[LENGTHS[0] + 2 : LENGTHS[0] + 401])
+    assert not np.array_equal(noise[1:60], noise[LENGTHS[0] + 2 : LENGTHS[0] + 61])
 
 
 # -- fields
@@ -245,7 +250,9 @@ def test_only_the_fields_asked_for_are_given_and_the_others_carried(small):
     assert set(map(tuple, seen)) == {("next/reward", "next/terminated", "next/truncated")}
     assert np.array_equal(ds.column("next/reward"), 2 * small.column("next/reward"))
     assert set(ds.manifest.shared) == set(small.schema) - {"next/reward"}
-    dropped = preprocess.run(small, lambda e: e if len(e["next"]["reward"]) > 4 else None, "long", fields=["next/reward"])
+    dropped = preprocess.run(
+        small, lambda e: e if len(e["next"]["reward"]) > 4 else None, "long", fields=["next/reward"]
+    )
     assert set(dropped.schema) == set(small.schema)
     assert dropped.episodes["length"].tolist() == [5, 8, 9, 10, 6]
     assert np.array_equal(dropped.episode(1)["observation"], small.episode(1)["observation"])
@@ -321,17 +328,17 @@ def test_next_observations_of_their_own_stay_of_their_own(tmp_path):
 
 
 def test_what_a_later_episode_changes_is_written_after_all(big, truth, place):
-    ds = both_ways(big, functions.late_change, place, args={"at": 170})
+    ds = both_ways(big, functions.late_change, place, args={"at": 85})
     want = rows(truth, "action")
-    start = int(big.episodes["start"][170])
-    want[start : start + LENGTHS[170]] += 1
+    start = int(big.episodes["start"][85])
+    want[start : start + LENGTHS[85]] += 1
     assert np.array_equal(ds.column("action"), want)
     assert set(ds.manifest.shared) == set(big.schema) - {"action"}
 
 
 def test_an_episode_that_is_dropped_late_is_dropped(big, truth, place):
-    ds = both_ways(big, functions.late_drop, place, args={"at": 170})
-    assert np.array_equal(ds.column("observation"), rows(truth[:170] + truth[171:], "observation"))
+    ds = both_ways(big, functions.late_drop, place, args={"at": 85})
+    assert np.array_equal(ds.column("observation"), rows(truth[:85] + truth[86:], "observation"))
 
 
 def test_the_fingerprint_does_not_depend_on_links(small, tmp_path, monkeypatch):
@@ -368,7 +375,7 @@ def test_the_manifest_tells_the_chain_and_keeps_what_is_known(tmp_path):
     assert (first["from"], first["function"], second["from"]) == (ds.id, "normalise", "sample/pendulum-d4rl@normalise")
     assert first["source"] == ds.fingerprint and second["source"] == one.fingerprint
     assert second["args"] == {"at_least": -1e9}
-    assert ["preprocess_functions.py"] == [Path(f).name for f, _ in first["files"]]
+    assert [Path(f).name for f, _ in first["files"]] == ["preprocess_functions.py"]
     assert two.id == "sample/pendulum-d4rl@good"
     assert one.manifest.archive == ds.manifest.archive and one.manifest.episodes_by == ds.manifest.episodes_by
     assert one.manifest.metadata == ds.manifest.metadata and one.manifest.env == ds.manifest.env
@@ -410,7 +417,7 @@ def test_a_changed_source_file_is_another_function(small, tmp_path, monkeypatch)
     ds = preprocess.run(small, "prep.py:f")
     assert [f for f, _ in ds.manifest.provenance[-1]["files"]] == ["prep.py", "scale.py"]
     Path("scale.py").write_text("FACTOR = 3\n")
-    with pytest.raises(rlds_cli.errors.NameTaken, match="fn source was [0-9a-f]{14}…, is [0-9a-f]{14}…"):
+    with pytest.raises(rlds_cli.errors.NameTaken, match=r"fn source was [0-9a-f]{14}…, is [0-9a-f]{14}…"):
         preprocess.run(small, "prep.py:f")
 
 

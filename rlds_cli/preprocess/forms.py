@@ -13,7 +13,7 @@ With ``arrays="tensordict"`` an episode comes as its T transitions too, batch si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,13 @@ def hand(given: Mapping[str, Array], arrays: str) -> Any:
 
 def one(batch: Any, i: int) -> Any:
     """Transition ``i`` of what ``hand`` gave."""
-    return batch.map(lambda values: values[i]) if isinstance(batch, Batch) else batch[i]
+    if not isinstance(batch, Batch):
+        return batch[i]  # a TensorDict
+    step = Batch()
+    for name, values in batch.items():
+        # Names of single components: Batch's own setter need not look for more.
+        dict.__setitem__(step, name, one(values, i) if isinstance(values, Batch) else values[i])
+    return step
 
 
 def take_back(value: Any, where: Any) -> Flat:
@@ -72,33 +78,6 @@ def take_back(value: Any, where: Any) -> Flat:
     if not isinstance(value, Mapping):
         raise InvalidEpisode(f"{where}: a {type(value).__name__} was returned; a dict of fields is needed.")
     return flatten(value, where)
-
-
-def stacked(rows: Sequence[Mapping[str, Any]], where: Callable[[int], str]) -> Flat:
-    """Rows of single steps as columns.
-
-    Raises
-    ------
-    InvalidEpisode
-        A step has other fields or shapes than the first.
-    """
-    first = rows[0]
-    columns: Flat = {}
-    for i, row in enumerate(rows):
-        if row.keys() != first.keys():
-            differ = ", ".join(sorted(set(row) ^ set(first)))
-            raise InvalidEpisode(f"{where(i)}: other fields than {where(0)}: {differ}.")
-    for name in first:
-        values = [row[name] for row in rows]
-        if isinstance(values[0], list):
-            columns[name] = [v[0] if isinstance(v, list) else v for v in values]
-            continue
-        shapes = [np.shape(v) for v in values]
-        if len(set(shapes)) > 1:
-            i = next(i for i, s in enumerate(shapes) if s != shapes[0])
-            raise InvalidEpisode(f"{where(i)}: {name} has shape {list(shapes[i])}; {list(shapes[0])} at {where(0)}.")
-        columns[name] = np.stack(values)
-    return columns
 
 
 def without_extras(flat: Flat, given: Mapping[str, Array], fields: Mapping[str, Field], where: str) -> Flat:

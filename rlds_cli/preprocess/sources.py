@@ -25,9 +25,10 @@ _HERE = Path(__file__).resolve().parents[1]
 def made_of(file: Path, roots: Iterable[Path]) -> Files:
     """``file`` and the files under ``roots`` that it imports, directly or not, with the sha256 of each."""
     file = file.resolve()
-    tops = [package_root(file), *(r.resolve() for r in roots)]
+    top = package_root(file)
+    tops = [top, *(r.resolve() for r in roots)]
     found: dict[Path, str] = {}
-    waiting = [file]
+    waiting = [file, *(p / "__init__.py" for p in file.parents if p.is_relative_to(top) and p != top)]
     while waiting:
         path = waiting.pop()
         if path not in found:

@@ -18,6 +18,7 @@ from rlds_cli.preprocess.blocks import Block, Piece, StepName
 from rlds_cli.preprocess.calling import Caller
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
 from rlds_cli.preprocess.reading import Episode, Reader
+from rlds_cli.preprocess.stacking import Stack
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, STEP_ROWS, Task
 from rlds_cli.preprocess.whole import Result, extended
 from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, Chunk, Column, Field, IntArray, Placement
@@ -60,14 +61,13 @@ class Transitions:
             value = self._caller(batch, episode=first, where=str(block), seen=lambda: given)
             with self._caller.refusing(first):
                 return forms.take_back(_returned(value, str(block)), str(block))
-        rows = []
+        stack = Stack(block.size)
         for i in range(block.size):
             where = StepName(block, i)
             value = self._caller(forms.one(batch, i), episode=first, where=where, seen=lambda i=i: _row(given, i))  # type: ignore[misc]
             with self._caller.refusing(first):
-                rows.append(forms.take_back(_returned(value, where), where))
-        with self._caller.refusing(first):
-            return forms.stacked(rows, block.name)
+                stack.add(i, _returned(value, where), where)
+        return stack.columns()
 
     def _read_flags(self, flat: Flat, block: Block) -> Array:
         """Make flags bool; how the episodes end that do. Without a flag they are cut; an end inside is refused."""

@@ -1,0 +1,127 @@
+"""Rows that come back one at a time, put into columns as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.episodes import Flat
+from rlds_cli.errors import InvalidEpisode
+from rlds_cli.preprocess import forms
+from rlds_cli.ted import Array
+
+Groups = list[tuple[tuple[str, ...], int, tuple[str, ...]]]  # path of a dict, number of its keys, those of its leaves
+
+
+class Stack:
+    """Columns of ``size`` rows, with the fields of the first row.
+
+    A row is copied when it is added: a function may return one buffer again and again.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._names: list[str] = []
+        self._columns: list[Array | list[str | None]] = []
+        self._groups: Groups | None = None
+        self._first: Any = None
+
+    def add(self, i: int, value: Any, where: Any) -> None:
+        """Add what came back for step ``i``.
+
+        Raises
+        ------
+        InvalidEpisode
+            It has other fields, shapes or kinds than the first.
+        """
+        if not self._columns:
+            self._start(forms.take_back(value, where), value, where)
+        leaves = self._pick(value) if self._groups else None
+        if leaves is None:
+            leaves = self._named(forms.take_back(value, where), where)
+        for j, leaf in enumerate(leaves):
+            column = self._columns[j]
+            if (
+                isinstance(leaf, np.ndarray | np.generic)
+                and isinstance(column, np.ndarray)
+                and leaf.dtype == column.dtype
+                and leaf.shape == column.shape[1:]
+            ):
+                column[i] = leaf
+            else:
+                self._put(j, i, leaf, where)
+
+    def columns(self) -> Flat:
+        """The columns, all rows added."""
+        return dict(zip(self._names, self._columns, strict=True))
+
+    def _start(self, flat: Flat, value: Any, where: Any) -> None:
+        self._first = where
+        self._names = list(flat)
+        for first in flat.values():
+            self._columns.append(
+                [] if isinstance(first, list) else np.zeros((self._size, *first.shape), first.dtype.newbyteorder("="))
+            )
+        groups = _groups(value, ())
+        named = ["/".join((*path, k)) for path, _, keys in groups or () for k in keys]
+        if groups and sorted(named) == sorted(self._names):
+            self._groups = groups
+            order = {n: j for j, n in enumerate(self._names)}
+            self._columns = [self._columns[order[n]] for n in named]
+            self._names = named
+
+    def _pick(self, value: Any) -> list[Any] | None:
+        """The leaves of a dict that is built like the first; None where it is not."""
+        leaves = []
+        try:
+            for path, size, keys in self._groups or ():
+                node = value
+                for part in path:
+                    node = node[part]
+                if len(node) != size:
+                    return None
+                for key in keys:
+                    leaves.append(node[key])  # noqa: PERF401  (a comprehension is slower for so few)
+        except (KeyError, TypeError, IndexError):
+            return None
+        return leaves
+
+    def _named(self, flat: Flat, where: Any) -> list[Any]:
+        if flat.keys() != set(self._names):
+            differ = ", ".join(sorted(set(flat) ^ set(self._names)))
+            raise InvalidEpisode(f"{where}: other fields than {self._first}: {differ}.")
+        return [flat[n] for n in self._names]
+
+    def _put(self, j: int, i: int, leaf: Any, where: Any) -> None:
+        """What is no array of the column's dtype: text, numbers of Python, tensors, other dtypes."""
+        name, column = self._names[j], self._columns[j]
+        value = forms.take_back({name: leaf}, where)[name]
+        if isinstance(value, list) != isinstance(column, list):
+            raise InvalidEpisode(f"{where}: {name} is text at some steps only.")
+        if isinstance(column, list):
+            column.extend(value)
+            return
+        assert not isinstance(value, list)
+        if value.shape != column.shape[1:]:
+            raise InvalidEpisode(
+                f"{where}: {name} has shape {list(value.shape)}; {list(column.shape[1:])} at {self._first}."
+            )
+        if value.dtype != column.dtype:
+            self._columns[j] = column = column.astype(np.promote_types(column.dtype, value.dtype))
+        column[i] = value
+
+
+def _groups(value: Any, path: tuple[str, ...]) -> Groups | None:
+    """The dicts in ``value`` with the keys of their leaves; None where it is not plainly nested."""
+    if not isinstance(value, dict) or not all(isinstance(k, str) and "/" not in k for k in value):
+        return None
+    inner = [k for k, v in value.items() if isinstance(v, Mapping)]
+    groups: Groups = [(path, len(value), tuple(k for k in value if k not in inner))]
+    for k in inner:
+        below = _groups(value[k], (*path, k))
+        if below is None:
+            return None
+        groups += below
+    return groups
