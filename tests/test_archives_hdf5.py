@@ -193,6 +193,17 @@ class TestUnsafe:
             opened(tmp_path / "a.h5")
 
 
+def test_types_that_numpy_cannot_hold(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        wide = h5py.h5t.IEEE_F64LE.copy()
+        wide.set_size(32)
+        wide.set_precision(256)
+        wide.set_fields(255, 200, 55, 0, 200)
+        h5py.h5d.create(f.id, b"x", wide, h5py.h5s.create_simple((3,)))
+    with pytest.raises(CorruptArchive, match="x is of a type that NumPy cannot hold"):
+        opened(tmp_path / "a.h5")
+
+
 def test_walk_gives_every_name_once_aliases_too(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as f:
         f["a/x"] = np.arange(3)

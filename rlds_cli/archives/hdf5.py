@@ -202,9 +202,15 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
     ------
     UnsafeArchive
         It does.
+    CorruptArchive
+        Its values are of no type that NumPy knows.
     MissingPackage
         It is compressed in a way that this HDF5 cannot undo.
     """
+    try:
+        _ = d.dtype
+    except (TypeError, ValueError) as e:
+        raise CorruptArchive(f"{path.name}: {name} is of a type that NumPy cannot hold: {e}.") from e
     plist = d.id.get_create_plist()
     virtual = plist.get_layout() == h5py.h5d.VIRTUAL
     if virtual and any(s.file_name != "." for s in d.virtual_sources()):
