@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.figures import grid, line, plain, plural, shape
-from rlds_cli.report.files import FileReport
+
+if TYPE_CHECKING:
+    from rlds_cli.report.files import FileReport
 
 _MOST = 40
 
