@@ -50,14 +50,10 @@ class Rows:
         return {code: sum(n.count for n in self.notes if n.code == code) for code in {n.code for n in self.notes}}
 
 
-def states(rng: np.random.Generator, h: int) -> np.ndarray:
-    return rng.normal(size=(h + 1, 3))
-
-
 def trial(convention: str, seed: int, h: int = 5, *, done: int | None = None, dtype: str = "f8") -> dict[str, Any]:
     """A trial of h rows that follows a convention: obs_dict is a piece of the observation, elsewhere or here."""
     rng = np.random.default_rng(seed)
-    o, flags = states(rng, h).astype(dtype), np.zeros(h, bool)
+    o, flags = rng.normal(size=(h + 1, 3)).astype(dtype), np.zeros(h, bool)
     if done is not None:
         flags[done] = True
     infos = o[1:, 1:2] if convention == "path" else o[:-1, 1:2]
