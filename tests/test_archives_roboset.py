@@ -10,7 +10,7 @@ import pytest
 
 from rlds_cli import archives
 from rlds_cli.archives import Archive, roboset
-from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import CUT, TERMINATED, EpisodeTable
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "data" / "roboset"
@@ -329,14 +329,6 @@ def test_rule_for_ends_does_not_apply(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", {"Trial0": trial("demo", 0)})
     with pytest.raises(UnknownLayout, match="every trial"):
         roboset.plan(Archive(tmp_path, (path,), "timeouts"))
-
-
-def test_links_out_of_the_file_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.h5", {"Trial0": trial("demo", 0)})
-    with h5py.File(path, "a") as f:
-        f["Trial1"] = h5py.ExternalLink("/etc/passwd", "x")
-    with pytest.raises(UnsafeArchive, match="Trial1 is a link"):
-        Rows(path)
 
 
 @pytest.mark.parametrize("convention", ["trace", "path", "demo"])
