@@ -191,7 +191,8 @@ class Loader:
         return self._batches(self._schedule.settle(spot))
 
     def _batches(self, spot: Spot) -> Iterator[Batch]:
-        left, at_once = self._schedule.left(spot), self.reader.batches_at_once(self._size)
+        left, most = self._schedule.left(spot), self.reader.batches_at_once(self._size)
+        at_once = 1  # a pass may be broken off after a batch or two: read more with each gather
         while left is None or left > 0:
             batches, size = self._schedule.run(spot, at_once if left is None else min(at_once, left))
             epoch, sample = spot
@@ -202,6 +203,7 @@ class Loader:
                 yield batch
             spot = self._schedule.settle(Spot(epoch, sample))
             left = None if left is None else left - batches
+            at_once = min(2 * at_once, most)
 
     def __len__(self) -> int:
         """Batches of one ``iter()``: ``steps``, or those of an epoch.

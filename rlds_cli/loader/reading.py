@@ -25,7 +25,7 @@ from rlds_cli.ted import REWARD, Array
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-GATHER_BYTES = 2 << 20  # read at once: what stays in the second-level cache while it is split
+GATHER_BYTES = 3 << 20  # read at once: enough to share the cost of a call, little enough to stay in a cache
 MOST_BATCHES = 40
 
 BatchFunction = Callable[[Batch], Batch | None]
