@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
@@ -162,6 +163,14 @@ def _three(d: Distribution, ascii_only: bool) -> str:
     return (" .. " if ascii_only else " … ").join(figure(x) for x in (d.min, d.median, d.max))
 
 
+def _made(step: Mapping[str, Any]) -> str:
+    """One step of the chain that made a derived dataset."""
+    args = ", ".join(f"{k}={v}" for k, v in (step.get("args") or {}).items())
+    function = f"{step.get('reference') or step.get('function')}{f' ({args})' if args else ''}"
+    source = short(str(step.get("source", "")).partition("+")[0])
+    return f"made by  {function}, unit {step.get('unit')}, from {step.get('from')} ({source})"
+
+
 def _more(s: Summary) -> Iterator[str]:
     if s.env_id:
         yield f"environment  {s.env_id}"
@@ -171,7 +180,7 @@ def _more(s: Summary) -> Iterator[str]:
         more = len(s.metadata) - 4
         yield f"metadata  {', '.join(s.metadata[:4])}{f', {more} more' if more > 0 else ''}"
     for step in s.provenance:
-        yield "made by  " + "  ".join(f"{k}={v}" for k, v in step.items() if isinstance(v, str | int | float))
+        yield _made(step)
     if s.shared:
         how = {kind: [n for n, h in s.shared.items() if h == kind] for kind in ("link", "reflink", "copy")}
         yield "shared with its source  " + "; ".join(f"by {k}: {', '.join(v)}" for k, v in how.items() if v)
