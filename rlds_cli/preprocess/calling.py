@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
+from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import Array
 
@@ -83,10 +84,10 @@ def again(task: Task, episode: int) -> str:
 
 
 def _line(e: BaseException) -> str:
-    """Where it was raised, in the user's own code when that is on the way."""
+    """Where it was raised: the last line of the user's own code, when that is on the way."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != __file__]
-    own = [f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename]
-    return f" ({Path((own or frames)[-1].filename).name}, line {(own or frames)[-1].lineno})" if frames else ""
+    own = [f for f in frames if is_users(Path(f.filename))] or frames
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def seed(task: Task, number: int) -> None:

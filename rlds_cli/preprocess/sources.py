@@ -34,7 +34,7 @@ def made_of(file: Path, roots: Iterable[Path]) -> Files:
         if path not in found:
             data = path.read_bytes()
             found[path] = hashlib.sha256(data).hexdigest()
-            waiting += [p for p in _imports(path, data, tops) if _is_users(p)]
+            waiting += [p for p in _imports(path, data, tops) if is_users(p)]
     return tuple(sorted((_relative(p, tops), sha) for p, sha in found.items()))
 
 
@@ -51,7 +51,8 @@ def _relative(path: Path, tops: list[Path]) -> str:
     return path.relative_to(top).as_posix()
 
 
-def _is_users(path: Path) -> bool:
+def is_users(path: Path) -> bool:
+    """Whether a source file is the user's own: of no library, and not of this program."""
     libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     outside = [_HERE, *(Path(p).resolve() for p in (*libraries, *site.getsitepackages(), site.getusersitepackages()))]
     return not any(path.is_relative_to(p) for p in outside)

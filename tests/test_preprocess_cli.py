@@ -1,0 +1,129 @@
+"""``rlds preprocess`` as people type it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlds_cli
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def pendulum():
+    return rlds_cli.download("sample/pendulum-d4rl")
+
+
+@pytest.fixture
+def rlds(tmp_path):
+    def run(*words):
+        return subprocess.run(
+            [sys.executable, "-c", "from rlds_cli.cli import main; main()", *map(str, words)],
+            capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "COLUMNS": "120"},
+        )  # fmt: skip
+
+    return run
+
+
+def test_try_then_make_then_find_it_made(pendulum, rlds, home):
+    words = ("preprocess", "sample/pendulum-d4rl", "--fn", f"{EXAMPLES / 'normalise.py'}:normalise")
+    tried = rlds(*words, "--try")
+    assert tried.returncode == 0, tried.stderr
+    lines = tried.stdout.splitlines()
+    assert lines[0].startswith("normalise(episode) on episode 0 (200 steps), ")
+    assert lines[1].split()[:4] == ["observation", "float32", "[201,", "3]"] and "→" in lines[1]
+    assert lines[2].split()[:3] == ["observation_raw", "new", "→"]
+    assert lines[3].strip().startswith("action, ") and lines[3].endswith("untouched: linked, 0 B")
+    assert lines[4].endswith("Run without --try to make sample/pendulum-d4rl@normalise")
+    assert not (home / "datasets/sample/pendulum-d4rl@normalise").exists()
+
+    made = rlds(*words, "-j", "2")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.startswith("sample/pendulum-d4rl@normalise   rlds1:")
+    assert " on disk, " in made.stdout and "shared with its source" in made.stdout
+
+    again = rlds(*words, "--json")
+    found = json.loads(again.stdout)
+    ds = rlds_cli.open_dataset("sample/pendulum-d4rl@normalise")
+    assert (found["id"], found["fingerprint"], found["steps"]) == (ds.id, ds.fingerprint, ds.num_steps)
+    assert found["bytes"] == found["added"] + found["shared"] and found["shared"] > 0
+
+
+def test_arguments_are_read_as_values(pendulum, rlds):
+    fn = f"{EXAMPLES / 'filter_episodes.py'}:good_episodes"
+    made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", fn, "--arg", "at_least=-900.5", "--name", "best")
+    assert made.returncode == 0, made.stderr
+    best = rlds_cli.open_dataset("sample/pendulum-d4rl@best")
+    assert best.num_episodes == int((pendulum.episodes["total_reward"] >= -900.5).sum())
+    assert best.manifest.provenance[-1]["args"] == {"at_least": -900.5}
+    other = rlds("preprocess", "sample/pendulum-d4rl", "--fn", fn, "--arg", "at_least=0", "--name", "best")
+    assert other.returncode == 1 and "NameTaken: sample/pendulum-d4rl@best exists" in other.stderr
+    assert rlds("preprocess", "sample/pendulum-d4rl", "--fn", fn, "--arg", "at_least").returncode == 2
+
+
+def test_a_module_of_the_current_directory_fields_and_unit(pendulum, rlds, tmp_path):
+    (tmp_path / "my_prep.py").write_text(
+        "print('imported')\n"
+        "def halve(batch):\n    print('called')\n    batch['next']['reward'] /= 2\n    return batch\n"
+    )
+    made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "my_prep:halve", "--unit", "batch", "--fields",
+                "next/reward", "--json", "--arrays", "torch")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["id"] == "sample/pendulum-d4rl@halve"  # what functions print is no result
+    ds = rlds_cli.open_dataset("sample/pendulum-d4rl@halve")
+    assert np.array_equal(ds.column("next/reward"), pendulum.column("next/reward") / 2)
+
+
+def test_a_failure_names_the_episode_and_its_command_shows_the_traceback(pendulum, rlds, tmp_path):
+    (tmp_path / "my_prep.py").write_text(
+        "def norm(e):\n    if e['next']['truncated'][-1] and len(e['action']) < 200:\n"
+        "        return e['nothing']\n    return e\n"
+    )
+    failed = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "my_prep:norm")
+    assert failed.returncode == 1 and failed.stdout == ""
+    line, hint = failed.stderr.splitlines()[-2:]
+    assert line.startswith("PreprocessError: my_prep:norm raised UnknownField: no field 'nothing' in this batch.")
+    assert "(my_prep.py, line 3) on episode 25 (100 steps)" in line
+    command = "rlds preprocess sample/pendulum-d4rl --fn my_prep:norm --episode 25 -j 0"
+    assert hint == f"  hint: {command}"
+    shown = rlds(*command.split()[1:])
+    assert shown.returncode == 1
+    assert "Traceback" in shown.stderr and "return e['nothing']" in shown.stderr
+
+
+def test_what_is_not_there(pendulum, rlds):
+    for words, text in (
+        (("sample/pendulum", "--fn", "a:b"), "DatasetNotFound"),
+        (("sample/pendulum-d4rl", "--fn", "a:b"), "There is no module a."),
+        (("sample/pendulum-d4rl", "--fn", "norm"), "does not say where the function is"),
+        (("sample/pendulum-d4rl", "--fn", f"{EXAMPLES / 'normalise.py'}:normalize"), "Did you mean normalise?"),
+    ):
+        failed = rlds("preprocess", *words)
+        assert failed.returncode == 1 and text in failed.stderr and "Traceback" not in failed.stderr
+    assert rlds("preprocess", "sample/pendulum-d4rl").returncode == 2
+
+
+def test_a_script_without_a_main_part_works_in_its_own_process(pendulum, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from rlds_cli import preprocess\nfrom rlds_cli.preprocess import job\njob.PART_ROWS = 512\n"
+        "def double(e):\n    e['action'] *= 2\n    return e\n"
+        "ds = preprocess.run('sample/pendulum-d4rl', double, jobs=2, progress=lambda e: e.note and print(e.note))\n"
+        "print(ds.id)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "workers would run train.py again" in done.stdout.splitlines()[0]
+    assert done.stdout.splitlines()[-1] == "sample/pendulum-d4rl@double"
+
+
+def test_the_example_in_torchrls_manner_runs(pendulum):
+    done = subprocess.run([sys.executable, str(EXAMPLES / "obs_norm.py")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    norm = rlds_cli.open_dataset("sample/pendulum-d4rl@obs_norm").episode(0)["obs_norm"]
+    assert np.allclose(norm, np.linalg.norm(pendulum.episode(0)["observation"], axis=1), rtol=1e-6)
