@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 
 from rlds_cli import origins, targets
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, digests, manifest
-from rlds_cli.store.checking import Checked, Problem, check_field
+from rlds_cli.store.checking import Checked, Problem, check_field, logical_size
 from rlds_cli.store.consistency import check_table
 from rlds_cli.store.finish import table_digests
 from rlds_cli.store.manifest import Manifest
@@ -100,14 +101,28 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
 
 
 def _check_fields(path: Path, m: Manifest, threads: int, progress: Progress) -> list[Checked]:
+    rows = m.counts.rows
+    sizes = {f.name: logical_size(path, f, rows) for f in m.fields}
+    tell = _Teller(m.id, sum(sizes.values()), progress)
     with ThreadPoolExecutor(threads) as pool:
         # The largest first, so that no thread is left alone with one at the end.
-        order = sorted(m.fields, key=lambda f: -arrays.row_bytes((0, *f.shape), f.dtype if f.kind != "text" else "i4"))
-        checked = []
-        for done, c in enumerate(pool.map(lambda f: check_field(path, f, m.counts.rows), order), 1):
-            checked.append(c)
-            progress(Event(m.id, "verify", "", done, len(order), "arrays"))
+        order = sorted(m.fields, key=lambda f: -sizes[f.name])
+        checked = list(pool.map(lambda f: check_field(path, f, rows, tell), order))
     return sorted(checked, key=lambda c: c.name)
+
+
+class _Teller:
+    """Adds up what the threads have hashed."""
+
+    def __init__(self, id: str, total: int, progress: Progress) -> None:
+        self._id, self._total, self._progress = id, total, progress
+        self._done = 0
+        self._lock = Lock()
+
+    def __call__(self, size: int) -> None:
+        with self._lock:
+            self._done = min(self._total, self._done + size)
+            self._progress(Event(self._id, "verify", "", self._done, self._total))
 
 
 def _check_episodes(path: Path) -> tuple[dict[str, str] | None, list[Problem]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,29 @@ class Checked:
     problems: tuple[Problem, ...]
 
 
-def check_field(dataset: Path, f: StoredField, rows: int) -> Checked:
-    """Hash all rows of a field and compare them with the digests that were stored when it was written."""
+def _nothing(size: int) -> None:
+    pass
+
+
+def logical_size(dataset: Path, f: StoredField, rows: int) -> int:
+    """About how many bytes ``check_field`` hashes."""
+    if f.kind == "array":
+        return rows * arrays.row_bytes((0, *f.shape), f.dtype)
+    if f.kind == "text":
+        return rows * 4
+    try:
+        return arrays.open_document(dataset / f.path / "bytes")[0][0] + rows * 8
+    except DamagedDataset:
+        return 0
+
+
+def check_field(dataset: Path, f: StoredField, rows: int, told: Callable[[int], None] = _nothing) -> Checked:
+    """Hash all rows of a field and compare them with the digests that were stored when it was written.
+
+    ``told`` receives the bytes of every block, once they are hashed.
+    """
     problems = _structure(dataset, f, rows)
-    hashes, unreadable, size = _hash_blocks(dataset, f, rows)
+    hashes, unreadable, size = _hash_blocks(dataset, f, rows, told)
     if unreadable and not problems:
         first, why = next(iter(unreadable.items()))
         problems.append(Problem(f.name, why, _rows(first, first, rows)))
@@ -62,7 +81,9 @@ def check_field(dataset: Path, f: StoredField, rows: int) -> Checked:
     return Checked(f.name, None if unreadable else digest, size, tuple(problems))
 
 
-def _hash_blocks(dataset: Path, f: StoredField, rows: int) -> tuple[list[bytes], dict[int, str], int]:
+def _hash_blocks(
+    dataset: Path, f: StoredField, rows: int, told: Callable[[int], None]
+) -> tuple[list[bytes], dict[int, str], int]:
     """The hashes of all blocks, why some (by number) cannot be read, and the bytes that were."""
     hashes: list[bytes] = []
     unreadable: dict[int, str] = {}
@@ -72,6 +93,7 @@ def _hash_blocks(dataset: Path, f: StoredField, rows: int) -> tuple[list[bytes],
         try:
             digest, read = _hash_block(dataset / f.path, f, texts, a, min(a + digests.BLOCK_ROWS, rows))
             size += read
+            told(read)
         except _FAILURES as e:
             digest = _UNREADABLE
             unreadable[len(hashes)] = _why(e)
