@@ -9,7 +9,6 @@ import numpy as np
 
 from rlds_cli.errors import UnknownField
 from rlds_cli.store import statistics
-from rlds_cli.store.digests import BLOCK_ROWS
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import END_NAMES, Array, IntArray
@@ -87,9 +86,10 @@ class SelectedStats(Mapping[str, Stats]):
         ends = np.cumsum(length)
         steps = int(ends[-1]) if len(ends) else 0
         accumulator = statistics.Accumulator(values.shape[1:])
-        for a in range(0, steps, BLOCK_ROWS):
-            accumulator.add(values[_rows(np.arange(a, min(a + BLOCK_ROWS, steps)), start, length, ends)])
         width = int(np.prod(values.shape[1:], dtype=np.int64))
+        at_once = statistics.block_steps(width)
+        for a in range(0, steps, at_once):
+            accumulator.add(values[_rows(np.arange(a, min(a + at_once, steps)), start, length, ends)])
         sample = np.arange(0, steps, statistics.sample_steps(steps, width))
         return accumulator.result(values[_rows(sample, start, length, ends)])
 

@@ -97,11 +97,12 @@ def finish(
 def _finish_field(built: Built, f: Field, last_rows: Array, encoding: str) -> _Finished:
     path, total = built.paths[f.name], built.end.rows
     directory = built.directory / path
+    stats = None
     if f.kind == "frames":
-        hashes, stats = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0)), None
+        hashes = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0))
     elif f.kind == "text":
         strings = built.end.strings.get(f.name, [])
-        hashes, stats = _finish_text(directory, total, strings), None
+        hashes = _finish_text(directory, total, strings)
         arrays.write_strings(built.directory / "text" / path, strings)
     else:
         arrays.finish(directory, (total, *f.shape), f.dtype)
@@ -118,7 +119,7 @@ def stored(f: Field, path: str, digest: str) -> StoredField:
     return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
 
 
-def _scan(values: Array, f: Field, last_rows: Array) -> tuple[digests.Blocks, Stats]:
+def _scan(values: Array, f: Field, last_rows: Array) -> tuple[digests.Blocks, Stats | None]:
     """Hash the blocks and gather statistics in one pass over the rows, as they are on disk."""
     accumulator = statistics.Accumulator(f.shape)
     hashes = []

@@ -31,7 +31,8 @@ class Store:
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
         if check:
-            self._check_sizes()
+            self._identity = self._identify()
+        self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
         return Store, (self.path,)
@@ -39,6 +40,15 @@ class Store:
     def directory(self, name: str) -> Path:
         """Where a field lies."""
         return self.path / self._stored[name].path
+
+    def _check_unchanged(self) -> None:
+        """Columns are mapped when they are asked for: by then the path must still be of this dataset."""
+        try:
+            same = self._identify() == self._identity
+        except OSError:
+            same = False
+        if not same:
+            raise DamagedDataset(f"{self.path} was replaced or removed since it was opened.", hint="open it again")
 
     def _check_sizes(self) -> None:
         rows = self.manifest.counts.rows
@@ -64,14 +74,20 @@ class Store:
         """All rows of an array field, or the codes of a text field: mapped, or decoded and kept."""
         return self._open(name, self.directory(name))
 
+    def _identify(self) -> tuple[int, int]:
+        status = (self.path / "zarr.json").stat()
+        return status.st_ino, status.st_mtime_ns
+
     def _open(self, key: str, directory: Path) -> Array:
         if key not in self._columns:
+            self._check_unchanged()
             self._columns[key] = compression.open_column(directory)
         return self._columns[key]
 
     def strings(self, name: str) -> Array:
         """The string table of a text field, as an object array whose last element is None (code -1)."""
         if name not in self._strings:
+            self._check_unchanged()
             table = arrays.read_strings(self.path / "text" / self._stored[name].path)
             self._strings[name] = np.array([*table, None], object)
         return self._strings[name]

@@ -18,7 +18,8 @@ from rlds_cli.ted import Array
 MAX_WIDTH = 4096  # wider rows (raw images) have statistics over all their elements
 SAMPLE = 1 << 16
 BINS = 16
-_QUANTILE_ELEMENTS = 1 << 22
+_QUANTILE_ELEMENTS = 1 << 21
+_BLOCK_ELEMENTS = 1 << 20  # 8 MiB in float64: memory does not grow with the width of a row
 
 Float = npt.NDArray[np.float64]
 
@@ -100,6 +101,11 @@ def _moments(flat: Array) -> tuple[Float, Float, Float, Float, Float]:
     high = np.where(finite, x, -np.inf).max(0)
     low, high = np.where(n > 0, low, np.nan), np.where(n > 0, high, np.nan)
     return n, mean, np.einsum("ij,ij->j", deviation, deviation), low, high
+
+
+def block_steps(width: int) -> int:
+    """How many steps to add at a time, for rows of ``width`` elements."""
+    return max(1, min(1 << 16, _BLOCK_ELEMENTS // max(1, width)))
 
 
 def sample_steps(steps: int, width: int) -> int:
