@@ -30,9 +30,9 @@ class Store:
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
+        self._identity = self._identify()
         if check:
-            self._identity = self._identify()
-        self._check_sizes()
+            self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
         return Store, (self.path,)
