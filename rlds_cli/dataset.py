@@ -302,7 +302,7 @@ class Dataset:
         """
         chosen = np.arange(self.num_episodes)
         if episodes is not None:
-            chosen = chosen[episodes if isinstance(episodes, slice) else np.asarray(episodes)]
+            chosen = chosen[episodes if isinstance(episodes, slice) else _index(episodes)]
         view = self._view(chosen)
         if split is not None:
             if split not in view.episodes.splits:
@@ -379,3 +379,9 @@ class Dataset:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Dataset, (self.store, self._index)
+
+
+def _index(given: npt.NDArray[Any] | Sequence[int]) -> npt.NDArray[Any]:
+    """Numbers or flags as an index; an empty list is no numbers."""
+    index = np.asarray(given)
+    return index if index.size else index.astype(np.int64)

@@ -369,3 +369,21 @@ def test_both_encodings_read_alike(tmp_path: Path) -> None:
         assert np.array_equal(a.column(name), b.column(name))
     assert not b.column("action").flags.writeable
     assert b[1]["observation"] == 2
+
+
+def test_a_dataset_that_was_replaced_is_not_mixed_with_the_new_one(tmp_path: Path) -> None:
+    def episodes(value: float) -> list[dict[str, object]]:
+        return [{"observation": np.full((3, 2), value), "action": np.full((2, 1), value)}]
+
+    old = rlds_cli.create("local/a", episodes(1.0))
+    np.testing.assert_array_equal(old.column("action")[:2], [[1.0], [1.0]])
+    new = rlds_cli.create("local/a", episodes(2.0), force=True)
+    np.testing.assert_array_equal(old.column("action")[:2], [[1.0], [1.0]])  # mapped before: still the old one
+    with pytest.raises(DamagedDataset, match="replaced"):
+        old.column("observation")
+    np.testing.assert_array_equal(new.column("observation"), np.full((3, 2), 2.0))
+
+
+def test_selecting_no_episodes() -> None:
+    ds = rlds_cli.create("local/a", [{"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}])
+    assert len(ds.select(episodes=[])) == 0

@@ -121,16 +121,21 @@ def stored(f: Field, path: str, digest: str) -> StoredField:
 
 def _scan(values: Array, f: Field, last_rows: Array) -> tuple[digests.Blocks, Stats | None]:
     """Hash the blocks and gather statistics in one pass over the rows, as they are on disk."""
-    accumulator = statistics.Accumulator(f.shape)
+    accumulator = statistics.Accumulator(f.shape) if values.dtype.kind in "biuf" else None
+    at_once = statistics.block_steps(int(np.prod(f.shape, dtype=np.int64)))
     hashes = []
     for a in digests.blocks(len(values)):
         block = values[a : a + digests.BLOCK_ROWS]
         hashes.append(digests.array_block(block))
+        if accumulator is None:
+            continue
         steps = np.ones(len(block), bool)
         first, end = np.searchsorted(last_rows, (a, a + len(block)))
         steps[last_rows[first:end] - a] = False
-        accumulator.add(block[steps])
-    return digests.as_array(hashes), accumulator.result(_sample(values, last_rows))
+        for b in range(0, len(block), at_once):
+            accumulator.add(block[b : b + at_once][steps[b : b + at_once]])
+    stats = accumulator.result(_sample(values, last_rows)) if accumulator else None
+    return digests.as_array(hashes), stats
 
 
 def _sample(values: Array, last_rows: Array) -> Array:
