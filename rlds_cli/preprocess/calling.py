@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing import parent_process
 from pathlib import Path
 from types import GeneratorType
 from typing import Any
@@ -106,8 +105,6 @@ def undisturbed() -> Iterator[None]:
 
     The order in which threads add up would be part of the result.
     """
-    if parent_process() is not None:
-        sys.stdout = sys.stderr  # a worker's prints are not the command's result
     kept = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch else 0

@@ -6,9 +6,13 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from multiprocessing import parent_process
+from typing import Any
 
 import numpy as np
 
@@ -53,9 +57,14 @@ class PreprocessJob:
 
     def read(self, part: Part) -> Iterator[Chunk]:
         """The rows of one part; raises Otherwise where the plan does not hold."""
-        runner = runner_of(self.task)
-        with undisturbed():
-            yield from runner.chunks(part, self.plan)
+        # What the function prints in a worker is no output of the program.
+        with redirect_stdout(sys.stderr) if parent_process() else nullcontext():
+            runner = runner_of(self.task)
+            with undisturbed():
+                yield from runner.chunks(part, self.plan)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "parts": ()}  # a worker is told its own
 
 
 def runner_of(task: Task) -> WholeEpisodes | Transitions:

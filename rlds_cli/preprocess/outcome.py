@@ -33,7 +33,7 @@ def of(ds: Dataset) -> Outcome:
     m = ds.manifest
     whole = size_on_disk(ds.path)
     linked = [f for f in m.fields if m.shared.get(f.name) in ("link", "reflink")]
-    shared = sum(size_on_disk(ds.path / f.path) for f in linked)
+    shared = sum(size_on_disk(ds.path / above / f.path) for f in linked for above in ("", "digests", "text"))
     return Outcome(
         id=ds.id,
         path=ds.path,

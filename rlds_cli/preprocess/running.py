@@ -141,6 +141,7 @@ def _publish(t: Task, place: Home, work: Path, jobs: int | None, progress: Progr
         except Otherwise as e:
             known = known | e.known
             _remember(work, known)
+            progress(Event(str(t.id), "note", note=f"starting again: {_learned(e.known)}"))
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
@@ -165,6 +166,13 @@ def _remember(work: Path, known: Known) -> None:
     text = json.dumps({"touched": sorted(known.touched), "kept": known.kept, "apart": sorted(known.apart)})
     (work / "known.new").write_text(text)
     (work / "known.new").rename(work / "known.json")
+
+
+def _learned(known: Known) -> str:
+    what = [] if known.kept else ["not every episode keeps its length"]
+    what += [f"{', '.join(sorted(known.touched))} changed after all"] if known.touched else []
+    what += [f"{n} and next/{n} differ" for n in sorted(known.apart)]
+    return "; ".join(what)
 
 
 def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:

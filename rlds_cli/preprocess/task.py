@@ -114,7 +114,7 @@ class Task:
         if made.get("key") == self.key:
             return
         hint = "another name (--name, name=), or --force (force=True) to replace it"
-        if made.get("id") != str(self.id):
+        if str(made.get("id")).lower() != str(self.id).lower():
             raise NameTaken(f"{self.id} exists, and preprocess did not make it.", hint=hint)
         differs = "; ".join(
             f"{_LABELS[k]} was {_short(made.get(k))}, is {_short(v)}"

@@ -197,7 +197,10 @@ class WholeEpisodes:
         fitted = [f for f in plan.schema if f.name not in copied | plan.carried]
         columns = episodes.fit({n: v for n, v in r.flat.items() if n not in copied}, fitted, ep.name)
         _check_placements(r, fitted, ep.name)
-        columns = {n: v for n, v in columns.items() if n not in shared}
+        # Copies: the function may fill one buffer again and again, and rows are written some episodes later.
+        columns = {
+            n: v.copy() if isinstance(v, np.ndarray | list) else v for n, v in columns.items() if n not in shared
+        }
         for name in copied:
             columns[name] = self._copied(ep, r, name)
         return columns
