@@ -14,6 +14,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
 from rlds_cli.transfer import space
 
+_UNFINISHED = (".part", ".part.json")
 _BLOCK = 512  # unit of st_blocks, whatever the file system's own
 
 Inode = tuple[int, int]
@@ -101,31 +102,28 @@ def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> Datas
 
 
 def _archive(path: Path, seen: set[Inode]) -> int:
-    return sum(size for file, size in _files(path, seen) if not _unfinished(file))
+    whole = (Path(top, name) for top, _, names in os.walk(path) for name in names if not name.endswith(_UNFINISHED))
+    return sum(size for file in whole for size in _new(file, seen))
 
 
 def _leftovers(root: Path, seen: set[Inode]) -> int:
     """What lies among archives and datasets without being one: unfinished files, removals that were interrupted."""
-    return sum(size for top in ("archives", "datasets") for _, size in _files(root / top, seen))
-
-
-def _unfinished(file: Path) -> bool:
-    return file.name.endswith((".part", ".part.json"))
+    return _count(root / "archives", seen) + _count(root / "datasets", seen)
 
 
 def _count(path: Path, seen: set[Inode]) -> int:
-    return sum(size for _, size in _files(path, seen))
-
-
-def _files(path: Path, seen: set[Inode]) -> Iterator[tuple[Path, int]]:
-    """Files at and below ``path`` that were not seen before, with their bytes on disk; links are not followed."""
+    """Bytes on disk of the files at and below ``path`` that were not seen before; links are not followed."""
     files = [path] if path.is_file() else (Path(top, name) for top, _, names in os.walk(path) for name in names)
-    for file in files:
-        try:
-            stat = file.lstat()
-        except OSError:
-            continue  # gone meanwhile
-        inode = (stat.st_dev, stat.st_ino)
-        if inode not in seen:
-            seen.add(inode)
-            yield file, stat.st_blocks * _BLOCK
+    return sum(size for file in files for size in _new(file, seen))
+
+
+def _new(file: Path, seen: set[Inode]) -> Iterator[int]:
+    """The bytes on disk of a file, unless it was seen before."""
+    try:
+        stat = file.lstat()
+    except OSError:
+        return  # gone meanwhile
+    inode = (stat.st_dev, stat.st_ino)
+    if inode not in seen:
+        seen.add(inode)
+        yield stat.st_blocks * _BLOCK

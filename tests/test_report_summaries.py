@@ -114,6 +114,7 @@ def test_saturation_by_the_bounds_of_the_space() -> None:
     found = next(f for f in summarise("sample/pendulum-d4rl").fields if f.name == "action").saturation
     assert found is not None
     assert (found.of, found.steps) == ("space", 4096)
+    ds = rlds_cli.open_dataset("sample/pendulum-d4rl")
     rows = np.ones(ds.num_rows, bool)
     rows[ds.episodes["start"] + ds.episodes["length"]] = False
     a = ds.column("action")[rows]
