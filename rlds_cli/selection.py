@@ -14,6 +14,7 @@ from rlds_cli.store.opening import Store
 from rlds_cli.ted import END_NAMES, Array, IntArray
 
 _TEXT = ("group", "options")
+_ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
 
 
 class Episodes(Mapping[str, Array]):
@@ -41,8 +42,12 @@ class Episodes(Mapping[str, Array]):
         return tuple(sorted(n.removeprefix(prefix) for n in self._store.episodes if n.startswith(prefix)))
 
     def __iter__(self) -> Iterator[str]:
-        yield from (n for n in self._store.episodes if not n.startswith("split/"))
+        stored = [n for n in self._store.episodes if not n.startswith("split/")]
+        yield from sorted(stored, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n))
         yield from self.splits
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} episodes: {', '.join(self)}>"
 
     def __contains__(self, name: object) -> bool:
         return name in set(self) or name in _TEXT
