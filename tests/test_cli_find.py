@@ -401,3 +401,12 @@ def test_nothing_heavy_is_imported(args):
     code = f"import sys; sys.argv = ['rlds', *{args}]; from rlds_cli.cli import main; main(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert not HEAVY & set(done.stdout.splitlines()[-1].split())
+
+
+def test_ids_are_completed_in_the_shell() -> None:
+    from rlds_cli.cli.options import complete_id
+
+    completed = complete_id("d4rl/hopper-m")
+    assert "d4rl/hopper-medium-v2" in completed
+    assert all(i.startswith("d4rl/hopper-m") for i in completed)
+    assert complete_id("no/such") == []

@@ -15,7 +15,9 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A dataset that is here.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
+    ],
     to: Annotated[options.Encoding, typer.Option("--to", help="Mapped files, or compressed.")],
     cache_dir: options.CacheDir = None,
     json: options.Json = False,

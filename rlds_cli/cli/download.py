@@ -19,7 +19,12 @@ def register(app: typer.Typer) -> None:
 
 
 def download(
-    ids: Annotated[list[str], typer.Argument(metavar="ID|GLOB...", help="Datasets, as in 'd4rl/hopper-*-v2'.")],
+    ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID|GLOB...", help="Datasets, as in 'd4rl/hopper-*-v2'.", autocompletion=options.complete_id
+        ),
+    ],
     source: Annotated[
         str | None, typer.Option("--from", metavar="DIR|URL", help="A local copy or a mirror.", show_default=False)
     ] = None,

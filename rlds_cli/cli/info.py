@@ -30,7 +30,12 @@ def register(app: typer.Typer) -> None:
 
 
 def info(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A dataset, here or not; or the directory of one.")],
+    id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="A dataset, here or not; or the directory of one.", autocompletion=options.complete_id
+        ),
+    ],
     cite: Annotated[bool, typer.Option("--cite", help="Only the BibTeX entry.")] = False,
     defects: Annotated[bool, typer.Option("--defects", help="Only the known defects, with references.")] = False,
     fingerprint: Annotated[bool, typer.Option("--fingerprint", help="Only the content hash of what is here.")] = False,

@@ -15,7 +15,12 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
-    ref: Annotated[str, typer.Argument(metavar="ID|PATH", help="A dataset that is here, or files of any kind.")],
+    ref: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID|PATH", help="A dataset that is here, or files of any kind.", autocompletion=options.complete_id
+        ),
+    ],
     stats: Annotated[bool, typer.Option("--stats", help="Statistics of every element of a row.")] = False,
     episode: Annotated[
         int | None, typer.Option("--episode", metavar="N", help="One episode; -1 is the last.", show_default=False)

@@ -9,6 +9,15 @@ from typing import Annotated
 import typer
 
 
+def complete_id(incomplete: str) -> list[str]:
+    """Ids for the shell's completion: those that are here first."""
+    from rlds_cli import registry, settings
+
+    present = [str(id) for found in registry.here(settings.read()).values() for id, _ in found]
+    known = [e.id for e in registry.find() if e.status == "open"]
+    return [i for i in dict.fromkeys((*present, *known)) if i.lower().startswith(incomplete.lower())]
+
+
 class Encoding(StrEnum):
     """How arrays are stored."""
 

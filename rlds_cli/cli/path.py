@@ -15,7 +15,9 @@ def register(app: typer.Typer) -> None:
 
 
 def path(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A dataset that is here.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
+    ],
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,

@@ -39,7 +39,9 @@ def register(app: typer.Typer) -> None:
 
 
 def preprocess(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A dataset that is here.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
+    ],
     fn: Annotated[str, typer.Option("--fn", metavar="MOD:FUNC|FILE.py:FUNC", help="The function.")],
     name: Annotated[str | None, typer.Option("--name", help="ID@NAME is made; else the function's name.")] = None,
     unit: Annotated[Unit | None, typer.Option("--unit", help="What the function is given at a time.")] = None,

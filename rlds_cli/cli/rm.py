@@ -17,7 +17,10 @@ def register(app: typer.Typer) -> None:
 
 
 def rm(
-    ids: Annotated[list[str], typer.Argument(metavar="ID|GLOB...", help="Datasets in your home.")],
+    ids: Annotated[
+        list[str],
+        typer.Argument(metavar="ID|GLOB...", help="Datasets in your home.", autocompletion=options.complete_id),
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,

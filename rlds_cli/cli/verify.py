@@ -15,7 +15,10 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID|GLOB]...", help="Datasets that are here.")] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID|GLOB]...", help="Datasets that are here.", autocompletion=options.complete_id),
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All that is here.")] = False,
     expect: Annotated[
         str | None, typer.Option("--expect", metavar="FINGERPRINT", help="What it should be.", show_default=False)
