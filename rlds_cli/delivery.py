@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from rlds_cli import home, ids, registry, settings, sizes, staging
+from rlds_cli import home, ids, registry, sizes, staging
 from rlds_cli.entries import Entry
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
+from rlds_cli.orders import Order, Store
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.transfer import space
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 # A dataset that is here is found without NumPy, requests or a reader: those are imported where work begins.
-
-Store = Literal["memmap", "zarr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +57,6 @@ class Deliveries:
     def needed(self) -> int:
         """Bytes that the disk must hold in addition: archives and datasets, as far as sizes are known."""
         return self.to_fetch + sum(d.cache or 0 for d in self.datasets)
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One dataset as asked for."""
-
-    ref: str
-    source: str | None = None
-    store: Store = "memmap"
-    frames: str = "encoded"
-    force: bool = False
-    keep_archive: bool = True
-    offline: bool = False
-    cache_dir: StrPath | None = None
-
-    @property
-    def where(self) -> Settings:
-        """The settings, with what the order says."""
-        read = settings.read(self.cache_dir)
-        return replace(read, offline=read.offline or self.offline)
 
 
 def download(

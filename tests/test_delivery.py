@@ -28,6 +28,7 @@ from rlds_cli.errors import (
     UnknownDataset,
     WrongHash,
 )
+from rlds_cli.orders import Order
 
 LENGTHS = [30, 12, 400]
 UNHASHED = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
@@ -200,7 +201,7 @@ def test_shared_homes_are_only_read(tmp_path: Path, home: Path, monkeypatch: pyt
 
 def test_a_plan_says_what_is_to_be_done(home: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
-    orders = [delivery.Order(r) for r in delivery.expand(["sample/*", "d4rl/hopper-medium-v2"])]
+    orders = [Order(r) for r in delivery.expand(["sample/*", "d4rl/hopper-medium-v2"])]
     planned = delivery.plan(orders)
     by_id = {d.id: d for d in planned.datasets}
     assert by_id["sample/pendulum-d4rl"].here is not None

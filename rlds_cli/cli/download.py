@@ -47,9 +47,10 @@ def download(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import delivery
     from rlds_cli.cli import render
+    from rlds_cli.orders import Order
 
     orders = [
-        delivery.Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir)
+        Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir)
         for ref in delivery.expand(ids)
     ]
     with out.progress() as progress:

@@ -1,0 +1,31 @@
+"""What is asked for when a dataset is ordered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rlds_cli import settings
+from rlds_cli.settings import Settings, StrPath
+
+Store = Literal["memmap", "zarr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One dataset as asked for."""
+
+    ref: str
+    source: str | None = None
+    store: Store = "memmap"
+    frames: str = "encoded"
+    force: bool = False
+    keep_archive: bool = True
+    offline: bool = False
+    cache_dir: StrPath | None = None
+
+    @property
+    def where(self) -> Settings:
+        """The settings, with what the order says."""
+        read = settings.read(self.cache_dir)
+        return replace(read, offline=read.offline or self.offline)
