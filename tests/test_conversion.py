@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -16,9 +19,12 @@ import pytest
 from conftest import SHARED, write_d4rl
 from PIL import Image
 
-from rlds_cli import open_dataset
+from rlds_cli import ids, open_dataset
 from rlds_cli.errors import ArchiveError, CorruptArchive, Frames, NameTaken, NoSpace
+from rlds_cli.home import Home
 from rlds_cli.importing import import_archive
+from rlds_cli.locking import exclusive
+from rlds_cli.progress import Event, silent
 from rlds_cli.ted import END_NAMES
 
 LENGTHS = [40, 1, 25, 300, 7, 7, 64]
@@ -100,7 +106,10 @@ def test_workers_change_nothing(tmp_path: Path, next_observations: bool) -> None
 
 KILLED = textwrap.dedent("""
     import os, signal, sys
-    from rlds_cli.importing import import_archive
+    from rlds_cli.home import Home
+from rlds_cli.importing import import_archive
+from rlds_cli.locking import exclusive
+from rlds_cli.progress import Event, silent
     seen = 0
     def progress(event):
         global seen
@@ -221,6 +230,20 @@ def test_the_same_import_returns_at_once_and_another_is_refused(tmp_path: Path) 
     assert other.fingerprint != first.fingerprint
 
 
+def test_of_two_imports_at_once_the_second_is_told(tmp_path: Path, home: Path) -> None:
+    write_d4rl(tmp_path / "a.hdf5", LENGTHS)
+    write_d4rl(tmp_path / "b.hdf5", LENGTHS, seed=1)
+    waiting: list[Event] = []
+    with exclusive(Home(home), ids.parse("local/a"), silent), ThreadPoolExecutor(1) as thread:
+        second = thread.submit(import_archive, tmp_path / "b.hdf5", "local/a", progress=waiting.append)
+        while not any("waiting" in e.note for e in waiting):
+            time.sleep(0.01)
+        published = import_archive(tmp_path / "a.hdf5", "local/other").path
+        shutil.copytree(published, Home(home).dataset(ids.parse("local/a")))
+    with pytest.raises(NameTaken):
+        second.result()
+
+
 @pytest.mark.parametrize("encoding", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("name", ["taxi/random", "hopper/random", "breakout/random", "pointmaze/umaze"])
 def test_minari_samples(name: str, encoding: str) -> None:
@@ -305,3 +328,19 @@ def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
     np.testing.assert_allclose(small.column("observation"), decoded.reshape(4, 20, 2, 24, 2, 3).mean((2, 4)), atol=1)
     with pytest.raises(Frames, match="84"):
         frames_variant("84")
+
+
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_next_observations_of_their_own_are_kept(tmp_path: Path, jobs: int) -> None:
+    rng = np.random.default_rng(0)
+    lengths = [200] * 6000
+    columns = write_d4rl(tmp_path / "a.hdf5", lengths, observation=1)
+    columns["next_observations"] = rng.standard_normal(columns["observations"].shape).astype(np.float32)
+    with h5py.File(tmp_path / "a.hdf5", "a") as f:
+        f["next_observations"][...] = columns["next_observations"]
+    ds = import_archive(tmp_path / "a.hdf5", "local/a", jobs=jobs)
+    assert len(ds) == sum(lengths)
+    np.testing.assert_array_equal(ds[:]["observation"], columns["observations"])
+    np.testing.assert_array_equal(ds[:]["next", "observation"], columns["next_observations"])
+    np.testing.assert_array_equal(ds.episode(3)["next", "observation"], columns["next_observations"][600:800])
+    np.testing.assert_array_equal(ds.to_numpy()["next/observation"], columns["next_observations"])
