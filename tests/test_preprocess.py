@@ -336,6 +336,39 @@ def test_what_a_later_episode_changes_is_written_after_all(big, truth, place):
     assert set(ds.manifest.shared) == set(big.schema) - {"action"}
 
 
+def test_what_a_later_batch_changes_is_written_after_all(big, truth, place):
+    ds = both_ways(big, functions.late_in_a_batch, place, args={"at": 85})
+    want = rows(truth, "action")
+    start = int(big.episodes["start"][85])
+    want[start : start + LENGTHS[85]] += 1
+    assert np.array_equal(ds.column("action"), want)
+    assert set(ds.manifest.shared) == set(big.schema) - {"action"}
+
+
+def test_a_new_field_and_its_next_are_one_where_they_agree_and_two_where_not(big, truth, place):
+    one = preprocess.run(big, functions.late_pair, "one", cache_dir=place, args={"at": -1})
+    assert one.schema["place"].placement == "both" and "next/place" not in one.schema
+    assert np.array_equal(one.column("place"), rows(truth, "observation")[:, 0])
+    two = both_ways(big, functions.late_pair, place, args={"at": 85})
+    assert (two.schema["place"].placement, two.schema["next/place"].placement) == ("root", "next")
+    want = truth[85]["observation"][:, 0].copy()
+    got = two.episode(85)
+    assert np.array_equal(got["place"], want[:-1])
+    want[4] = 0
+    assert np.array_equal(got["next", "place"], want[1:])
+
+
+def test_a_function_may_fill_one_buffer_again_and_again(big, truth, place):
+    ds = both_ways(big, functions.fills_a_buffer, place)
+    assert np.array_equal(ds.column("observation"), 2 * rows(truth, "observation"))
+
+
+def test_a_worker_that_dies_is_reported_and_the_rest_kept(big, place):
+    with pytest.raises(rlds_cli.errors.RldsError, match="a worker process died"):
+        preprocess.run(big, functions.dies, jobs=2, cache_dir=place, args={"at": 120})
+    assert not (place / "datasets/local/big@dies").exists()
+
+
 def test_an_episode_that_is_dropped_late_is_dropped(big, truth, place):
     ds = both_ways(big, functions.late_drop, place, args={"at": 85})
     assert np.array_equal(ds.column("observation"), rows(truth[:85] + truth[86:], "observation"))

@@ -169,7 +169,7 @@ def test_what_no_store_holds_is_refused(ds):
         (lambda e: {**e, "x": np.array([object()] * len(e["action"]))}, "x holds Python objects"),
         (lambda e: {**e, "x": [[1], [1, 2]] + [[1]] * (len(e["action"]) - 2)}, "x is ragged"),
         (lambda e: {**e, "x": 3.0}, "x has a single value"),
-        (lambda e: {**e, "action": {"a": e["action"]}, "action/a/b": e["action"]}, "action/a is a field and holds one"),
+        (lambda e: {**e, "action": {"a": e["action"]}, "action/a/b": e["action"]}, "action/a is a field, and a group"),
         (lambda e: {**e, "x": np.zeros(len(e["action"]), "datetime64[s]")}, "x has dtype datetime64"),
         (lambda e: {"action": e["action"][:2], "observation": e["observation"][:3]}, "without next/terminated"),
         (lambda e: {**e, "next": {**e["next"], "terminated": np.full(len(e["action"]), 0.5)}}, "holds 0.5"),
@@ -212,6 +212,8 @@ def test_cropping_what_was_not_given_is_refused(ds):
         n = len(e["next"]["reward"]) // 2
         return {"next": {k: v[:n] for k, v in e["next"].items()}}
 
+    with pytest.raises(PreprocessError, match="info/word/x was returned, and info/word of the source"):
+        preprocess.run(ds, lambda e: {**e, "info/word/x": e["action"]}, "nested", fields=["action"])
     with pytest.raises(PreprocessError, match=r"episode 0: 2 steps of 5 came back, and \w+(/\w+)? was not given"):
         preprocess.run(ds, half, fields=["next/reward"])
 

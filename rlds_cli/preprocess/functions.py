@@ -264,11 +264,17 @@ def _code_of(fn: Callable[..., Any], kind: Any, reference: str, files: Files) ->
 def _is_found(module: str, name: str, value: object) -> bool:
     """Whether another process finds ``value`` by its module and name."""
     at: Any = sys.modules.get(module)
-    if at is None or (module == "__main__" and not hasattr(at, "__file__")):
+    if at is None or (module == "__main__" and not script()):
         return False
     for part in name.split("."):
         at = getattr(at, part, None)
     return at is value
+
+
+def script() -> Path | None:
+    """The file that this program is run from; None for a notebook, ``-c`` and standard input."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file) if file and Path(file).is_file() else None
 
 
 def _pickled(fn: Callable[..., Any]) -> bytes | None:
@@ -280,4 +286,6 @@ def _pickled(fn: Callable[..., Any]) -> bytes | None:
         pickled: bytes = pickler.dumps(fn)
     except Exception:  # whatever an object's own __reduce__ raises
         return None
-    return pickled
+    # Other processes have another __main__, unless it is a file that they run too.
+    lost = pickler is pickle and b"__main__" in pickled and not script()
+    return None if lost else pickled

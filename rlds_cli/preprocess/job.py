@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -121,6 +121,7 @@ def plan_of(task: Task, known: Known, first: Probe, probes: Sequence[Probe] = ()
     for n in touched_frames:  # only some of the episodes looked at changed them
         schema[n] = Field(n, "uint8", source[n].shape, schema[n].placement)
     carried = frozenset(n for n in source if n not in task.read and n not in schema)
+    _check_nesting(schema, carried)
     schema |= {n: source[n] for n in carried}
     if not linked and task.unit == "episode":
         # Copied anyway: what matters is what stays encoded, and whose space stays.
@@ -129,6 +130,14 @@ def plan_of(task: Task, known: Known, first: Probe, probes: Sequence[Probe] = ()
     fields = tuple(schema[n] for n in sorted(schema))
     apart = task.apart | known.apart | frozenset(a for p in (first, *probes) for a in p.apart)
     return Plan(fields, untouched, carried, kept, linked, apart)
+
+
+def _check_nesting(made: Iterable[str], carried: Iterable[str]) -> None:
+    """Refuse a field that is also a group of fields: they would be a file and a directory of one name."""
+    for a in made:
+        for b in carried:
+            if a.startswith(f"{b}/") or b.startswith(f"{a}/"):
+                raise PreprocessError(f"{a} was returned, and {b} of the source, which was not given, is there too.")
 
 
 def _has_space(name: str) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlds_cli.episodes import Flat
-from rlds_cli.errors import InvalidEpisode
 from rlds_cli.ted import Field, Placement
 
 
@@ -104,13 +103,4 @@ def infer(
             fields.append(Field(name, values.dtype.newbyteorder("=").name, values.shape[1:], placements[name]))
         else:
             fields.append(Field(name, "str", (), placements[name], "text"))
-    _check_nesting(set(flat))
     return tuple(fields)
-
-
-def _check_nesting(names: set[str]) -> None:
-    """Refuse a field that is also a group of fields: they would be a file and a directory of one name."""
-    for name in names:
-        above = name.rpartition("/")[0]
-        if above in names:
-            raise InvalidEpisode(f"{above} is a field and holds one, {name}.")

@@ -200,9 +200,11 @@ def _cannot_leave(t: Task) -> str:
     """Why no other process can run the function; empty where one can."""
     if not t.function.portable:
         return f"{t.function.name} is in no module and cannot be pickled (pip install cloudpickle)"
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    if script and Path(script).suffix == ".py" and "__name__" not in Path(script).read_text(errors="replace"):
-        return f'workers would run {Path(script).name} again: put its main part under `if __name__ == "__main__":`'
+    script = functions.script()
+    if script is None and hasattr(sys.modules.get("__main__"), "__file__"):
+        return "a program from standard input cannot be run again by workers"
+    if script and script.suffix == ".py" and "__name__" not in script.read_text(errors="replace"):
+        return f'workers would run {script.name} again: put its main part under `if __name__ == "__main__":`'
     return ""
 
 

@@ -80,18 +80,19 @@ class WholeEpisodes:
 
     def _result(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Result:
         flat = forms.take_back(value, where)
-        rows = {}
+        returned = flat
         if self._task.arrays == "tensordict":
             flat = self._joined(flat, ep, given, apart, where)
-        else:
-            rows = {n: r for n, v in flat.items() if n in given and (r := _rows_of(v, given[n], ep.original[n]))}
         flat = _with_flags(flat, ep, where)
         _check_lengths(flat, ep, where)
         flat, length, end = episodes.read(flat, where, apart=apart)
         self._check_next(flat, where)
         if ep.end == CUT and end == TRUNCATED:
             end = CUT  # a cut episode is flagged as truncated
-        rows |= {n: _ALL for n in ep.original if n in flat and forms.same(flat[n], ep.original[n])}
+        rows = {n: _ALL for n in ep.original if n in flat and forms.same(flat[n], ep.original[n])}
+        if length != ep.length and self._task.arrays != "tensordict":
+            views = ((n, _rows_of(returned[n], given[n], ep.original[n])) for n in ep.original if n in returned)
+            rows |= {n: r for n, r in views if r is not None}
         return Result(flat, length, end, self._observed(flat, length, ep), rows)
 
     def _observed(self, flat: Flat, length: int, ep: Episode) -> bool:
