@@ -344,3 +344,22 @@ def test_next_observations_of_their_own_are_kept(tmp_path: Path, jobs: int) -> N
     np.testing.assert_array_equal(ds[:]["next", "observation"], columns["next_observations"])
     np.testing.assert_array_equal(ds.episode(3)["next", "observation"], columns["next_observations"][600:800])
     np.testing.assert_array_equal(ds.to_numpy()["next/observation"], columns["next_observations"])
+
+
+def test_roboset_samples() -> None:
+    paths = sorted((SHARED / "data/roboset").glob("*.h5"))
+    if not paths:
+        pytest.skip("no shared/data/roboset")
+    for path in paths:
+        ds = import_archive(path, f"local/{path.stem}")
+        with h5py.File(path) as f:
+            assert ds.num_episodes == len(f)
+            for k in range(ds.num_episodes):
+                trial, episode = f[f"Trial{k}"], ds.episode(k)
+                np.testing.assert_array_equal(episode["observation"], trial["observations"])
+                np.testing.assert_array_equal(episode["action"], trial["actions"])
+                np.testing.assert_array_equal(episode["next", "reward"][:, 0], trial["rewards"])
+                np.testing.assert_array_equal(episode["next", "terminated"][:, 0], trial["done"])
+                np.testing.assert_array_equal(episode["info", "obs_dict", "door"], trial["env_infos/obs_dict/door"])
+                np.testing.assert_array_equal(episode["info", "solved"], trial["env_infos/solved"])
+                assert episode["observation"].dtype == trial["observations"].dtype
