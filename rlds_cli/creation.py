@@ -15,9 +15,10 @@ from rlds_cli.archives import Part
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidEpisode, NameTaken
 from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Progress, Stage, silent
-from rlds_cli.settings import StrPath
+from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
@@ -71,9 +72,9 @@ def create(
     id = ids.parse(ref)
     where = settings.read(cache_dir)
     place = Home(where.home)
-    if home.find(id, where) and not force:
-        raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
+    _check_free(id, where, force)
     with exclusive(place, id, progress or silent):
+        _check_free(id, where, force)  # another process may have held the lock
         work = place.partial(id, f"create-{secrets.token_hex(4)}")
         try:
             job = _job(str(id), iter(episodes))
@@ -83,6 +84,11 @@ def create(
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return open_dataset(str(id), cache_dir=cache_dir)
+
+
+def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
+    if home.find(id, where) and not force:
+        raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
 
 
 @dataclass(slots=True)

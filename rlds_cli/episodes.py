@@ -59,7 +59,24 @@ def flatten(episode: Mapping[Any, Any], where: str = "the episode") -> Flat:
         if not name or any(not part for part in name):
             raise InvalidEpisode(f"{where}: a field without a name.")
         flat["/".join(name)] = _values(value, "/".join(name), where)
+    _check_names(flat, where)
     return flat
+
+
+def _check_names(names: Collection[str], where: str) -> None:
+    """Refuse what is a field and a group of fields at once, and names that no file can have."""
+    groups = {name[:i]: name for name in names for i, c in enumerate(name) if c == "/"}
+    for name in names:
+        if name in groups:
+            raise InvalidEpisode(f"{where}: {name} is a field, and a group that holds {groups[name]}.")
+        _check_text(name, "the name of a field", where, "strict")
+
+
+def _check_text(value: str, what: str, where: str, errors: str = "surrogateescape") -> None:
+    try:
+        value.encode("utf-8", errors)
+    except UnicodeEncodeError as e:
+        raise InvalidEpisode(f"{where}: {what} is not valid Unicode: {value[:40]!r}.") from e
 
 
 def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -94,7 +111,10 @@ def _values(value: Any, name: str, where: str) -> Array | list[str | None]:
 def _strings(array: Array, name: str, where: str) -> list[str | None]:
     values = array.tolist() if array.ndim else [array.item()]
     if array.ndim <= 1 and all(v is None or isinstance(v, str | bytes) for v in values):
-        return [v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in values]
+        texts = [v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in values]
+        for text in texts:
+            _check_text(text or "", f"a text of {name}", where)
+        return texts
     raise InvalidEpisode(f"{where}: {name} holds Python objects; arrays of numbers, flags or text are needed.")
 
 
@@ -204,13 +224,14 @@ def flag(values: Array | list[str | None] | None, length: int, name: str, where:
     if values is None:
         return flags
     given = _per_step(values, length, name, where)
+    if given.ndim and given.shape != (length,):
+        raise InvalidEpisode(f"{where}: {name} has shape {list(given.shape)}; expected [{length}].")
+    if given.dtype != bool and not np.isin(given, (0, 1)).all():
+        wrong = given[~np.isin(given, (0, 1))].flat[0]
+        raise InvalidEpisode(f"{where}: {name} holds {wrong}; flags are 0 or 1.")
     if given.ndim == 0:
         flags[-1:] = bool(given)
         return flags
-    if given.shape != (length,):
-        raise InvalidEpisode(f"{where}: {name} has shape {list(given.shape)}; expected [{length}].")
-    if given.dtype != bool and not np.isin(given, (0, 1)).all():
-        raise InvalidEpisode(f"{where}: {name} holds {given[~np.isin(given, (0, 1))][0]}; flags are 0 or 1.")
     return given.astype(bool)
 
 

@@ -52,7 +52,7 @@ class Home:
                     id = ids.from_component(family.name, entry.name)
                 except InvalidId:
                     continue
-                if (entry / "zarr.json").exists():
+                if _is_dataset(entry):
                     yield id, entry
 
     def archives(self) -> Iterator[tuple[DatasetId, Path]]:
@@ -72,14 +72,22 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
+def _is_dataset(path: Path) -> bool:
+    """Whether a dataset is there, for this user: what may not be looked into is not."""
+    try:
+        return (path / "zarr.json").exists()
+    except OSError:
+        return False
+
+
 def find(id: DatasetId, where: Settings) -> Path | None:
     """The published dataset in the first home that has it, whatever the case of its letters; or None."""
     for root in where.homes:
         path = Home(root).dataset(id)
-        if (path / "zarr.json").exists():
+        if _is_dataset(path):
             return path
         for entry in _entries(path.parent):
-            if entry.name.lower() == path.name.lower() and (entry / "zarr.json").exists():
+            if entry.name.lower() == path.name.lower() and _is_dataset(entry):
                 return entry
     return None
 
@@ -95,9 +103,11 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
     where = settings.read(cache_dir)
     path = Path(ref).expanduser()
     if isinstance(ref, os.PathLike) or path.is_absolute() or str(ref).startswith("."):
-        if (path / "zarr.json").exists():
+        if _is_dataset(path):
             return path
-        raise DatasetNotFound(f"{path} is not a dataset (no zarr.json there).")
+        raise DatasetNotFound(
+            f"{path} is not a dataset (no zarr.json there).", hint="rlds list --here shows the datasets that are here"
+        )
     id = ids.parse(str(ref))
     found = find(id, where)
     if found is None:

@@ -13,6 +13,7 @@ _ID = re.compile(
     r"(?:@(?P<variant>[A-Za-z0-9_][A-Za-z0-9._-]*))?"
 )
 FRAME_SIZE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
+MAX_LENGTH = 200  # it is one file name, with room for what stands around it
 _VARIANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -45,7 +46,7 @@ class DatasetId:
             raise InvalidId(
                 f'"{variant}" cannot name a variant.', hint="letters, digits, `_`, `.` and `-`, no leading dot"
             )
-        return DatasetId(self.family, self.name, variant)
+        return parse(f"{self.base}@{variant}")
 
 
 def parse(text: str) -> DatasetId:
@@ -57,6 +58,8 @@ def parse(text: str) -> DatasetId:
         For anything else, such as absolute paths, ``..``, or characters that need quoting in a shell.
     """
     match = _ID.fullmatch(text)
+    if match is not None and len(text) > MAX_LENGTH:
+        raise InvalidId(f"{text[:40]}... has {len(text):,} characters; an id has at most {MAX_LENGTH}.")
     if match is None:
         raise InvalidId(
             f'"{text}" is not a dataset id.',

@@ -16,9 +16,10 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, UnknownLayout
 from rlds_cli.hashing import sha256_of
 from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Event, Progress, silent
-from rlds_cli.settings import StrPath
+from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field
 
@@ -135,13 +136,8 @@ def import_archive(
     place, id = Home(where.home), ids.parse(planned.id)
     options = {"fields": dict(fields or {}), "episodes_by": episodes_by, "store": store, "frames": frames}
     sources = _describe_files(planned, tell)
-    there = home.find(id, where)
-    if there and not force:
-        if _same(Store(there), options, sources):
-            return open_dataset(planned.id, cache_dir=cache_dir)
-        raise NameTaken(
-            f"{id} exists, and is of other files or options.", hint="another name, or --force to replace it"
-        )
+    if not force and _is_done(id, where, options, sources):
+        return open_dataset(planned.id, cache_dir=cache_dir)
     work = Conversion(
         id=id,
         reader=planned.reader,
@@ -152,8 +148,19 @@ def import_archive(
         options=options,
     )
     with exclusive(place, id, tell):
-        convert(work, place, jobs=jobs or 0, progress=tell)
+        if force or not _is_done(id, where, options, sources):  # another process may have held the lock
+            convert(work, place, jobs=jobs or 0, progress=tell)
     return open_dataset(planned.id, cache_dir=cache_dir)
+
+
+def _is_done(id: DatasetId, where: Settings, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the same import was made before; raises NameTaken where it was another."""
+    there = home.find(id, where)
+    if there and not _same(Store(there), options, sources):
+        raise NameTaken(
+            f"{id} exists, and is of other files or options.", hint="another name, or --force to replace it"
+        )
+    return there is not None
 
 
 def expand(paths: Sequence[StrPath]) -> tuple[Path, ...]:
@@ -173,7 +180,9 @@ def expand(paths: Sequence[StrPath]) -> tuple[Path, ...]:
         files = [f for m in matches for f in (sorted(m.rglob("*")) if m.is_dir() else [m])]
         data = [f.absolute() for f in files if f.is_file() and not f.name.endswith(_NOT_DATA)]
         if not data:
-            raise ArchiveError(f"{given}: there is no such file, and no file matches.")
+            raise ArchiveError(
+                f"{given}: there is no such file, and no file matches.", hint=f"paths are taken from {Path.cwd()}"
+            )
         found.update(dict.fromkeys(sorted(data, key=lambda f: natural(f.as_posix()))))
     return tuple(found)
 

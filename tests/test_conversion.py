@@ -234,7 +234,7 @@ def test_of_two_imports_at_once_the_second_is_told(tmp_path: Path, home: Path) -
     write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     write_d4rl(tmp_path / "b.hdf5", LENGTHS, seed=1)
     waiting: list[Event] = []
-    with exclusive(Home(home), ids.parse("local/a"), silent), ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as thread, exclusive(Home(home), ids.parse("local/a"), silent):
         second = thread.submit(import_archive, tmp_path / "b.hdf5", "local/a", progress=waiting.append)
         while not any("waiting" in e.note for e in waiting):
             time.sleep(0.01)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,47 @@ import pytest
 import torch
 
 from rlds_cli import create, open_dataset
-from rlds_cli.errors import InvalidEpisode, InvalidId, NameTaken
+from rlds_cli.errors import DatasetNotFound, InvalidEpisode, InvalidId, NameTaken
 
 
 def episode(steps: int = 3, **more: Any) -> dict[str, Any]:
     return {"observation": np.arange(steps + 1.0), "action": np.ones((steps, 2), np.float32), **more}
+
+
+def test_the_second_of_two_at_once_finds_the_name_taken() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[dict[str, Any]]:
+        begun.set()
+        assert go_on.wait(10)
+        yield episode(3)
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(create, "local/x", slow())
+        assert begun.wait(10)
+        second = threads.submit(create, "local/x", [episode(5)], progress=lambda event: go_on.set())  # told to wait
+        assert first.result().num_steps == 3
+        with pytest.raises(NameTaken):
+            second.result()
+    assert open_dataset("local/x").num_steps == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"info": np.zeros(3), "info/x": np.zeros(3)}, "info is a field, and a group that holds info/x"),
+        ({"next": {"a": np.zeros(3), "a/b/c": np.zeros(3)}}, "next/a is a field, and a group that holds next/a/b/c"),
+        ({"a\ud800": np.zeros(3)}, "the name of a field is not valid Unicode"),
+        ({"word": ["a", "b\ud800", None]}, "a text of word is not valid Unicode"),
+        ({"next": {"terminated": np.nan}}, "next/terminated holds nan; flags are 0 or 1"),
+        ({"next": {"terminated": 2}}, "next/terminated holds 2; flags are 0 or 1"),
+    ],
+)
+def test_what_cannot_be_stored_is_named(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidEpisode, match=f"episode 0: {message}"):
+        create("local/x", [episode(**more)])
+    with pytest.raises(DatasetNotFound):
+        open_dataset("local/x")
 
 
 def test_observations_of_t_rows_mean_an_unknown_final_one() -> None:

@@ -69,3 +69,11 @@ def test_base_and_variants() -> None:
 def test_no_two_ids_share_a_directory() -> None:
     texts = ["a/b/c", "a/b", "a/b@c", "a/b/c@d", "a/bc", "a/b/c/d"]
     assert len({ids.parse(t).component for t in texts}) == len(texts)
+
+
+def test_an_id_fits_into_a_file_name() -> None:
+    assert ids.parse("local/" + "x" * 194).name == "x" * 194
+    with pytest.raises(InvalidId, match=r"local/x+\.\.\. has 201 characters; an id has at most 200"):
+        ids.parse("local/" + "x" * 195)
+    with pytest.raises(InvalidId, match="at most 200"):
+        ids.parse("local/x").with_variant("v" * 200)

@@ -199,3 +199,16 @@ def test_columns_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         for column in (np.zeros((3, 2)), np.zeros((3, 3), np.float32), np.zeros((2, 2), np.float32)):
             with pytest.raises(RldsError, match="x"):
                 writer.append(Chunk({"x": column}, np.zeros(3, bool), table))
+
+
+def test_resumed_where_publishing_was_interrupted(tmp_path: Path, undisturbed: str) -> None:
+    built = write_rows(Job(), tmp_path / "w", jobs=0, progress=silent)
+    assert check(built) == undisturbed
+    sealed = [f for f in built.directory.rglob("*") if f.is_file()]
+    for file in sealed:
+        file.chmod(0o444)
+    events: list[Event] = []
+    again = write_rows(Job(), tmp_path / "w", jobs=0, progress=events.append)
+    assert "5 of 5" in events[0].note
+    assert all(f.stat().st_mode & 0o200 for f in sealed)  # else only the superuser could finish it
+    assert check(again) == undisturbed

@@ -67,3 +67,16 @@ def test_removing_takes_the_name_first(tmp_path: Path) -> None:
     build(left, "left")
     publishing.remove(target)
     assert list((tmp_path / "family").iterdir()) == []
+
+
+def test_unsealed_are_files_of_its_own(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "shared"
+    elsewhere.write_text("rows")
+    elsewhere.chmod(0o444)
+    work = build(tmp_path / "work", "new")
+    (work / "a/linked").hardlink_to(elsewhere)
+    for file in (work / "a/file", work / "zarr.json"):
+        file.chmod(0o444)
+    publishing.unseal(work)
+    assert stat.S_IMODE((work / "a/file").stat().st_mode) == stat.S_IMODE((work / "zarr.json").stat().st_mode) == 0o644
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o444

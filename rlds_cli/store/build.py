@@ -25,7 +25,7 @@ import numpy as np
 from rlds_cli.archives import Part
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress, Stage
-from rlds_cli.store import arrays, names, rows
+from rlds_cli.store import arrays, names, publishing, rows
 from rlds_cli.store.journal import Journal
 from rlds_cli.store.rows import Position, RowWriter, Written
 from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note
@@ -95,7 +95,9 @@ def _forget_unfinished(work: Path, done: Mapping[int, tuple[str, Written]]) -> N
     for segment in (work / "segments").glob("*"):
         if f"segments/{segment.name}" not in kept:
             shutil.rmtree(segment)
-    if PLACE not in kept:
+    if PLACE in kept:
+        publishing.unseal(work / PLACE)
+    else:
         shutil.rmtree(work / PLACE, ignore_errors=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import stat
 from pathlib import Path
 
 _AT_FDCWD = -100
@@ -47,6 +48,14 @@ def _seal(directory: Path) -> None:
                     os.fsync(f.fileno())
                 file.chmod(mode & ~0o222)
         _sync(Path(root))
+
+
+def unseal(directory: Path) -> None:
+    """Make files writable again where publishing was interrupted; those shared with other datasets stay as they are."""
+    for file in directory.rglob("*"):
+        status = file.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and not status.st_mode & 0o200:
+            file.chmod(status.st_mode | 0o200)
 
 
 def _sync(directory: Path) -> None:
