@@ -106,10 +106,7 @@ def test_workers_change_nothing(tmp_path: Path, next_observations: bool) -> None
 
 KILLED = textwrap.dedent("""
     import os, signal, sys
-    from rlds_cli.home import Home
-from rlds_cli.importing import import_archive
-from rlds_cli.locking import exclusive
-from rlds_cli.progress import Event, silent
+    from rlds_cli.importing import import_archive
     seen = 0
     def progress(event):
         global seen
