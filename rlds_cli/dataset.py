@@ -217,7 +217,7 @@ class Dataset:
 
         ``next/observed`` [T, 1] is added where the final observation is not recorded.
         """
-        k = range(self.num_episodes)[k]
+        k = _within(k, self.num_episodes, f"episodes in {self.id}")
         start, length = int(self.episodes["start"][k]), int(self.episodes["length"][k])
         batch = self._read(np.arange(start, start + length), list(self.schema))
         if self.episodes["num_observed"][k] == length:
@@ -227,7 +227,7 @@ class Dataset:
     def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
         """Transitions by number, counted over the selected episodes: NumPy, archive dtypes."""
         if isinstance(index, int | np.integer):
-            one = self[np.array([range(len(self))[index]])]
+            one = self[np.array([_within(index, len(self), f"transitions in {self.id}")])]
             return one.map(lambda values: values[0])
         if isinstance(index, slice):
             wanted = np.arange(*index.indices(len(self)))
@@ -241,6 +241,8 @@ class Dataset:
     def _numbers(self, given: npt.NDArray[Any]) -> IntArray:
         """Transition numbers from an array of them, or from one bool per transition."""
         if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
+            if given.dtype.kind == "U":
+                raise IndexError(f'transitions are chosen by number; ds.column("{given}") is for fields')
             raise IndexError(
                 f"transitions are chosen by integers or bools [n], not by {given.dtype} {list(given.shape)}"
             )
@@ -385,3 +387,10 @@ def _index(given: npt.NDArray[Any] | Sequence[int]) -> npt.NDArray[Any]:
     """Numbers or flags as an index; an empty list is no numbers."""
     index = np.asarray(given)
     return index if index.size else index.astype(np.int64)
+
+
+def _within(index: int | np.integer[Any], count: int, what: str) -> int:
+    """A number from 0 on, of one that may count from the end."""
+    if not -count <= index < count:
+        raise IndexError(f"no number {index:,} of the {count:,} {what}")
+    return int(index) % count

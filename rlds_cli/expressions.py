@@ -48,7 +48,8 @@ def episodes_where(text: str, columns: Mapping[str, Array]) -> BoolArray:
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError) as e:
-        raise InvalidExpression(f'"{text}" is not an expression: {e}', hint=_example()) from e
+        why = e.msg if isinstance(e, SyntaxError) else e
+        raise InvalidExpression(f'"{text}" is not an expression: {why}', hint=_example()) from e
     try:
         result = np.asarray(_value(tree, text, columns))
     except (TypeError, np.exceptions.DTypePromotionError) as e:

@@ -1,10 +1,17 @@
-"""Hashes of a file's content, hexadecimal."""
+"""Hashes of a file's content, hexadecimal; and fingerprints as people read them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+
+
+def short(fingerprint: str) -> str:
+    """A fingerprint for people: ``rlds1:7c1f-09ab-55e2``; that of a selection ends in ``+1a2b``."""
+    head, _, digits = fingerprint.partition(":")
+    digits, plus, selection = digits.partition("+")
+    return f"{head}:{'-'.join(filter(None, (digits[:4], digits[4:8], digits[8:12])))}{plus}{selection[:4]}"
 
 
 def _nothing(done: int) -> None:

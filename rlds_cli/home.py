@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli import ids, settings
-from rlds_cli.errors import DatasetNotFound, InvalidId
+from rlds_cli.errors import DatasetNotFound, InvalidId, UnknownDataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import Settings, StrPath
 
@@ -92,6 +92,19 @@ def find(id: DatasetId, where: Settings) -> Path | None:
     return None
 
 
+def _how_to_have(id: DatasetId) -> str | None:
+    from rlds_cli import registry  # which imports this module
+
+    if id.variant:
+        return f"rlds preprocess {id.base} --fn ... --name {id.variant}"
+    if id.family == registry.LOCAL:
+        return f"rlds import PATH --as {id}"
+    try:
+        return f"rlds download {registry.get(str(id)).id}"
+    except UnknownDataset as e:
+        return e.hint
+
+
 def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
     """The directory of a dataset given by id or by path. No network, no lock, no write.
 
@@ -112,7 +125,5 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
     found = find(id, where)
     if found is None:
         homes = " nor in ".join(str(h) for h in where.homes)
-        verb = "import PATH --as" if id.family == "local" else "download"
-        what = f"rlds preprocess {id.base} --fn ... --name {id.variant}" if id.variant else f"rlds {verb} {id}"
-        raise DatasetNotFound(f"{id} is not in {homes}.", hint=what)
+        raise DatasetNotFound(f"{id} is not in {homes}.", hint=_how_to_have(id))
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli import home, ids, settings, targets
-from rlds_cli.errors import NoPermission
+from rlds_cli.errors import DatasetNotFound, NoPermission
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Progress, silent
@@ -45,7 +45,10 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
         One is in a shared home, which others use.
     """
     own = settings.read(cache_dir).home
-    paths = targets.datasets(refs, cache_dir=cache_dir)
+    try:
+        paths = targets.datasets(refs, cache_dir=cache_dir)
+    except DatasetNotFound as e:
+        raise DatasetNotFound(e.message, hint="rlds list --here shows what is here") from None
     for path in paths:
         if not path.is_relative_to(own / "datasets"):
             raise NoPermission(

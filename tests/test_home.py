@@ -73,10 +73,12 @@ def test_a_path_is_a_path(home: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_not_here_is_named_with_the_homes_and_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLDS_PATH", "/shared/rlds")
     with pytest.raises(DatasetNotFound) as caught:
-        homes.locate("d4rl/pen")
+        homes.locate("sample/pendulum-d4rl")
     assert str(home) in caught.value.message
     assert "/shared/rlds" in caught.value.message
-    assert caught.value.hint == "rlds download d4rl/pen"
+    assert caught.value.hint == "rlds download sample/pendulum-d4rl"
+    with pytest.raises(DatasetNotFound, match="did you mean sample/pendulum-d4rl"):
+        homes.locate("sample/pendlum-d4rl")
     with pytest.raises(DatasetNotFound, match="--name norm"):
         homes.locate("d4rl/pen@norm")
     with pytest.raises(DatasetNotFound, match="rlds import"):

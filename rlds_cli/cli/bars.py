@@ -7,7 +7,10 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from rlds_cli.cli import out
 from rlds_cli.progress import Event
+
+_STAGE = 7  # the width of "convert"
 
 
 class Bars:
@@ -38,10 +41,8 @@ class Bars:
                 self._line(event)
 
     def _line(self, event: Event) -> None:
-        text = " ".join(p for p in (event.id, event.stage, event.what, event.note) if p)
-        if not event.note and event.total:
-            amount = f"{event.total / 2**20:.1f} MiB" if event.unit == "B" else f"{event.total:,} {event.unit}"
-            text = f"{text} {amount}"
+        said = event.note or (_amount(event.total, event.unit) if event.total else "")
+        text = f"{event.id}  {event.stage:{_STAGE}}  {': '.join(p for p in (event.what, said) if p)}".rstrip()
         if self._live:
             tqdm.write(text, file=self._stream)
         else:
@@ -68,3 +69,7 @@ class Bars:
             bar.close()
             del self._bars[key]
             self._line(event)
+
+
+def _amount(n: int, unit: str) -> str:
+    return out.size(n) if unit == "B" else out.plural(n, unit.removesuffix("s"))

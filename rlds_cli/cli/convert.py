@@ -24,7 +24,7 @@ def convert(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Store a dataset mapped, to train from it, or compressed, to keep it; the content stays the same.
+    """Store a dataset mapped, for training, or compressed. The content stays the same.
 
     Example: rlds convert d4rl/hopper-medium-v2 --to zarr
     """

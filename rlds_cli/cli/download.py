@@ -8,10 +8,6 @@ import typer
 
 from rlds_cli.cli import options, out
 
-Frames = Annotated[
-    str, typer.Option("--frames", metavar="encoded|raw|HxW", help="Keep images as published, or decode.")
-]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -40,7 +36,7 @@ def download(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Fetch, verify and convert datasets; what is here already is left alone.
+    """Fetch, verify and convert datasets. What is here already is left alone.
 
     Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
     """

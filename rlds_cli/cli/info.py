@@ -11,8 +11,9 @@ import typer
 
 from rlds_cli import catalogue, entries
 from rlds_cli.catalogue import Card, Copy
-from rlds_cli.cli import options, out, render
+from rlds_cli.cli import options, out
 from rlds_cli.entries import Defect, Entry
+from rlds_cli.hashing import short
 from rlds_cli.store.manifest import Manifest
 
 _RULES = {
@@ -94,7 +95,7 @@ def _headline(card: Card) -> str:
     if card.here.manifest is None:
         return f"{card.id}   here, but damaged: {card.here.damage}"
     m = card.here.manifest
-    return f"{card.id}   here: {out.size(card.here.bytes_on_disk)}, {m.encoding}   {render.short(m.fingerprint)}"
+    return f"{card.id}   here: {out.size(card.here.bytes_on_disk)}, {m.encoding}   {short(m.fingerprint)}"
 
 
 def _absent(entry: Entry | None) -> str:
@@ -154,7 +155,10 @@ def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
     yield "steps", f"{c.steps:,}, of them {c.transitions:,} transitions"
     ends = f"{c.terminated:,} terminated, {c.truncated:,} truncated, {c.cut:,} cut"
     yield "episodes", f"{c.episodes:,}: {ends}; {_episodes(m.episodes_by)}"
-    yield "made", f"{m.created} by rlds {m.rlds_version}{f', reader {m.reader}' if m.reader else ''}"
+    for step in m.provenance:
+        yield "made of", f"{step.get('from')} by {step.get('reference') or step.get('function')}"
+    reader = f", reader {m.reader}" if m.reader and not m.provenance else ""
+    yield "made", f"{m.created} by rlds {m.rlds_version}{reader}"
 
 
 def _episodes(rule: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rlds_cli import catalogue
+from rlds_cli import catalogue, registry
 from rlds_cli.catalogue import FamilyRow, HomeRow, Overview, Row
 from rlds_cli.cli import options, out
 
@@ -27,7 +27,7 @@ def list_(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """What exists and what is here: families, or the datasets that a query finds.
+    """What there is, and what of it is here. Families, or the datasets that a query finds.
 
     Example: rlds list hopper medium
     """
@@ -71,10 +71,15 @@ def _rows(rows: tuple[Row, ...]) -> str:
     if not rows:
         return ""
     header: tuple[str, ...] = ("ID", "SIZE", "SHA256", "HERE", "NOTE")
-    cells = [(r.id, out.size(r.size), "known" if r.sha256_known else "-", _here(r), _note(r)) for r in rows]
+    cells = [(r.id, _size(r), "known" if r.sha256_known else "-", _here(r), _note(r)) for r in rows]
     if not any(c[-1] for c in cells):
         header, cells = header[:-1], [c[:-1] for c in cells]  # type: ignore[misc]
     return out.table(header, cells, right="SIZE SHA256")
+
+
+def _size(r: Row) -> str:
+    """Bytes to download; a dataset that was made here has none."""
+    return "-" if r.id.startswith(f"{registry.LOCAL}/") else out.size(r.size)
 
 
 def _here(r: Row) -> str:

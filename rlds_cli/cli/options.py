@@ -32,7 +32,8 @@ CacheDir = Annotated[
     Path | None, typer.Option("--cache-dir", help="Use this home instead of RLDS_HOME.", show_default=False)
 ]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", "-j", help="Worker processes; 0 works in this one.", show_default=False)
+    int | None,
+    typer.Option("--jobs", "-j", min=0, help="Worker processes; 0 works in this one.", show_default=False),
 ]
 Store = Annotated[Encoding, typer.Option("--store", help="Mapped files, or compressed.")]
 Frames = Annotated[

@@ -44,7 +44,7 @@ def page(renderable: Any, value: Any) -> None:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    Console(highlight=False, width=width).print(renderable, crop=False)  # lines that may not break run on
+    _draw(Console(highlight=False, width=width), renderable)
     return None
 
 
@@ -52,7 +52,16 @@ def aside(renderable: Any) -> None:
     """Print a rich renderable on stderr: what belongs to an error."""
     from rich.console import Console
 
-    Console(highlight=False, stderr=True).print(renderable, crop=False)
+    _draw(Console(highlight=False, stderr=True), renderable)
+
+
+def _draw(console: Any, renderable: Any) -> None:
+    """Print on a rich console; lines that may not break run on, and none ends in blanks."""
+    with console.capture() as captured:
+        console.print(renderable, crop=False)
+    text = "\n".join(line.rstrip() for line in captured.get().split("\n"))
+    console.file.write(text)
+    console.file.flush()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> str:
@@ -88,7 +97,7 @@ def note(text: str) -> None:
 
 def error(exc: RldsError) -> None:
     """One line and a hint, on stderr."""
-    kind = type(exc).__name__
+    kind = "Error" if type(exc) is RldsError else type(exc).__name__
     print(f"{kind}: {exc.message}" + (f"\n  hint: {exc.hint}" if exc.hint else ""), file=sys.stderr)  # noqa: T201
 
 
@@ -114,6 +123,11 @@ def plain(value: Any) -> Any:
 def size(n: float | None) -> str:
     """Bytes for people: ``145.7 MiB``; a question mark where nobody knows."""
     return "?" if n is None else sizes.text(n)
+
+
+def plural(n: int, word: str) -> str:
+    """``1 episode``, ``2,187 episodes``."""
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
 
 
 @contextmanager

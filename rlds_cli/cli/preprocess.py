@@ -57,7 +57,7 @@ def preprocess(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Apply a function to every episode, batch or step of a dataset; the result is ID@NAME.
+    """Make a new dataset with a function of yours. It sees every episode, batch or step of ID and makes ID@NAME.
 
     Example: rlds preprocess d4rl/hopper-medium-v2 --fn my_prep.py:norm --try
     """

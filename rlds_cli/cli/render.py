@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlds_cli.cli import out
 from rlds_cli.errors import UnknownLayout
+from rlds_cli.hashing import short
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -24,7 +25,8 @@ def deliveries(p: Deliveries) -> str:
         sizes = out.size(p.to_fetch) + (f" and {unknown} of unknown size" if unknown else "") + " to fetch"
         estimates = [d.cache for d in todo if d.cache]
         cache = f"cache about {out.size(sum(estimates))}" if len(estimates) == len(todo) else "cache of unknown size"
-        lines.append(f"{len(todo)} datasets, {files} files, {sizes}; {cache}; {out.size(p.free)} free")
+        counts = f"{out.plural(len(todo), 'dataset')}, {out.plural(files, 'file')}"
+        lines.append(f"{counts}, {sizes}; {cache}; {out.size(p.free)} free")
         lines += [f"  {d.id}  {', '.join(f'{n} to {a}' for a, n in (d.actions or {}).items())}" for d in todo]
     return "\n".join(lines)
 
@@ -48,7 +50,8 @@ def facts(ds: Dataset) -> dict[str, object]:
 def ready(ds: Dataset) -> None:
     """One line on a dataset that is there now, its notes, and what to type next."""
     m = ds.manifest
-    out.result(facts(ds), f"{ds.id}  {m.counts.steps:,} steps  {m.counts.episodes:,} episodes  {short(ds.fingerprint)}")
+    counts = f"{out.plural(m.counts.steps, 'step')}  {out.plural(m.counts.episodes, 'episode')}"
+    out.result(facts(ds), f"{ds.id}  {counts}  {short(ds.fingerprint)}")
     for note in m.notes:
         out.note(f"note: {note_line(note['text'], note['count'], note['where'])}")
     out.note(f'use:  Loader("{ds.id}", batch_size=256)')
@@ -58,12 +61,6 @@ def note_line(text: str, count: int, where: str) -> str:
     """A reader's note with how often and, for example, where."""
     often = f" ({count:,} times)" if count > 1 else ""
     return f"{text}{often}" + (f", e.g. {where}" if where and count > 1 else f": {where}" if where else "")
-
-
-def short(fingerprint: str) -> str:
-    """A fingerprint for people: ``rlds1:7c1f-09ab-55e2``."""
-    head, _, digits = fingerprint.partition(":")
-    return f"{head}:{digits[:4]}-{digits[4:8]}-{digits[8:12]}"
 
 
 def import_plan(p: ImportPlan) -> str:

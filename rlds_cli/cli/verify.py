@@ -28,7 +28,7 @@ def verify(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Are the bytes what they were: hash everything again; exit 1 where something is bad.
+    """Hash everything again, and compare. Exit 1 where something is bad.
 
     Example: rlds verify d4rl/hopper-medium-v2 --expect rlds1:7c1f-09ab-55e2
     """

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlds_cli.hashing import short
 from rlds_cli.loader.columns import Column, Decoded, RewardSum, Stored
 from rlds_cli.loader.table import Table
 
@@ -17,14 +18,15 @@ def describe(loader: Loader) -> str:
     """Lines for people: samples, what is left out, order, reading, fields."""
     everything = Table.of(loader.dataset)
     size = loader.reader.batches_at_once(loader.ranks.share(loader.batch_size))
-    epoch = "endless" if loader.sampler.endless else f"{_count(loader.windows.total, 'sample')} an epoch"
+    epoch = "" if loader.sampler.endless else f", {_count(loader.windows.total, 'sample')} an epoch"
+    length = _count(loader.steps, "batch") if loader.steps else "endless" if loader.sampler.endless else "an epoch"
     steps, episodes = _count(int(everything.steps.sum()), "step"), _count(len(everything), "episode")
     drawn, within = _count(loader.windows.total, "window"), _count(len(loader.table), "episode")
     lines = [
-        f"{loader.dataset.id} ({loader.dataset.fingerprint[:13]}..): {steps}, {episodes}",
+        f"{loader.dataset.id} ({short(loader.dataset.fingerprint)}): {steps}, {episodes}",
         f"samples   {drawn} in {within}: {loader.window}",
         *(f"left out  {reason}" for reason in _left_out(loader, everything)),
-        f"order     {loader.sampler}, seed {loader.seed}, {epoch}",
+        f"order     {loader.sampler}, seed {loader.seed}{epoch}; {length} at a loop",
         f"batches   {_count(loader.batch_size, 'sample')}, {loader.ranks}; {_count(size, 'batch')} at a gather",
         *(f"{name:<31} {_source(loader, c)}" for name, c in loader.reader.columns.items()),
     ]

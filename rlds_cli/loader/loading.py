@@ -9,7 +9,7 @@ from typing import Any
 
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
+from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument, RldsError
 from rlds_cli.loader import arrays, describing, memory, state
 from rlds_cli.loader.arrays import Backend
 from rlds_cli.loader.fields import Fields, Names
@@ -148,6 +148,8 @@ class Loader:
         """The episodes that have a window, and how many."""
         _check_kinds(self.window, self.sampler, self.anchors)
         table = Table.of(self.dataset)
+        if not len(table):
+            raise EmptyWindow(f"There is nothing to draw from: 0 episodes of {self.dataset.id} are selected.")
         every_step = self.window.whole or self.anchors == "steps"
         offered = table.steps if every_step else table.transitions
         counts = self.window.counts(offered)

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli.errors import WrongState
+from rlds_cli.hashing import short
 from rlds_cli.loader import order
 from rlds_cli.loader.schedule import Spot
 
 if TYPE_CHECKING:
     from rlds_cli.loader.loading import Loader
-
-_SHORT = 13  # of a fingerprint: rlds1:7c1f09a
 
 
 def save(loader: Loader, spot: Spot) -> dict[str, Any]:
@@ -55,10 +54,8 @@ def load(loader: Loader, state: Mapping[str, Any]) -> Spot:
 
 
 def _summary(kind: Mapping[str, Any]) -> str:
-    fingerprint, _, selection = str(kind["fingerprint"]).partition("+")
-    selected = f", selection {selection[:4]}.." if selection else ""
     return (
-        f"{kind['dataset']} ({fingerprint[:_SHORT]}..{selected}) with {kind['sampler']}, {kind['window']},"
+        f"{kind['dataset']} ({short(str(kind['fingerprint']))}) with {kind['sampler']}, {kind['window']},"
         f" anchors={kind['anchors']!r}, seed {kind['seed']}"
     )
 
@@ -68,4 +65,9 @@ def _hint(wrong: list[str], state: Mapping[str, Any]) -> str:
         return f"it was saved by a version of rlds with order {state['order']}"
     if "fingerprint" in wrong:
         return "the same dataset, and the same selection of it"
-    return "Loader(..., " + ", ".join(f"{key}={state[key]}" for key in wrong) + ")"
+    return "Loader(..., " + ", ".join(f"{key}={_argument(key, state[key])}" for key in wrong) + ")"
+
+
+def _argument(key: str, value: Any) -> str:
+    """As it is typed; windows and samplers are kept as that."""
+    return repr(value) if key == "anchors" else str(value)

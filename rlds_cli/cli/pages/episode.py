@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlds_cli.cli import out
-from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain, plural, shape
+from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain, shape
 from rlds_cli.report.episodes import EpisodeReport, FieldTrace
 from rlds_cli.report.histograms import resample, trace
 
@@ -39,11 +39,11 @@ class EpisodePage:
 
 
 def _facts(r: EpisodeReport) -> list[str]:
-    facts = [plural(r.length, "step"), r.end]
+    facts = [out.plural(r.length, "step"), r.end]
     if r.total_reward is not None:
         score = f" (score {figure(r.score)})" if r.score is not None else ""
         facts.append(f"return {figure(r.total_reward)}{score}")
-    facts.append(plural(r.num_transitions, "transition"))
+    facts.append(out.plural(r.num_transitions, "transition"))
     facts.append("final observation recorded" if r.num_observed > r.length else "final observation not recorded")
     facts += [f"seed {r.seed}"] if r.seed is not None else []
     return facts + ([f"split {', '.join(r.splits)}"] if r.splits else [])
@@ -79,5 +79,5 @@ def _rows(f: FieldTrace, width: int, ends: bool, ascii_only: bool) -> Iterator[l
 
 def _in_words(f: FieldTrace) -> str:
     if f.kind == "frames":
-        return f"{plural(f.rows, 'frame')} {shape(f.shape)}, {out.size(f.bytes)} encoded"
+        return f"{out.plural(f.rows, 'frame')} {shape(f.shape)}, {out.size(f.bytes)} encoded"
     return "; ".join(f'"{text}"' for text in f.texts) or "-"

@@ -29,11 +29,6 @@ def shape(dims: Sequence[int]) -> str:
     return str(list(dims))
 
 
-def plural(n: int, word: str) -> str:
-    """``1 episode``, ``2,187 episodes``."""
-    return f"{n:,} {word}{'' if n == 1 else 's'}"
-
-
 def plain(text: str, style: str = "") -> Text:
     """Text in which brackets are brackets."""
     return Text(text, style=style)

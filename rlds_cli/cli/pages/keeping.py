@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli.cli import out
-from rlds_cli.cli.render import short
+from rlds_cli.hashing import short
 
 if TYPE_CHECKING:
     from rlds_cli.encoding import Reencoded

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.figures import number, shape
-from rlds_cli.cli.render import short
+from rlds_cli.hashing import short
 
 if TYPE_CHECKING:
     from rlds_cli.preprocess.outcome import Outcome

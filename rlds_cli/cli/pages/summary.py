@@ -10,8 +10,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from rlds_cli.cli import out
-from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain, plural, shape
-from rlds_cli.cli.render import note_line, short
+from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain, shape
+from rlds_cli.cli.render import note_line
+from rlds_cli.hashing import short
 from rlds_cli.report.columns import FieldSummary
 from rlds_cli.report.histograms import Distribution, sparkline
 from rlds_cli.report.summaries import Summary
@@ -30,6 +31,7 @@ _DETAIL = (
     (("FIELD", "MIN", "MAX"), 0),
 )
 _LEFT = ("FIELD", "AT", "DTYPE", "SHAPE", "")
+_NAMES = 40  # characters of the names of fields that share a line; the others are counted
 
 
 class SummaryPage:
@@ -42,8 +44,9 @@ class SummaryPage:
         s, ascii_only = self.summary, options.ascii_only
         yield line(console, _heading(s), "bold")
         yield line(console, _counts(s))
-        yield fitting(console, options, [partial(_fields, s, names, w, ascii_only) for names, w in _DETAIL])
-        yield from (line(console, text, "dim") for text in _below(s))
+        fields = fitting(console, options, [partial(_fields, s, names, w, ascii_only) for names, w in _DETAIL])
+        yield fields
+        yield from (line(console, text, "dim") for text in _below(s, remarks=fields.columns[-1].header == ""))
         if any(f.elements for f in s.fields):
             yield fitting(console, options, [partial(_elements, s)])
         yield fitting(console, options, [partial(_distributions, s, w, ascii_only) for w in (16, 8, 0)])
@@ -68,8 +71,9 @@ def _counts(s: Summary) -> str:
     kinds = [(c.terminated, "terminated"), (c.truncated, "truncated"), (c.cut, "cut")]
     ends = ", ".join(f"{n:,} {kind}" for n, kind in kinds if n)
     inside = f"   {c.terminated_inside:,} terminated steps inside episodes" if c.terminated_inside else ""
-    episodes = plural(c.episodes, "episode") + (f": {ends}" if ends else "")
-    return f"{plural(c.steps, 'step')}   {episodes}   {plural(c.transitions, 'transition')} ({_final(s)}){inside}"
+    episodes = out.plural(c.episodes, "episode") + (f": {ends}" if ends else "")
+    steps, transitions = out.plural(c.steps, "step"), out.plural(c.transitions, "transition")
+    return f"{steps}   {episodes}   {transitions} ({_final(s)}){inside}"
 
 
 def _final(s: Summary) -> str:
@@ -115,26 +119,28 @@ def _cells(group: Sequence[FieldSummary], width: int, ascii_only: bool) -> dict[
 
 
 def _names(group: Sequence[FieldSummary]) -> str:
-    more = len(group) - 3
-    return ", ".join(f.name for f in group[:3]) + (f", {more} more" if more > 0 else "")
+    names = [f.name for f in group]
+    shown = max(k for k in range(1, len(names) + 1) if k == 1 or len(", ".join(names[:k])) <= _NAMES)
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f", {more} more" if more else "")
 
 
 def _remark(f: FieldSummary) -> str:
     remarks = [f"{100 * f.saturation.share:.0f} % saturated"] if f.saturation else []
     remarks += [f"{f.nonfinite:,} not finite"] if f.nonfinite else []
-    remarks += [plural(f.distinct, "text")] if f.distinct is not None else []
+    remarks += [out.plural(f.distinct, "text")] if f.distinct is not None else []
     return ", ".join(remarks)
 
 
-def _below(s: Summary) -> Iterator[str]:
+def _below(s: Summary, *, remarks: bool) -> Iterator[str]:
     extra = [f.name for f in s.fields if not f.default]
     if extra:
         names = ", ".join(extra[:3]) + (", ..." if len(extra) > 3 else "")
         yield f'not loaded by default: {names}   extra=("{extra[0]}",)'
     found = next((f.saturation for f in s.fields if f.saturation), None)
-    if found:
+    if found and remarks:
         bounds = "the bounds of the action space" if found.of == "space" else "the least or greatest value"
-        steps = plural(found.steps, "step")
+        steps = out.plural(found.steps, "step")
         yield f"saturated: share of {steps} with an element at {bounds} (within 0.1 % of the range)"
 
 
@@ -175,7 +181,7 @@ def _more(s: Summary) -> Iterator[str]:
     if s.env_id:
         yield f"environment  {s.env_id}"
     if s.splits:
-        yield "splits  " + ", ".join(f"{name} {plural(n, 'episode')}" for name, n in s.splits.items())
+        yield "splits  " + ", ".join(f"{name} {out.plural(n, 'episode')}" for name, n in s.splits.items())
     if s.metadata:
         more = len(s.metadata) - 4
         yield f"metadata  {', '.join(s.metadata[:4])}{f', {more} more' if more > 0 else ''}"
