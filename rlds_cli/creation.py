@@ -13,7 +13,7 @@ from rlds_cli import episodes as episode_dicts
 from rlds_cli import home, ids, settings
 from rlds_cli.archives import Part
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import InvalidEpisode, NameTaken
+from rlds_cli.errors import InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
@@ -81,6 +81,11 @@ def create(
             built = write_rows(job, work, jobs=0, progress=progress or silent)
             finish(built, Description(str(id), store, env={"id": env_id} if env_id else {}, reader="create"))
             publishing.publish(built.directory, place.dataset(id))
+        except NoSpace as e:  # an iterable cannot be taken up where it was
+            raise NoSpace(
+                f"The disk of {place.root} is full. Nothing of {id} is kept.",
+                hint="free some space, or another home: cache_dir=DIR",
+            ) from e
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return open_dataset(str(id), cache_dir=cache_dir)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 from rlds_cli import create, open_dataset
-from rlds_cli.errors import DatasetNotFound, InvalidEpisode, InvalidId, NameTaken
+from rlds_cli.errors import DatasetNotFound, InvalidEpisode, InvalidId, NameTaken, NoSpace
 
 
 def episode(steps: int = 3, **more: Any) -> dict[str, Any]:
@@ -52,6 +54,17 @@ def test_what_cannot_be_stored_is_named(more: dict[str, Any], message: str) -> N
         create("local/x", [episode(**more)])
     with pytest.raises(DatasetNotFound):
         open_dataset("local/x")
+
+
+def test_of_a_full_disk_nothing_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk, pytest.raises(NoSpace, match="full. Nothing of local/x is kept"):
+        disk.setattr(os, "pwrite", full)
+        create("local/x", [episode()])
+    assert not list((home / "partial").iterdir())
+    assert create("local/x", [episode()]).num_steps == 3
 
 
 def test_observations_of_t_rows_mean_an_unknown_final_one() -> None:
