@@ -28,13 +28,16 @@ _HOMES = {
     "find": "rlds_cli.registry",
     "open_dataset": "rlds_cli.dataset",
 }
+_MODULES = ("loader", "preprocess")  # at hand without an import of their own
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -60,7 +60,7 @@ def test_of_a_full_disk_nothing_is_kept(home: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as disk, pytest.raises(NoSpace, match="full. Nothing of local/x is kept"):
+    with monkeypatch.context() as disk, pytest.raises(NoSpace, match=r"full\. Nothing of local/x is kept"):
         disk.setattr(os, "pwrite", full)
         create("local/x", [episode()])
     assert not list((home / "partial").iterdir())

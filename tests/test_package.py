@@ -21,6 +21,11 @@ def test_what_is_exported() -> None:
         _ = rlds_cli.nothing_like_it
 
 
+@pytest.mark.parametrize("used", ["rlds_cli.preprocess.run", "rlds_cli.loader.Loader"])
+def test_modules_are_at_hand(used: str) -> None:
+    assert subprocess.run([sys.executable, "-c", f"import rlds_cli; {used}"], check=False).returncode == 0
+
+
 def test_no_function_shares_its_name_with_a_module() -> None:
     import pkgutil
 
