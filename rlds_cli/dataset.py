@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -391,6 +392,7 @@ def _index(given: npt.NDArray[Any] | Sequence[int]) -> npt.NDArray[Any]:
 
 def _within(index: int | np.integer[Any], count: int, what: str) -> int:
     """A number from 0 on, of one that may count from the end."""
-    if not -count <= index < count:
-        raise IndexError(f"no number {index:,} of the {count:,} {what}")
-    return int(index) % count
+    number = operator.index(index)
+    if not -count <= number < count:
+        raise IndexError(f"no number {number:,} of the {count:,} {what}")
+    return number % count

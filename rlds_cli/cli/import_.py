@@ -46,7 +46,9 @@ def import_(
     try:
         planned = importing.plan_import(path, as_, **what)
     except UnknownLayout as e:
-        raise render.unknown(path[0], e) from e
+        if format or map or episodes_by:  # the error is about what was asked for
+            raise
+        raise render.unknown(path[0], as_, e) from e
     if dry_run:
         out.page(render.import_plan(planned), planned.summary())
         return

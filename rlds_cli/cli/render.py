@@ -34,8 +34,10 @@ def deliveries(p: Deliveries) -> str:
 def delivered(p: Deliveries, made: list[Dataset]) -> None:
     """What is there now; what was there before stands in the plan."""
     if out.wants_json():
-        here = [{"id": d.id, "path": d.here, "made": False} for d in p.datasets if d.here]
-        out.result([*here, *({**facts(ds), "made": True} for ds in made)])
+        from rlds_cli.dataset import open_dataset
+
+        here = [open_dataset(d.here) for d in p.datasets if d.here]
+        out.result([*({**facts(ds), "made": False} for ds in here), *({**facts(ds), "made": True} for ds in made)])
         return
     for ds in made:
         ready(ds)
@@ -65,10 +67,12 @@ def note_line(text: str, count: int, where: str) -> str:
 
 def import_plan(p: ImportPlan) -> str:
     """What an import would do."""
+    from rlds_cli.report.columns import rank
+
     lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
     lines += [f"reader {p.reader}, {out.size(p.bytes)}, episodes end by {p.episodes_by}"]
     width = max(len(f.name) for f in p.fields)
-    for f in p.fields:
+    for f in sorted(p.fields, key=rank):
         kept = f" kept as {f.codec}" if f.codec else ""
         lines.append(f"  {f.name:{width}}  {f.placement:4}  {f.dtype:8} {list(f.shape)}{kept}")
     if p.rows is not None:
@@ -77,11 +81,13 @@ def import_plan(p: ImportPlan) -> str:
     return "\n".join([*lines, f"Run without --dry-run to make {p.id}"])
 
 
-def unknown(path: str, error: UnknownLayout) -> UnknownLayout:
+def unknown(path: str, id: str, error: UnknownLayout) -> UnknownLayout:
     """Show what is in files that no reader knows; the error, with a command to try."""
     from rlds_cli.cli.pages.file import FilePage
     from rlds_cli.report import describe_file
+    from rlds_cli.report.guesses import name_for
 
     found = describe_file(path)
     out.aside(FilePage(replace(found, suggestion=None)))
-    return UnknownLayout(error.message, hint=found.suggestion or error.hint)
+    command = found.suggestion and found.suggestion.replace(f" --as local/{name_for(found.path)} ", f" --as {id} ")
+    return UnknownLayout(error.message, hint=command or error.hint)

@@ -98,5 +98,5 @@ def _unknown(given: Path, files: Sequence[Path], size: int, error: UnknownLayout
         tree=found.nodes,
         groups=found.groups,
         guessed=fields,
-        suggestion=suggested_command(files[0] if len(files) == 1 else given, found, fields),
+        suggestion=suggested_command(given, found, fields),
     )

@@ -163,7 +163,8 @@ class _Block:
 
     def _report(self, cut: BoolArray, table: EpisodeTable) -> None:
         self._note("terminated-inside", "steps are terminated and their episode goes on", self.terminated & ~self.ends)
-        if self.start + self.rows == self.stretch.rule.layout.rows and cut[-1:].any():
+        flagged = self.stretch.rule.kind in ("flags", "timeouts")  # else no end has a flag
+        if flagged and self.start + self.rows == self.stretch.rule.layout.rows and cut[-1:].any():
             text = f"the last episode ({table.length[-1]:,} steps) is cut short by the file"
             self.notes.append(Note("open-end", text, 1, self.stretch.name))
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.figures import grid, line, plain, shape
+from rlds_cli.report.columns import rank
 
 if TYPE_CHECKING:
     from rlds_cli.report.files import FileReport
@@ -41,7 +42,7 @@ def _heading(r: FileReport) -> str:
         counts += [f"{r.rows:,} rows"] if r.rows is not None else []
         ends = f"; episodes end by {r.episodes_by}" if r.episodes_by else ""
         made = f": {', '.join(counts)}" if counts else ""
-        return f"{r.path}: {r.what}, {out.size(r.bytes)}{files}\nreader {r.reader}{made}{ends}"
+        return f"{r.path}, {out.size(r.bytes)}{files}: {r.what}\nreader {r.reader}{made}{ends}"
     why = f", no known layout ({r.why})" if r.why else ", which no reader knows"
     inside = f" {out.plural(r.groups, 'group')}, {out.plural(len(r.tree), 'dataset')}:" if r.groups else ""
     inside = inside or (f" {out.plural(len(r.tree), 'array')}:" if r.tree else "")
@@ -51,7 +52,7 @@ def _heading(r: FileReport) -> str:
 
 def _fields(r: FileReport) -> Table:
     table = grid([("FIELD", "left"), ("AT", "left"), ("DTYPE", "left"), ("SHAPE", "left")])
-    for f in r.fields:
+    for f in sorted(r.fields, key=rank):
         table.add_row(*(plain(c) for c in (f.name, f.placement, f.codec or f.dtype, shape(f.shape))))
     return table
 
