@@ -46,7 +46,7 @@ def modules_after(code: str) -> set[str]:
         "from rlds_cli.cli import app",
         "import rlds_cli; rlds_cli.find('hopper')",
         "sys.argv = ['rlds', '--help']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
-        "sys.argv = ['rlds', 'download', '--help']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
+        "sys.argv = ['rlds', 'download', '-h']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
         "sys.argv = ['rlds', 'list']\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass",
     ],
 )
