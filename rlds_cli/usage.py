@@ -61,7 +61,7 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
     seen: set[Inode] = set()
     archives = {str(id): _archive(path, seen) for id, path in home.archives()}
     rows = [_dataset(id, path, archives.pop(str(id), 0), seen) for id, path in sorted(home.datasets(), key=_order)]
-    rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items()]
+    rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items() if size]
     packed, partial = _count(root / "packed", seen), _count(root / "partial", seen) + _leftovers(root, seen)
     archived, cached = sum(r.archive for r in rows), sum(r.cache - r.shared for r in rows)
     total = archived + cached + packed + partial

@@ -225,9 +225,10 @@ def _failed(step: Step, failures: list[_Unfit]) -> TransferError:
             f"{step.file.path} is not the file promised. {why}.",
             hint="a proxy or an altered mirror may be the cause; --from DIR|URL takes the file from another place",
         )
+    again = "the same command goes on from there; " if left else ""
     return DownloadFailed(
         f"{name} could not be had. {why}. {kept}",
-        hint="the same command goes on from there; --from DIR|URL takes the file from another place",
+        hint=f"{again}--from DIR|URL takes the file from another place",
     )
 
 

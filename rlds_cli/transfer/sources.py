@@ -148,6 +148,8 @@ def _mirrored(urls: Sequence[str], where: Settings, source: str, patience: Patie
         found = local.list_local(source)[0]
         wanted = next((file for url in urls if (file := _one(url))), found)
         return (replace(found, path=wanted.path),)
+    if local.is_local(source) and not local.path_of(source).exists():
+        raise DownloadFailed(f"There is no {source}.", hint="--from takes a file, a directory or a URL")
     tried = []
     for url in urls:
         for candidate in (c for tail in names.tails(_key(url)) for c in _candidates(source, tail)):
