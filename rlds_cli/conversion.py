@@ -97,6 +97,8 @@ def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progres
     work = home.partial(c.id, key[:16])
     work.mkdir(parents=True, exist_ok=True)
     built = write_rows(ArchiveJob(str(c.id), plan, key, c.frames), work, jobs=jobs, progress=progress)
+    if not len(built.episodes):
+        raise ArchiveError(f"{c.id}: the archive holds no episode with steps. Nothing is published.")
     built = replace(built, notes=merge_notes((*plan.notes, *built.notes)))
     manifest = _finish(c, plan, built, threads=max(2, jobs))
     publishing.publish(built.directory, home.dataset(c.id))

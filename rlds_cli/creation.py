@@ -10,9 +10,10 @@ from itertools import chain
 from typing import Any, Literal
 
 from rlds_cli import episodes as episode_dicts
-from rlds_cli import home, ids, settings
+from rlds_cli import home, ids, registry, settings
 from rlds_cli.archives import Part
 from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.episodes import Flat
 from rlds_cli.errors import InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -22,7 +23,7 @@ from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.ted import Chunk, EpisodeData, Field, Note, lay_out
+from rlds_cli.ted import FLAGS, Chunk, EpisodeData, Field, Note, lay_out
 
 
 def create(
@@ -92,8 +93,34 @@ def create(
 
 
 def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
+    if any(e.id.lower() == str(id).lower() for e in registry.entries(id.family)):
+        raise NameTaken(f"{id} is the name of an archive that can be downloaded.", hint=f"local/{id.name}")
     if home.find(id, where) and not force:
         raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
+
+
+# What other libraries call these; taken as they come, they would be fields that no loader gives.
+_MEANT = {
+    "observations": "observation",
+    "obs": "observation",
+    "next_observations": "next/observation",
+    "next_observation": "next/observation",
+    "actions": "action",
+    "rewards": "next/reward",
+    "reward": "next/reward",
+    "next/rewards": "next/reward",
+    "terminals": "next/terminated",
+    "terminations": "next/terminated",
+    "terminated": "next/terminated",
+    "timeouts": "next/truncated",
+    "truncations": "next/truncated",
+    "truncated": "next/truncated",
+    "done": "next/terminated",
+    "dones": "next/terminated",
+}
+
+
+_ROOT_FLAGS = ("done", "terminated", "truncated")
 
 
 @dataclass(slots=True)
@@ -119,21 +146,35 @@ class _EpisodesJob:
     def _episodes(self, empty: list[int]) -> Iterator[EpisodeData]:
         for number, episode in self.episodes:
             name = f"episode {number}"
-            flat, length, end = episode_dicts.read(episode_dicts.flatten(episode, name), name)
+            flat, length, end = _read(episode, name)
             if length == 0:
                 empty.append(number)
                 continue
             yield EpisodeData(episode_dicts.fit(flat, self.schema, name), length, end, row=number)
 
 
+def _read(episode: Mapping[str, Any], name: str) -> tuple[Flat, int, int]:
+    if not hasattr(episode, "items"):
+        raise InvalidEpisode(f"{name} is a {type(episode).__name__}; a mapping of fields is needed.")
+    flat = episode_dicts.flatten(episode, name)
+    if any(flag in flat for flag in FLAGS):
+        for flag in _ROOT_FLAGS:  # False on every step, by TED
+            flat.pop(flag, None)
+    for given in flat:
+        if given in _MEANT:
+            raise InvalidEpisode(
+                f"{name}: {given} is not TED's name.", hint=f'"{_MEANT[given]}" is; a name with / nests'
+            )
+    if not any(field.partition("/")[0] == "observation" for field in flat):
+        raise InvalidEpisode(f"{name} has no observation: {', '.join(flat) or 'nothing'}.")
+    return episode_dicts.read(flat, name)
+
+
 def _job(id: str, episodes: Iterator[Mapping[str, Any]]) -> _EpisodesJob:
     numbered = enumerate(episodes)
     empty: list[tuple[int, Mapping[str, Any]]] = []
     for number, first in numbered:
-        name = f"episode {number}"
-        if not hasattr(first, "items"):
-            raise InvalidEpisode(f"{name} is a {type(first).__name__}; a mapping of fields is needed.")
-        flat, length, _ = episode_dicts.read(episode_dicts.flatten(first, name), name)
+        flat, length, _ = _read(first, f"episode {number}")
         if length:
             schema = episode_dicts.infer_schema(flat, length)
             return _EpisodesJob(id, schema, chain(empty, [(number, first)], numbered))

@@ -15,6 +15,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.orders import Order, Store
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import manifest
 from rlds_cli.transfer import space
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Delivery:
     unknown: int = 0
     cache: int | None = None
     actions: Mapping[str, int] | None = None  # how many files are reused, adopted, linked, fetched
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,9 @@ def _plan(order: Order) -> Delivery:
     where = order.where
     here = None if order.force else _present(order, where)
     if here is not None:
-        return Delivery(str(_id_of(order)), here)
+        found, encoding = str(_id_of(order)), manifest.read(here).encoding
+        other = f"{encoding}-encoded; rlds convert {found} --to {order.store}" if encoding != order.store else ""
+        return Delivery(found, here, note=other)
     id, entry = _resolve(order, where)
     if order.source is not None and staging.is_dataset(order.source, id):
         return Delivery(str(id), None, actions={"copy": 1})

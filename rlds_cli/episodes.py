@@ -32,6 +32,7 @@ from rlds_cli.ted import (
 )
 
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
+_COUNTED = ("action", REWARD, *FLAGS)  # whose rows are the steps, the first that is there
 Flat = dict[str, "Array | list[str | None]"]
 
 
@@ -138,7 +139,8 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
         allowed = (length,) if name.startswith("next/") else (length, length + 1)
         if _single(values) or len(values) not in allowed:
             rows = "a single value" if _single(values) else f"{len(values)} rows"
-            raise InvalidEpisode(f"{where}: {name} has {rows}; expected {' or '.join(map(str, allowed))}.")
+            steps = next((f" ({n} has {length})" for n in _COUNTED if n in flat and n != name), "")
+            raise InvalidEpisode(f"{where}: {name} has {rows}; expected {' or '.join(map(str, allowed))}{steps}.")
     return flat, length, end
 
 
@@ -149,7 +151,7 @@ def _single(values: Array | list[str | None]) -> bool:
 def count_steps(flat: Flat, where: str) -> int:
     """T: the rows of actions, else of rewards or flags, else of observations less one."""
     sized = {n: len(v) for n, v in flat.items() if not _single(v)}
-    for prefix in ("action", REWARD, TERMINATED_NAME, TRUNCATED_NAME, "next/"):
+    for prefix in (*_COUNTED, "next/"):
         for name, rows in sized.items():
             if name == prefix or name.startswith(prefix if prefix.endswith("/") else f"{prefix}/"):
                 return rows

@@ -277,3 +277,30 @@ def test_hostile_field_names_stay_inside() -> None:
     assert all(p.is_relative_to(ds.path.resolve()) for p in inside)
     assert [p.name for p in ds.path.parent.iterdir()] == ["x"]
     assert open_dataset("local/x").num_steps == 3
+
+
+def test_other_libraries_names_are_refused_with_teds() -> None:
+    step = {"observation": np.zeros((3, 1)), "action": np.zeros((2, 1))}
+    for wrong, right in (("reward", "next/reward"), ("terminals", "next/terminated"), ("truncated", "next/truncated")):
+        with pytest.raises(InvalidEpisode, match=rf'(?s){wrong} is not .*"{right}"'):
+            create("local/x", [{**step, wrong: np.zeros(2)}])
+    with pytest.raises(InvalidEpisode, match='"observation"'):
+        create("local/x", [{"observations": np.zeros((3, 1)), "action": np.zeros((2, 1))}])
+    with pytest.raises(InvalidEpisode, match="no observation"):
+        create("local/x", [{"action": np.zeros((2, 1))}])
+    with pytest.raises(InvalidEpisode, match="episode 1 is a str"):
+        create("local/x", [step, "nonsense"])  # type: ignore[list-item]
+    with pytest.raises(InvalidEpisode, match=r"next/reward has 3 rows; expected 2 \(action has 2\)"):
+        create("local/x", [{**step, "next": {"reward": np.zeros(3)}}])
+
+
+def test_root_flags_of_a_ted_batch_are_left_out() -> None:
+    flags = {name: np.zeros((2, 1), bool) for name in ("done", "terminated", "truncated")}
+    ended = {"terminated": np.array([[False], [True]])}
+    ds = create("local/x", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1)), **flags, "next": ended}])
+    assert sorted(ds.schema) == ["action", "next/terminated", "next/truncated", "observation"]
+
+
+def test_names_of_the_registry_are_not_taken() -> None:
+    with pytest.raises(NameTaken, match=r"(?s)downloaded.*local/hopper-medium-v2"):
+        create("d4rl/hopper-medium-v2", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1))}])

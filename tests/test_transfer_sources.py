@@ -419,7 +419,7 @@ def test_from_a_directory_that_does_not_hold_it(where: Settings, tmp_path: Path)
     (tmp_path / "mirror" / "hopper_medium-v2.hdf5.bak").write_bytes(b"x")
     with pytest.raises(DownloadFailed, match=r"does not hold.*hopper_medium-v2\.hdf5"):
         listed(where, HOPPER, source=str(tmp_path / "mirror"))
-    with pytest.raises(DownloadFailed, match="There is no .*nowhere"):
+    with pytest.raises(DownloadFailed, match=r"There is no .*nowhere"):
         listed(where, HOPPER, source=str(tmp_path / "nowhere"))
 
 

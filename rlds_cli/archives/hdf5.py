@@ -153,7 +153,7 @@ def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
             count += 1
             item = _child(parent, key, name)
             if count > MAX_OBJECTS:
-                raise UnsafeArchive(f"{_file(group)} holds more than {MAX_OBJECTS:,} objects.")
+                raise _refused(f"{_file(group)} holds more than {MAX_OBJECTS:,} objects.")
             if isinstance(item, h5py.Group):
                 stack.append((name, item, (*above, _descend(item, above, name))))
             if isinstance(item, h5py.Group | h5py.Dataset):
@@ -168,22 +168,28 @@ def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
 def _child(parent: h5py.Group, key: str | bytes, name: str) -> object:
     # What is not UTF-8 comes as bytes.
     if isinstance(key, bytes) or key in ("", ".", "..") or not key.isprintable():
-        raise UnsafeArchive(f"{_file(parent)}: {name!r} is no name for a field.")
+        raise _refused(f"{_file(parent)}: {name!r} is no name for a field.")
     kind = parent.id.links.get_info(key.encode()).type
     if kind == h5py.h5l.TYPE_EXTERNAL:
         link = parent.get(key, getlink=True)
-        raise UnsafeArchive(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
+        raise _refused(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
     if kind == h5py.h5l.TYPE_SOFT and parent.get(key) is None:
-        raise UnsafeArchive(f"{_file(parent)}: {name} is a link that leads nowhere.")
+        raise _refused(f"{_file(parent)}: {name} is a link that leads nowhere.")
     return parent[key]
+
+
+def _refused(what: str) -> UnsafeArchive:
+    return UnsafeArchive(
+        what, hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it"
+    )
 
 
 def _descend(group: h5py.Group, above: tuple[int, ...], name: str) -> int:
     address = _address(group)
     if address in above:
-        raise UnsafeArchive(f"{_file(group)}: {name} is a link to a group that it lies in.")
+        raise _refused(f"{_file(group)}: {name} is a link to a group that it lies in.")
     if len(above) > MAX_DEPTH:
-        raise UnsafeArchive(f"{_file(group)}: groups are nested more than {MAX_DEPTH} deep at {name}.")
+        raise _refused(f"{_file(group)}: groups are nested more than {MAX_DEPTH} deep at {name}.")
     return address
 
 
@@ -214,9 +220,9 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
     plist = d.id.get_create_plist()
     virtual = plist.get_layout() == h5py.h5d.VIRTUAL
     if virtual and any(s.file_name != "." for s in d.virtual_sources()):
-        raise UnsafeArchive(f"{path.name}: {name} is a virtual dataset that reads other files.")
+        raise _refused(f"{path.name}: {name} is a virtual dataset that reads other files.")
     if plist.get_external_count():
-        raise UnsafeArchive(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
+        raise _refused(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
     filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
     if not virtual and not filters & UNBOUNDED_FILTERS:
         _check_size(name, d, path)
@@ -235,7 +241,7 @@ def _check_size(name: str, d: h5py.Dataset, path: Path) -> None:
         return
     stored = 0 if 0 in shape else d.id.get_storage_size()
     if claimed > MAX_RATIO * stored:
-        raise UnsafeArchive(
+        raise _refused(
             f"{path.name}: {name} claims {list(shape)} {d.dtype} ({claimed:,} bytes) and stores {stored:,} bytes."
         )
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def deliveries(p: Deliveries) -> str:
     """What is to be fetched and made."""
     todo = [d for d in p.datasets if d.here is None]
-    lines = [f"{d.id}  is here: {d.here}" for d in p.datasets if d.here is not None]
+    here = [d for d in p.datasets if d.here is not None]
+    lines = [f"{d.id}  is here: {d.here}" + (f"  ({d.note})" if d.note else "") for d in here]
     if todo:
         files = sum(d.files for d in todo)
         unknown = sum(d.unknown for d in todo)

@@ -13,7 +13,7 @@ from rlds_cli.archives.d4rl import jumps
 from rlds_cli.archives.d4rl.jumps import Limits
 from rlds_cli.archives.d4rl.layout import Layout
 from rlds_cli.archives.hdf5_rows import RowReader
-from rlds_cli.errors import UnknownLayout
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Array, BoolArray, IntArray
 
 DEFAULT = "flags"
@@ -106,11 +106,24 @@ def scan(path: Path, f: h5py.File, by: Rule) -> IntArray:
 
 
 def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
-    """A flag of any number type, (N,) or (N, 1), as bool [rows]; NaN is not set; False where there is none."""
+    """A flag of any number type, (N,) or (N, 1), as bool [rows]; NaN is not set; False where there is none.
+
+    Raises
+    ------
+    CorruptArchive
+        The column holds something else: it is no flag.
+    """
     if key is None:
         return np.zeros(rows, bool)
     value = seen[key][:rows].reshape(-1)
-    return np.asarray((value != 0) & (value == value))
+    is_set = (value != 0) & (value == value)
+    strange = is_set & (value != 1)
+    if strange.any():
+        raise CorruptArchive(
+            f"{key} holds {value[strange][0]}; flags are 0 or 1.",
+            hint="--map terminated=KEY or truncated=KEY names another",
+        )
+    return np.asarray(is_set)
 
 
 def differs(a: Array, b: Array) -> BoolArray:

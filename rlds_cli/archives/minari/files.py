@@ -49,6 +49,11 @@ def locate(files: Sequence[Path]) -> Located | None:
     if not main:
         return None
     _single([files[i] for i in main])
+    others = [p for i, p in enumerate(files) if i != main[0] and (p.suffix in (".hdf5", ".h5") or is_hdf5(p))]
+    if others:
+        raise UnknownLayout(
+            f"{others[0]} lies beside a Minari dataset and is not of it.", hint="import them one by one"
+        )
     return Located("hdf5", _metadata(files, files[main[0]].parent), main[0], {}, {})
 
 

@@ -100,7 +100,10 @@ def _require_all(survey: _Survey, metadata: Mapping[str, Any]) -> None:
             hint="fetch the archive again",
         )
     if not survey.lengths:
-        raise CorruptArchive(f"The archive holds no episode with steps ({len(survey.empty):,} without).")
+        raise CorruptArchive(
+            f"The archive holds no episode_<k> with steps ({len(survey.empty):,} without).",
+            hint="if it is no Minari archive: rlds inspect FILE says what it is",
+        )
 
 
 def _headers(archive: Archive, located: Located, columns: Columns, number: int) -> dict[str, Header | None]:
