@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlds_cli.creation import create as create
     from rlds_cli.dataset import Dataset as Dataset
     from rlds_cli.dataset import open_dataset as open_dataset
-    from rlds_cli.delivery import download as download
+    from rlds_cli.delivery.deliveries import download as download
     from rlds_cli.registry import find as find
 
 __version__ = "0.1.0"
@@ -24,7 +24,7 @@ __all__ = ["Dataset", "create", "download", "find", "open_dataset"]
 _HOMES = {
     "Dataset": "rlds_cli.dataset",
     "create": "rlds_cli.creation",
-    "download": "rlds_cli.delivery",
+    "download": "rlds_cli.delivery.deliveries",
     "find": "rlds_cli.registry",
     "open_dataset": "rlds_cli.dataset",
 }

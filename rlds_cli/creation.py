@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from rlds_cli import episodes as episode_dicts
-from rlds_cli import home, ids, registry, settings
+from rlds_cli import home, ids, settings
 from rlds_cli.archives import Part
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Flat
@@ -93,8 +93,6 @@ def create(
 
 
 def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
-    if any(e.id.lower() == str(id).lower() for e in registry.entries(id.family)):
-        raise NameTaken(f"{id} is the name of an archive that can be downloaded.", hint=f"local/{id.name}")
     if home.find(id, where) and not force:
         raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
 

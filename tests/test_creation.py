@@ -299,8 +299,3 @@ def test_root_flags_of_a_ted_batch_are_left_out() -> None:
     ended = {"terminated": np.array([[False], [True]])}
     ds = create("local/x", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1)), **flags, "next": ended}])
     assert sorted(ds.schema) == ["action", "next/terminated", "next/truncated", "observation"]
-
-
-def test_names_of_the_registry_are_not_taken() -> None:
-    with pytest.raises(NameTaken, match=r"(?s)downloaded.*local/hopper-medium-v2"):
-        create("d4rl/hopper-medium-v2", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1))}])

@@ -18,7 +18,9 @@ from conftest import write_d4rl
 from server import Server
 
 import rlds_cli
-from rlds_cli import delivery, registry
+from rlds_cli import registry
+from rlds_cli.delivery import deliveries
+from rlds_cli.delivery.orders import Order
 from rlds_cli.errors import (
     DatasetNotFound,
     DownloadFailed,
@@ -28,7 +30,6 @@ from rlds_cli.errors import (
     UnknownDataset,
     WrongHash,
 )
-from rlds_cli.orders import Order
 
 LENGTHS = [30, 12, 400]
 UNHASHED = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
@@ -201,8 +202,8 @@ def test_shared_homes_are_only_read(tmp_path: Path, home: Path, monkeypatch: pyt
 
 def test_a_plan_says_what_is_to_be_done(home: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
-    orders = [Order(r) for r in delivery.expand(["sample/*", "d4rl/hopper-medium-v2"])]
-    planned = delivery.plan(orders)
+    orders = [Order(r) for r in deliveries.expand(["sample/*", "d4rl/hopper-medium-v2"])]
+    planned = deliveries.plan(orders)
     by_id = {d.id: d for d in planned.datasets}
     assert by_id["sample/pendulum-d4rl"].here is not None
     assert by_id["sample/cartpole-minari"].actions == {"link": 2}

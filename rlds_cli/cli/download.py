@@ -41,20 +41,20 @@ def download(
     Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import delivery
     from rlds_cli.cli import render
-    from rlds_cli.orders import Order
+    from rlds_cli.delivery import deliveries
+    from rlds_cli.delivery.orders import Order
 
     orders = [
         Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir)
-        for ref in delivery.expand(ids)
+        for ref in deliveries.expand(ids)
     ]
     with out.progress() as progress:
-        planned = delivery.plan(orders)
+        planned = deliveries.plan(orders)
         if dry_run:
             out.page(render.deliveries(planned), planned)
             return
         out.note(render.deliveries(planned))
         todo = [o for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
-        made = [delivery.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
+        made = [deliveries.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
     render.delivered(planned, made)

@@ -23,8 +23,8 @@ def du(
     Example: rlds du --cache-dir /shared/rlds
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import usage
     from rlds_cli.cli.pages import keeping
+    from rlds_cli.keeping import usage
 
     found = usage.usage(cache_dir=cache_dir)
     out.result(found, keeping.usage(found))

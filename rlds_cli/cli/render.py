@@ -11,7 +11,7 @@ from rlds_cli.hashing import short
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.delivery import Deliveries
+    from rlds_cli.delivery.deliveries import Deliveries
     from rlds_cli.importing import ImportPlan
 
 

@@ -32,8 +32,8 @@ def rm(
     Example: rlds rm d4rl/hopper-medium-v2@norm --yes
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import removal
     from rlds_cli.cli.pages import keeping
+    from rlds_cli.keeping import removal
 
     planned = removal.plan(ids, cache_dir=cache_dir)
     if not yes:

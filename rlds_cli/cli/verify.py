@@ -35,8 +35,8 @@ def verify(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == all_:
         raise typer.BadParameter("give IDs, or --all")
-    from rlds_cli import verification
     from rlds_cli.cli.pages import keeping
+    from rlds_cli.keeping import verification
 
     with out.progress() as progress:
         found = verification.verify_all(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli.dataset import Dataset
-from rlds_cli.usage import size_on_disk
+from rlds_cli.keeping.usage import size_on_disk
 
 
 @dataclass(frozen=True, slots=True)

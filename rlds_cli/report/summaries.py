@@ -10,11 +10,11 @@ from typing import Any
 
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
+from rlds_cli.keeping.usage import size_on_disk
 from rlds_cli.report.columns import FieldSummary, summarise_fields
 from rlds_cli.report.histograms import Distribution, distribution
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Counts
-from rlds_cli.usage import size_on_disk
 
 
 @dataclass(frozen=True, slots=True)

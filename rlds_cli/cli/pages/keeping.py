@@ -11,10 +11,10 @@ from rlds_cli.cli import out
 from rlds_cli.hashing import short
 
 if TYPE_CHECKING:
-    from rlds_cli.encoding import Reencoded
-    from rlds_cli.removal import Removal
-    from rlds_cli.usage import DatasetUsage, Usage
-    from rlds_cli.verification import Verification
+    from rlds_cli.keeping.encoding import Reencoded
+    from rlds_cli.keeping.removal import Removal
+    from rlds_cli.keeping.usage import DatasetUsage, Usage
+    from rlds_cli.keeping.verification import Verification
 
 _MOST = 8  # problems of one dataset that are listed
 

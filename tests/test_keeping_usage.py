@@ -10,9 +10,9 @@ import pytest
 import rlds_cli
 from rlds_cli import create
 from rlds_cli.errors import DatasetNotFound, InvalidId, NoPermission
-from rlds_cli.removal import plan, remove
+from rlds_cli.keeping.removal import plan, remove
+from rlds_cli.keeping.usage import size_on_disk, usage
 from rlds_cli.store import sharing
-from rlds_cli.usage import size_on_disk, usage
 
 
 def make(ref: str, rows: int = 1000) -> Path:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlds_cli import ids, links, settings, targets, usage
+from rlds_cli import ids, links, settings, targets
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
+from rlds_cli.keeping import usage
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import StrPath

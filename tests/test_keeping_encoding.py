@@ -10,10 +10,10 @@ import pytest
 import zarr
 
 from rlds_cli import Dataset, create, open_dataset
-from rlds_cli.encoding import convert
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoSpace
+from rlds_cli.keeping.encoding import convert
+from rlds_cli.keeping.verification import verify
 from rlds_cli.transfer import space
-from rlds_cli.verification import verify
 
 
 def make(**more: Any) -> Dataset:

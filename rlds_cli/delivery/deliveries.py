@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import home, ids, registry, sizes, staging
+from rlds_cli import home, ids, registry, sizes
+from rlds_cli.delivery import staging
+from rlds_cli.delivery.orders import Order, Store
 from rlds_cli.entries import Entry
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
-from rlds_cli.orders import Order, Store
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
@@ -128,7 +129,7 @@ def deliver(order: Order, *, jobs: int = 0, progress: Progress = silent) -> Data
 
     if here is not None:
         return open_dataset(here)
-    from rlds_cli import making
+    from rlds_cli.delivery import making
     from rlds_cli.locking import exclusive
 
     id, entry = _resolve(order, where)
@@ -188,7 +189,7 @@ def _plan(order: Order) -> Delivery:
     id, entry = _resolve(order, where)
     if order.source is not None and staging.is_dataset(order.source, id):
         return Delivery(str(id), None, actions={"copy": 1})
-    from rlds_cli import making
+    from rlds_cli.delivery import making
 
     steps = making.plan_transfer(order, id, entry, where)
     sizes = [s.file.size for s in steps.steps]

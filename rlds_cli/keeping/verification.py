@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from rlds_cli import origins, targets
+from rlds_cli import targets
 from rlds_cli.errors import RldsError
+from rlds_cli.keeping import origins
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, digests, manifest

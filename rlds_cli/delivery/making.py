@@ -10,11 +10,11 @@ from typing import Any
 
 from rlds_cli.archives import Archive
 from rlds_cli.conversion import Conversion, convert
+from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import Entry, File
 from rlds_cli.errors import DownloadFailed, Offline
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
-from rlds_cli.orders import Order
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
 from rlds_cli.ted import natural

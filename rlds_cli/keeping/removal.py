@@ -9,11 +9,11 @@ from pathlib import Path
 from rlds_cli import home, ids, settings, targets
 from rlds_cli.errors import DatasetNotFound, NoPermission
 from rlds_cli.home import Home
+from rlds_cli.keeping.usage import freed_by, size_on_disk
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import StrPath
 from rlds_cli.store import publishing
-from rlds_cli.usage import freed_by, size_on_disk
 
 
 @dataclass(frozen=True, slots=True)

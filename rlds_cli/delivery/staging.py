@@ -36,7 +36,7 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
     DamagedDataset
         Its content is not what its fingerprint says; nothing is published.
     """
-    from rlds_cli import verification
+    from rlds_cli.keeping import verification
 
     found = _find(source, id)
     assert found is not None
