@@ -103,6 +103,7 @@ def run(
 def _make(t: Task, cache_dir: StrPath | None, *, jobs: int | None, force: bool, progress: Progress) -> None:
     where = settings.read(cache_dir)
     if not force and _is_made(t, where):
+        progress(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
         return
     place = Home(where.home)
     with exclusive(place, t.id, progress):
@@ -141,7 +142,7 @@ def _publish(t: Task, place: Home, work: Path, jobs: int | None, progress: Progr
         except Otherwise as e:
             known = known | e.known
             _remember(work, known)
-            progress(Event(str(t.id), "note", note=f"starting again: {_learned(e.known)}"))
+            progress(Event(str(t.id), "note", note=f"writing anew, as a later episode showed: {_learned(e.known)}"))
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
