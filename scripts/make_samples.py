@@ -121,7 +121,7 @@ def _create_minari(id: str) -> None:
         algorithm_name="scripted: linear balance with random pushes",
         author="The rlds developers",
         author_email="rlds@example.org",
-        code_permalink="https://github.com/rlds-cli/rlds-cli/blob/main/scripts/make_samples.py",
+        code_permalink="scripts/make_samples.py",
         description="CartPole balanced by a linear rule; every episode has its own share of random pushes.",
         ref_min_score=22.0,  # a random policy's mean over 1,000 episodes, rounded
         ref_max_score=500.0,
