@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 GATHER_BYTES = 3 << 20  # read at once: enough to share the cost of a call, little enough to stay in a cache
-MOST_BATCHES = 40
+MOST_BATCHES = 56
 
 BatchFunction = Callable[[Batch], Batch | None]
 
