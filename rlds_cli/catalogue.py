@@ -11,6 +11,7 @@ from rlds_cli import home, ids, registry, settings
 from rlds_cli.entries import Defect, Entry
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDataset
 from rlds_cli.ids import DatasetId
+from rlds_cli.keeping.usage import size_on_disk
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
@@ -91,7 +92,7 @@ def overview(cache_dir: StrPath | None = None) -> Overview:
     where = settings.read(cache_dir)
     present = registry.here(where)
     seen: set[tuple[int, int]] = set()
-    taken = {path: disk_size(path, seen) for copies in present.values() for _, path in copies}
+    taken = {path: size_on_disk(path, seen) for copies in present.values() for _, path in copies}
     known = {f.name: f for f in registry.families()}
     names = [*known, *sorted({key.partition("/")[0] for key in present} - known.keys())]
     rows = []
@@ -179,22 +180,6 @@ def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
     return registry.suggest(query, among=_originals(registry.here(settings.read(cache_dir)).values()))
 
 
-def disk_size(path: Path, seen: set[tuple[int, int]] | None = None) -> int:
-    """Bytes on disk of what lies below ``path``; a (device, inode) in ``seen`` counts nothing, new ones join it."""
-    seen = set() if seen is None else seen
-    total = 0
-    for directory, _, files in os.walk(path):
-        for name in files:
-            try:
-                stat = os.lstat(Path(directory) / name)
-            except FileNotFoundError:  # removed meanwhile
-                continue
-            if (stat.st_dev, stat.st_ino) not in seen:
-                seen.add((stat.st_dev, stat.st_ino))
-                total += stat.st_blocks * 512  # the unit of st_blocks, whatever the file system's own
-    return total
-
-
 def _title(family: str) -> str:
     return "imported or made here" if family == registry.LOCAL else "here, but not in the registry"
 
@@ -229,7 +214,7 @@ def _originals(groups: Iterable[list[tuple[DatasetId, Path]]]) -> list[str]:
 
 
 def _copy(id: str | None, path: Path) -> Copy:
-    size = disk_size(path)
+    size = size_on_disk(path)
     try:
         m = manifest.read(path)
     except (DamagedDataset, NewerFormat) as e:

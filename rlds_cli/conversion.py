@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import framing, sizes
+from rlds_cli import framing, sizes, space
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace
 from rlds_cli.home import Home
@@ -21,7 +21,6 @@ from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import FORMAT, Manifest
 from rlds_cli.ted import Chunk, Field, merge_notes
-from rlds_cli.transfer import space
 
 
 @dataclass(frozen=True, slots=True)

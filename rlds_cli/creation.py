@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from rlds_cli import episodes as episode_dicts
 from rlds_cli import home, ids, settings
-from rlds_cli.archives import Part
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Flat
 from rlds_cli.errors import InvalidEpisode, NameTaken, NoSpace
@@ -23,7 +22,7 @@ from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.ted import FLAGS, Chunk, EpisodeData, Field, Note, lay_out
+from rlds_cli.ted import FLAGS, Chunk, EpisodeData, Field, Note, Part, lay_out
 
 
 def create(

@@ -17,6 +17,8 @@ import numpy as np
 
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.ted import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
     CUT,
     FLAGS,
     REWARD,
@@ -37,7 +39,7 @@ Flat = dict[str, "Array | list[str | None]"]
 
 
 def chunks(
-    episodes: Iterable[EpisodeData], schema: Sequence[Field], *, rows: int = 1 << 16, size: int = 16 << 20
+    episodes: Iterable[EpisodeData], schema: Sequence[Field], *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
 ) -> Iterator[Chunk]:
     """Lay episodes out, several a chunk, about ``size`` bytes or ``rows`` rows each."""
     width = max(1, sum(f.row_bytes for f in schema))

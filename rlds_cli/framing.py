@@ -9,9 +9,7 @@ import numpy as np
 
 from rlds_cli.ids import FRAME_SIZE
 from rlds_cli.store.opening import decode_frame
-from rlds_cli.ted import Array, Chunk, Column, EncodedFrames, EpisodeTable, Field
-
-_CHUNK_BYTES = 16 << 20
+from rlds_cli.ted import CHUNK_BYTES, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field
 
 
 def decoded(f: Field, frames: str) -> Field:
@@ -27,7 +25,7 @@ def decode(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str) -> Ite
     """The chunks with their frames decoded, cut to pieces of about 16 MiB."""
     encoded = [f for f in schema if f.kind == "frames"]
     width = max(1, sum(decoded(f, frames).row_bytes for f in encoded))
-    step = max(1, _CHUNK_BYTES // width)
+    step = max(1, CHUNK_BYTES // width)
     for chunk in chunks:
         ends = np.cumsum(chunk.last)
         offsets = {f.name: _offsets(chunk.columns[f.name]) for f in encoded}

@@ -171,7 +171,7 @@ def expand(paths: Sequence[StrPath]) -> tuple[Path, ...]:
     ArchiveError
         One of them stands for none.
     """
-    from rlds_cli.ted import natural
+    from rlds_cli.ordering import natural
 
     found: dict[Path, None] = {}
     for given in paths:

@@ -15,7 +15,6 @@ the episode table says ``num_observed = T``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -33,6 +32,8 @@ Kind = Literal["array", "frames", "text"]
 
 TERMINATED, TRUNCATED, CUT = 0, 1, 2
 END_NAMES = ("terminated", "truncated", "cut")
+
+CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20  # about so much is read and written at a time
 
 REWARD, FLAGS = "next/reward", ("next/terminated", "next/truncated")
 
@@ -210,6 +211,18 @@ class Chunk:
         return len(self.last)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the rows that is read in one go: one worker, whole episodes.
+
+    ``rows`` is the number of store rows that it gives (T+1 per episode), None where that is not known ahead.
+    ``args`` is what its reader needs to find it; plain JSON values.
+    """
+
+    rows: int | None
+    args: Mapping[str, Any]
+
+
 @dataclass(slots=True)
 class EpisodeData:
     """One whole episode, by field name, before it is laid out in rows.
@@ -348,8 +361,3 @@ def split_name(key: str | tuple[str, ...]) -> tuple[str, ...]:
 def join_name(key: str | tuple[str, ...]) -> str:
     """The field name of ``key``."""
     return key if isinstance(key, str) else "/".join(key)
-
-
-def natural(text: str) -> tuple[tuple[int, int | str], ...]:
-    """Sort key under which ``Trial2`` comes before ``Trial10``."""
-    return tuple((0, int(p)) if p.isdigit() else (1, p) for p in re.split(r"(\d+)", text) if p)

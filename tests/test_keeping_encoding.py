@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import zarr
 
-from rlds_cli import Dataset, create, open_dataset
+from rlds_cli import Dataset, create, open_dataset, space
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoSpace
 from rlds_cli.keeping.encoding import convert
 from rlds_cli.keeping.verification import verify
-from rlds_cli.transfer import space
 
 
 def make(**more: Any) -> Dataset:

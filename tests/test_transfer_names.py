@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlds_cli.errors import DownloadFailed, UnsafeArchive
+from rlds_cli.ordering import natural
 from rlds_cli.transfer import names
 
 
@@ -59,7 +60,7 @@ def test_names_side_by_side_are_fine() -> None:
 
 
 def test_numbers_in_names_sort_as_numbers() -> None:
-    assert sorted(["s10.h5", "s9.h5", "a/2/x", "a/10/x", "s1.h5"], key=names.natural) == [
+    assert sorted(["s10.h5", "s9.h5", "a/2/x", "a/10/x", "s1.h5"], key=natural) == [
         "a/2/x",
         "a/10/x",
         "s1.h5",
@@ -119,7 +120,7 @@ FILES = [
         ("DAPG(expert)/pen/a.h", []),
         ("DAPG(expert)/p*/a.h5", ["pen/a.h5"]),
         ("nothing", []),
-        ("", [n for n in sorted(FILES, key=names.natural) if "/." not in n and not n.startswith(".")]),
+        ("", [n for n in sorted(FILES, key=natural) if "/." not in n and not n.startswith(".")]),
     ],
 )
 def test_what_a_path_selects(wanted: str, expected: list[str]) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from server import Server
 
+from rlds_cli import space
 from rlds_cli.errors import DownloadFailed, NoSpace, Offline, UnsafeArchive, WrongHash
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import fetching, planning, space
+from rlds_cli.transfer import fetching, planning
 from rlds_cli.transfer.client import Patience
 from rlds_cli.transfer.remote import RemoteFile
 

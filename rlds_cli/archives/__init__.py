@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from rlds_cli.errors import UnknownLayout
+from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
+from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Field, Note
+from rlds_cli.ted import Part as Part
 
 READERS = ("minari", "d4rl", "roboset")
-
-CHUNK_ROWS = 1 << 16
-CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,6 @@ class Archive:
     def name_of(self, index: int) -> str:
         """File number ``index`` as the manifest names it."""
         return self.files[index].relative_to(self.root).as_posix()
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of an archive that is read in one go: one worker, whole episodes.
-
-    ``rows`` is the number of store rows that it gives (T+1 per episode), None where that is not known ahead.
-    ``args`` is what the reader needs to find it; plain JSON values.
-    """
-
-    rows: int | None
-    args: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

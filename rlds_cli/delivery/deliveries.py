@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import home, ids, registry, sizes
+from rlds_cli import home, ids, registry, sizes, space
 from rlds_cli.delivery import staging
 from rlds_cli.delivery.orders import Order, Store
 from rlds_cli.entries import Entry
@@ -17,7 +17,6 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
-from rlds_cli.transfer import space
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

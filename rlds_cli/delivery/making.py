@@ -15,9 +15,9 @@ from rlds_cli.entries import Entry, File
 from rlds_cli.errors import DownloadFailed, Offline
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
+from rlds_cli.ordering import natural
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
-from rlds_cli.ted import natural
 from rlds_cli.transfer import fetching, planning, sources
 from rlds_cli.transfer.bringing import Fetched
 from rlds_cli.transfer.remote import RemoteFile

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlds_cli import ids, links, settings, targets
+from rlds_cli import ids, links, settings, space, targets
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -22,7 +22,6 @@ from rlds_cli.store import arrays, compression, manifest, publishing
 from rlds_cli.store.checking import Problem, check_field
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
-from rlds_cli.transfer import space
 
 Encoding = Literal["memmap", "zarr"]
 

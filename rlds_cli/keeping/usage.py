@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rlds_cli import settings
+from rlds_cli import settings, space
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
-from rlds_cli.transfer import space
 
 _UNFINISHED = (".part", ".part.json")
 _BLOCK = 512  # unit of st_blocks, whatever the file system's own
@@ -62,15 +61,20 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
     archives = {str(id): _archive(path, seen) for id, path in home.archives()}
     rows = [_dataset(id, path, archives.pop(str(id), 0), seen) for id, path in sorted(home.datasets(), key=_order)]
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items() if size]
-    packed, partial = _count(root / "packed", seen), _count(root / "partial", seen) + _leftovers(root, seen)
+    packed, partial = size_on_disk(root / "packed", seen), size_on_disk(root / "partial", seen) + _leftovers(root, seen)
     archived, cached = sum(r.archive for r in rows), sum(r.cache - r.shared for r in rows)
     total = archived + cached + packed + partial
     return Usage(root, tuple(rows), packed, partial, archived, cached, total, space.free(root))
 
 
-def size_on_disk(path: Path) -> int:
-    """Bytes that a file, or all files below a directory, take on disk; 0 where there is nothing."""
-    return _count(path, set())
+def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
+    """Bytes that a file, or all files below a directory, take on disk; 0 where there is nothing.
+
+    A file with several names counts once. An inode in ``seen`` counts nothing, new ones join it.
+    """
+    counted = set() if seen is None else seen
+    files = [path] if path.is_file() else (Path(top, name) for top, _, names in os.walk(path) for name in names)
+    return sum(size for file in files for size in _new(file, counted))
 
 
 def freed_by(paths: Sequence[Path]) -> list[int]:
@@ -95,7 +99,7 @@ def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
 
 def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> DatasetUsage:
     whole = size_on_disk(path)
-    new = _count(path, seen)
+    new = size_on_disk(path, seen)
     stat = (path / "zarr.json").stat()
     opened = datetime.fromtimestamp(max(stat.st_atime, stat.st_mtime), UTC).isoformat(timespec="seconds")
     return DatasetUsage(str(id), archive, whole, whole - new, opened, True)
@@ -108,13 +112,7 @@ def _archive(path: Path, seen: set[Inode]) -> int:
 
 def _leftovers(root: Path, seen: set[Inode]) -> int:
     """What lies among archives and datasets without being one: unfinished files, removals that were interrupted."""
-    return _count(root / "archives", seen) + _count(root / "datasets", seen)
-
-
-def _count(path: Path, seen: set[Inode]) -> int:
-    """Bytes on disk of the files at and below ``path`` that were not seen before; links are not followed."""
-    files = [path] if path.is_file() else (Path(top, name) for top, _, names in os.walk(path) for name in names)
-    return sum(size for file in files for size in _new(file, seen))
+    return size_on_disk(root / "archives", seen) + size_on_disk(root / "datasets", seen)
 
 
 def _new(file: Path, seen: set[Inode]) -> Iterator[int]:

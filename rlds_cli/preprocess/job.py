@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Part
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.plan import Known, Plan, Probe
@@ -25,7 +24,7 @@ from rlds_cli.preprocess.task import PART_ROWS, Task
 from rlds_cli.preprocess.whole import WholeEpisodes
 from rlds_cli.progress import Stage
 from rlds_cli.store import names
-from rlds_cli.ted import Chunk, Field
+from rlds_cli.ted import Chunk, Field, Part
 
 _WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
 

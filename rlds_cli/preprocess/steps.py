@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import episodes
-from rlds_cli.archives import Part
 from rlds_cli.episodes import Flat
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess import calling, forms
@@ -21,7 +20,7 @@ from rlds_cli.preprocess.reading import Episode, Reader
 from rlds_cli.preprocess.stacking import Stack
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, STEP_ROWS, Task
 from rlds_cli.preprocess.whole import Result, extended
-from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, Chunk, Column, Field, IntArray, Placement
+from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, Chunk, Column, Field, IntArray, Part, Placement
 
 PROBE_STEPS = 256
 

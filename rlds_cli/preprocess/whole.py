@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import episodes
-from rlds_cli.archives import Part
 from rlds_cli.episodes import Flat
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess import calling, forms
@@ -30,6 +29,7 @@ from rlds_cli.ted import (
     EpisodeTable,
     Field,
     Note,
+    Part,
     Placement,
     lay_out,
 )

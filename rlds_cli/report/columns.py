@@ -12,11 +12,12 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.keeping.usage import size_on_disk
+from rlds_cli.ordering import natural
 from rlds_cli.report.histograms import Histogram
 from rlds_cli.report.saturation import Saturation, saturation
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Stats
-from rlds_cli.ted import FLAGS, REWARD, Field, natural
+from rlds_cli.ted import FLAGS, REWARD, Field
 
 _DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
 _ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "", "info", "next/info")

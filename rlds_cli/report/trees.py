@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_cli.archives import hdf5
 from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
-from rlds_cli.ted import natural
+from rlds_cli.ordering import natural
 
 _PICKLE_HINT = "read it yourself, where you trust it, and hand the episodes to rlds_cli.create(ID, episodes)"
 _HTML = (b"<!doctype", b"<html", b"<?xml")

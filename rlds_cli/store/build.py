@@ -22,13 +22,12 @@ from typing import Protocol
 
 import numpy as np
 
-from rlds_cli.archives import Part
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.store import arrays, names, publishing, rows
 from rlds_cli.store.journal import Journal
 from rlds_cli.store.rows import Position, RowWriter, Written
-from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note
+from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part
 
 PLACE = "dataset"
 _IN_FLIGHT = 2  # chunks between the reader and the writer

@@ -8,6 +8,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from rlds_cli.links import sync_directory
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -21,11 +23,11 @@ def publish(built: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
         old = _replace(built, target)
-        _sync(target.parent)
+        sync_directory(target.parent)
         remove(old)
     else:
         built.rename(target)
-        _sync(target.parent)
+        sync_directory(target.parent)
 
 
 def remove(directory: Path) -> None:
@@ -47,7 +49,7 @@ def _seal(directory: Path) -> None:
                 with file.open("rb") as f:
                     os.fsync(f.fileno())
                 file.chmod(mode & ~0o222)
-        _sync(Path(root))
+        sync_directory(Path(root))
 
 
 def unseal(directory: Path) -> None:
@@ -56,14 +58,6 @@ def unseal(directory: Path) -> None:
         status = file.stat()
         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and not status.st_mode & 0o200:
             file.chmod(status.st_mode | 0o200)
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _replace(new: Path, target: Path) -> Path:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlds_cli import hashing, links, sizes
+from rlds_cli import hashing, links, sizes, space
 from rlds_cli.errors import DownloadFailed, Offline, TransferError, WrongHash
 from rlds_cli.progress import Event, Progress, Stage
-from rlds_cli.transfer import http, hub, local, names, space
+from rlds_cli.transfer import http, hub, local, names
 from rlds_cli.transfer.client import Client, Refused
 from rlds_cli.transfer.part import Part, alone, offset_of, opened
 from rlds_cli.transfer.planning import Action, Plan, Step, ways

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
+from rlds_cli import space
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import space
 from rlds_cli.transfer.bringing import Bringer, Fetched, reused
 from rlds_cli.transfer.client import Client, Patience, Stopped
 from rlds_cli.transfer.planning import Plan, remember

@@ -8,8 +8,8 @@ from itertools import chain
 
 import requests
 
-from rlds_cli import sizes
-from rlds_cli.transfer import names, space
+from rlds_cli import sizes, space
+from rlds_cli.transfer import names
 from rlds_cli.transfer.client import Again, Client, Refused
 from rlds_cli.transfer.part import Origin, Part
 from rlds_cli.transfer.remote import RemoteFile

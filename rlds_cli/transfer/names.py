@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from rlds_cli.errors import DownloadFailed, UnsafeArchive
+from rlds_cli.ordering import natural
 
 _SECRET = re.compile(r"token|key|sig|secret|passw|credential|auth", re.IGNORECASE)
 _LONGEST = 240  # bytes of a component, so that .part.json fits behind it
@@ -62,11 +63,6 @@ def all_safe(names: Iterable[str]) -> None:
         clash = next((t for t in [*taken, *("/".join(parts[:k]) for k in range(1, len(parts)))] if t in seen), None)
         if clash:
             raise UnsafeArchive(f'The source lists both "{name}" and "{clash}"; one would overwrite the other.')
-
-
-def natural(name: str) -> tuple[tuple[int, int | str], ...]:
-    """A sort key under which ``seed2`` comes before ``seed10``."""
-    return tuple((0, int(p)) if p.isdecimal() else (1, p) for p in re.split(r"(\d+)", name) if p)
 
 
 def basename(url: str) -> str:

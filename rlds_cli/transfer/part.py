@@ -12,10 +12,10 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
-from rlds_cli import hashing, sizes
+from rlds_cli import hashing, sizes, space
 from rlds_cli.errors import RldsError
 from rlds_cli.links import sync_directory
-from rlds_cli.transfer import records, space
+from rlds_cli.transfer import records
 from rlds_cli.transfer.client import Client
 from rlds_cli.transfer.records import Record
 

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from rlds_cli import space
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import local, names, records, space
+from rlds_cli.transfer import local, names, records
 from rlds_cli.transfer.part import offset_of
 from rlds_cli.transfer.records import Record
 from rlds_cli.transfer.remote import RemoteFile

@@ -10,7 +10,7 @@ from typing import Literal
 
 from rlds_cli.archives.hdf5 import is_hdf5
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import natural
+from rlds_cli.ordering import natural
 
 Format = Literal["hdf5", "arrow", "parquet"]
 SUFFIXES: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}

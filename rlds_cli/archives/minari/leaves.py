@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, Field, Kind, Note, Placement, natural
+from rlds_cli.ordering import natural
+from rlds_cli.ted import FLAGS, REWARD, Field, Kind, Note, Placement
 
 Path = tuple[str, ...]
 

@@ -21,7 +21,8 @@ import h5py
 
 from rlds_cli.archives.hdf5 import datasets, expand, free_name, is_observation, keys_found, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, Field, natural
+from rlds_cli.ordering import natural
+from rlds_cli.ted import FLAGS, REWARD, Field
 
 GROUP = re.compile(r"(trial|rollout)_?\d+", re.IGNORECASE)
 

@@ -1,0 +1,10 @@
+"""The order in which people count."""
+
+from __future__ import annotations
+
+import re
+
+
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """A sort key under which ``Trial2`` comes before ``Trial10``."""
+    return tuple((0, int(p)) if p.isdecimal() else (1, p) for p in re.split(r"(\d+)", name) if p)
