@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli import home, ids, registry, settings
+from rlds_cli import home, ids, registry, settings, targets
 from rlds_cli.entries import Defect, Entry
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDataset
 from rlds_cli.ids import DatasetId
@@ -137,12 +137,12 @@ def card(ref: str, cache_dir: StrPath | None = None) -> Card:
     """
     where = settings.read(cache_dir)
     if ref.startswith(("/", ".", "~")):
-        copy = _copy(None, home.locate(ref, cache_dir))
+        copy = _copy(None, targets.locate(ref, cache_dir))
         return Card(copy.id, None, copy)
     entry = _entry(ref, where)
     base, _, variant = ref.strip().partition("@")
     id = ids.parse(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
-    path = home.locate(str(id), cache_dir) if variant or entry is None else home.find(id, where)
+    path = targets.locate(str(id), cache_dir) if variant or entry is None else home.find(id, where)
     return Card(str(id), entry, _copy(str(id), path) if path else None, () if variant else _variants(id, where))
 
 
@@ -157,7 +157,7 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
         Its manifest cannot be read.
     """
     found = card(ref, cache_dir)
-    path = found.here.path if found.here else home.locate(found.id, cache_dir)
+    path = found.here.path if found.here else targets.locate(found.id, cache_dir)
     return manifest.read(path).fingerprint
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import expressions, home
+from rlds_cli import expressions, targets
 from rlds_cli.batch import Batch
 from rlds_cli.errors import DatasetNotFound, NoReward, RldsError, UnknownField
 from rlds_cli.selection import Episodes, SelectedStats
@@ -49,7 +49,7 @@ def open_dataset(ref: str | os.PathLike[str], *, cache_dir: StrPath | None = Non
     >>> ds.column("observation").shape  # doctest: +SKIP
     (1002187, 11)
     """
-    return Dataset(Store(home.locate(ref, cache_dir)))
+    return Dataset(Store(targets.locate(ref, cache_dir)))
 
 
 class Dataset:

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli import ids, settings
-from rlds_cli.errors import DatasetNotFound, InvalidId, UnknownDataset
+from rlds_cli import ids
+from rlds_cli.errors import InvalidId
 from rlds_cli.ids import DatasetId
-from rlds_cli.settings import Settings, StrPath
+from rlds_cli.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Home:
                     id = ids.from_component(family.name, entry.name)
                 except InvalidId:
                     continue
-                if _is_dataset(entry):
+                if is_dataset(entry):
                     yield id, entry
 
     def archives(self) -> Iterator[tuple[DatasetId, Path]]:
@@ -72,7 +72,7 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _is_dataset(path: Path) -> bool:
+def is_dataset(path: Path) -> bool:
     """Whether a dataset is there, for this user: what may not be looked into is not."""
     try:
         return (path / "zarr.json").exists()
@@ -84,46 +84,9 @@ def find(id: DatasetId, where: Settings) -> Path | None:
     """The published dataset in the first home that has it, whatever the case of its letters; or None."""
     for root in where.homes:
         path = Home(root).dataset(id)
-        if _is_dataset(path):
+        if is_dataset(path):
             return path
         for entry in _entries(path.parent):
-            if entry.name.lower() == path.name.lower() and _is_dataset(entry):
+            if entry.name.lower() == path.name.lower() and is_dataset(entry):
                 return entry
     return None
-
-
-def _how_to_have(id: DatasetId) -> str | None:
-    from rlds_cli import registry  # which imports this module
-
-    if id.variant:
-        return f"rlds preprocess {id.base} --fn ... --name {id.variant}"
-    if id.family == registry.LOCAL:
-        return f"rlds import PATH --as {id}"
-    try:
-        return f"rlds download {registry.get(str(id)).id}"
-    except UnknownDataset as e:
-        return e.hint
-
-
-def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
-    """The directory of a dataset given by id or by path. No network, no lock, no write.
-
-    Raises
-    ------
-    DatasetNotFound
-        Names the homes that were searched.
-    """
-    where = settings.read(cache_dir)
-    path = Path(ref).expanduser()
-    if isinstance(ref, os.PathLike) or path.is_absolute() or str(ref).startswith("."):
-        if _is_dataset(path):
-            return path
-        raise DatasetNotFound(
-            f"{path} is not a dataset (no zarr.json there).", hint="rlds list --here shows the datasets that are here"
-        )
-    id = ids.parse(str(ref))
-    found = find(id, where)
-    if found is None:
-        homes = " nor in ".join(str(h) for h in where.homes)
-        raise DatasetNotFound(f"{id} is not in {homes}.", hint=_how_to_have(id))
-    return found

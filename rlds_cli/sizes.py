@@ -1,4 +1,4 @@
-"""Bytes for people."""
+"""Bytes and counts for people."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ def text(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def plural(n: int, word: str) -> str:
+    """``1 episode``, ``2,187 episodes``."""
+    return f"{n:,} {word}{'' if n == 1 else 's'}"

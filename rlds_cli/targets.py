@@ -1,7 +1,8 @@
-"""What a command is asked to work on: datasets that are here, by id, alias, glob or path."""
+"""Datasets that are here, by id, alias, glob or path: what a user or a command asks for."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,6 +13,41 @@ from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
+
+
+def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
+    """The directory of a dataset given by id or by path. No network, no lock, no write.
+
+    Raises
+    ------
+    DatasetNotFound
+        Names the homes that were searched.
+    """
+    where = settings.read(cache_dir)
+    path = Path(ref).expanduser()
+    if isinstance(ref, os.PathLike) or path.is_absolute() or str(ref).startswith("."):
+        if home.is_dataset(path):
+            return path
+        raise DatasetNotFound(
+            f"{path} is not a dataset (no zarr.json there).", hint="rlds list --here shows the datasets that are here"
+        )
+    id = ids.parse(str(ref))
+    found = home.find(id, where)
+    if found is None:
+        homes = " nor in ".join(str(h) for h in where.homes)
+        raise DatasetNotFound(f"{id} is not in {homes}.", hint=_how_to_have(id))
+    return found
+
+
+def _how_to_have(id: DatasetId) -> str | None:
+    if id.variant:
+        return f"rlds preprocess {id.base} --fn ... --name {id.variant}"
+    if id.family == registry.LOCAL:
+        return f"rlds import PATH --as {id}"
+    try:
+        return f"rlds download {registry.get(str(id)).id}"
+    except UnknownDataset as e:
+        return e.hint
 
 
 def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
@@ -31,7 +67,7 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
     path = Path(ref).expanduser()
     if (path / "zarr.json").exists():
         return path.absolute()
-    return home.locate(_known(str(ref), where), cache_dir)
+    return locate(_known(str(ref), where), cache_dir)
 
 
 def datasets(

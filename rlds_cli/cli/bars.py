@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from rlds_cli.cli import out
+from rlds_cli import sizes
 from rlds_cli.progress import Event
 
 _STAGE = 7  # the width of "convert"
@@ -72,4 +72,4 @@ class Bars:
 
 
 def _amount(n: int, unit: str) -> str:
-    return out.size(n) if unit == "B" else out.plural(n, unit.removesuffix("s"))
+    return sizes.text(n) if unit == "B" else sizes.plural(n, unit.removesuffix("s"))

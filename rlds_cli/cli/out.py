@@ -125,11 +125,6 @@ def size(n: float | None) -> str:
     return "?" if n is None else sizes.text(n)
 
 
-def plural(n: int, word: str) -> str:
-    """``1 episode``, ``2,187 episodes``."""
-    return f"{n:,} {word}{'' if n == 1 else 's'}"
-
-
 @contextmanager
 def progress() -> Iterator[Progress]:
     """Progress bars on a terminal, plain lines elsewhere, nothing with ``--quiet``; always on stderr."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rlds_cli import sizes
 from rlds_cli.cli import out
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.hashing import short
@@ -23,11 +24,11 @@ def deliveries(p: Deliveries) -> str:
     if todo:
         files = sum(d.files for d in todo)
         unknown = sum(d.unknown for d in todo)
-        sizes = out.size(p.to_fetch) + (f" and {unknown} of unknown size" if unknown else "") + " to fetch"
+        to_fetch = out.size(p.to_fetch) + (f" and {unknown} of unknown size" if unknown else "") + " to fetch"
         estimates = [d.cache for d in todo if d.cache]
         cache = f"cache about {out.size(sum(estimates))}" if len(estimates) == len(todo) else "cache of unknown size"
-        counts = f"{out.plural(len(todo), 'dataset')}, {out.plural(files, 'file')}"
-        lines.append(f"{counts}, {sizes}; {cache}; {out.size(p.free)} free")
+        counts = f"{sizes.plural(len(todo), 'dataset')}, {sizes.plural(files, 'file')}"
+        lines.append(f"{counts}, {to_fetch}; {cache}; {out.size(p.free)} free")
         lines += [f"  {d.id}  {', '.join(f'{n} to {a}' for a, n in (d.actions or {}).items())}" for d in todo]
     return "\n".join(lines)
 
@@ -53,7 +54,7 @@ def facts(ds: Dataset) -> dict[str, object]:
 def ready(ds: Dataset) -> None:
     """One line on a dataset that is there now, its notes, and what to type next."""
     m = ds.manifest
-    counts = f"{out.plural(m.counts.steps, 'step')}  {out.plural(m.counts.episodes, 'episode')}"
+    counts = f"{sizes.plural(m.counts.steps, 'step')}  {sizes.plural(m.counts.episodes, 'episode')}"
     out.result(facts(ds), f"{ds.id}  {counts}  {short(ds.fingerprint)}")
     for note in m.notes:
         out.note(f"note: {note_line(note['text'], note['count'], note['where'])}")

@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rlds_cli import sizes
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain, shape
 from rlds_cli.report.episodes import EpisodeReport, FieldTrace
@@ -39,11 +40,11 @@ class EpisodePage:
 
 
 def _facts(r: EpisodeReport) -> list[str]:
-    facts = [out.plural(r.length, "step"), r.end]
+    facts = [sizes.plural(r.length, "step"), r.end]
     if r.total_reward is not None:
         score = f" (score {figure(r.score)})" if r.score is not None else ""
         facts.append(f"return {figure(r.total_reward)}{score}")
-    facts.append(out.plural(r.num_transitions, "transition"))
+    facts.append(sizes.plural(r.num_transitions, "transition"))
     facts.append("final observation recorded" if r.num_observed > r.length else "final observation not recorded")
     facts += [f"seed {r.seed}"] if r.seed is not None else []
     return facts + ([f"split {', '.join(r.splits)}"] if r.splits else [])
@@ -79,5 +80,5 @@ def _rows(f: FieldTrace, width: int, ends: bool, ascii_only: bool) -> Iterator[l
 
 def _in_words(f: FieldTrace) -> str:
     if f.kind == "frames":
-        return f"{out.plural(f.rows, 'frame')} {shape(f.shape)}, {out.size(f.bytes)} encoded"
+        return f"{sizes.plural(f.rows, 'frame')} {shape(f.shape)}, {out.size(f.bytes)} encoded"
     return "; ".join(f'"{text}"' for text in f.texts) or "-"

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
+from rlds_cli import sizes
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain, shape
 from rlds_cli.cli.render import note_line
@@ -71,8 +72,8 @@ def _counts(s: Summary) -> str:
     kinds = [(c.terminated, "terminated"), (c.truncated, "truncated"), (c.cut, "cut")]
     ends = ", ".join(f"{n:,} {kind}" for n, kind in kinds if n)
     inside = f"   {c.terminated_inside:,} terminated steps inside episodes" if c.terminated_inside else ""
-    episodes = out.plural(c.episodes, "episode") + (f": {ends}" if ends else "")
-    steps, transitions = out.plural(c.steps, "step"), out.plural(c.transitions, "transition")
+    episodes = sizes.plural(c.episodes, "episode") + (f": {ends}" if ends else "")
+    steps, transitions = sizes.plural(c.steps, "step"), sizes.plural(c.transitions, "transition")
     return f"{steps}   {episodes}   {transitions} ({_final(s)}){inside}"
 
 
@@ -128,7 +129,7 @@ def _names(group: Sequence[FieldSummary]) -> str:
 def _remark(f: FieldSummary) -> str:
     remarks = [f"{100 * f.saturation.share:.0f} % saturated"] if f.saturation else []
     remarks += [f"{f.nonfinite:,} not finite"] if f.nonfinite else []
-    remarks += [out.plural(f.distinct, "text")] if f.distinct is not None else []
+    remarks += [sizes.plural(f.distinct, "text")] if f.distinct is not None else []
     return ", ".join(remarks)
 
 
@@ -140,7 +141,7 @@ def _below(s: Summary, *, remarks: bool) -> Iterator[str]:
     found = next((f.saturation for f in s.fields if f.saturation), None)
     if found and remarks:
         bounds = "the bounds of the action space" if found.of == "space" else "the least or greatest value"
-        steps = out.plural(found.steps, "step")
+        steps = sizes.plural(found.steps, "step")
         yield f"saturated: share of {steps} with an element at {bounds} (within 0.1 % of the range)"
 
 
@@ -181,7 +182,7 @@ def _more(s: Summary) -> Iterator[str]:
     if s.env_id:
         yield f"environment  {s.env_id}"
     if s.splits:
-        yield "splits  " + ", ".join(f"{name} {out.plural(n, 'episode')}" for name, n in s.splits.items())
+        yield "splits  " + ", ".join(f"{name} {sizes.plural(n, 'episode')}" for name, n in s.splits.items())
     if s.metadata:
         more = len(s.metadata) - 4
         yield f"metadata  {', '.join(s.metadata[:4])}{f', {more} more' if more > 0 else ''}"
