@@ -9,14 +9,16 @@ from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Sequential, Shuffled, Uniform
 from rlds_cli.loader.guide import Guide
 from rlds_cli.loader.order import Order
+from rlds_cli.loader.pool import Pool
 
-SAMPLERS = (Uniform(), Uniform(by="episode"), Shuffled(), Sequential())
+SAMPLERS = (Uniform(), Uniform(by="episode"), Shuffled(), Shuffled(block=4, live=2), Sequential())
 COUNTS = st.lists(st.integers(1, 20), min_size=1, max_size=8)
 
 
 def pairs(sampler, counts, positions, seed=0, epoch=0):
-    episode, window = sampler.draw(Guide(np.array(counts)), Order(seed, epoch), positions)
-    return list(zip(episode.tolist(), window.tolist(), strict=True))
+    pool = Pool(None, None, Guide(np.array(counts)), lambda number: number)
+    drawn = sampler.over(pool)(Order(seed, epoch), positions)
+    return list(zip(drawn.episode.tolist(), drawn.number.tolist(), strict=True))
 
 
 @given(COUNTS, st.integers(0, 100))
@@ -34,12 +36,16 @@ def test_a_sample_does_not_depend_on_who_asks(counts, seed, data):
         start = data.draw(st.integers(0, total - 1))
         step = data.draw(st.integers(1, 4))
         assert pairs(sampler, counts, range(start, total, step), seed) == whole[start::step]
+        some = np.array(data.draw(st.lists(st.integers(0, total - 1), max_size=9)), np.int64)
+        assert pairs(sampler, counts, some, seed) == [whole[p] for p in some]
 
 
 @given(COUNTS, st.integers(0, 100), st.integers(0, 5))
 def test_epochs_hold_every_window_once(counts, seed, epoch):
     everything = [(e, w) for e, count in enumerate(counts) for w in range(count)]
     assert sorted(pairs(Shuffled(), counts, range(len(everything)), seed, epoch)) == everything
+    in_blocks = pairs(Shuffled(block=3, live=2), counts, range(len(everything)), seed, epoch)
+    assert sorted(in_blocks) == everything
     assert pairs(Sequential(), counts, range(len(everything)), seed, epoch) == everything
 
 
@@ -67,10 +73,32 @@ def test_the_episode_of_a_draw_says_nothing_about_its_window():
 
 
 def test_only_uniform_is_endless():
-    assert [s.endless for s in SAMPLERS] == [True, True, False, False]
+    assert [s.endless for s in SAMPLERS] == [True, True, False, False, False]
     assert Shuffled(drop_last=True).drop_last and not Shuffled().drop_last
 
 
 def test_another_kind_of_uniform_is_refused():
     with pytest.raises(InvalidArgument, match='"window" or "episode"'):
         Uniform(by="step")
+
+
+@given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 4), st.integers(0, 50))
+def test_blocks_come_whole_and_mixed_with_so_many_others(n, block, live, seed):
+    order = [w for _, w in pairs(Shuffled(block=block, live=live), [n], range(n), seed)]
+    size = {b: min(block, n - b * block) for b in range(-(-n // block))}
+    at = 0
+    while at < n:  # group by group: all windows of its blocks, and of no other
+        blocks = {order[at] // block}
+        while sum(size[b] for b in blocks) > len(group := order[at : at + sum(size[b] for b in blocks)]) or len(
+            blocks
+        ) < len({w // block for w in group}):
+            blocks |= {w // block for w in group}
+        assert len(blocks) <= live
+        assert sorted(group) == sorted(w for b in blocks for w in range(b * block, b * block + size[b]))
+        at += len(group)
+
+
+def test_blocks_are_in_random_order_and_their_windows_mixed():
+    order = [w for _, w in pairs(Shuffled(block=10, live=3), [1000], range(1000))]
+    assert [w // 10 for w in order] != sorted(w // 10 for w in order)
+    assert len({w // 10 for w in order[:30]}) == 3 and len({w // 10 for w in order[:8]}) > 1

@@ -6,15 +6,18 @@
 
 from rlds_cli.batch import Batch
 from rlds_cli.loader.loading import Loader
+from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.samplers import Sampler, Sequential, Shuffled, Uniform
 from rlds_cli.loader.transforms import Clip, Normalize, Reward
-from rlds_cli.loader.windows import Slice, Transition, Window
+from rlds_cli.loader.windows import Episode, Slice, Transition, Window
 
 __all__ = [
     "Batch",
     "Clip",
+    "Episode",
     "Loader",
     "Normalize",
+    "Offsets",
     "Reward",
     "Sampler",
     "Sequential",

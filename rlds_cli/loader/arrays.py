@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from rlds_cli.errors import InvalidArgument
+from rlds_cli.loader import staging
 from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ class Arrays(Protocol):
 
     dtype: str | None
 
-    def convert(self, values: Array) -> Any:
-        """Values as the backend's own, on its device, floats in the dtype that is worked in; text as it is."""
+    def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
+        """Columns as the backend's own, on its device, floats in the dtype that is worked in; text as it is."""
         ...
 
     def finish(self, values: Any) -> Any:
@@ -55,9 +56,9 @@ class NumpyArrays:
     def __init__(self, dtype: str | None) -> None:
         self.dtype, self._working = dtype, _working(dtype)
 
-    def convert(self, values: Array) -> Array:
-        """Return the values in the dtype that is worked in."""
-        return _floats(values, self._working)
+    def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
+        """Return columns in the dtype that is worked in."""
+        return {name: _floats(x, self._working) for name, x in values.items()}
 
     def finish(self, values: Array) -> Array:
         """Return floats in the dtype asked for."""
@@ -92,16 +93,15 @@ class TorchArrays:
         self._working = _working(dtype)
         self._device = None if device is None else _device(device)
         self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        self._pin = self._device is not None and self._device.type == "cuda"
 
-    def convert(self, values: Array) -> Any:
-        """Return a tensor on the device, see `Arrays`."""
-        if values.dtype == object:
-            return values
-        tensor = self._torch.from_numpy(_floats(values, self._working))
-        if self._device is None:
-            return tensor
-        return (tensor.pin_memory() if self._pin else tensor).to(self._device, non_blocking=True)
+    def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
+        """Return tensors on the device, see `Arrays`."""
+        floats = {name: x if x.dtype == object else _floats(x, self._working) for name, x in values.items()}
+        if self._device is None or self._device.type == "cpu":
+            made = self._torch.from_numpy
+            return {name: x if x.dtype == object else made(x) for name, x in floats.items()}
+        moved = staging.ship({name: x for name, x in floats.items() if x.dtype != object}, self._device)
+        return {name: moved.get(name, x) for name, x in floats.items()}
 
     def finish(self, values: Any) -> Any:
         """Return floats in the dtype asked for."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from rlds_cli.loader.places import Place, Rows
-from rlds_cli.loader.windows import Samples, SliceSamples
-from rlds_cli.ted import Array
+from rlds_cli.loader.guide import Guide
+from rlds_cli.loader.offsets import Grid, OffsetSamples
+from rlds_cli.loader.places import Place, Points, Rows
+from rlds_cli.loader.samples import Samples
+from rlds_cli.ted import Array, BoolArray, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -21,16 +23,15 @@ class Column(Protocol):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a step takes."""
-        ...
-
-    @property
-    def fills(self) -> bool:
-        """Whether it follows ``Slice(fill=...)`` outside episodes."""
+        """Bytes that a step of a sample takes."""
         ...
 
     def read(self, samples: Samples) -> Array:
         """Values [K, ...] or [K, L, ...], contiguous, in memory of their own."""
+        ...
+
+    def mask(self, samples: Samples) -> BoolArray | None:
+        """Where ``fill`` does not apply [K] or [K, L]: steps that are real; None where it never applies."""
         ...
 
 
@@ -46,7 +47,6 @@ class Stored:
     late: bool = False
     shift: int = 0
     flag: bool = False
-    fills: bool = True
 
     @property
     def row_bytes(self) -> int:
@@ -59,6 +59,10 @@ class Stored:
             return samples.outcome(self.column)[..., None]
         return (samples.last if self.late else samples.here).take(self.column, self.shift)
 
+    def mask(self, samples: Samples) -> BoolArray | None:
+        """Return the steps that are real, see `Column`."""
+        return samples.mask
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
@@ -68,7 +72,6 @@ class Decoded:
     name: str
     late: bool = False
     shift: int = 0
-    fills: bool = True
 
     @property
     def row_bytes(self) -> int:
@@ -78,9 +81,47 @@ class Decoded:
     def read(self, samples: Samples) -> Array:
         """Return the values, see `Column`."""
         place: Place = samples.last if self.late else samples.here
-        rows, at = np.unique(place.rows + self.shift, return_inverse=True)
-        values: Array = self.dataset.gather(self.name, rows)
-        return values[at.reshape(place.shape)]
+        return decode(self.dataset, self.name, place.rows + self.shift)
+
+    def mask(self, samples: Samples) -> BoolArray | None:
+        """Return the steps that are real, see `Column`."""
+        return samples.mask
+
+
+def decode(dataset: Dataset, name: str, rows: IntArray) -> Array:
+    """Frames or text of ``rows`` [...] -> [..., *shape]; what appears twice is decoded once."""
+    distinct, at = np.unique(rows, return_inverse=True)
+    values: Array = dataset.gather(name, distinct)
+    return values[at.reshape(rows.shape)]
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """The rows of a field at several offsets: [K, k, ...]; ``flag`` is as in `Stored`."""
+
+    read_rows: Callable[[Place], Array]
+    offsets: tuple[int, ...]
+    observed: bool
+    bytes_of_one: int
+    flag: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of all rows of a sample."""
+        return len(self.offsets) * self.bytes_of_one
+
+    def read(self, samples: Samples) -> Array:
+        """Return the values, see `Column`."""
+        values = self.read_rows(self._grid(samples))
+        return values[..., None] if self.flag else values
+
+    def mask(self, samples: Samples) -> BoolArray | None:
+        """Return the rows that are real [K, k]."""
+        return self._grid(samples).mask
+
+    def _grid(self, samples: Samples) -> Grid:
+        assert isinstance(samples, OffsetSamples)
+        return samples.grid(self.offsets, self.observed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +131,6 @@ class RewardSum:
     column: Rows
     gamma: float
     transform: Callable[[Array], Array]
-    fills: bool = True
 
     @property
     def row_bytes(self) -> int:
@@ -108,6 +148,10 @@ class RewardSum:
         total = total.astype(dtype, copy=False)
         return total if shape else total[:, None]
 
+    def mask(self, samples: Samples) -> BoolArray | None:
+        """Return None: all steps summed up are real."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Computed:
@@ -115,11 +159,15 @@ class Computed:
 
     row_bytes: int
     values: Callable[[Samples], Array]
-    fills: bool = False
+    fills: bool = False  # as stored fields do
 
     def read(self, samples: Samples) -> Array:
         """Return the values, see `Column`."""
         return self.values(samples)
+
+    def mask(self, samples: Samples) -> BoolArray | None:
+        """Return the steps that are real, of columns that are filled."""
+        return samples.mask if self.fills else None
 
 
 def done(terminated: Rows, truncated: Rows) -> Computed:
@@ -177,10 +225,82 @@ def mask() -> Computed:
     """``mask`` [B, L]: False where a step lies outside its episode."""
 
     def values(samples: Samples) -> Array:
-        assert isinstance(samples, SliceSamples)
+        assert samples.mask is not None
         return samples.mask
 
     return Computed(1, values)
+
+
+def grid_mask(offsets: tuple[int, ...], observed: bool) -> Computed:
+    """``mask/FIELD`` [B, k]: False where an offset lies outside the episode."""
+
+    def values(samples: Samples) -> Array:
+        assert isinstance(samples, OffsetSamples)
+        return samples.grid(offsets, observed).mask
+
+    return Computed(len(offsets), values)
+
+
+def probability() -> Computed:
+    """``probability`` [B] or [B, L]: the chance with which a draw gives this sample."""
+
+    def values(samples: Samples) -> Array:
+        return np.array(samples.spread(samples.once("probability", samples.drawn.probability)))
+
+    return Computed(8, values)
+
+
+def weight() -> Computed:
+    """``weight`` [B, 1] or [B, L, 1]: importance weights of prioritised draws, the largest possible one being 1."""
+
+    def values(samples: Samples) -> Array:
+        assert samples.drawn.weight is not None
+        return np.array(samples.spread(samples.drawn.weight))[..., None]
+
+    return Computed(8, values)
+
+
+def window(guide: Guide) -> Computed:
+    """``window`` [B] or [B, L]: the number of the window, by which priorities are updated."""
+
+    def values(samples: Samples) -> Array:
+        drawn = samples.drawn
+        return np.array(samples.spread(guide.starts.take(drawn.episode) + drawn.number))
+
+    return Computed(8, values)
+
+
+def source(sources: IntArray) -> Computed:
+    """``source`` [B] or [B, L]: number of the archive file, in ``ds.sources``; ``sources`` by episode."""
+
+    def values(samples: Samples) -> Array:
+        numbers = sources.take(samples.table.number.take(samples.episode))
+        return np.array(samples.spread(numbers.astype(np.int64)))
+
+    return Computed(8, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A field of the step after the last one of a sample, or before its first: zeros where the episode has none."""
+
+    read_rows: Callable[[Points], Array]
+    distance: int
+    row_bytes: int
+    flag: bool = False
+
+    def read(self, samples: Samples) -> Array:
+        """Return the values, see `Column`."""
+        step = samples.step + self.distance + (samples.span - 1 if self.distance > 0 else 0)
+        inside = (step >= 0) & (step < samples.each(samples.table.steps))
+        rows = samples.each(samples.table.start) + np.where(inside, step, 0)
+        values = self.read_rows(Points(rows))
+        values[~inside] = None if values.dtype == object else 0
+        return values[..., None] if self.flag else values
+
+    def mask(self, samples: Samples) -> BoolArray | None:
+        """Return the steps that are real, see `Column`."""
+        return samples.mask
 
 
 def root_flag() -> Computed:

@@ -18,17 +18,17 @@ def describe(loader: Loader) -> str:
     """Lines for people: samples, what is left out, order, reading, fields."""
     everything = Table.of(loader.dataset)
     size = loader.reader.batches_at_once(loader.ranks.share(loader.batch_size))
-    epoch = "" if loader.sampler.endless else f", {_count(loader.windows.total, 'sample')} an epoch"
+    epoch = "" if loader.sampler.endless else f", {_count(loader.pool.guide.total, 'sample')} an epoch"
     length = _count(loader.steps, "batch") if loader.steps else "endless" if loader.sampler.endless else "an epoch"
     steps, episodes = _count(int(everything.steps.sum()), "step"), _count(len(everything), "episode")
-    drawn, within = _count(loader.windows.total, "window"), _count(len(loader.table), "episode")
+    drawn, within = _count(loader.pool.guide.total, "window"), _count(len(loader.pool.table), "episode")
     lines = [
         f"{loader.dataset.id} ({short(loader.dataset.fingerprint)}): {steps}, {episodes}",
         f"samples   {drawn} in {within}: {loader.window}",
         *(f"left out  {reason}" for reason in _left_out(loader, everything)),
         f"order     {loader.sampler}, seed {loader.seed}{epoch}; {length} at a loop",
         f"batches   {_count(loader.batch_size, 'sample')}, {loader.ranks}; {_count(size, 'batch')} at a gather",
-        *(f"{name:<31} {_source(loader, c)}" for name, c in loader.reader.columns.items()),
+        *(f"{name:<31} {_source(loader, c)}" for name, c in loader.source.columns.items()),
     ]
     return "\n".join(lines)
 
@@ -38,7 +38,7 @@ def _left_out(loader: Loader, everything: Table) -> list[str]:
     unknown = int((everything.steps - everything.transitions).sum())
     if unknown and not loader.window.whole and loader.anchors == "transitions":
         reasons.append(f'{_count(unknown, "step")} whose next observation is not known (anchors="steps" draws them)')
-    without = np.setdiff1d(everything.number, loader.table.number, assume_unique=True)
+    without = np.setdiff1d(everything.number, loader.pool.table.number, assume_unique=True)
     if len(without):
         steps = _count(int(everything.steps[without].sum()), "step")
         reasons.append(f"{_count(len(without), 'episode')} ({steps}) without a window: episode {without[0]}, ...")

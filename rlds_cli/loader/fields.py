@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlds_cli.batch import ROOT_FLAGS
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader import columns
 from rlds_cli.loader.columns import Column, Computed, Decoded, RewardSum, Stored
-from rlds_cli.loader.places import Rows
-from rlds_cli.loader.table import Table
-from rlds_cli.loader.windows import Anchors, Slice, Transition, Window
+from rlds_cli.loader.offsets import Offsets
+from rlds_cli.loader.places import Place, Rows
+from rlds_cli.loader.pool import PROBABILITY, WEIGHT, WINDOW, Pool
+from rlds_cli.loader.samplers import Sampler
+from rlds_cli.loader.windows import Anchors, Transition, Window
 from rlds_cli.ted import FLAGS, REWARD, Array, join_name
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-
-Names = Sequence[str | tuple[str, ...]]
 
 DONE, OBSERVED, DISCOUNT, MASK = "next/done", "next/observed", "next/discount", "mask"
 NEXT_OBSERVATION = "next/observation"
@@ -28,9 +29,23 @@ _PLAIN: dict[str, Callable[[], Computed]] = {
     "step": columns.step,
     "episode": columns.episode,
     "index": columns.index,
+    PROBABILITY: columns.probability,
     OBSERVED: columns.observed,
     **dict.fromkeys(ROOT_FLAGS, columns.root_flag),
 }
+
+
+Name = str | tuple[str, ...]
+Names = Sequence[Name]
+
+
+@runtime_checkable
+class Extra(Protocol):
+    """What computes columns for a loader: `ReturnToGo`, `Goals`."""
+
+    def columns(self, fields: Fields) -> Mapping[str, Column]:
+        """Columns by field name."""
+        ...
 
 
 class Fields:
@@ -38,16 +53,16 @@ class Fields:
 
     Parameters
     ----------
-    dataset : Dataset
-    table : Table
-        The episodes drawn from.
+    pool : Pool
     window : Window
+    sampler : Sampler
     anchors : {"transitions", "steps"}
     """
 
-    def __init__(self, dataset: Dataset, table: Table, window: Window, anchors: Anchors) -> None:
-        self.dataset, self.table, self.window = dataset, table, window
-        schema = dataset.schema
+    def __init__(self, pool: Pool, window: Window, sampler: Sampler, anchors: Anchors) -> None:
+        self.dataset, self.table, self.pool = pool.dataset, pool.table, pool
+        self.window, self.sampler, self.anchors = window, sampler, anchors
+        schema = self.dataset.schema
         self.behind = {name: name for name in schema}
         self.behind |= {
             f"next/{f.name}": f.name
@@ -58,9 +73,10 @@ class Fields:
         for name in self.left_out:
             del self.behind[name]
         self._rows: dict[str, Rows] = {}
-        self.n_step = window.n_step if isinstance(window, Transition) else 1
+        self._extra: dict[str, Column] = {}
+        self.n_step = window.n_step
         if self.n_step > 1 and REWARD not in schema:
-            raise no_reward(dataset)
+            raise no_reward(self.dataset)
 
     def _needs_next(self, name: str) -> bool:
         return self._after(name) or name == NEXT_OBSERVATION or name.startswith(f"{NEXT_OBSERVATION}/")
@@ -71,8 +87,8 @@ class Fields:
 
     # -- names
 
-    def choose(self, fields: Names | None, extra: Names) -> list[str]:
-        """Names of the columns of a batch, in order.
+    def choose(self, fields: Names | None, extra: Sequence[Name | Extra]) -> list[str]:
+        """Names of the columns of a batch, in order; those of ``extra`` that are no names are made here.
 
         Raises
         ------
@@ -85,21 +101,47 @@ class Fields:
             chosen = [name for usual in USUAL for name in self._below(usual)]
         else:
             chosen = [name for key in _listed("fields", fields) for name in self._expand(key)]
-        chosen += [name for key in _listed("extra", extra) for name in self._expand(key)]
+        chosen += [name for key in self._made(extra) for name in self._expand(key)]
         if not chosen:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
 
-    def _added(self, chosen: Iterable[str]) -> list[str]:
-        """What follows from the window and the data."""
-        unknown = self.table.steps if self.window.whole else self.table.transitions
+    def _made(self, extra: Sequence[Name | Extra]) -> list[str]:
+        """Names of ``extra``; what is computed by an object of its own is made."""
+        names: list[str] = []
+        for item in [extra] if isinstance(extra, str | Extra) else extra:
+            if isinstance(item, Extra):
+                made = item.columns(self)
+                taken = [name for name in made if name in self.behind or name in self._computed()]
+                if taken:
+                    raise InvalidArgument(f"extra={item!r}: {taken[0]!r} is a field already.", hint="another name")
+                self._extra |= made
+                names += made
+            else:
+                names += _listed("extra", [item])
+        return names
+
+    def _added(self, chosen: Sequence[str]) -> list[str]:
+        """What follows from the sampler, the window and the data."""
+        all_steps = self.window.whole or self.anchors == "steps"
+        unknown = self.table.steps if all_steps else self.table.transitions
         some_unknown = bool((unknown >= self.table.observed).any())
         some_after = any(name in self.behind and self._after(name) for name in chosen)
         return [
             *([DISCOUNT] if self.n_step > 1 else []),
             *([OBSERVED] if some_unknown and some_after else []),
-            *([MASK] if isinstance(self.window, Slice) else []),
+            *self.sampler.gives,
+            *([MASK] if self.window.masked else self._grid_masks(chosen)),
         ]
+
+    def _grid_masks(self, chosen: Sequence[str]) -> list[str]:
+        """One for each field of `Offsets`, and for the next observation that follows one."""
+        if not isinstance(self.window, Offsets):
+            return []
+        for key in self.window.offsets:
+            self._expand(key)
+        named = [*self.window.offsets, *(f"next/{key}" for key in self.window.offsets)]
+        return [f"{MASK}/{key}" for key in named if any(n == key or n.startswith(f"{key}/") for n in chosen)]
 
     def _below(self, name: str) -> list[str]:
         """``name`` itself, or all fields nested below it."""
@@ -129,16 +171,47 @@ class Fields:
         did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
         return UnknownField(f'no field "{name}" in {self.dataset.id}.{did_you_mean}  Fields: {", ".join(known)}')
 
-    def _computed(self) -> dict[str, Callable[[], Computed]]:
-        found = dict(_PLAIN)
+    def _computed(self) -> dict[str, Callable[[], Column]]:
+        found: dict[str, Callable[[], Column]] = dict(_PLAIN)
+        found |= {name: partial(self._extra.__getitem__, name) for name in self._extra}
+        found |= self._neighbours()
+        if "source" in self.dataset.episodes:
+            found["source"] = lambda: columns.source(self.dataset.episodes["source"])
         if all(name in self.dataset.schema for name in FLAGS):
             found[DONE] = lambda: columns.done(*(self.rows(name) for name in FLAGS))
-        if isinstance(self.window, Slice):
+        if self.window.masked:
             found[MASK] = columns.mask
         if isinstance(self.window, Transition) and self.n_step > 1:
             gamma = self.window.gamma
             found[DISCOUNT] = lambda: columns.discount(gamma, self.n_step, self.rows(REWARD))
+        if isinstance(self.window, Offsets):
+            for name in (*self.window.offsets, *(f"next/{key}" for key in self.window.offsets)):
+                found[f"{MASK}/{name}"] = partial(self._grid_mask, name)
+        if WEIGHT in self.sampler.gives:
+            found |= {WEIGHT: columns.weight, WINDOW: lambda: columns.window(self.pool.guide)}
         return found
+
+    def _neighbours(self) -> dict[str, Callable[[], Column]]:
+        """What the step before and the one after hold."""
+        sides = (("next", 1, "action"), ("previous", -1, "action"), ("previous", -1, REWARD))
+        found: dict[str, Callable[[], Column]] = {}
+        for side, distance, field in sides:
+            for name in self.dataset.schema:
+                if name == field or name.startswith(f"{field}/"):
+                    shown = f"{side}/{name.removeprefix('next/')}"
+                    if shown not in self.dataset.schema:
+                        found[shown] = partial(self._beside, name, distance)
+        return found
+
+    def _beside(self, name: str, distance: int) -> Column:
+        f = self.dataset.schema[name]
+        return columns.Beside(self._read_rows(name), distance, f.row_bytes, self._is_flag(name))
+
+    def _grid_mask(self, name: str) -> Column:
+        assert isinstance(self.window, Offsets)
+        grid = self._grid(next(n for n in self._expand(name) if n in self.behind))
+        assert grid is not None
+        return columns.grid_mask(*grid)
 
     # -- columns
 
@@ -155,16 +228,39 @@ class Fields:
         f = self.dataset.schema[self.behind[name]]
         after = self._after(name)
         late = f.placement == "next" or after
+        grid = self._grid(name)
+        if grid is not None:
+            return columns.Stacked(self._read_rows(f.name), *grid, f.row_bytes, self._is_flag(name))
         if f.kind != "array":
             return Decoded(self.dataset, f.name, late, int(after))
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
             return RewardSum(self.rows(name), self.window.gamma, transform)
-        flag = name in (REWARD, *FLAGS) and f.shape == ()
-        return Stored(self.rows(f.name), late, int(after), flag)
+        return Stored(self.rows(f.name), late, int(after), self._is_flag(name))
+
+    def _is_flag(self, name: str) -> bool:
+        return name in (REWARD, *FLAGS) and self.dataset.schema[name].shape == ()
+
+    def _grid(self, name: str) -> tuple[tuple[int, ...], bool] | None:
+        """Offsets of the rows of a field, and whether the final observation is one of them."""
+        offsets = self.window.of(name) if isinstance(self.window, Offsets) else None
+        if offsets is None:
+            return None
+        later = int(self._after(name))
+        return tuple(x + later for x in offsets), self.dataset.schema[self.behind[name]].placement == "both"
+
+    def _read_rows(self, name: str) -> Callable[[Place], Array]:
+        """What reads a field at any place."""
+        if self.dataset.schema[name].kind == "array":
+            rows = self.rows(name)
+            return lambda place: place.take(rows)
+        return lambda place: columns.decode(self.dataset, name, place.rows)
 
     def stored(self, names: Iterable[str]) -> list[str]:
         """The fields of the store that are read for ``names``."""
+        names = list(names)
+        beside = {"next/action": "action", "previous/action": "action", "previous/reward": REWARD}
         used = [self.behind[n] for n in names if n in self.behind]
+        used += [beside[n] for n in names if n in beside and beside[n] in self.dataset.schema]
         flags = FLAGS if DONE in names or self.n_step > 1 else ()
         return list(dict.fromkeys([*used, *flags]))
 
@@ -177,7 +273,7 @@ def no_reward(dataset: Dataset) -> NoReward:
     )
 
 
-def _listed(what: str, names: Names) -> list[str]:
+def _listed(what: str, names: Sequence[Any]) -> list[str]:
     """A lone name counts as a list of one."""
     listed = [names] if isinstance(names, str) else list(names)
     for name in listed:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument, RldsError
+from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
 from rlds_cli.loader import arrays, describing, memory, state
+from rlds_cli.loader.ahead import ahead
 from rlds_cli.loader.arrays import Backend
-from rlds_cli.loader.fields import Fields, Names
+from rlds_cli.loader.fields import Extra, Fields, Name, Names
 from rlds_cli.loader.guide import Guide
+from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.order import Order
+from rlds_cli.loader.pool import Pool
 from rlds_cli.loader.ranks import Ranks
-from rlds_cli.loader.reading import BatchFunction, Draw, Reader, Transforms
+from rlds_cli.loader.reading import BatchFunction, DatasetSource, Draw, Reader, Run, Transforms
 from rlds_cli.loader.samplers import Sampler, Uniform
 from rlds_cli.loader.schedule import Schedule, Spot
 from rlds_cli.loader.table import Table
 from rlds_cli.loader.transforms import Elementwise
+from rlds_cli.loader.wholes import whole
 from rlds_cli.loader.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import REWARD
@@ -106,7 +111,7 @@ class Loader:
         window: Window = Transition(),  # noqa: B008  (frozen)
         sampler: Sampler = Uniform(),  # noqa: B008  (frozen)
         fields: Names | None = None,
-        extra: Names = (),
+        extra: Sequence[Name | Extra] = (),
         transform: Transform | Sequence[Transform] = (),
         dtype: str | None = "float32",
         backend: Backend = "torch",
@@ -117,19 +122,25 @@ class Loader:
         world_size: int | None = None,
         anchors: Anchors = "transitions",
         memory: str | int | None = None,
+        prefetch: int | None = None,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
         self.window, self.sampler, self.anchors = window, sampler, anchors
-        self.batch_size = _whole("batch_size", batch_size, 1, BatchSize)
-        self.seed = _whole("seed", seed, 0)
-        self.steps = None if steps is None else _whole("steps", steps, 1)
+        self.batch_size = whole("batch_size", batch_size, 1, BatchSize)
+        self.seed = whole("seed", seed, 0)
+        self.steps = None if steps is None else whole("steps", steps, 1)
         self.ranks = Ranks.of(rank, world_size)
         self._size = self.ranks.share(self.batch_size)
         if self.seed >= 1 << 64:
             raise InvalidArgument(f"seed={seed}: seeds are below 2**64.")
-        self.table, self.windows = self._lay_out()
-        made = arrays.make(backend, dtype, device)
-        self.reader = self._reader(fields, extra, _transforms(transform), made, memory)
+        _check_kinds(self.window, self.sampler, self.anchors)
+        self._window = self.window.in_steps(self.dataset) if isinstance(self.window, Offsets) else self.window
+        self.pool = self._lay_out()
+        self._draw = self.sampler.over(self.pool)
+        made, transforms = arrays.make(backend, dtype, device), _transforms(transform)
+        self.source = self._source(fields, extra, transforms, memory)
+        self.reader = Reader(self.source, self.ranks, transforms, made)
+        self._prefetch = 0 if prefetch is None else whole("prefetch", prefetch, 0)
         self._schedule = self._plan()
         self._spot, self._sought = Spot(0, 0), False
         self._arguments = {
@@ -140,38 +151,42 @@ class Loader:
             "backend": backend,
             "device": device,
             "memory": memory,
+            "prefetch": prefetch,
         }
 
     # -- what is read
 
-    def _lay_out(self) -> tuple[Table, Guide]:
+    def _lay_out(self) -> Pool:
         """The episodes that have a window, and how many."""
-        _check_kinds(self.window, self.sampler, self.anchors)
-        table = Table.of(self.dataset)
+        table, window = Table.of(self.dataset), self._window
         if not len(table):
             raise EmptyWindow(f"There is nothing to draw from: 0 episodes of {self.dataset.id} are selected.")
-        every_step = self.window.whole or self.anchors == "steps"
+        every_step = window.whole or self.anchors == "steps"
         offered = table.steps if every_step else table.transitions
-        counts = self.window.counts(offered)
+        counts = window.counts(offered, table.steps)
         usable = counts > 0
         if not usable.any():
-            raise self.window.nowhere(len(table), int(offered.max(initial=0)))
-        return table.where(usable), Guide(counts[usable])
+            raise window.nowhere(len(table), int(offered.max(initial=0)))
+        bucket = getattr(window, "bucket", None)
+        table, counts = table.where(usable), counts[usable]
+        if bucket is not None:
+            by_length = np.argsort(table.steps, kind="stable")
+            table, counts = table.where(by_length), counts[by_length]
+        return Pool(self.dataset, table, Guide(counts), window.anchor, bucket)
 
-    def _reader(
-        self, names: Names | None, extra: Names, transforms: Transforms, made: arrays.Arrays, limit: str | int | None
-    ) -> Reader:
-        fields = Fields(self.dataset, self.table, self.window, self.anchors)
+    def _source(
+        self, names: Names | None, extra: Sequence[Name | Extra], transforms: Transforms, limit: str | int | None
+    ) -> DatasetSource:
+        fields = Fields(self.pool, self._window, self.sampler, self.anchors)
         chosen = fields.choose(names, extra)
         transforms.check(chosen, self.dataset, summed=fields.n_step > 1)
         memory.check_decoded(self.dataset, fields.stored(chosen), limit)
         per_step = partial(transforms.column, REWARD)
         columns = {name: fields.column(name, per_step) for name in chosen}
-        draw = Draw(self.table, self.windows, self.sampler, self.window, fields.rows)
-        return Reader(draw, columns, transforms, made)
+        return DatasetSource(Draw(self.pool, self._draw, self._window, fields.rows), columns)
 
     def _plan(self) -> Schedule:
-        total = None if self.sampler.endless else self.windows.total
+        total = None if self.sampler.endless else self.pool.guide.total
         schedule = Schedule(self.batch_size, total, self.sampler.drop_last, self.steps)
         if schedule.per_epoch == 0:
             raise BatchSize(
@@ -193,17 +208,26 @@ class Loader:
         return self._batches(self._schedule.settle(spot))
 
     def _batches(self, spot: Spot) -> Iterator[Batch]:
+        def read(located: tuple[Run, Any]) -> Iterator[Batch]:
+            return self.reader.read(*located)
+
+        located = ((run, self.reader.locate(run)) for run in self._runs(spot))
+        for (run, _), batches in ahead(read, located, self._prefetch):
+            sample = run.first
+            for batch in batches:
+                sample += run.size
+                self._spot, self._sought = Spot(run.order.epoch, sample), False
+                yield batch
+
+    def _runs(self, spot: Spot) -> Iterator[Run]:
+        """What to read, gather by gather."""
         left, most = self._schedule.left(spot), self.reader.batches_at_once(self._size)
         at_once = 1  # a pass may be broken off after a batch or two: read more with each gather
         while left is None or left > 0:
             batches, size = self._schedule.run(spot, at_once if left is None else min(at_once, left))
             epoch, sample = spot
-            positions = range(sample + self.ranks.rank, sample + batches * size, self.ranks.world)
-            for batch in self.reader.read(Order(self.seed, epoch), positions, batches):
-                sample += size
-                self._spot, self._sought = Spot(epoch, sample), False
-                yield batch
-            spot = self._schedule.settle(Spot(epoch, sample))
+            yield Run(Order(self.seed, epoch), sample, size, batches)
+            spot = self._schedule.settle(Spot(epoch, sample + batches * size))
             left = None if left is None else left - batches
             at_once = min(2 * at_once, most)
 
@@ -225,7 +249,7 @@ class Loader:
 
     def seek(self, step: int) -> None:
         """Go to batch number ``step``; the next ``iter()`` starts there."""
-        self._go(self._schedule.at(_whole("step", step, 0), self._spot.epoch))
+        self._go(self._schedule.at(whole("step", step, 0), self._spot.epoch))
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``; the next ``iter()`` starts there.
@@ -233,7 +257,7 @@ class Loader:
         `Shuffled` and `Sequential` move on to the next epoch by themselves; an endless sampler draws other samples in
         another epoch.
         """
-        self._go(Spot(_whole("epoch", epoch, 0), 0))
+        self._go(Spot(whole("epoch", epoch, 0), 0))
 
     def _go(self, spot: Spot) -> None:
         self._spot, self._sought = self._schedule.settle(spot), True
@@ -273,7 +297,7 @@ class Loader:
     @property
     def fields(self) -> tuple[str, ...]:
         """Full names of the fields of a batch, in order."""
-        return tuple(self.reader.columns)
+        return self.source.names
 
     def describe(self) -> str:
         """Say what is sampled, what is left out and why, and where each field is read from."""
@@ -296,7 +320,7 @@ def _again(dataset: Dataset, batch_size: int, made_of: Mapping[str, Any], spot: 
 def _check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
     if isinstance(window, type) or not hasattr(window, "place"):
         raise InvalidArgument(f"window={window!r} is not a window.", hint="Transition() or Slice(length)")
-    if isinstance(sampler, type) or not hasattr(sampler, "draw"):
+    if isinstance(sampler, type) or not hasattr(sampler, "over"):
         raise InvalidArgument(f"sampler={sampler!r} is not a sampler.", hint="Uniform(), Shuffled() or Sequential()")
     if anchors not in ("transitions", "steps"):
         raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
@@ -312,13 +336,3 @@ def _transforms(transform: Transform | Sequence[Transform]) -> Transforms:
         if not callable(t):
             raise InvalidArgument(f"transform={t!r} is neither a transform nor a function of a batch.")
     return Transforms.of(given)
-
-
-def _whole(what: str, value: Any, least: int, error: type[RldsError] = InvalidArgument) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < least:
-        raise error(f"{what}={value!r} must be an integer of at least {least}.")
-    return number

@@ -18,13 +18,14 @@ from rlds_cli.ted import IntArray
 
 VERSION = 1  # of the order: a change of any sequence below counts it up, and older states are refused
 
-WINDOW, EPISODE, SHUFFLE = 0, 1, 2  # streams: draws for different purposes never share numbers
+WINDOW, EPISODE, SHUFFLE, COLUMN = 0, 1, 2, 3  # streams: draws for different purposes never share numbers
 
 _ROUNDS = 4
 _STREAM_BITS = 8
 
 Words = npt.NDArray[np.uint64]
 HalfWords = npt.NDArray[np.uint32]
+Positions = range | IntArray  # numbers of samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +43,87 @@ class Order:
     seed: int
     epoch: int = 0
 
-    def uniform(self, stream: int, positions: range, scale: float = 1.0) -> npt.NDArray[np.float64]:
-        """Draws in [0, 1) times ``scale`` [len(positions)]: number p of the stream for every p."""
-        raw = self._raw(stream, positions.start, positions[-1] + 1 - positions.start if positions else 0)
-        draws = (raw[:: positions.step] >> np.uint64(11)).astype(np.float64)
+    def uniform(self, stream: int, positions: Positions, scale: float = 1.0, salt: int = 0) -> npt.NDArray[np.float64]:
+        """Draws in [0, 1) times ``scale`` [len(positions)]: number p of the stream for every p.
+
+        Streams of another ``salt``, in [0, 2**64), are independent of each other.
+        """
+        if not len(positions):
+            return np.zeros(0)
+        first, last = _ends(positions)
+        raw = self._raw(stream, first, last + 1 - first, salt)
+        chosen = raw[:: positions.step] if isinstance(positions, range) else raw.take(positions - first)
+        draws = (chosen >> np.uint64(11)).astype(np.float64)
         draws *= scale * 2.0**-53
         return draws
 
-    def below(self, stream: int, positions: range, n: int) -> IntArray:
+    def below(self, stream: int, positions: Positions, n: int) -> IntArray:
         """Integers in [0, n) [len(positions)]; off from uniform by n / 2**53 at most."""
         return self.uniform(stream, positions, n).astype(np.int64)
 
-    def shuffled(self, positions: range, n: int) -> IntArray:
-        """Where a permutation of [0, n) takes ``positions``, which lie in [0, n)."""
-        keys = self._raw(SHUFFLE, 0, _ROUNDS).astype(np.uint32)
-        return permute(np.arange(positions.start, positions.stop, positions.step, dtype=np.uint64), n, keys)
+    def shuffled(self, positions: Positions, n: int, salt: int = 0) -> IntArray:
+        """Where a permutation of [0, n) takes ``positions``, which lie in [0, n); another for every ``salt``."""
+        keys = self._raw(SHUFFLE, 0, _ROUNDS, salt).astype(np.uint32)
+        return permute(_numbers(positions).astype(np.uint64), n, keys)
 
-    def _raw(self, stream: int, start: int, count: int) -> Words:
+    def shuffled_in_blocks(self, positions: Positions, n: int, block: int, live: int) -> IntArray:
+        """As `shuffled`, with neighbours kept close.
+
+        [0, n) is cut into blocks of ``block``; these are put in random order, and the contents of ``live`` consecutive
+        ones are mixed. The last block, when it is smaller, has a random place among the others.
+        """
+        whole = n // block
+        odd = int(self.below(EPISODE, range(1), whole + 1)[0]) if n % block else whole
+        slots, places = _Slots(n, block, odd), _numbers(positions).copy()
+        group = slots.locate(places)[0] // live
+        for g in np.unique(group).tolist():
+            start, stop = slots.start(g * live), slots.start((g + 1) * live)
+            here = group == g
+            places[here] = start + self.shuffled(places[here] - start, stop - start, 1 + g)
+        slot, within = slots.locate(places)
+        full = (slot - (slot > odd)).clip(0, max(whole - 1, 0))
+        blocks: IntArray = np.where(slot == odd, whole, self.shuffled(full, whole) if whole else 0)
+        return blocks * block + within
+
+    def _raw(self, stream: int, start: int, count: int, salt: int = 0) -> Words:
         block, skip = divmod(start, 4)
         key = np.array([self.seed, self.epoch << _STREAM_BITS | stream], np.uint64)
-        philox = np.random.Philox(key=key, counter=np.array([block, 0, 0, 0], np.uint64))
+        philox = np.random.Philox(key=key, counter=np.array([block, salt, 0, 0], np.uint64))
         words: Words = np.atleast_1d(philox.random_raw(skip + count))[skip:]
         return words
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Places [0, n) in slots of ``block`` places each; slot ``odd`` holds the n % block places that are left over."""
+
+    n: int
+    block: int
+    odd: int
+
+    def locate(self, places: IntArray) -> tuple[IntArray, IntArray]:
+        """Slot of every place, and where in it."""
+        lacking = -self.n % self.block
+        after_odd = places >= (self.odd + 1) * self.block - lacking
+        slot, within = np.divmod(places + lacking * after_odd, self.block)
+        return slot, within
+
+    def start(self, slot: int) -> int:
+        """First place of a slot; n after the last."""
+        return min(slot * self.block - (-self.n % self.block) * (slot > self.odd), self.n)
+
+
+def _ends(positions: Positions) -> tuple[int, int]:
+    """The lowest and the highest position."""
+    if isinstance(positions, range):
+        return positions[0], positions[-1]
+    return int(positions.min()), int(positions.max())
+
+
+def _numbers(positions: Positions) -> IntArray:
+    if isinstance(positions, range):
+        return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
+    return positions
 
 
 def permute(x: Words, n: int, keys: HalfWords) -> IntArray:

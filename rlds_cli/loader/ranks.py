@@ -68,6 +68,10 @@ class Ranks:
             )
         return batch_size // self.world
 
+    def part(self, samples: range) -> range:
+        """Those of ``samples``, whole batches, that are this rank's."""
+        return samples[self.rank :: self.world]
+
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.world} ({self.origin})"
 

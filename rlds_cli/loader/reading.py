@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,13 +14,13 @@ from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.arrays import Arrays
 from rlds_cli.loader.columns import Column, RewardSum
 from rlds_cli.loader.fields import no_reward
-from rlds_cli.loader.guide import Guide
-from rlds_cli.loader.order import Order
-from rlds_cli.loader.samplers import Sampler
-from rlds_cli.loader.table import Table
+from rlds_cli.loader.order import Order, Positions
+from rlds_cli.loader.pool import Drawn, Pool
+from rlds_cli.loader.ranks import Ranks
+from rlds_cli.loader.samples import Samples
 from rlds_cli.loader.transforms import Elementwise, Reward
-from rlds_cli.loader.windows import Columns, Samples, Slice, SliceSamples, Window
-from rlds_cli.ted import REWARD, Array
+from rlds_cli.loader.windows import Columns, Window
+from rlds_cli.ted import REWARD, Array, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -33,18 +33,130 @@ BatchFunction = Callable[[Batch], Batch | None]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Which rows: table, sampler and window together."""
+    """Which rows: pool, sampler and window together."""
 
-    table: Table
-    windows: Guide
-    sampler: Sampler
+    pool: Pool
+    draw: Callable[[Order, Positions], Drawn]
     window: Window
     columns: Columns
 
-    def samples(self, order: Order, positions: range) -> Samples:
-        """Where the samples with these numbers lie."""
-        episode, number = self.sampler.draw(self.windows, order, positions)
-        return self.window.place(self.table, episode, number, self.columns)
+    def samples(self, order: Order, positions: Positions, batch: range) -> Samples:
+        """Where the samples with these numbers lie; ``batch`` holds those of all ranks."""
+        drawn = self.draw(order, positions)
+        if self.pool.bucket is not None:
+            steps = self.pool.table.steps
+            drawn = replace(drawn, longest=int(steps.take(self.draw(order, batch).episode).max(initial=0)))
+        return self.window.place(self.pool.table, drawn, self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Samples that are read together.
+
+    Attributes
+    ----------
+    order : Order
+    first : int
+        Number of the first sample in its epoch.
+    size : int
+        Samples of a batch, all ranks together.
+    batches : int
+        All of ``size`` samples.
+    """
+
+    order: Order
+    first: int
+    size: int
+    batches: int
+
+    @property
+    def everyone(self) -> range:
+        """Numbers of the samples, all ranks together."""
+        return range(self.first, self.first + self.batches * self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The columns of one gather.
+
+    Attributes
+    ----------
+    values : dict of str to array [K, ...]
+    blank : dict of str to int array
+        Which steps of a column, of all samples together, are to be zeroed after the transforms.
+    """
+
+    values: dict[str, Array]
+    blank: dict[str, IntArray]
+
+
+class Source(Protocol):
+    """Where a reader gets its columns from: one dataset, or a mixture."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Full names of the fields, in order."""
+        ...
+
+    @property
+    def summed(self) -> frozenset[str]:
+        """Fields whose values are transformed already, before they were summed up."""
+        ...
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of a sample, about."""
+        ...
+
+    @property
+    def most(self) -> int | None:
+        """Batches that may be read at once at most; None for as many as pay."""
+        ...
+
+    def locate(self, run: Run, ranks: Ranks) -> Any:
+        """Index maths: where this rank's samples of ``run`` lie."""
+        ...
+
+    def gather(self, located: Any) -> Gathered:
+        """Read what was located. Called by any thread."""
+        ...
+
+
+class DatasetSource:
+    """The columns of one dataset.
+
+    Parameters
+    ----------
+    draw : Draw
+    columns : mapping of str to Column
+        By field name, in order.
+    """
+
+    def __init__(self, draw: Draw, columns: Mapping[str, Column]) -> None:
+        self.draw, self.columns = draw, columns
+        self.names = tuple(columns)
+        self.summed = frozenset(name for name, c in columns.items() if isinstance(c, RewardSum))
+        reach = draw.window.reach(int(draw.pool.table.steps.max()))
+        self.sample_bytes = reach * sum(c.row_bytes for c in columns.values())
+
+    @property
+    def most(self) -> int | None:
+        """One, where every batch has a length of its own."""
+        return None if self.draw.pool.bucket is None else 1
+
+    def locate(self, run: Run, ranks: Ranks) -> Samples:
+        """Where this rank's samples lie, see `Source`."""
+        return self.draw.samples(run.order, ranks.part(run.everyone), run.everyone)
+
+    def gather(self, located: Samples) -> Gathered:
+        """Read their columns, see `Source`."""
+        values = {name: column.read(located) for name, column in self.columns.items()}
+        return Gathered(values, self._blank(located) if self.draw.window.zeroed else {})
+
+    def _blank(self, samples: Samples) -> dict[str, IntArray]:
+        masks = {name: column.mask(samples) for name, column in self.columns.items()}
+        outside = {id(mask): np.flatnonzero(~mask) for mask in masks.values() if mask is not None}
+        return {name: outside[id(mask)] for name, mask in masks.items() if mask is not None}
 
 
 @dataclass(slots=True)
@@ -101,51 +213,47 @@ class Reader:
 
     Parameters
     ----------
-    draw : Draw
-    columns : mapping of str to Column
-        By field name, in order.
+    source : Source
+    ranks : Ranks
     transforms : Transforms
     arrays : Arrays
     """
 
-    def __init__(self, draw: Draw, columns: Mapping[str, Column], transforms: Transforms, arrays: Arrays) -> None:
-        self.draw, self.columns, self.transforms, self.arrays = draw, columns, transforms, arrays
-        self._tree = _tree(columns)
-        window = draw.window
-        self._zero = isinstance(window, Slice) and window.fill == "zero"
-        self._length = window.length if isinstance(window, Slice) else 1
+    def __init__(self, source: Source, ranks: Ranks, transforms: Transforms, arrays: Arrays) -> None:
+        self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
+        self._tree = _tree(source.names)
 
     def batches_at_once(self, size: int) -> int:
         """How many batches of ``size`` samples to read in one gather."""
-        taken = size * self._length * sum(c.row_bytes for c in self.columns.values())
-        return max(1, min(MOST_BATCHES, GATHER_BYTES // max(1, taken)))
+        pays = max(1, min(MOST_BATCHES, GATHER_BYTES // max(1, size * self.source.sample_bytes)))
+        return pays if self.source.most is None else min(pays, self.source.most)
 
-    def read(self, order: Order, positions: range, batches: int) -> Iterator[Batch]:
-        """Give the samples ``positions``, in ``batches`` batches of one size."""
-        samples = self.draw.samples(order, positions)
-        size = len(positions) // batches
-        parts = {n: self.arrays.split(self._column(n, c, samples), size) for n, c in self.columns.items()}
+    def locate(self, run: Run) -> Any:
+        """Index maths alone: where the samples lie."""
+        return self.source.locate(run, self.ranks)
+
+    def read(self, run: Run, located: Any) -> Iterator[Batch]:
+        """Read the batches; functions of a batch are called as each is handed out."""
+        gathered = self.source.gather(located)
+        size = len(self.ranks.part(run.everyone)) // run.batches
+        values = self.arrays.convert(gathered.values)
+        parts = {name: self.arrays.split(self._finish(name, x, gathered.blank), size) for name, x in values.items()}
         made = _assemble(self._tree, parts)
         return map(self.transforms.batch, made) if self.transforms.functions else made
 
-    def _column(self, name: str, column: Column, samples: Samples) -> Any:
-        values = self.arrays.convert(column.read(samples))
-        if not isinstance(column, RewardSum):
+    def _finish(self, name: str, values: Any, blank: Mapping[str, IntArray]) -> Any:
+        if name not in self.source.summed:
             values = self.transforms.column(name, values)
         values = self.arrays.finish(values)
-        if self._zero and column.fills and isinstance(samples, SliceSamples):
-            self.arrays.zero(values, _outside(samples))
+        if name in blank:
+            self.arrays.zero(values, blank[name])
         return values
-
-
-def _outside(samples: SliceSamples) -> Array:
-    return np.flatnonzero(~samples.mask)
 
 
 Tree = dict[str, Any]  # leaves are full field names
 
 
-def _tree(names: Mapping[str, Column]) -> Tree:
+def _tree(names: Iterable[str]) -> Tree:
     tree: Tree = Batch.nest((name, name) for name in names)
     return tree
 

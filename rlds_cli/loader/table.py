@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_cli.ted import IntArray
+from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -35,11 +35,11 @@ class Table:
         start, steps, transitions, observed = (np.asarray(dataset.episodes[c], np.int64) for c in columns)
         return cls(np.arange(len(start)), start, steps, transitions, observed, np.cumsum(transitions) - transitions)
 
-    def where(self, usable: np.ndarray) -> Table:
-        """The episodes that ``usable`` (bool) marks."""
-        if usable.all():
+    def where(self, chosen: Array) -> Table:
+        """The episodes that ``chosen`` marks (bool), or in the order in which it numbers them."""
+        if chosen.dtype == bool and chosen.all():
             return self
-        return Table(*(getattr(self, name)[usable] for name in self.__slots__))
+        return Table(*(getattr(self, name)[chosen] for name in self.__slots__))
 
     def __len__(self) -> int:
         return len(self.start)

@@ -5,96 +5,23 @@ A window says how many of it fit into an episode, and where the rows of each lie
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.places import Place, Points, Rows, Spans
+from rlds_cli.loader.places import Points, Rows, Spans
+from rlds_cli.loader.pool import Drawn
+from rlds_cli.loader.samples import NStepSamples, Samples, SliceSamples
 from rlds_cli.loader.table import Table
-from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray
+from rlds_cli.loader.wholes import make_whole
+from rlds_cli.ted import FLAGS, IntArray
 
 Columns = Callable[[str], Rows]
 Anchors = Literal["transitions", "steps"]
-
-
-class Samples:
-    """Where the K samples of one gather lie.
-
-    Parameters
-    ----------
-    table : Table
-    episode : int array [K]
-        Rows of ``table``.
-    here : Place
-        The steps themselves: where observations and actions are read.
-    step : callable
-        Gives the step within the episode, in the shape of ``here``; called when somebody asks.
-    """
-
-    def __init__(self, table: Table, episode: IntArray, here: Place, step: Callable[[], IntArray]) -> None:
-        self.table, self.episode, self.here = table, episode, here
-        self._step = step
-        self._outcomes: dict[int, Array] = {}
-
-    @cached_property
-    def step(self) -> IntArray:
-        """Step within the episode, [K] or [K, L]."""
-        return self._step()
-
-    @property
-    def span(self) -> IntArray | int:
-        """How many steps each sample sums up [K]; 1 but for n-step transitions."""
-        return 1
-
-    @property
-    def last(self) -> Place:
-        """The last of the steps summed up: where what came of the action is read. The row after is bootstrapped."""
-        return self.here
-
-    def outcome(self, column: Rows) -> Array:
-        """What came of the last action: a reward or flag, read once however many columns follow from it."""
-        if id(column) not in self._outcomes:
-            self._outcomes[id(column)] = self.last.take(column)
-        return self._outcomes[id(column)]
-
-    def each(self, values: IntArray) -> IntArray:
-        """A column of the table for every sample, [K] or [K, 1]."""
-        return values.take(self.episode).reshape(-1, *(1,) * (len(self.here.shape) - 1))
-
-
-class NStepSamples(Samples):
-    """Transitions over several steps."""
-
-    def __init__(self, table: Table, episode: IntArray, step: IntArray, span: IntArray) -> None:
-        here = Points(table.start.take(episode) + step)
-        super().__init__(table, episode, here, lambda: step)
-        self._span = span
-
-    @property
-    def span(self) -> IntArray:
-        """Steps summed up [K]."""
-        return self._span
-
-    @cached_property
-    def last(self) -> Points:
-        """Their last step."""
-        return Points(self.here.rows + self._span - 1)
-
-
-class SliceSamples(Samples):
-    """Runs of steps."""
-
-    here: Spans
-
-    @property
-    def mask(self) -> BoolArray:
-        """True where a step is real [K, L]."""
-        return self.here.mask
+Fill = Literal["edge", "zero"]
 
 
 class Window(Protocol):
@@ -105,12 +32,35 @@ class Window(Protocol):
         """Whether it takes all steps of an episode, also those whose next observation is not known."""
         ...
 
-    def counts(self, steps: IntArray) -> IntArray:
-        """How many windows episodes of so many steps have."""
+    @property
+    def masked(self) -> bool:
+        """Whether it has several steps, of which some may lie outside their episode: ``batch["mask"]`` [B, L]."""
         ...
 
-    def place(self, table: Table, episode: IntArray, number: IntArray, columns: Columns) -> Samples:
-        """Where window ``number`` [K] of each ``episode`` [K] lies; ``columns`` gives the flags, all rows."""
+    @property
+    def zeroed(self) -> bool:
+        """Whether what lies outside is filled with zeros."""
+        ...
+
+    @property
+    def n_step(self) -> int:
+        """Steps summed up at most; 1 but for n-step transitions."""
+        ...
+
+    def reach(self, longest: int) -> int:
+        """Steps of one sample, at most, where the longest episode has ``longest``."""
+        ...
+
+    def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
+        """How many windows episodes have that offer so many steps [episodes], of ``steps`` where that differs."""
+        ...
+
+    def anchor(self, number: IntArray) -> IntArray:
+        """The anchor step of window ``number`` of an episode: its first step inside."""
+        ...
+
+    def place(self, table: Table, drawn: Drawn, columns: Columns) -> Samples:
+        """Where the windows drawn lie; ``columns`` gives the flags, all rows."""
         ...
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
@@ -118,8 +68,53 @@ class Window(Protocol):
         ...
 
 
+class Unmasked:
+    """A window of single rows, none of which lies outside its episode."""
+
+    __slots__ = ()
+
+    @property
+    def masked(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def zeroed(self) -> bool:
+        """False."""
+        return False
+
+    def reach(self, longest: int) -> int:
+        """One step."""
+        return 1
+
+    def anchor(self, number: IntArray) -> IntArray:
+        """Windows are numbered by their steps."""
+        return number
+
+
+class Run:
+    """A window of several steps."""
+
+    __slots__ = ()
+
+    @property
+    def whole(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def masked(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def n_step(self) -> int:
+        """1."""
+        return 1
+
+
 @dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(Unmasked):
     """One step and what came of it, or n steps summed up.
 
     With ``n_step`` > 1, ``next/reward`` is the sum of ``gamma**j * reward`` over the steps t, t+1, ... up to n of
@@ -140,7 +135,7 @@ class Transition:
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        _check_whole(self, "n_step", 1)
+        make_whole(self, "n_step", 1)
         if not 0 <= self.gamma <= 1:
             raise InvalidArgument(f"Transition(gamma={self.gamma!r}): a discount lies in [0, 1].")
         object.__setattr__(self, "gamma", float(self.gamma))
@@ -150,15 +145,16 @@ class Transition:
         """False."""
         return False
 
-    def counts(self, steps: IntArray) -> IntArray:
+    def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
         """One per step."""
-        return steps
+        return offered
 
-    def place(self, table: Table, episode: IntArray, number: IntArray, columns: Columns) -> Samples:
-        """Return the samples whose first steps are ``number``, see `Window`."""
+    def place(self, table: Table, drawn: Drawn, columns: Columns) -> Samples:
+        """Return the samples whose first steps are the numbers drawn, see `Window`."""
+        step = drawn.number
         if self.n_step > 1:
-            return NStepSamples(table, episode, number, self._span(table, episode, number, columns))
-        return Samples(table, episode, Points(table.start.take(episode) + number), lambda: number)
+            return NStepSamples(table, drawn, step, self._span(table, drawn.episode, step, columns))
+        return Samples(table, drawn, Points(table.start.take(drawn.episode) + step), step)
 
     def _span(self, table: Table, episode: IntArray, step: IntArray, columns: Columns) -> IntArray:
         """Steps until n of them, the first done or the last transition, whichever comes first."""
@@ -181,7 +177,7 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Run):
     """``length`` consecutive steps of one episode, [B, L, ...], with ``batch["mask"]`` [B, L].
 
     Slices start at steps ``-before, -before + stride, ...`` and end at most ``after`` steps beyond the episode's last;
@@ -206,11 +202,11 @@ class Slice:
     before: int = field(default=0, kw_only=True)
     after: int = field(default=0, kw_only=True)
     stride: int = field(default=1, kw_only=True)
-    fill: Literal["edge", "zero"] = field(default="edge", kw_only=True)
+    fill: Fill = field(default="edge", kw_only=True)
 
     def __post_init__(self) -> None:
         for name, least in (("length", 1), ("stride", 1), ("before", 0), ("after", 0)):
-            _check_whole(self, name, least)
+            make_whole(self, name, least)
         for name in ("before", "after"):
             reach = getattr(self, name)
             if reach >= self.length:
@@ -218,25 +214,35 @@ class Slice:
                     f"Slice({self.length}, {name}={reach}) could lie outside its episode altogether.",
                     hint=f"{name}={self.length - 1} at most",
                 )
-        if self.fill not in ("edge", "zero"):
-            raise InvalidArgument(f'Slice(fill={self.fill!r}): fill is "edge" or "zero".')
+        check_fill(self)
 
     @property
-    def whole(self) -> bool:
-        """True."""
-        return True
+    def zeroed(self) -> bool:
+        """Whether ``fill`` is zero."""
+        return self.fill == "zero"
 
-    def counts(self, steps: IntArray) -> IntArray:
+    def reach(self, longest: int) -> int:
+        """``length``."""
+        return self.length
+
+    def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
         """How many starts there are."""
-        room = steps - self.length + self.before + self.after
-        counts: IntArray = np.where((room >= 0) & (steps > 0), room // self.stride + 1, 0)
+        room = offered - self.length + self.before + self.after
+        counts: IntArray = np.where((room >= 0) & (offered > 0), room // self.stride + 1, 0)
         return counts
 
-    def place(self, table: Table, episode: IntArray, number: IntArray, columns: Columns) -> Samples:
+    def anchor(self, number: IntArray) -> IntArray:
+        """Return the first steps inside, see `Window`."""
+        return np.maximum(self._first(number), 0)
+
+    def _first(self, number: IntArray) -> IntArray:
+        return number * self.stride - self.before
+
+    def place(self, table: Table, drawn: Drawn, columns: Columns) -> SliceSamples:
         """Return the slices, see `Window`."""
-        first = number * self.stride - self.before
+        episode, first = drawn.episode, self._first(drawn.number)
         here = Spans(table.start.take(episode), first, table.steps.take(episode), self.length)
-        return SliceSamples(table, episode, here, lambda: here.step)
+        return SliceSamples(table, drawn, here, np.maximum(first, 0))
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
         """Return the error, see `Window`."""
@@ -246,13 +252,63 @@ class Slice:
         )
 
 
-def _check_whole(window: Window, name: str, least: int) -> None:
-    """Make the number ``name`` of a window a plain one: its repr is part of a loader's state."""
-    value = getattr(window, name)
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < least:
-        raise InvalidArgument(f"{type(window).__name__}({name}={value!r}): an integer of at least {least} is needed.")
-    object.__setattr__(window, name, number)
+def check_fill(window: Any) -> None:
+    """Refuse what is no way to fill a place outside an episode."""
+    if window.fill not in ("edge", "zero"):
+        raise InvalidArgument(f'{type(window).__name__}(fill={window.fill!r}): fill is "edge" or "zero".')
+
+
+@dataclass(frozen=True, slots=True)
+class Episode(Run):
+    """Whole episodes [B, L, ...], with ``batch["mask"]`` [B, L]; L is the length of the longest one of the dataset.
+
+    Parameters
+    ----------
+    max_length : int, optional
+        L at most; of longer episodes the first ``max_length`` steps are taken, and `Loader.describe` says how many
+        there are. ``Slice(max_length, after=...)`` takes other parts.
+    bucket : int, optional
+        Put episodes of similar length together, so that little is padded: they are sorted by length, and so many
+        neighbours at a time are drawn one after the other. L is then that of the longest episode of each batch, of all
+        ranks together. A multiple of the batch size is best.
+    fill : {"edge", "zero"}
+        What fields hold beyond the end, see `Slice`.
+    """
+
+    max_length: int | None = None
+    bucket: int | None = field(default=None, kw_only=True)
+    fill: Fill = field(default="edge", kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "bucket"):
+            if getattr(self, name) is not None:
+                make_whole(self, name, 1)
+        check_fill(self)
+
+    @property
+    def zeroed(self) -> bool:
+        """Whether ``fill`` is zero."""
+        return self.fill == "zero"
+
+    def reach(self, longest: int) -> int:
+        """``max_length``, or that of the longest episode."""
+        return longest if self.max_length is None else min(longest, self.max_length)
+
+    def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
+        """One per episode."""
+        return (offered > 0).astype(np.int64)
+
+    def anchor(self, number: IntArray) -> IntArray:
+        """Step 0."""
+        return np.zeros_like(number)
+
+    def place(self, table: Table, drawn: Drawn, columns: Columns) -> SliceSamples:
+        """Return the episodes, see `Window`."""
+        steps, first = table.steps.take(drawn.episode), np.zeros_like(drawn.episode)
+        longest = drawn.longest if self.bucket else int(table.steps.max())
+        here = Spans(table.start.take(drawn.episode), first, steps, self.reach(longest))
+        return SliceSamples(table, drawn, here, first)
+
+    def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
+        """Return the error, see `Window`."""
+        return EmptyWindow(f"None of {episodes:,} episodes has a step.")
