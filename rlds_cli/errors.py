@@ -28,6 +28,7 @@ RldsError
 │   ├── WrongState
 │   └── NeedsMemory
 ├── PreprocessError         a function that failed, or what it returned
+├── NoEnvironment           one that is not known, no longer exists, or does not fit the data
 ├── InvalidExpression       `where=` that is not a comparison of episode columns
 └── MissingPackage          an extra that is not installed
 """
@@ -171,6 +172,10 @@ class NeedsMemory(LoaderError):
 
 class PreprocessError(RldsError):
     """A preprocess function that failed, or a result that cannot be stored."""
+
+
+class NoEnvironment(RldsError):
+    """An environment that nobody names, that no longer exists, or that does not fit the data."""
 
 
 class InvalidExpression(RldsError):

@@ -222,9 +222,15 @@ def _description(t: Task, plan: Plan) -> Description:
         spaces=spaces,
         env=m.env,
         options=m.options,
-        provenance=(*m.provenance, t.provenance()),
+        provenance=(*m.provenance, {**t.provenance(), "changed": _changed(t, plan)}),
         sources=tuple(_sources(t.dataset.path)),
     )
+
+
+def _changed(t: Task, plan: Plan) -> list[str]:
+    """Fields that are not as they were in the source; new ones and those left out are among them."""
+    names = {*t.dataset.schema, *(f.name for f in plan.schema)}
+    return sorted(names - plan.untouched - plan.carried)
 
 
 def _keeps_space(name: str, t: Task, plan: Plan) -> bool:
