@@ -7,8 +7,10 @@
 from rlds_cli.batch import Batch
 from rlds_cli.loader.loading import Loader
 from rlds_cli.loader.offsets import Offsets
+from rlds_cli.loader.prioritized import Prioritized
 from rlds_cli.loader.samplers import Sampler, Sequential, Shuffled, Uniform
 from rlds_cli.loader.transforms import Clip, Normalize, Reward
+from rlds_cli.loader.weighted import Weighted
 from rlds_cli.loader.windows import Episode, Slice, Transition, Window
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "Loader",
     "Normalize",
     "Offsets",
+    "Prioritized",
     "Reward",
     "Sampler",
     "Sequential",
@@ -25,5 +28,6 @@ __all__ = [
     "Slice",
     "Transition",
     "Uniform",
+    "Weighted",
     "Window",
 ]

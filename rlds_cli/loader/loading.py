@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,9 @@ from rlds_cli.loader.arrays import Backend
 from rlds_cli.loader.fields import Extra, Fields, Name, Names
 from rlds_cli.loader.guide import Guide
 from rlds_cli.loader.offsets import Offsets
-from rlds_cli.loader.order import Order
-from rlds_cli.loader.pool import Pool
+from rlds_cli.loader.order import Order, Positions
+from rlds_cli.loader.pool import Drawn, Pool
+from rlds_cli.loader.prioritized import PrioritizedDraw
 from rlds_cli.loader.ranks import Ranks
 from rlds_cli.loader.reading import BatchFunction, DatasetSource, Draw, Reader, Run, Transforms
 from rlds_cli.loader.samplers import Sampler, Uniform
@@ -136,11 +137,11 @@ class Loader:
         _check_kinds(self.window, self.sampler, self.anchors)
         self._window = self.window.in_steps(self.dataset) if isinstance(self.window, Offsets) else self.window
         self.pool = self._lay_out()
-        self._draw = self.sampler.over(self.pool)
+        self._prefetch = 0 if prefetch is None else whole("prefetch", prefetch, 0)
+        self._draw = self._drawing()
         made, transforms = arrays.make(backend, dtype, device), _transforms(transform)
         self.source = self._source(fields, extra, transforms, memory)
         self.reader = Reader(self.source, self.ranks, transforms, made)
-        self._prefetch = 0 if prefetch is None else whole("prefetch", prefetch, 0)
         self._schedule = self._plan()
         self._spot, self._sought = Spot(0, 0), False
         self._arguments = {
@@ -173,6 +174,22 @@ class Loader:
             by_length = np.argsort(table.steps, kind="stable")
             table, counts = table.where(by_length), counts[by_length]
         return Pool(self.dataset, table, Guide(counts), window.anchor, bucket)
+
+    def _drawing(self) -> Callable[[Order, Positions], Drawn]:
+        draw = self.sampler.over(self.pool)
+        if isinstance(draw, PrioritizedDraw):
+            if self.ranks.world > 1:
+                raise InvalidArgument(
+                    f"Prioritized on {self.ranks}: ranks do not know each other's updates.",
+                    hint="Loader(..., world_size=1) on every rank, with a seed of its own",
+                )
+            if self._prefetch > draw.ahead:
+                raise InvalidArgument(
+                    f"prefetch={self._prefetch} with {self.sampler}: batches would be drawn before updates that count.",
+                    hint=f"Prioritized(lag={self._prefetch}), or prefetch={draw.ahead}",
+                )
+            draw.ahead -= self._prefetch
+        return draw
 
     def _source(
         self, names: Names | None, extra: Sequence[Name | Extra], transforms: Transforms, limit: str | int | None
@@ -261,13 +278,39 @@ class Loader:
 
     def _go(self, spot: Spot) -> None:
         self._spot, self._sought = self._schedule.settle(spot), True
+        if isinstance(self._draw, PrioritizedDraw):
+            self._draw.forget()
+
+    def update_priorities(self, batch: Batch, priority: Any, *, beta: float | None = None) -> None:
+        """Say how much there is to learn from the samples of a batch, with `Prioritized`.
+
+        Parameters
+        ----------
+        batch : Batch
+            As the loader gave it: its ``window`` says where the priorities go. Where a window stands in it twice, the
+            last one counts.
+        priority : array or tensor [B] or [B, 1]
+            Finite and not negative: absolute temporal-difference errors, of a slice their mean or the largest one.
+        beta : float, optional
+            Of importance weights from the next draw on.
+
+        Raises
+        ------
+        InvalidArgument
+            The sampler has no priorities, or these are none; nothing is changed then.
+        """
+        if not isinstance(self._draw, PrioritizedDraw):
+            raise InvalidArgument(f"update_priorities: {self.sampler} has no priorities.", hint="sampler=Prioritized()")
+        self._draw.update(batch, priority, beta)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: plain numbers and text, the same on every rank.
+        """Where the loader is: plain numbers and text, the same on every rank; with `Prioritized`, arrays as well.
 
         Batch size, ranks, fields, transforms and dtypes are not part of it: they may differ when it is loaded.
         """
-        return state.save(self, self._schedule.settle(self._spot))
+        spot = self._schedule.settle(self._spot)
+        saved = state.save(self, spot)
+        return saved | self._draw.state(*spot) if isinstance(self._draw, PrioritizedDraw) else saved
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go where `state_dict` was; the next ``iter()`` starts there.
@@ -277,7 +320,10 @@ class Loader:
         WrongState
             It is of other data, another sampler, window or seed, or of another version of the order.
         """
-        self._go(state.load(self, state_dict))
+        spot = state.load(self, state_dict)
+        self._go(spot)
+        if isinstance(self._draw, PrioritizedDraw):
+            self._draw.load(state_dict, Order(self.seed, spot.epoch))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Only what it was made of: maps are opened anew where it is unpickled."""

@@ -16,6 +16,7 @@ from rlds_cli.loader.columns import Column, RewardSum
 from rlds_cli.loader.fields import no_reward
 from rlds_cli.loader.order import Order, Positions
 from rlds_cli.loader.pool import Drawn, Pool
+from rlds_cli.loader.prioritized import PrioritizedDraw
 from rlds_cli.loader.ranks import Ranks
 from rlds_cli.loader.samples import Samples
 from rlds_cli.loader.transforms import Elementwise, Reward
@@ -141,8 +142,8 @@ class DatasetSource:
 
     @property
     def most(self) -> int | None:
-        """One, where every batch has a length of its own."""
-        return None if self.draw.pool.bucket is None else 1
+        """One, where every batch has a length of its own or is drawn by what was learned from the one before."""
+        return None if self.draw.pool.bucket is None and not isinstance(self.draw.draw, PrioritizedDraw) else 1
 
     def locate(self, run: Run, ranks: Ranks) -> Samples:
         """Where this rank's samples lie, see `Source`."""
