@@ -9,19 +9,22 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import expressions, targets
+from rlds_cli import environments, expressions, targets
 from rlds_cli.batch import Batch
-from rlds_cli.errors import DatasetNotFound, NoReward, RldsError, UnknownField
+from rlds_cli.errors import NoReward, RldsError, UnknownField
 from rlds_cli.selection import Episodes, SelectedStats
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, join_name
+
+if TYPE_CHECKING:
+    import gymnasium
 
 ArrayLike = npt.ArrayLike
 
@@ -359,26 +362,27 @@ class Dataset:
         RldsError
             No reference scores are known.
         """
-        low, high = self._reference_scores()
+        low, high = environments.reference_scores(self.manifest)
         return (np.asarray(total_reward, np.float64) - low) / (high - low)
 
-    def _reference_scores(self) -> tuple[float, float]:
-        from rlds_cli import ids, registry
+    def make_env(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+        """Make the environment that the data are of, for evaluation, as the archive or the registry describes it.
 
-        facts = self.manifest.facts
-        scores = facts.get("ref_min_score"), facts.get("ref_max_score")
-        if None in scores:
-            try:
-                entry = registry.get(str(ids.parse(self.id).base))
-            except (RldsError, DatasetNotFound):
-                entry = None
-            scores = (entry.ref_min_score, entry.ref_max_score) if entry else (None, None)
-        low, high = scores
-        if low is None or high is None:
-            raise RldsError(
-                f"No reference scores are known for {self.id}.", hint="rlds info shows what the registry has"
-            )
-        return float(low), float(high)
+        D4RL's halfcheetah, hopper and walker2d become Gymnasium's v4, with a warning that says how they differ.
+
+        Parameters
+        ----------
+        **kwargs
+            For ``gymnasium.make``: ``render_mode``, ``max_episode_steps``, settings of the environment.
+
+        Raises
+        ------
+        NoEnvironment
+            Nobody says which it is, it no longer exists, or it does not fit the data; the message says why.
+        MissingPackage
+            Gymnasium, or the package of the environment, is not installed.
+        """
+        return environments.make(self.manifest, tuple(self.schema.values()), **kwargs)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Dataset, (self.store, self._index)

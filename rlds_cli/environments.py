@@ -237,8 +237,14 @@ def _gymnasium() -> Any:
     return gymnasium
 
 
-def reference_scores(manifest: Manifest) -> tuple[float, float] | None:
-    """Returns that stand for scores 0 and 1: the archive's, else the registry's; None where nobody says."""
+def reference_scores(manifest: Manifest) -> tuple[float, float]:
+    """Returns that stand for scores 0 and 1: the archive's, else the registry's.
+
+    Raises
+    ------
+    RldsError
+        Nobody says.
+    """
     facts = manifest.facts
     scores = facts.get("ref_min_score"), facts.get("ref_max_score")
     if None in scores:
@@ -248,4 +254,8 @@ def reference_scores(manifest: Manifest) -> tuple[float, float] | None:
             entry = None
         scores = (entry.ref_min_score, entry.ref_max_score) if entry else (None, None)
     low, high = scores
-    return None if low is None or high is None else (float(low), float(high))
+    if low is None or high is None:
+        raise RldsError(
+            f"No reference scores are known for {manifest.id}.", hint="rlds info shows what the registry has"
+        )
+    return float(low), float(high)
