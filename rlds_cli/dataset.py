@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import environments, expressions, targets
+from rlds_cli import environments, expressions, layouts, targets
 from rlds_cli.batch import Batch
 from rlds_cli.errors import NoReward, RldsError, UnknownField
+from rlds_cli.layouts import Layout
 from rlds_cli.selection import Episodes, SelectedStats
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest, Stats
@@ -335,22 +336,18 @@ class Dataset:
 
     # -- out
 
-    def to_numpy(self, layout: Literal["ted"] = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
-        """All transitions as arrays in memory, by field name: ``observation`` [N, ...], ``next/reward`` [N, 1], ..."""
-        if layout != "ted":
-            raise ValueError(f'layout must be "ted", not {layout!r}')
-        rows = self._transition_rows(np.arange(len(self)))
-        if fields is None:
-            return dict(self._read(rows, self._usual_fields()).leaves())
-        return {name: self._one(name, rows) for name in map(join_name, fields)}
+    def to_numpy(self, layout: Layout = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
+        """All of it as arrays in memory.
 
-    def _one(self, name: str, rows: IntArray) -> Array:
-        if name == "next/done":
-            return np.asarray(self._read(rows, FLAGS)["next", "done"])
-        base = name.removeprefix("next/")
-        if name not in self.schema and base != name and base in self.schema and self.schema[base].placement == "both":
-            return self.gather(base, rows + 1)
-        return np.asarray(self._read(rows, [self.field(name).name])[name])
+        Parameters
+        ----------
+        layout : {"ted", "d4rl", "ogbench"}
+            ``ted``: transitions by field name, ``observation`` [N, ...], ``next/reward`` [N, 1], ... ``d4rl``: steps,
+            as D4RL's ``env.get_dataset()``. ``ogbench``: transitions, as OGBench's ``load_dataset``.
+        fields : sequence of str, optional
+            Only these; under their own names, in any layout.
+        """
+        return layouts.to_numpy(self, layout, fields)
 
     def normalized_score(self, total_reward: ArrayLike) -> npt.NDArray[np.float64]:
         """``(total_reward - min) / (max - min)``, with the reference scores of the registry or the archive.

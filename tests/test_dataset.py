@@ -280,7 +280,7 @@ def test_to_numpy(four: Dataset) -> None:
     with pytest.raises(UnknownField):
         four.to_numpy(fields=["nope"])
     with pytest.raises(ValueError, match="layout"):
-        four.to_numpy("d4rl")  # type: ignore[arg-type]
+        four.to_numpy("rows")  # type: ignore[arg-type]
 
 
 def test_scores_need_references(four: Dataset) -> None:

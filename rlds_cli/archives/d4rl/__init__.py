@@ -81,17 +81,19 @@ def plan(archive: Archive) -> Plan:
     seen: list[Layout] = []
     spans: list[list[tuple[int, int, int]]] = []
     limits: list[Limits] = []
+    dtypes: dict[str, str] = {}
     for index, path in enumerate(archive.files):
         with open_file(path) as f:
             found = layouts.of(f, path.name, archive.fields)
             by = rule(archive.episodes_by, found, f, path)
             spans.append(_spans(found, scan(path, f, by), by))
+            dtypes |= _flag_dtypes(f, found)
         seen.append(found)
         limits.append(by.limits)
         notes += [*found.notes, *([] if found.rows else [Note("empty-file", "has no rows", 1, archive.name_of(index))])]
     mode = None if not any(s.next_columns for s in seen) else FINAL if all(map(_can_cut, seen)) else OWN
     schema = _schema(archive, seen, mode, archive.episodes_by or DEFAULT)
-    facts = {"next_observations": mode, **({"jumps": limits} if any(limits) else {})}
+    facts = {"next_observations": mode, "flags": dtypes, **({"jumps": limits} if any(limits) else {})}
     return Plan(
         "d4rl", archive, schema, _parts(spans, mode), archive.episodes_by or DEFAULT, facts=facts, notes=tuple(notes)
     )
@@ -136,6 +138,12 @@ def _constants(f: h5py.File, found: Layout) -> Iterator[tuple[str, Array | str]]
     yield from attributes(f)
     for name, item in walk(f):
         yield from ((f"{name}/{key}", value) for key, value in attributes(item))
+
+
+def _flag_dtypes(f: h5py.File, found: Layout) -> dict[str, str]:
+    """Which flags a file has, under D4RL's names, and as what: D4RL's own helpers go by that."""
+    keys = {"terminals": found.terminals, "timeouts": found.timeouts}
+    return {name: str(f[key].dtype) for name, key in keys.items() if key}
 
 
 def _can_cut(found: Layout) -> bool:

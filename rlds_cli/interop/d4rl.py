@@ -1,0 +1,363 @@
+"""D4RL's ``qlearning_dataset``, ``sequence_dataset`` and ``get_normalized_score``, for scripts written for them.
+
+>>> from rlds_cli.interop import d4rl  # in place of: import d4rl
+
+By default they give what D4RL's own give, to the last bit, from a file's rows in a line::
+
+    row           0    1    2    3    4    5         a timeout at 2; the file ends at 5
+    observation   o0   o1   o2 | p0   p1   p2
+    next          o1   o2   -  | p1   p2   -         rows 2 and 5 are left out, though steps like any other
+    with terminate_on_end   o1   o2   p0 | p1   p2   -         row 2 is paired with another episode's observation
+
+``fixed=True`` gives what the archive means instead: the steps' own next observations, and episodes that end where
+they end. ``docs/d4rl.md`` counts the differences.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli import layouts, registry
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.delivery.deliveries import download
+from rlds_cli.entries import Entry
+from rlds_cli.errors import InvalidEpisode, RldsError, UnknownDataset, UnknownField
+from rlds_cli.ted import REWARD, Array, BoolArray, IntArray
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+_TRANSITION = ["observation", "action", REWARD, layouts.TERMINATED]
+_NEEDED = ("observations", "actions", "rewards", "terminals")
+
+
+def qlearning_dataset(
+    env: Any, dataset: Any = None, terminate_on_end: bool = False, *, fixed: bool = False, **kwargs: Any
+) -> dict[str, Array]:
+    """Transitions, as D4RL's function of this name gives them.
+
+    Parameters
+    ----------
+    env : str, path, Dataset or environment
+        What the data are of: an id or a name of D4RL (``d4rl/hopper-medium-v2``, ``hopper-medium-v2``), downloaded
+        where it is not here; a dataset or a selection; an environment of D4RL, whose ``get_dataset(**kwargs)`` is
+        called; any other whose ``spec.id`` is a name of D4RL.
+    dataset : str, path, Dataset or mapping of str to array, optional
+        Other data for ``env``: any of these, or columns as of ``env.get_dataset()`` or ``ds.to_numpy("d4rl")``.
+    terminate_on_end : bool
+        Keep the last step of an episode that times out. With ``fixed`` every step is kept, and the last one of every
+        episode is terminal, as D4RL's own docstring says it would be.
+    fixed : bool
+        False: what D4RL gives. True: every step whose next observation is recorded or not needed, with that one, also
+        the last of an episode and of the file; an environment of D4RL then stands for its name.
+    **kwargs
+        For ``env.get_dataset``.
+
+    Returns
+    -------
+    dict of str to array
+        ``observations actions next_observations`` [N, ...] and ``rewards`` [N], float32; ``terminals`` [N], bool.
+
+    Raises
+    ------
+    NoReward, UnknownField
+        The data lack what it takes.
+    UnknownDataset
+        No data of that name.
+    RldsError
+        The data have no timeouts, and ``env`` says nothing of a time limit, by which D4RL then ends episodes.
+
+    Examples
+    --------
+    >>> import tempfile, rlds_cli
+    >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
+    >>> len(qlearning_dataset(ds)["rewards"]), len(qlearning_dataset(ds, fixed=True)["rewards"])
+    (5074, 5100)
+    """
+    if fixed:
+        steps = _steps(env, dataset, kwargs)
+        columns, terminals = steps.columns, _flag(steps.columns, "terminals")
+        kept = np.arange(len(terminals)) if terminate_on_end else np.flatnonzero(steps.known)
+        following = columns["next_observations"][kept]
+        terminals = terminals | steps.ends if terminate_on_end else terminals
+    else:
+        columns = _columns(env, dataset, kwargs)
+        terminals = _flag(columns, "terminals")
+        kept = np.arange(max(len(terminals) - 1, 0))
+        if not terminate_on_end:
+            kept = kept[~_timed_out(columns, env, dataset, restart=0)[:-1]]
+        following = columns["observations"][kept + 1]
+    return {
+        "observations": columns["observations"][kept].astype(np.float32),
+        "actions": columns["actions"][kept].astype(np.float32),
+        "next_observations": following.astype(np.float32),
+        "rewards": columns["rewards"][kept].astype(np.float32),
+        "terminals": terminals[kept],
+    }
+
+
+def sequence_dataset(
+    env: Any, dataset: Any = None, *, fixed: bool = False, **kwargs: Any
+) -> Iterator[dict[str, Array]]:
+    """Episodes one after the other, as D4RL's function of this name gives them.
+
+    Parameters as of `qlearning_dataset`. ``fixed`` ends episodes where they end, gives the last one even where the file
+    cuts it short, and sets ``timeouts`` at the last step of each that does not terminate.
+
+    Yields
+    ------
+    dict of str to array
+        All columns of N rows, T of them each, in the archive's dtypes; ``metadata``, on which D4RL's own stops with an
+        error (D4RL#222), is left out.
+
+    Raises
+    ------
+    NoReward, UnknownField, UnknownDataset, RldsError
+        As `qlearning_dataset`, at the call.
+    """
+    if fixed:
+        steps = _steps(env, dataset, kwargs, everything=True)
+        terminals = _flag(steps.columns, "terminals")
+        timeouts = steps.ends & (~terminals | _flag(steps.columns, "timeouts"))
+        return _episodes({**steps.columns, "timeouts": timeouts}, np.flatnonzero(steps.ends))
+    columns = _columns(env, dataset, kwargs, everything=True)
+    ends = _flag(columns, "terminals") | _timed_out(columns, env, dataset, restart=1)
+    return _episodes(columns, np.flatnonzero(ends))
+
+
+def get_normalized_score(env_name: str, score: Any) -> Any:
+    """``(score - min) / (max - min)`` with the reference scores of the registry; papers report 100 times this.
+
+    Parameters
+    ----------
+    env_name : str
+        A name of D4RL (``hopper-medium-v2``), or any id of the registry.
+    score : number, array or tensor
+        Total reward of an episode.
+
+    Raises
+    ------
+    UnknownDataset
+        Nobody knows the name.
+    RldsError
+        No reference scores are known for it.
+
+    Examples
+    --------
+    >>> round(100 * get_normalized_score("hopper-medium-v2", 1500.0), 1)
+    46.7
+    """
+    entry = registry.get(_id(env_name))
+    low, high = entry.ref_min_score, entry.ref_max_score
+    if low is None or high is None:
+        raise RldsError(f"No reference scores are known for {entry.id}.", hint="rlds info shows what the registry has")
+    return (score - low) / (high - low)
+
+
+# -- what D4RL does
+
+
+def _timed_out(columns: Columns, env: Any, dataset: Any, *, restart: int) -> BoolArray:
+    """Which rows D4RL takes for the last before a time limit [N].
+
+    By ``timeouts`` where there are some. Else it counts the steps since the last end up to the limit, from ``restart``
+    after an end of its own making, and from 1 after a terminal, so that most episodes are given one step too few.
+    """
+    if "timeouts" in columns:
+        return _flag(columns, "timeouts")
+    limit = _time_limit(env, dataset)
+    terminals = np.flatnonzero(_flag(columns, "terminals"))
+    rows = len(columns["rewards"])
+    found = np.zeros(rows, bool)
+    row, count = 0, 0
+    while row < rows:
+        at = int(np.searchsorted(terminals, row))
+        terminal = int(terminals[at]) if at < len(terminals) else rows
+        last = row + limit - 1 - count
+        if count < limit and last <= terminal and last < rows:
+            found[last] = True
+            row, count = last + 1, restart
+        else:
+            row, count = terminal + 1, 1
+    return found
+
+
+def _time_limit(*given: Any) -> int:
+    """Steps after which an episode of the environment is over."""
+    for one in given:
+        for steps in (getattr(one, "_max_episode_steps", None), getattr(_spec(one), "max_episode_steps", None)):
+            if steps is not None:
+                return int(steps)
+        entry = _entry(one)
+        if entry is not None and entry.max_episode_steps is not None:
+            return entry.max_episode_steps
+    raise RldsError(
+        "The data have no timeouts, and no time limit is known, by which D4RL would end episodes.",
+        hint="fixed=True needs none; else give the environment, and the data as dataset=",
+    )
+
+
+# -- what the archive means
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Columns of D4RL's layout; which rows end an episode [N]; which have a next observation that is known [N].
+
+    ``next_observations`` repeats the observation where it is not known.
+    """
+
+    columns: Columns
+    ends: BoolArray
+    known: BoolArray
+
+
+def _steps(env: Any, dataset: Any, kwargs: Mapping[str, Any], *, everything: bool = False) -> _Steps:
+    given = env if dataset is None else dataset
+    if isinstance(given, Mapping):
+        return _told_by_flags(given, _entry(env))
+    if kwargs or (not _is_data(given) and _entry(given) is None):
+        return _told_by_flags(_columns(env, dataset, kwargs), _entry(env))
+    return _told_by_table(_open(given), everything)
+
+
+def _told_by_table(ds: Dataset, everything: bool) -> _Steps:
+    length, transitions = ds.episodes["length"], ds.episodes["num_transitions"]
+    last = np.cumsum(length) - 1
+    ends = np.zeros(ds.num_steps, bool)
+    ends[last] = True
+    known = np.ones(ds.num_steps, bool)
+    known[last[transitions < length]] = False
+    names = _all_fields(ds) if everything else [*_TRANSITION, layouts.NEXT_OBSERVATION]
+    return _Steps(layouts.d4rl(ds, names), ends, known)
+
+
+def _told_by_flags(columns: Columns, entry: Entry | None) -> _Steps:
+    """Columns alone: their flags say where episodes end, by the rule that the registry has for the environment."""
+    _check(columns)
+    rule = entry.episodes_by if entry else None
+    if rule == "jumps":
+        raise RldsError(
+            f"The flags of {entry.id if entry else 'these data'} do not say where its episodes end.",
+            hint="fixed=True with the dataset itself, without dataset=",
+        )
+    terminals, timeouts = _flag(columns, "terminals"), _flag(columns, "timeouts")
+    ends = timeouts.copy() if rule == "timeouts" else terminals | timeouts
+    ends[-1:] = True
+    if "next_observations" in columns:
+        return _Steps(columns, ends, np.ones(len(ends), bool))
+    after = np.minimum(np.arange(len(ends)) + 1, len(ends) - 1)
+    after = np.where(ends, np.arange(len(ends)), after)
+    return _Steps({**columns, "next_observations": columns["observations"][after]}, ends, ~ends | terminals)
+
+
+# -- where the data come from
+
+
+def _columns(env: Any, dataset: Any, kwargs: Mapping[str, Any], *, everything: bool = False) -> Columns:
+    """Rows of the archive in a line; of a dataset, unless ``everything``, what a transition takes."""
+    given = env if dataset is None else dataset
+    if isinstance(given, Mapping):
+        return _check(given)
+    own = None if _is_data(given) else _get_dataset(given)
+    if own is not None:
+        return _check(own(**kwargs))
+    if kwargs:
+        raise TypeError(f"{', '.join(kwargs)}: only an environment with a get_dataset() takes more arguments")
+    ds = _open(given)
+    timeouts = [n for n in layouts.d4rl_fields(ds) if layouts.d4rl_key(n) == "timeouts"]
+    return layouts.d4rl(ds, _all_fields(ds) if everything else [*_TRANSITION, *timeouts])
+
+
+def _all_fields(ds: Dataset) -> list[str]:
+    """The fields of D4RL's layout, rewards included: where there are none, asking for them says so."""
+    return list(dict.fromkeys([*layouts.d4rl_fields(ds), REWARD]))
+
+
+def _open(given: Any) -> Dataset:
+    if isinstance(given, Dataset):
+        return given
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.startswith((".", "/", "~"))):
+        return open_dataset(given)
+    if isinstance(given, str):
+        return download(_id(given))
+    entry = _entry(given)
+    if entry is None:
+        what = f"an environment {name}" if (name := _name(given)) else repr(given)
+        raise UnknownDataset(f"No data are known for {what}.", hint='dataset="hopper-medium-v2", or an id, says which')
+    return download(entry.id)
+
+
+def _is_data(given: Any) -> bool:
+    return isinstance(given, str | os.PathLike | Dataset)
+
+
+def _get_dataset(env: Any) -> Any:
+    """The method of an environment of D4RL, also below wrappers; None for another."""
+    return getattr(env, "get_dataset", None) or getattr(getattr(env, "unwrapped", None), "get_dataset", None)
+
+
+def _spec(env: Any) -> Any:
+    return getattr(env, "spec", None)
+
+
+def _name(given: Any) -> str | None:
+    """What an id, a dataset or an environment is called."""
+    if isinstance(given, Dataset):
+        return given.id
+    return given if isinstance(given, str) else getattr(_spec(given), "id", None)
+
+
+def _id(name: str) -> str:
+    return name if "/" in name else f"d4rl/{name}"
+
+
+def _entry(given: Any) -> Entry | None:
+    name = _name(given)
+    try:
+        return registry.get(_id(name)) if name else None
+    except UnknownDataset:
+        return None
+
+
+# -- columns
+
+
+def _check(columns: Columns) -> Columns:
+    """Refuse columns that lack something or do not agree."""
+    missing = [key for key in _NEEDED if key not in columns]
+    if missing:
+        raise UnknownField(
+            f"the data have no {', '.join(missing)}.  They have: {', '.join(columns)}",
+            hint='D4RL\'s layout: ds.to_numpy("d4rl")',
+        )
+    rows = {key: len(columns[key]) for key in (*_NEEDED, "timeouts") if key in columns}
+    if len(set(rows.values())) > 1:
+        raise InvalidEpisode(
+            "Columns of different lengths: " + ", ".join(f"{key} has {n:,} rows" for key, n in rows.items()) + "."
+        )
+    return columns
+
+
+def _flag(columns: Columns, key: str) -> BoolArray:
+    """A flag of any number type, [N] or [N, 1], as bool [N]; False where there is none."""
+    rows = len(columns["rewards"])
+    return np.asarray(columns[key]).astype(bool).reshape(rows) if key in columns else np.zeros(rows, bool)
+
+
+def _episodes(columns: Columns, ends: IntArray) -> Iterator[dict[str, Array]]:
+    rows = len(columns["rewards"])
+    per_row = {
+        key: values
+        for key, values in columns.items()
+        if not key.startswith("metadata/") and np.shape(values)[:1] == (rows,)
+    }
+    start = 0
+    for end in ends:
+        yield {key: values[start : end + 1].copy() for key, values in per_row.items()}
+        start = end + 1

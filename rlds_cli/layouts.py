@@ -1,0 +1,177 @@
+"""A whole dataset as arrays in memory, in its own layout and in those of other libraries.
+
+::
+
+    ted      [transitions, ...]  observation  action  next/observation  next/reward  next/terminated  ...
+    d4rl     [steps, ...]        observations actions next_observations rewards      terminals  timeouts  infos/...
+    ogbench  [transitions, ...]  observations actions next_observations rewards      terminals  masks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, join_name
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+Layout = Literal["ted", "d4rl", "ogbench"]
+
+TERMINATED, TRUNCATED = FLAGS
+DONE, NEXT_OBSERVATION = "next/done", "next/observation"
+
+_D4RL_NAMES = {
+    NEXT_OBSERVATION: "next_observations",
+    "observation": "observations",
+    "action": "actions",
+    "info": "infos",
+    REWARD: "rewards",
+    TERMINATED: "terminals",
+    TRUNCATED: "timeouts",
+}
+
+
+def to_numpy(ds: Dataset, layout: Layout = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
+    """See `Dataset.to_numpy`."""
+    names = None if fields is None else [join_name(f) for f in ([fields] if isinstance(fields, str) else fields)]
+    if layout == "ted":
+        return ted(ds, names)
+    if layout == "d4rl":
+        return d4rl(ds, names)
+    if layout == "ogbench":
+        return ogbench(ds, names)
+    raise ValueError(f'layout must be "ted", "d4rl" or "ogbench", not {layout!r}')
+
+
+def ted(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
+    """All transitions, by field name; rewards and flags [N, 1]."""
+    if names is None:
+        return dict(ds[:].leaves())
+    rows = rows_of(ds, "num_transitions")
+    values = {name: _values(ds, name, rows) for name in names}
+    return {n: v[:, None] if n in (REWARD, DONE, *FLAGS) and v.ndim == 1 else v for n, v in values.items()}
+
+
+def d4rl(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
+    """All steps, as D4RL's ``env.get_dataset()`` reads them from a file of these episodes.
+
+    Of an archive in D4RL's layout, and without a selection, these are the archive's own rows, in its order, dtypes and
+    keys but for ``metadata``; rewards and flags [N]. Elsewhere, ``timeouts`` are the last steps that are truncated.
+    ``next_observations`` are there where the final observation of every episode is recorded.
+
+    Parameters
+    ----------
+    ds : Dataset
+    names : sequence of str, optional
+        Fields under their own names; by default all.
+    """
+    rows = rows_of(ds, "length")
+    timeouts = _timeouts(ds, rows)
+    out = {}
+    for name in d4rl_fields(ds) if names is None else names:
+        key = d4rl_key(name)
+        values = timeouts if name == TRUNCATED else _values(ds, name, rows)
+        out[key] = values.astype(_flag_dtypes(ds).get(key, "bool")) if name in FLAGS else values
+    return out
+
+
+def d4rl_fields(ds: Dataset) -> list[str]:
+    """The fields that make up D4RL's layout of a dataset."""
+    names = [n for n in ds.schema if n != TRUNCATED or _has_timeouts(ds)]
+    if bool((ds.episodes["num_observed"] > ds.episodes["length"]).all()):
+        names += [f"next/{n}" for n in ds.schema if _below(n, "observation") and f"next/{n}" not in ds.schema]
+    return names
+
+
+def d4rl_key(name: str) -> str:
+    """D4RL's key for a field: ``observation/a`` is ``observations/a``; names without a meaning there stay."""
+    base = next((n for n in _D4RL_NAMES if _below(name, n)), None)
+    return name if base is None else _D4RL_NAMES[base] + name[len(base) :]
+
+
+def ogbench(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
+    """All transitions, as OGBench's ``load_dataset`` gives them: floats as float32, integers as they are.
+
+    ``terminals`` [N] are 1 at the last transition of each episode, however it ends, and ``masks`` [N] are 0 where
+    there is nothing to bootstrap from: ``next/terminated``, there where there are rewards [N].
+
+    Parameters
+    ----------
+    ds : Dataset
+    names : sequence of str, optional
+        Fields under their own names, beside ``terminals``; by default observations, actions and rewards.
+    """
+    rows = rows_of(ds, "num_transitions")
+    ends = np.cumsum(ds.episodes["num_transitions"])[ds.episodes["num_transitions"] > 0] - 1
+    terminals = np.zeros(len(rows), np.float32)
+    terminals[ends] = 1
+    out = {"terminals": terminals}
+    for name in _ogbench_fields(ds) if names is None else names:
+        values = _values(ds, name, rows)
+        if name == TERMINATED:
+            out["masks"] = 1 - values.astype(np.float32)
+        else:
+            out[d4rl_key(name)] = values.astype(np.float32) if values.dtype.kind in "fb" else values
+    return out
+
+
+def _ogbench_fields(ds: Dataset) -> list[str]:
+    observations = [n for n in ds.schema if _below(n, "observation")]
+    after = [f"next/{n}" for n in observations]
+    rewarded = [REWARD, TERMINATED] if REWARD in ds.schema else []
+    return [*observations, *(n for n in ds.schema if _below(n, "action")), *after, *rewarded]
+
+
+def rows_of(ds: Dataset, count: Literal["length", "num_transitions"]) -> IntArray:
+    """Rows of the store that hold the steps, or the transitions, of all episodes, in order."""
+    start, counts = ds.episodes["start"], ds.episodes[count]
+    ends = np.cumsum(counts)
+    rows: IntArray = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - (ends - counts), counts)
+    return rows
+
+
+def _values(ds: Dataset, name: str, rows: IntArray) -> Array:
+    """A field at ``rows``; ``next/x`` of a field placed ``both`` is the row after."""
+    if name == DONE:
+        return np.asarray(_values(ds, TERMINATED, rows) | _values(ds, TRUNCATED, rows))
+    base = name.removeprefix("next/")
+    if name not in ds.schema and base != name and base in ds.schema and ds.schema[base].placement == "both":
+        return ds.gather(base, rows + 1)
+    return ds.gather(ds.field(name).name, rows)
+
+
+def _below(name: str, base: str) -> bool:
+    return name == base or name.startswith(f"{base}/")
+
+
+def _flag_dtypes(ds: Dataset) -> dict[str, str]:
+    """D4RL's flags that the archive had, and their dtypes there."""
+    return dict(ds.manifest.facts.get("flags", {}))
+
+
+def _has_timeouts(ds: Dataset) -> bool:
+    if "timeouts" in ds.schema:
+        return False  # kept as a field of its own, because it does not say where episodes end
+    return not _is_of_d4rl(ds) or "timeouts" in _flag_dtypes(ds) or bool(_timeouts(ds, rows_of(ds, "length")).any())
+
+
+def _is_of_d4rl(ds: Dataset) -> bool:
+    return "next_observations" in ds.manifest.facts
+
+
+def _timeouts(ds: Dataset, rows: IntArray) -> BoolArray:
+    """``next/truncated`` [steps] without the ends that an archive of D4RL's layout does not flag.
+
+    Such an end is told apart by what follows: the archive's own next row, or nothing.
+    """
+    truncated: BoolArray = ds.gather(TRUNCATED, rows)
+    if _is_of_d4rl(ds):
+        e = ds.episodes
+        follows = (e["source"][1:] == e["source"][:-1]) & (e["row"][1:] == (e["row"] + e["length"])[:-1])
+        unflagged = (e["end"] == "cut") & np.append(follows, True)[: len(e)]
+        truncated[np.cumsum(e["length"])[unflagged] - 1] = False
+    return truncated
