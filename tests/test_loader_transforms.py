@@ -1,9 +1,11 @@
 import json
+import pickle
 
 import numpy as np
 import pytest
 from loader_data import create, episode
 
+import rlds_cli
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
 from rlds_cli.loader import Batch, Clip, Loader, Normalize, Reward, Sequential, Slice, Transition
 
@@ -48,12 +50,68 @@ def test_ranges_go_to_minus_one_and_one(ds, known, mode):
 
 @pytest.mark.parametrize("mode", ["std", "range", "quantile"])
 def test_what_never_varies_is_only_centred(mode):
-    import rlds_cli
-
     made = [{"observation": np.full((5, 2), 7.5), "action": np.ones((4, 1)), "next": {"reward": np.ones(4)}}]
     ds = rlds_cli.create("local/constant", made)
     norm = Normalize(ds, mode=mode, eps=0.0)
     assert norm.apply("observation", [7.5, 8.0]).tolist() == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("mode", ["std", "range", "quantile"])
+def test_a_flag_of_final_observations_alone_is_not_blown_up(mode):
+    """Statistics count no final observations: the first element is always 0 for them."""
+    x = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [1.0, 4.0]])
+    made = [{"observation": x, "action": np.ones((3, 1)), "next": {"reward": np.ones(3)}}]
+    ds = rlds_cli.create("local/goal-flag", made)
+    y = Normalize(ds, mode=mode, eps=1e-3).apply("observation", x)
+    assert y[:, 0].tolist() == [0, 0, 0, 1] and y[1, 1] == 0 and y[2, 1] > 0.9
+
+
+@pytest.mark.parametrize("mode", ["std", "range", "quantile"])
+def test_constants_with_rounding_errors_are_only_centred(mode):
+    x = np.full((40, 1), 1000.0) + np.arange(40)[:, None] % 2 * 1e-5
+    ds = rlds_cli.create("local/almost", [{"observation": x, "action": np.ones((39, 1)), "next": {"reward": [1] * 39}}])
+    assert np.abs(Normalize(ds, mode=mode, eps=0.0).apply("observation", x)).max() < 2e-5
+
+
+@pytest.mark.parametrize("mode", ["std", "range", "quantile"])
+def test_what_is_never_finite_stays(mode):
+    x = np.stack([np.full(5, np.nan), np.arange(5.0)], 1)
+    ds = rlds_cli.create("local/nan", [{"observation": x, "action": np.ones((4, 1)), "next": {"reward": np.ones(4)}}])
+    norm = Normalize(ds, mode=mode)
+    assert np.allclose(norm.apply("observation", [7.0, 1.5]), [7, 0])
+    assert "NaN" not in json.dumps(norm.state_dict())
+
+
+def test_constants_by_hand():
+    """0 1 ... 100 over the steps, and 1000 as the final observation: mean 50, std sqrt((101**2 - 1) / 12)."""
+    x = np.append(np.arange(101.0), 1000.0)[:, None]
+    made = [{"observation": x, "action": np.ones((101, 1)), "next": {"reward": np.ones(101)}}]
+    ds = rlds_cli.create("local/ramp", made)
+    std = (10200 / 12) ** 0.5
+    for mode, shift, scale in (("std", 50, std + 0.5), ("range", 50, 50), ("quantile", 50, 49)):
+        state = Normalize(ds, mode=mode, eps=0.5).state_dict()["observation"]
+        assert np.allclose(state["shift"], shift) and np.allclose(state["scale"], scale), mode
+
+
+@pytest.mark.parametrize("kind", ["numpy", "list", "torch"])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 7)])
+def test_invert_takes_what_apply_takes(ds, kind, shape):
+    torch = pytest.importorskip("torch")
+    norm = Normalize(ds, ("observation", "action"), mode="range")
+    x = np.random.default_rng(0).standard_normal((*shape, 2))
+    given = {"numpy": x, "list": x.tolist(), "torch": torch.from_numpy(x)}[kind]
+    there = norm.apply("action", given)
+    assert isinstance(there, torch.Tensor) == (kind == "torch") and tuple(there.shape) == x.shape
+    assert np.allclose(norm.invert("action", there), x)
+
+
+def test_pickled_without_what_is_on_a_device(ds):
+    torch = pytest.importorskip("torch")
+    norm = Normalize(ds)
+    x = torch.ones(3)
+    before = norm.apply("observation", x)
+    again = pickle.loads(pickle.dumps(norm))
+    assert not again._cast and torch.equal(again.apply("observation", x), before)
 
 
 @pytest.mark.parametrize("mode", ["std", "range", "quantile"])

@@ -5,6 +5,7 @@
 """
 
 from rlds_cli.batch import Batch
+from rlds_cli.loader.images import Resize, ToFloat
 from rlds_cli.loader.loading import Loader
 from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.prioritized import Prioritized
@@ -21,11 +22,13 @@ __all__ = [
     "Normalize",
     "Offsets",
     "Prioritized",
+    "Resize",
     "Reward",
     "Sampler",
     "Sequential",
     "Shuffled",
     "Slice",
+    "ToFloat",
     "Transition",
     "Uniform",
     "Weighted",

@@ -44,6 +44,11 @@ class Elementwise(ABC):
         return batch
 
 
+def stands_for(field: str, name: str) -> bool:
+    """Whether ``name`` is ``field``, below it, or one of these at the next step."""
+    return any(n == field or n.startswith(f"{field}/") for n in (name, name.removeprefix("next/")))
+
+
 class Normalize(Elementwise):
     """Bring fields to a common scale by the statistics of a dataset, ``next`` fields like those at the root.
 
@@ -55,7 +60,9 @@ class Normalize(Elementwise):
     quantile from [1 %, 99 %] to [-1, 1], not clipped              98 % within [-1, 1]
     ======== ===================================================== =====================
 
-    Elements that never vary are only centred. Integers become ``float32``; floats keep their dtype.
+    Elements that never vary over the steps are only centred, whatever ``eps``: a flag that is set in final observations
+    alone, which no statistics count, would become 1 / eps. Elements that are never finite stay as they are. Integers
+    become ``float32``; floats keep their dtype.
 
     Parameters
     ----------
@@ -139,6 +146,10 @@ class Normalize(Elementwise):
         norm._cast = {}
         return norm
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # without the constants on a device: workers may have no such device, or must not touch it
+        return type(self).from_state_dict, (self.state_dict(),)
+
     def _base(self, name: str) -> str | None:
         """The field whose statistics serve ``name``."""
         return next((n for n in (name, name.removeprefix("next/")) if n in self._constants), None)
@@ -180,13 +191,15 @@ def _with_statistics(dataset: Dataset, name: str) -> list[str]:
 
 def _constants(stats: Any, mode: Mode, eps: float) -> tuple[Numbers, Numbers]:
     """Shift and scale of ``(x - shift) / scale``."""
+    low, high = (stats.q01, stats.q99) if mode == "quantile" else (stats.min, stats.max)
+    low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     if mode == "std":
         shift, scale = np.asarray(stats.mean, np.float64), np.asarray(stats.std, np.float64) + eps
-        return shift, np.where(scale == 0, 1.0, scale)
-    low, high = (stats.min, stats.max) if mode == "range" else (stats.q01, stats.q99)
-    low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
-    middle, half = (low + high) / 2, (high - low) / 2
-    return middle, np.where(half <= _FLAT * np.abs(middle), 1.0, half)
+    else:
+        shift, scale = low / 2 + high / 2, high / 2 - low / 2
+    scale = np.where(high - low <= _FLAT * np.abs(shift), 1.0, scale)
+    usable = np.isfinite(shift) & np.isfinite(scale)
+    return np.where(usable, shift, 0.0), np.where(usable, scale, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +245,7 @@ class Clip(Elementwise):
 
     def touches(self, name: str) -> bool:
         """Whether ``name`` is the field, below it, or one of these at the next step."""
-        return any(n == self.field or n.startswith(f"{self.field}/") for n in (name, name.removeprefix("next/")))
+        return stands_for(self.field, name)
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
         """Return the values within the limit."""
