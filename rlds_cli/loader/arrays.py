@@ -22,10 +22,11 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 class Arrays(Protocol):
     """From the columns of one gather to those of its batches.
 
-    ``dtype`` is that of floats; None leaves them as they are.
+    ``dtype`` is that of floats, ``working`` that in which they are transformed; None leaves them as they are.
     """
 
     dtype: str | None
+    working: str | None
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Columns as the backend's own, on its device, floats in the dtype that is worked in; text as it is."""
@@ -54,11 +55,11 @@ class NumpyArrays:
     """
 
     def __init__(self, dtype: str | None) -> None:
-        self.dtype, self._working = dtype, _working(dtype)
+        self.dtype, self.working = dtype, _working(dtype)
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Return columns in the dtype that is worked in."""
-        return {name: _floats(x, self._working) for name, x in values.items()}
+        return {name: _floats(x, self.working) for name, x in values.items()}
 
     def finish(self, values: Array) -> Array:
         """Return floats in the dtype asked for."""
@@ -90,13 +91,13 @@ class TorchArrays:
         self._torch = torch
         self.dtype = dtype
         self._dtype = None if dtype is None else getattr(torch, dtype)
-        self._working = _working(dtype)
+        self.working = _working(dtype)
         self._device = None if device is None else _device(device)
         self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Return tensors on the device, see `Arrays`."""
-        floats = {name: x if x.dtype == object else _floats(x, self._working) for name, x in values.items()}
+        floats = {name: x if x.dtype == object else _floats(x, self.working) for name, x in values.items()}
         if self._device is None or self._device.type == "cpu":
             made = self._torch.from_numpy
             return {name: x if x.dtype == object else made(x) for name, x in floats.items()}

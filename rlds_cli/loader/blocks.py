@@ -209,10 +209,13 @@ class Windows:
         offset = row * self.layout.row_bytes + self.layout.offsets[f.name]
         if view:
             return strided(self.gathered, f, shape, strides, offset)
-        # Void scalars: one copy of a few bytes per row, where numbers would be copied one by one.
-        kind = np.dtype((np.void, f.row_bytes))
-        copied: Array = np.ndarray(shape, kind, self.gathered, offset, strides).copy()
+        copied: Array = np.ndarray(shape, _void(f), self.gathered, offset, strides).copy()
         return copied.view(f.dtype).reshape(*shape, *f.shape)
+
+
+def _void(f: BlockField) -> np.dtype[Any]:
+    """A row of a field as one scalar: one copy of a few bytes, where numbers would be copied one by one."""
+    return np.dtype((np.void, f.row_bytes))
 
 
 def open_block(dataset: Dataset, fields: Sequence[BlockField], *, budget: int) -> tuple[Block | None, Held]:

@@ -28,8 +28,10 @@ def describe(loader: Loader) -> str:
         *(f"left out  {reason}" for reason in _left_out(loader, everything)),
         f"order     {loader.sampler}, seed {loader.seed}{epoch}; {length} at a loop",
         f"batches   {_count(loader.batch_size, 'sample')}, {loader.ranks}; {_count(size, 'batch')} at a gather",
-        *(f"{name:<31} {_source(loader, c)}" for name, c in loader.source.columns.items()),
+        *(f"{name:<31} {_source(loader, name, c)}" for name, c in loader.source.columns.items()),
     ]
+    if loader.source.packing:
+        lines.insert(5, f"reading   {loader.source.packing}")
     return "\n".join(lines)
 
 
@@ -45,8 +47,10 @@ def _left_out(loader: Loader, everything: Table) -> list[str]:
     return reasons
 
 
-def _source(loader: Loader, column: Column) -> str:
+def _source(loader: Loader, name: str, column: Column) -> str:
+    packed = loader.source.packed
     mapped = "memory map" if loader.dataset.encoding == "memmap" else "decoded in memory"
+    mapped = "packed rows" if packed is not None and name in packed else mapped
     match column:
         case Stored():
             return f"{mapped}{_after(column)}, {_kind(loader, column.column.values)}"

@@ -215,6 +215,11 @@ class Fields:
 
     # -- columns
 
+    @property
+    def read(self) -> Mapping[str, Rows]:
+        """The array fields of the store that columns read, by name."""
+        return self._rows
+
     def rows(self, name: str) -> Rows:
         """All rows of a stored array field."""
         if name not in self._rows:

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
-from rlds_cli.loader import arrays, describing, memory, state
+from rlds_cli.errors import BatchSize, InvalidArgument
+from rlds_cli.loader import arrays, building, describing, state
 from rlds_cli.loader.ahead import ahead
 from rlds_cli.loader.arrays import Backend
-from rlds_cli.loader.fields import Extra, Fields, Name, Names
-from rlds_cli.loader.guide import Guide
+from rlds_cli.loader.fields import Extra, Name, Names
 from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.order import Order, Positions
-from rlds_cli.loader.pool import Drawn, Pool
+from rlds_cli.loader.pool import Drawn
 from rlds_cli.loader.prioritized import PrioritizedDraw
 from rlds_cli.loader.ranks import Ranks
-from rlds_cli.loader.reading import BatchFunction, DatasetSource, Draw, Reader, Run, Transforms
+from rlds_cli.loader.reading import BatchFunction, Reader, Run, Transforms
 from rlds_cli.loader.samplers import Sampler, Uniform
 from rlds_cli.loader.schedule import Schedule, Spot
-from rlds_cli.loader.table import Table
 from rlds_cli.loader.transforms import Elementwise
 from rlds_cli.loader.wholes import whole
 from rlds_cli.loader.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
-from rlds_cli.ted import REWARD
 
 Transform = Elementwise | BatchFunction
 
@@ -124,6 +118,7 @@ class Loader:
         anchors: Anchors = "transitions",
         memory: str | int | None = None,
         prefetch: int | None = None,
+        views: bool = False,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
         self.window, self.sampler, self.anchors = window, sampler, anchors
@@ -136,11 +131,12 @@ class Loader:
             raise InvalidArgument(f"seed={seed}: seeds are below 2**64.")
         _check_kinds(self.window, self.sampler, self.anchors)
         self._window = self.window.in_steps(self.dataset) if isinstance(self.window, Offsets) else self.window
-        self.pool = self._lay_out()
+        self.pool = building.pool(self.dataset, self._window, anchors)
         self._prefetch = 0 if prefetch is None else whole("prefetch", prefetch, 0)
         self._draw = self._drawing()
         made, transforms = arrays.make(backend, dtype, device), _transforms(transform)
-        self.source = self._source(fields, extra, transforms, memory)
+        request = building.Request(self._window, sampler, anchors, fields, extra, memory, views)
+        self.source = building.source(self.pool, self._draw, request, transforms, made.working)
         self.reader = Reader(self.source, self.ranks, transforms, made)
         self._schedule = self._plan()
         self._spot, self._sought = Spot(0, 0), False
@@ -153,27 +149,10 @@ class Loader:
             "device": device,
             "memory": memory,
             "prefetch": prefetch,
+            "views": views,
         }
 
     # -- what is read
-
-    def _lay_out(self) -> Pool:
-        """The episodes that have a window, and how many."""
-        table, window = Table.of(self.dataset), self._window
-        if not len(table):
-            raise EmptyWindow(f"There is nothing to draw from: 0 episodes of {self.dataset.id} are selected.")
-        every_step = window.whole or self.anchors == "steps"
-        offered = table.steps if every_step else table.transitions
-        counts = window.counts(offered, table.steps)
-        usable = counts > 0
-        if not usable.any():
-            raise window.nowhere(len(table), int(offered.max(initial=0)))
-        bucket = getattr(window, "bucket", None)
-        table, counts = table.where(usable), counts[usable]
-        if bucket is not None:
-            by_length = np.argsort(table.steps, kind="stable")
-            table, counts = table.where(by_length), counts[by_length]
-        return Pool(self.dataset, table, Guide(counts), window.anchor, bucket)
 
     def _drawing(self) -> Callable[[Order, Positions], Drawn]:
         draw = self.sampler.over(self.pool)
@@ -190,17 +169,6 @@ class Loader:
                 )
             draw.ahead -= self._prefetch
         return draw
-
-    def _source(
-        self, names: Names | None, extra: Sequence[Name | Extra], transforms: Transforms, limit: str | int | None
-    ) -> DatasetSource:
-        fields = Fields(self.pool, self._window, self.sampler, self.anchors)
-        chosen = fields.choose(names, extra)
-        transforms.check(chosen, self.dataset, summed=fields.n_step > 1)
-        memory.check_decoded(self.dataset, fields.stored(chosen), limit)
-        per_step = partial(transforms.column, REWARD)
-        columns = {name: fields.column(name, per_step) for name in chosen}
-        return DatasetSource(Draw(self.pool, self._draw, self._window, fields.rows), columns)
 
     def _plan(self) -> Schedule:
         total = None if self.sampler.endless else self.pool.guide.total

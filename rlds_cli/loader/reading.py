@@ -11,10 +11,12 @@ import numpy as np
 
 from rlds_cli.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
+from rlds_cli.loader import allocation
 from rlds_cli.loader.arrays import Arrays
 from rlds_cli.loader.columns import Column, RewardSum
 from rlds_cli.loader.fields import no_reward
 from rlds_cli.loader.order import Order, Positions
+from rlds_cli.loader.packing import Packed
 from rlds_cli.loader.pool import Drawn, Pool
 from rlds_cli.loader.prioritized import PrioritizedDraw
 from rlds_cli.loader.ranks import Ranks
@@ -131,10 +133,19 @@ class DatasetSource:
     draw : Draw
     columns : mapping of str to Column
         By field name, in order.
+
+    Attributes
+    ----------
+    packed : Packed or None
+        What reads some of them faster.
+    packing : str
+        Where its block is, or why there is none.
     """
 
     def __init__(self, draw: Draw, columns: Mapping[str, Column]) -> None:
         self.draw, self.columns = draw, columns
+        self.packed: Packed | None = None
+        self.packing = ""
         self.names = tuple(columns)
         self.summed = frozenset(name for name, c in columns.items() if isinstance(c, RewardSum))
         reach = draw.window.reach(int(draw.pool.table.steps.max()))
@@ -151,7 +162,8 @@ class DatasetSource:
 
     def gather(self, located: Samples) -> Gathered:
         """Read their columns, see `Source`."""
-        values = {name: column.read(located) for name, column in self.columns.items()}
+        known = self.packed.read(located) if self.packed is not None else {}
+        values = {name: known[name] if name in known else c.read(located) for name, c in self.columns.items()}
         return Gathered(values, self._blank(located) if self.draw.window.zeroed else {})
 
     def _blank(self, samples: Samples) -> dict[str, IntArray]:
@@ -223,6 +235,7 @@ class Reader:
     def __init__(self, source: Source, ranks: Ranks, transforms: Transforms, arrays: Arrays) -> None:
         self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
         self._tree = _tree(source.names)
+        allocation.keep_freed()
 
     def batches_at_once(self, size: int) -> int:
         """How many batches of ``size`` samples to read in one gather."""

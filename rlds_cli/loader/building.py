@@ -1,0 +1,87 @@
+"""From a dataset and what is asked of it to what a loader draws from and reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlds_cli.errors import EmptyWindow
+from rlds_cli.loader import memory, packing
+from rlds_cli.loader.fields import Extra, Fields, Name, Names
+from rlds_cli.loader.guide import Guide
+from rlds_cli.loader.pool import Pool
+from rlds_cli.loader.reading import DatasetSource, Draw, Transforms
+from rlds_cli.loader.samplers import Draw as Drawing
+from rlds_cli.loader.samplers import Sampler
+from rlds_cli.loader.table import Table
+from rlds_cli.loader.windows import Anchors, Transition, Window
+from rlds_cli.ted import REWARD
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a loader is asked for; see `Loader`."""
+
+    window: Window
+    sampler: Sampler
+    anchors: Anchors
+    fields: Names | None
+    extra: Sequence[Name | Extra]
+    memory: str | int | None
+    views: bool
+
+
+def pool(dataset: Dataset, window: Window, anchors: Anchors) -> Pool:
+    """The episodes that have a window, and how many.
+
+    Raises
+    ------
+    EmptyWindow
+        None has.
+    """
+    table = Table.of(dataset)
+    if not len(table):
+        raise EmptyWindow(f"There is nothing to draw from: 0 episodes of {dataset.id} are selected.")
+    every_step = window.whole or anchors == "steps"
+    offered = table.steps if every_step else table.transitions
+    counts = window.counts(offered, table.steps)
+    usable = counts > 0
+    if not usable.any():
+        raise window.nowhere(len(table), int(offered.max(initial=0)))
+    bucket = getattr(window, "bucket", None)
+    table, counts = table.where(usable), counts[usable]
+    if bucket is not None:
+        by_length = np.argsort(table.steps, kind="stable")
+        table, counts = table.where(by_length), counts[by_length]
+    return Pool(dataset, table, Guide(counts), window.anchor, bucket)
+
+
+def source(pool: Pool, draw: Drawing, request: Request, transforms: Transforms, floats: str | None) -> DatasetSource:
+    """What reads the columns of a dataset; ``floats`` is the dtype in which the loader works with them.
+
+    Raises
+    ------
+    UnknownField, NoReward, LoaderError
+        A field that there is not.
+    NeedsMemory
+        The dataset is compressed and does not fit the memory allowed when decoded.
+    """
+    dataset, window = pool.dataset, request.window
+    fields = Fields(pool, window, request.sampler, request.anchors)
+    chosen = fields.choose(request.fields, request.extra)
+    transforms.check(chosen, dataset, summed=fields.n_step > 1)
+    memory.check_decoded(dataset, fields.stored(chosen), request.memory)
+    per_step = partial(transforms.column, REWARD)
+    columns = {name: fields.column(name, per_step) for name in chosen}
+    made = DatasetSource(Draw(pool, draw, window, fields.rows), columns)
+    if isinstance(window, Transition) and window.n_step == 1 and dataset.encoding == "memmap":
+        options = packing.Options(floats, memory.budget(request.memory)[0], request.views)
+        made.packed, made.packing = packing.pack(dataset, columns, fields.read, options)
+    return made
