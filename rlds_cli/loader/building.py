@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow
-from rlds_cli.loader import memory, packing
+from rlds_cli.loader import memory, nstep, packing
+from rlds_cli.loader.columns import Column, RewardSum, Stored
 from rlds_cli.loader.fields import Extra, Fields, Name, Names
 from rlds_cli.loader.guide import Guide
 from rlds_cli.loader.pool import Pool
@@ -19,7 +20,7 @@ from rlds_cli.loader.samplers import Draw as Drawing
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.table import Table
 from rlds_cli.loader.windows import Anchors, Transition, Window
-from rlds_cli.ted import REWARD
+from rlds_cli.ted import FLAGS, REWARD
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -74,14 +75,28 @@ def source(pool: Pool, draw: Drawing, request: Request, transforms: Transforms, 
         The dataset is compressed and does not fit the memory allowed when decoded.
     """
     dataset, window = pool.dataset, request.window
-    fields = Fields(pool, window, request.sampler, request.anchors)
+    fields = Fields(pool, window, request.sampler, request.anchors, request.memory)
     chosen = fields.choose(request.fields, request.extra)
     transforms.check(chosen, dataset, summed=fields.n_step > 1)
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
     per_step = partial(transforms.column, REWARD)
     columns = {name: fields.column(name, per_step) for name in chosen}
-    made = DatasetSource(Draw(pool, draw, window, fields.rows), columns)
+    budget = memory.budget(request.memory)[0]
+    reach = _reach(fields, columns, transforms, budget) if window.n_step > 1 else None
+    made = DatasetSource(Draw(pool, draw, window, reach), columns)
     if isinstance(window, Transition) and window.n_step == 1 and dataset.encoding == "memmap":
-        options = packing.Options(floats, memory.budget(request.memory)[0], request.views)
+        options = packing.Options(floats, budget, request.views)
         made.packed, made.packing = packing.pack(dataset, columns, fields.read, options)
     return made
+
+
+def _reach(fields: Fields, columns: dict[str, Column], transforms: Transforms, budget: int) -> nstep.Reach:
+    """How far transitions over several steps go; their reward column is exchanged where its sums are kept."""
+    dataset, terminated, truncated = fields.dataset, *(fields.rows(name) for name in FLAGS)
+    reach = nstep.keep_reach(dataset, nstep.Reach(fields.n_step, terminated, truncated), budget)
+    summed = columns.get(REWARD)
+    if isinstance(summed, RewardSum) and not any(t.touches(REWARD) for t in transforms.elementwise):
+        sums = nstep.keep_sums(dataset, reach, summed.column, summed.gamma, budget)
+        if sums is not None:
+            columns[REWARD] = Stored(sums)
+    return reach

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from rlds_cli.loader import nstep
 from rlds_cli.loader.guide import Guide
 from rlds_cli.loader.offsets import Grid, OffsetSamples
 from rlds_cli.loader.places import Place, Points, Rows
@@ -139,14 +140,10 @@ class RewardSum:
 
     def read(self, samples: Samples) -> Array:
         """Return the sums, added up in float64, see `Column`."""
-        rows, span = samples.here.rows, np.asarray(samples.span)
-        shape, dtype = self.column.values.shape[1:], np.result_type(self.column.values.dtype, np.float32)
-        total = np.zeros((len(rows), *shape))
-        for j in range(int(span.max(initial=0))):
-            reward = self.transform(self.column.take(rows + np.minimum(j, span - 1)))
-            total += np.where((j < span).reshape(-1, *(1,) * len(shape)), self.gamma**j * reward, 0.0)
-        total = total.astype(dtype, copy=False)
-        return total if shape else total[:, None]
+        span = np.asarray(samples.span)
+        total = nstep.reward_sum(self.column, self.gamma, self.transform, samples.here.rows, span)
+        total = total.astype(nstep.sum_dtype(self.column), copy=False)
+        return total if total.ndim > 1 else total[:, None]
 
     def mask(self, samples: Samples) -> BoolArray | None:
         """Return None: all steps summed up are real."""

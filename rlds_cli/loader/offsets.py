@@ -15,7 +15,7 @@ from rlds_cli.loader.pool import Drawn
 from rlds_cli.loader.samples import Samples
 from rlds_cli.loader.table import Table
 from rlds_cli.loader.wholes import make_whole
-from rlds_cli.loader.windows import Columns, Fill, Unmasked, check_fill
+from rlds_cli.loader.windows import Fill, Spanning, Unmasked, check_fill
 from rlds_cli.ted import Array, BoolArray, IntArray, join_name
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Offsets(Unmasked):
         """Step t."""
         return number + self._first
 
-    def place(self, table: Table, drawn: Drawn, columns: Columns) -> OffsetSamples:
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> OffsetSamples:
         """Return the steps t, see `Window`."""
         step = self.anchor(drawn.number)
         return OffsetSamples(table, drawn, Points(table.start.take(drawn.episode) + step), step)

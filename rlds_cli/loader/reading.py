@@ -22,7 +22,7 @@ from rlds_cli.loader.prioritized import PrioritizedDraw
 from rlds_cli.loader.ranks import Ranks
 from rlds_cli.loader.samples import Samples
 from rlds_cli.loader.transforms import Elementwise, Reward
-from rlds_cli.loader.windows import Columns, Window
+from rlds_cli.loader.windows import Spanning, Window
 from rlds_cli.ted import REWARD, Array, IntArray
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Draw:
     pool: Pool
     draw: Callable[[Order, Positions], Drawn]
     window: Window
-    columns: Columns
+    reach: Spanning | None
 
     def samples(self, order: Order, positions: Positions, batch: range) -> Samples:
         """Where the samples with these numbers lie; ``batch`` holds those of all ranks."""
@@ -49,7 +49,7 @@ class Draw:
         if self.pool.bucket is not None:
             steps = self.pool.table.steps
             drawn = replace(drawn, longest=int(steps.take(self.draw(order, batch).episode).max(initial=0)))
-        return self.window.place(self.pool.table, drawn, self.columns)
+        return self.window.place(self.pool.table, drawn, self.reach)
 
 
 @dataclass(frozen=True, slots=True)

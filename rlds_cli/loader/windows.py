@@ -12,14 +12,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.places import Points, Rows, Spans
+from rlds_cli.loader.places import Points, Spans
 from rlds_cli.loader.pool import Drawn
 from rlds_cli.loader.samples import NStepSamples, Samples, SliceSamples
 from rlds_cli.loader.table import Table
 from rlds_cli.loader.wholes import make_whole
-from rlds_cli.ted import FLAGS, IntArray
+from rlds_cli.ted import IntArray
 
-Columns = Callable[[str], Rows]
+Spanning = Callable[[Table, IntArray, IntArray], IntArray]  # table, episodes [K], steps [K] -> steps summed up [K]
 Anchors = Literal["transitions", "steps"]
 Fill = Literal["edge", "zero"]
 
@@ -59,8 +59,8 @@ class Window(Protocol):
         """The anchor step of window ``number`` of an episode: its first step inside."""
         ...
 
-    def place(self, table: Table, drawn: Drawn, columns: Columns) -> Samples:
-        """Where the windows drawn lie; ``columns`` gives the flags, all rows."""
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> Samples:
+        """Where the windows drawn lie; ``reach`` says how many steps those of several steps sum up."""
         ...
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
@@ -149,24 +149,13 @@ class Transition(Unmasked):
         """One per step."""
         return offered
 
-    def place(self, table: Table, drawn: Drawn, columns: Columns) -> Samples:
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> Samples:
         """Return the samples whose first steps are the numbers drawn, see `Window`."""
         step = drawn.number
         if self.n_step > 1:
-            return NStepSamples(table, drawn, step, self._span(table, drawn.episode, step, columns))
+            assert reach is not None
+            return NStepSamples(table, drawn, step, reach(table, drawn.episode, step))
         return Samples(table, drawn, Points(table.start.take(drawn.episode) + step), step)
-
-    def _span(self, table: Table, episode: IntArray, step: IntArray, columns: Columns) -> IntArray:
-        """Steps until n of them, the first done or the last transition, whichever comes first."""
-        left = table.transitions.take(episode) - step
-        row = table.start.take(episode) + step
-        terminated, truncated = (columns(name) for name in FLAGS)
-        span: IntArray = np.minimum(left, self.n_step)
-        for j in range(self.n_step - 1):
-            at = row + np.minimum(j, left - 1)
-            done = terminated.take(at) | truncated.take(at)
-            span[done & (span > j)] = j + 1
-        return span
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
         """Return the error, see `Window`."""
@@ -238,7 +227,7 @@ class Slice(Run):
     def _first(self, number: IntArray) -> IntArray:
         return number * self.stride - self.before
 
-    def place(self, table: Table, drawn: Drawn, columns: Columns) -> SliceSamples:
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> SliceSamples:
         """Return the slices, see `Window`."""
         episode, first = drawn.episode, self._first(drawn.number)
         here = Spans(table.start.take(episode), first, table.steps.take(episode), self.length)
@@ -302,7 +291,7 @@ class Episode(Run):
         """Step 0."""
         return np.zeros_like(number)
 
-    def place(self, table: Table, drawn: Drawn, columns: Columns) -> SliceSamples:
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> SliceSamples:
         """Return the episodes, see `Window`."""
         steps, first = table.steps.take(drawn.episode), np.zeros_like(drawn.episode)
         longest = drawn.longest if self.bucket else int(table.steps.max())
