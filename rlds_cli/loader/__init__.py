@@ -9,6 +9,7 @@ from rlds_cli.loader.images import Resize, ToFloat
 from rlds_cli.loader.loading import Loader
 from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.prioritized import Prioritized
+from rlds_cli.loader.returns import ReturnToGo
 from rlds_cli.loader.samplers import Sampler, Sequential, Shuffled, Uniform
 from rlds_cli.loader.transforms import Clip, Normalize, Reward
 from rlds_cli.loader.weighted import Weighted
@@ -23,6 +24,7 @@ __all__ = [
     "Offsets",
     "Prioritized",
     "Resize",
+    "ReturnToGo",
     "Reward",
     "Sampler",
     "Sequential",

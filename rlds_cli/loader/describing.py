@@ -8,6 +8,7 @@ import numpy as np
 
 from rlds_cli.hashing import short
 from rlds_cli.loader.columns import Column, Decoded, RewardSum, Stored
+from rlds_cli.loader.returns import Returns
 from rlds_cli.loader.table import Table
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def _source(loader: Loader, name: str, column: Column) -> str:
             return f"decoded at each gather{_after(column)}"
         case RewardSum():
             return f"{mapped}, summed up, {_kind(loader, column.column.values)}"
+        case Returns():
+            return column.where
         case _:
             return "computed"
 

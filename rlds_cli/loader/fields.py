@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlds_cli.batch import ROOT_FLAGS
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
-from rlds_cli.loader import columns
+from rlds_cli.loader import columns, memory
 from rlds_cli.loader.columns import Column, Computed, Decoded, RewardSum, Stored
 from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.places import Place, Rows
@@ -57,11 +57,15 @@ class Fields:
     window : Window
     sampler : Sampler
     anchors : {"transitions", "steps"}
+    allowed : str, int or None
+        Memory of its own that a column may take, see `memory.budget`.
     """
 
-    def __init__(self, pool: Pool, window: Window, sampler: Sampler, anchors: Anchors) -> None:
+    def __init__(
+        self, pool: Pool, window: Window, sampler: Sampler, anchors: Anchors, allowed: str | int | None = None
+    ) -> None:
         self.dataset, self.table, self.pool = pool.dataset, pool.table, pool
-        self.window, self.sampler, self.anchors = window, sampler, anchors
+        self.window, self.sampler, self.anchors, self._allowed = window, sampler, anchors, allowed
         schema = self.dataset.schema
         self.behind = {name: name for name in schema}
         self.behind |= {
@@ -205,7 +209,7 @@ class Fields:
 
     def _beside(self, name: str, distance: int) -> Column:
         f = self.dataset.schema[name]
-        return columns.Beside(self._read_rows(name), distance, f.row_bytes, self._is_flag(name))
+        return columns.Beside(self.read_rows(name), distance, f.row_bytes, self._is_flag(name))
 
     def _grid_mask(self, name: str) -> Column:
         assert isinstance(self.window, Offsets)
@@ -214,6 +218,11 @@ class Fields:
         return columns.grid_mask(*grid)
 
     # -- columns
+
+    @property
+    def budget(self) -> int:
+        """Bytes of private memory that a column may take."""
+        return memory.budget(self._allowed)[0]
 
     @property
     def read(self) -> Mapping[str, Rows]:
@@ -235,7 +244,7 @@ class Fields:
         late = f.placement == "next" or after
         grid = self._grid(name)
         if grid is not None:
-            return columns.Stacked(self._read_rows(f.name), *grid, f.row_bytes, self._is_flag(name))
+            return columns.Stacked(self.read_rows(f.name), *grid, f.row_bytes, self._is_flag(name))
         if f.kind != "array":
             return Decoded(self.dataset, f.name, late, int(after))
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
@@ -253,8 +262,8 @@ class Fields:
         later = int(self._after(name))
         return tuple(x + later for x in offsets), self.dataset.schema[self.behind[name]].placement == "both"
 
-    def _read_rows(self, name: str) -> Callable[[Place], Array]:
-        """What reads a field at any place."""
+    def read_rows(self, name: str) -> Callable[[Place], Array]:
+        """What reads a field of the store at any place."""
         if self.dataset.schema[name].kind == "array":
             rows = self.rows(name)
             return lambda place: place.take(rows)
