@@ -74,10 +74,17 @@ def source(pool: Pool, draw: Drawing, request: Request, transforms: Transforms, 
     NeedsMemory
         The dataset is compressed and does not fit the memory allowed when decoded.
     """
-    dataset, window = pool.dataset, request.window
-    fields = Fields(pool, window, request.sampler, request.anchors, request.memory)
+    fields = Fields(pool, request.window, request.sampler, request.anchors, request.memory)
     chosen = fields.choose(request.fields, request.extra)
-    transforms.check(chosen, dataset, summed=fields.n_step > 1)
+    transforms.check(chosen, pool.dataset, summed=fields.n_step > 1)
+    return read(fields, chosen, draw, request, transforms, floats)
+
+
+def read(
+    fields: Fields, chosen: Sequence[str], draw: Drawing, request: Request, transforms: Transforms, floats: str | None
+) -> DatasetSource:
+    """What reads the columns ``chosen``, see `source`."""
+    pool, dataset, window = fields.pool, fields.dataset, request.window
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
     per_step = partial(transforms.column, REWARD)
     columns = {name: fields.column(name, per_step) for name in chosen}

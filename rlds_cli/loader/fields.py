@@ -91,8 +91,10 @@ class Fields:
 
     # -- names
 
-    def choose(self, fields: Names | None, extra: Sequence[Name | Extra]) -> list[str]:
+    def choose(self, fields: Names | None, extra: Sequence[Name | Extra], *, lenient: bool = False) -> list[str]:
         """Names of the columns of a batch, in order; those of ``extra`` that are no names are made here.
+
+        ``lenient`` leaves out what the dataset does not have.
 
         Raises
         ------
@@ -101,14 +103,24 @@ class Fields:
         LoaderError
             A next observation with ``anchors="steps"``.
         """
+        expand = self._below if lenient else self._expand
         if fields is None:
             chosen = [name for usual in USUAL for name in self._below(usual)]
         else:
-            chosen = [name for key in _listed("fields", fields) for name in self._expand(key)]
-        chosen += [name for key in self._made(extra) for name in self._expand(key)]
+            chosen = [name for key in _listed("fields", fields) for name in expand(key)]
+        chosen += [name for key in self._made(extra) for name in expand(key)]
+        if isinstance(self.window, Offsets):
+            for key in self.window.offsets:
+                expand(key)
         if not chosen:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
+
+    def has(self, name: str) -> bool:
+        """Whether there is, or can be computed, a field of just this name."""
+        if name.startswith(f"{MASK}/"):  # of `Offsets`
+            return any(n in self.behind for n in self._below(name.removeprefix(f"{MASK}/")))
+        return name in self.behind or name in self._computed()
 
     def _made(self, extra: Sequence[Name | Extra]) -> list[str]:
         """Names of ``extra``; what is computed by an object of its own is made."""
@@ -142,8 +154,6 @@ class Fields:
         """One for each field of `Offsets`, and for the next observation that follows one."""
         if not isinstance(self.window, Offsets):
             return []
-        for key in self.window.offsets:
-            self._expand(key)
         named = [*self.window.offsets, *(f"next/{key}" for key in self.window.offsets)]
         return [f"{MASK}/{key}" for key in named if any(n == key or n.startswith(f"{key}/") for n in chosen)]
 
