@@ -10,6 +10,7 @@ from rlds_cli.hashing import short
 from rlds_cli.loader.columns import Column, Decoded, RewardSum, Stored
 from rlds_cli.loader.returns import Returns
 from rlds_cli.loader.table import Table
+from rlds_cli.loader.windows import Episode
 
 if TYPE_CHECKING:
     from rlds_cli.loader.loading import Loader
@@ -29,10 +30,9 @@ def describe(loader: Loader) -> str:
         *(f"left out  {reason}" for reason in _left_out(loader, everything)),
         f"order     {loader.sampler}, seed {loader.seed}{epoch}; {length} at a loop",
         f"batches   {_count(loader.batch_size, 'sample')}, {loader.ranks}; {_count(size, 'batch')} at a gather",
+        *([f"reading   {loader.source.packing}"] if loader.source.packing else []),
         *(f"{name:<31} {_source(loader, name, c)}" for name, c in loader.source.columns.items()),
     ]
-    if loader.source.packing:
-        lines.insert(5, f"reading   {loader.source.packing}")
     return "\n".join(lines)
 
 
@@ -45,6 +45,11 @@ def _left_out(loader: Loader, everything: Table) -> list[str]:
     if len(without):
         steps = _count(int(everything.steps[without].sum()), "step")
         reasons.append(f"{_count(len(without), 'episode')} ({steps}) without a window: episode {without[0]}, ...")
+    if isinstance(loader.window, Episode) and loader.window.max_length is not None:
+        beyond = np.maximum(everything.steps - loader.window.max_length, 0)
+        if beyond.any():
+            longer = _count(int(np.count_nonzero(beyond)), "episode")
+            reasons.append(f"{_count(int(beyond.sum()), 'step')} of {longer} longer than {loader.window.max_length}")
     return reasons
 
 

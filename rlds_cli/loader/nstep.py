@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 LEAST_ROWS = 1 << 18  # of less the flags and rewards stay in the processor's cache
+MOST_ROWS = 1 << 26  # more take longer than one likes to wait for a loader: 60 ms a million
 _CHUNK = 1 << 16  # transitions worked out at a time
 
 
@@ -73,7 +74,7 @@ def sum_dtype(reward: Rows) -> np.dtype[Any]:
 
 def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
     """The same with the answers for all rows of a large dataset, worked out once."""
-    if dataset.store.manifest.counts.rows < LEAST_ROWS:
+    if not LEAST_ROWS <= dataset.store.manifest.counts.rows <= MOST_ROWS:
         return reach
     kind = np.min_scalar_type(reach.n_step)
     key = {"steps summed up": reach.n_step}
