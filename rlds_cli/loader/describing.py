@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.hashing import short
-from rlds_cli.loader.columns import Column, Decoded, RewardSum, Stored
+from rlds_cli.loader.columns import Column, Decoded, RewardSum, Stacked, Stored
 from rlds_cli.loader.returns import Returns
 from rlds_cli.loader.table import Table
 from rlds_cli.loader.windows import Episode
@@ -62,6 +62,8 @@ def _source(loader: Loader, name: str, column: Column) -> str:
             return f"{mapped}{_after(column)}, {_kind(loader, column.column.values)}"
         case Decoded():
             return f"decoded at each gather{_after(column)}"
+        case Stacked():
+            return f"{len(column.offsets)} rows of it at each step"
         case RewardSum():
             return f"{mapped}, summed up, {_kind(loader, column.column.values)}"
         case Returns():
