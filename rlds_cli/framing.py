@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rlds_cli.ids import FRAME_SIZE
-from rlds_cli.store.opening import decode_frame
+from rlds_cli.store.frames import decode_frame
 from rlds_cli.ted import CHUNK_BYTES, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field
 
 

@@ -13,11 +13,12 @@ from PIL import Image
 from rlds_cli import create
 from rlds_cli.errors import DamagedDataset, Frames
 from rlds_cli.progress import silent
-from rlds_cli.store import opening
+from rlds_cli.store import frames
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.names import paths
-from rlds_cli.store.opening import Store, decode_frame
+from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import Position, RowWriter
 from rlds_cli.ted import TERMINATED, EncodedFrames, EpisodeData, Field, lay_out
 
@@ -96,7 +97,7 @@ def test_frames_that_are_none(data: bytes, message: str) -> None:
 
 
 def test_dimensions_are_checked_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "MAX_PIXELS", 100)
+    monkeypatch.setattr(frames, "MAX_PIXELS", 100)
     with pytest.raises(Frames):
         decode_frame(image(0)[1], PIXELS, 0)
 

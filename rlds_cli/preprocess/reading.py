@@ -14,7 +14,8 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import arrays, compression
-from rlds_cli.store.opening import Store, decode_frame
+from rlds_cli.store.frames import decode_frame
+from rlds_cli.store.opening import Store
 from rlds_cli.ted import Array, Column, EncodedFrames, EpisodeTable, Field, IntArray
 
 Run = tuple[int, int]  # rows of the store, first and one past the last

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +10,12 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, Frames
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import arrays, compression, manifest
+from rlds_cli.store.frames import decode_frames
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.names import component
 from rlds_cli.ted import Array, EpisodeTable, Field, IntArray, Kind, Placement
-
-MAX_PIXELS = 1 << 26  # of one frame; what claims more is not decoded
 
 
 class Store:
@@ -109,13 +107,7 @@ class Store:
         return self.strings(name)[values] if f.kind == "text" else values
 
     def _gather_frames(self, f: Field, rows: IntArray) -> Array:
-        data, offsets = self.frame_bytes(f.name), self.frame_offsets(f.name)
-        out = np.zeros((len(rows), *f.shape), np.uint8)
-        for i, row in enumerate(rows):
-            a, b = int(offsets[row]), int(offsets[row + 1])
-            if b > a:
-                out[i] = decode_frame(data[a:b].tobytes(), f, int(row))
-        return out
+        return decode_frames(self.frame_bytes(f.name), self.frame_offsets(f.name), rows, f)
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
@@ -162,26 +154,3 @@ class Store:
 
 def _field(f: StoredField) -> Field:
     return Field(f.name, f.dtype, f.shape, cast(Placement, f.placement), cast(Kind, f.kind), f.codec)
-
-
-def decode_frame(data: bytes, f: Field, row: int) -> Array:
-    """Decode one image to uint8 of the field's shape, with Pillow.
-
-    Raises
-    ------
-    Frames
-        It does not decode, or its dimensions are not the field's (checked before decoding).
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-            width, height = image.size
-            if (height, width) != f.shape[:2] or width * height > MAX_PIXELS:
-                raise Frames(f"{f.name}, row {row}: an image of {height}x{width}; {f.shape[0]}x{f.shape[1]} expected.")
-            values = np.asarray(image)
-    except (OSError, SyntaxError, ValueError) as e:
-        raise Frames(f"{f.name}, row {row}: {len(data):,} bytes do not decode as {f.codec}: {e}") from e
-    if values.size != np.prod(f.shape):
-        raise Frames(f"{f.name}, row {row}: decodes to {list(values.shape)}; {list(f.shape)} expected.")
-    return values.reshape(f.shape)

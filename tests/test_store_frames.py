@@ -1,0 +1,141 @@
+"""Frames decoded many at a time are those that Pillow gives one at a time, broken ones included."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from rlds_cli.errors import Frames
+from rlds_cli.store import frames
+from rlds_cli.store.frames import decode_frames
+from rlds_cli.ted import Field
+
+SHAPES = [(16, 24, 3), (16, 24, 1), (16, 24), (1, 1, 3), (40, 8, 3)]
+
+
+def encode(pixels: np.ndarray, format: str = "JPEG", **options: Any) -> bytes:
+    out = io.BytesIO()
+    flat = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels
+    Image.fromarray(flat).save(out, format, **options)
+    return out.getvalue()
+
+
+def noise(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def by_pillow(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data))).reshape(shape)
+
+
+def decode(files: list[bytes], rows: list[int], shape: tuple[int, ...]) -> np.ndarray:
+    offsets = np.concatenate([[0], np.cumsum([len(f) for f in files])]).astype(np.int64)
+    field = Field("pixels", "uint8", shape, "both", "frames", "jpeg")
+    return decode_frames(np.frombuffer(b"".join(files), np.uint8), offsets, np.array(rows, np.int64), field)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("at_once", [1, 1000, 1 << 20])
+def test_jpegs_are_pillows(shape: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "STRIP_PIXELS", at_once)
+    options: list[dict[str, Any]] = [{}, {"quality": 95, "subsampling": 0}, {"progressive": True}, {"comment": b"seen"}]
+    files = [encode(noise(i, shape), **options[i % 4]) for i in range(9)]
+    rows = [8, 3, 0, 3, 3, 7, 1, 2, 4, 5, 6, 8]
+    expected = np.stack([by_pillow(files[i], shape) for i in rows])
+    assert np.array_equal(decode(files, rows, shape), expected)
+
+
+def test_every_row_is_of_its_own_memory() -> None:
+    files = [encode(noise(0, (8, 8, 3)))]
+    twice = decode(files, [0, 0], (8, 8, 3))
+    twice[0] = 0
+    assert twice[1].any()
+
+
+def test_jpegs_pngs_and_rows_without_a_frame_among_each_other() -> None:
+    shape = (16, 24, 3)
+    files = [encode(noise(0, shape)), encode(noise(1, shape), "PNG"), b"", encode(noise(3, shape)), b""]
+    got = decode(files, [4, 3, 2, 1, 0, 1], shape)
+    assert not got[[0, 2]].any()
+    for place, i in ((1, 3), (3, 1), (4, 0), (5, 1)):
+        assert np.array_equal(got[place], by_pillow(files[i], shape))
+    assert decode(files, [2, 4, 2], shape).shape == (3, *shape) and decode(files, [], shape).shape == (0, *shape)
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def second_start(data: bytes) -> bytes:
+    """Broken in the middle, in a way that the decoder gives up."""
+    middle = data.index(b"\xff\xda") + 200
+    return data[:middle] + b"\xff\xd8" + data[middle:]
+
+
+def huffman_lost(data: bytes) -> bytes:
+    """The header says the right dimensions, and no row can be decoded."""
+    return data.replace(b"\xff\xc4", b"\xff\xfe")
+
+
+def two_headers(data: bytes) -> bytes:
+    """Another frame header behind the one that is looked at."""
+    wide = encode(noise(0, (16, 512, 3)))
+    header = wide[wide.index(b"\xff\xc0") :][:19]
+    at = data.index(b"\xff\xda")
+    return data[:at] + header + data[at:]
+
+
+@pytest.mark.parametrize("place", [0, 1, 4])
+@pytest.mark.parametrize("damage", [cut, huffman_lost, second_start, two_headers])
+def test_a_broken_frame_is_what_it_is_by_itself(damage: Any, place: int) -> None:
+    """An error that names it, or what Pillow makes of it; the frames around it are whole either way."""
+    shape = (16, 24, 3)
+    files = [encode(noise(i, shape)) for i in range(5)]
+    files[place] = damage(files[place])
+    try:
+        alone = by_pillow(files[place], shape)
+    except (OSError, SyntaxError):
+        with pytest.raises(Frames, match=f"pixels, row {place}:"):
+            decode(files, [0, 1, 2, 3, 4], shape)
+    else:
+        got = decode(files, [0, 1, 2, 3, 4], shape)
+        expected = [alone if i == place else by_pillow(f, shape) for i, f in enumerate(files)]
+        assert np.array_equal(got, np.stack(expected))
+
+
+@pytest.mark.parametrize("wrong", [(16, 48, 3), (32, 24, 3), (8, 24, 3), (16, 12, 3), (16, 24)])
+def test_a_frame_of_another_shape_is_refused(wrong: tuple[int, ...]) -> None:
+    shape = (16, 24, 3)
+    files = [encode(noise(0, shape)), encode(noise(1, wrong)), encode(noise(2, shape))]
+    with pytest.raises(Frames, match="pixels, row 1"):
+        decode(files, [0, 1, 2], shape)
+
+
+def test_a_frame_that_ends_in_the_colour_of_what_is_not_decoded() -> None:
+    shape = (16, 24)
+    files = [encode(np.full(shape, 77, np.uint8)), encode(noise(1, shape))]
+    assert np.array_equal(decode(files, [0, 1], shape), np.stack([by_pillow(f, shape) for f in files]))
+    assert (decode(files, [0], shape) == 77).all()
+
+
+def test_images_cut_short_are_taken_where_pillow_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    shape = (64, 64, 3)
+    files = [encode(noise(i, shape)) for i in range(3)]
+    files[1] = cut(files[1])
+    got = decode(files, [0, 1, 2], shape)
+    assert np.array_equal(got, np.stack([by_pillow(f, shape) for f in files])) and got[1].any()
+
+
+def test_threads_decode_side_by_side() -> None:
+    shape = (32, 32, 3)
+    files = [encode(noise(i, shape)) for i in range(40)]
+    expected = np.stack([by_pillow(f, shape) for f in files])
+    with ThreadPoolExecutor(4) as threads:
+        for got in threads.map(lambda _: decode(files, list(range(40)), shape), range(12)):
+            assert np.array_equal(got, expected)
