@@ -75,14 +75,14 @@ class SumTree:
         xp = self.library.module
         sums = self.library.running(self._sums[-1])
         at = u * sums[-1]  # below the sum, as u <= 1 - 2**-53
-        node = self.library.search(sums[1:], at)
-        at = at - sums.take(node)
+        node = place = self.library.search(sums[1:], at)
         draws = self.library.arange(len(u))
         for masses in self._sums[-2::-1]:
+            at = at - sums.reshape(-1).take(place)
             sums = self.library.running(self.library.children(masses, node))
             at = xp.minimum(at, sums[-1] * _BELOW)  # what rounding left over must not fall on the padding
             child = (sums[1:] <= at).sum(0)
-            at = at - sums.reshape(-1).take(child * len(u) + draws)
+            place = child * len(u) + draws
             node = (node << _BITS) + child
         return node
 
