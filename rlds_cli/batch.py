@@ -190,6 +190,8 @@ class Batch(dict[Any, Any]):
 
     def _batch_size(self) -> tuple[int, ...]:
         mask = self.get("mask")
+        if isinstance(mask, Batch):  # of `Offsets`: fields have as many rows as they have offsets
+            return tuple(next(x for _, x in mask.leaves()).shape[:1])
         if mask is not None:
             return tuple(mask.shape)
         flags = self.get(("next", "terminated"))

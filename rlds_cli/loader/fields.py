@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlds_cli.batch import ROOT_FLAGS
@@ -111,7 +111,7 @@ class Fields:
         chosen += [name for key in self._made(extra) for name in expand(key)]
         if isinstance(self.window, Offsets):
             for key in self.window.offsets:
-                expand(key)
+                self._check_grids(expand(key))
         if not chosen:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
@@ -147,15 +147,27 @@ class Fields:
             *([DISCOUNT] if self.n_step > 1 else []),
             *([OBSERVED] if some_unknown and some_after else []),
             *self.sampler.gives,
-            *([MASK] if self.window.masked else self._grid_masks(chosen)),
+            *([MASK] if self.window.masked else []),
+            *(mask for mask, of in self._grid_masks.items() if not set(of).isdisjoint(chosen)),
         ]
 
-    def _grid_masks(self, chosen: Sequence[str]) -> list[str]:
-        """One for each field of `Offsets`, and for the next observation that follows one."""
-        if not isinstance(self.window, Offsets):
-            return []
-        named = [*self.window.offsets, *(f"next/{key}" for key in self.window.offsets)]
-        return [f"{MASK}/{key}" for key in named if any(n == key or n.startswith(f"{key}/") for n in chosen)]
+    @cached_property
+    def _grid_masks(self) -> dict[str, list[str]]:
+        """The masks of `Offsets`, and the fields that each is for.
+
+        One for each name of the offsets, and for the next observation that follows one; where the fields below a name
+        do not have the same rows, one for each of these.
+        """
+        groups: dict[str, list[str]] = {}
+        for name in (*self.behind, DONE):
+            if self._grid(name) is not None:
+                groups.setdefault(str(self._named(name)), []).append(name)
+        masks: dict[str, list[str]] = {}
+        for key, names in groups.items():
+            alike = len({self._grid(name) for name in names}) == 1
+            inside = any(other.startswith(f"{key}/") for other in groups)
+            masks |= {f"{MASK}/{key}": names} if alike and not inside else {f"{MASK}/{n}": [n] for n in names}
+        return masks
 
     def _below(self, name: str) -> list[str]:
         """``name`` itself, or all fields nested below it."""
@@ -173,9 +185,20 @@ class Fields:
                 f'anchors="steps" gives no {name}: steps whose next observation is not known are drawn too.',
                 hint='anchors="transitions"',
             )
-        if name in (REWARD, "reward"):
+        if name in (REWARD, "reward", "previous/reward") and REWARD not in self.dataset.schema:
             raise no_reward(self.dataset)
         raise self._unknown(name)
+
+    def _check_grids(self, names: Iterable[str]) -> None:
+        """Refuse offsets of columns that are computed for the step itself."""
+        for name in names:
+            if self._grid(name) is None:
+                leaf = name.rpartition("/")[2]
+                instead = [n for n in (leaf, f"next/{leaf}") if self._named(n) is not None or n in self.behind]
+                raise InvalidArgument(
+                    f'Offsets: "{name}" is given at step t alone.',
+                    hint=f'offsets of "{instead[0]}"' if instead else f"leave {name} out of the offsets",
+                )
 
     def _unknown(self, name: str) -> UnknownField:
         known = sorted([*self.behind, *self._computed()])
@@ -192,15 +215,13 @@ class Fields:
         if "source" in self.dataset.episodes:
             found["source"] = lambda: columns.source(self.dataset.episodes["source"])
         if all(name in self.dataset.schema for name in FLAGS):
-            found[DONE] = lambda: columns.done(*(self.rows(name) for name in FLAGS))
+            found[DONE] = self._done
         if self.window.masked:
             found[MASK] = columns.mask
         if isinstance(self.window, Transition) and self.n_step > 1:
             gamma = self.window.gamma
             found[DISCOUNT] = lambda: columns.discount(gamma, self.n_step, self.rows(REWARD))
-        if isinstance(self.window, Offsets):
-            for name in (*self.window.offsets, *(f"next/{key}" for key in self.window.offsets)):
-                found[f"{MASK}/{name}"] = partial(self._grid_mask, name)
+        found |= {mask: partial(self._grid_mask, of[0]) for mask, of in self._grid_masks.items()}
         if WEIGHT in self.sampler.gives:
             found |= {WEIGHT: columns.weight, WINDOW: lambda: columns.window(self.pool.guide)}
         return found
@@ -221,9 +242,15 @@ class Fields:
         f = self.dataset.schema[name]
         return columns.Beside(self.read_rows(name), distance, f.row_bytes, self._is_flag(name))
 
+    def _done(self) -> Column:
+        terminated, truncated = (self.rows(name) for name in FLAGS)
+        grid = self._grid(DONE)
+        if grid is None:
+            return columns.done(terminated, truncated)
+        return columns.Stacked(lambda place: place.take(terminated) | place.take(truncated), *grid, 1, flag=True)
+
     def _grid_mask(self, name: str) -> Column:
-        assert isinstance(self.window, Offsets)
-        grid = self._grid(next(n for n in self._expand(name) if n in self.behind))
+        grid = self._grid(name)
         assert grid is not None
         return columns.grid_mask(*grid)
 
@@ -264,13 +291,19 @@ class Fields:
     def _is_flag(self, name: str) -> bool:
         return name in (REWARD, *FLAGS) and self.dataset.schema[name].shape == ()
 
+    def _named(self, name: str) -> str | None:
+        """What says the offsets of a field that is read from rows."""
+        read = name in self.behind or (name == DONE and all(flag in self.behind for flag in FLAGS))
+        return self.window.named(name) if isinstance(self.window, Offsets) and read else None
+
     def _grid(self, name: str) -> tuple[tuple[int, ...], bool] | None:
-        """Offsets of the rows of a field, and whether the final observation is one of them."""
-        offsets = self.window.of(name) if isinstance(self.window, Offsets) else None
-        if offsets is None:
+        """Offsets of the rows of a field, and whether the final observation can be one of them."""
+        if self._named(name) is None:
             return None
-        later = int(self._after(name))
-        return tuple(x + later for x in offsets), self.dataset.schema[self.behind[name]].placement == "both"
+        assert isinstance(self.window, Offsets)
+        later, stored = (0, "") if name == DONE else (int(self._after(name)), self.behind[name])
+        rows = tuple(x + later for x in self.window.of(name) or ())
+        return rows, max(rows) > 0 and stored != "" and self.dataset.schema[stored].placement == "both"
 
     def read_rows(self, name: str) -> Callable[[Place], Array]:
         """What reads a field of the store at any place."""

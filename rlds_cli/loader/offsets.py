@@ -21,6 +21,7 @@ from rlds_cli.ted import Array, BoolArray, IntArray, join_name
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
+_FAR = 1 << 40  # steps or seconds: row numbers are 64-bit
 _TOLERANCE = 1e-3  # of a step: how far an offset in seconds may lie from a recorded row
 
 
@@ -99,16 +100,20 @@ class Offsets(Unmasked):
         steps = {name: tuple(_to_step(name, x, float(fps)) for x in given) for name, given in self.offsets.items()}
         return replace(self, offsets=steps, unit="step")
 
+    def named(self, name: str) -> str | None:
+        """The name among the offsets that stands for the field ``name``, or ``next/`` and that of its twin."""
+        for prefix in ("", "next/"):
+            wanted = name.removeprefix(prefix)
+            keys = [key for key in self.offsets if wanted == key or wanted.startswith(f"{key}/")]
+            if keys and name.startswith(prefix):
+                return prefix + max(keys, key=len)
+        return None
+
     def of(self, name: str) -> tuple[int, ...] | None:
         """Offsets in steps of the field ``name``; None for one step t."""
-        given = self._named(name)
-        if given is None and name.startswith("next/"):
-            given = self._named(name.removeprefix("next/"))
-        return given
-
-    def _named(self, name: str) -> tuple[int, ...] | None:
-        keys = [key for key in self.offsets if name == key or name.startswith(f"{key}/")]
-        return tuple(self.offsets[max(keys, key=len)]) if keys else None  # type: ignore[arg-type]
+        key = self.named(name)
+        given = None if key is None else self.offsets[key if key in self.offsets else key.removeprefix("next/")]
+        return given if given is None else tuple(given)  # type: ignore[arg-type]
 
     @property
     def _ends(self) -> tuple[int, int]:
@@ -194,7 +199,8 @@ def _numbers(name: object, given: Iterable[int | float], kind: type[int] | type[
     listed = list(given) if isinstance(given, Iterable) else [given]
     plain = []
     for x in listed:
-        number = kind(x) if isinstance(x, int | float | np.integer | np.floating) else None
+        fine = isinstance(x, int | float | np.integer | np.floating) and abs(x) < _FAR
+        number = kind(x) if fine else None
         if number is None or isinstance(x, bool) or number != x:
             raise InvalidArgument(f"Offsets: {name!r} has the offset {x!r}; {_KINDS[kind]} are needed.", hint=_EXAMPLE)
         plain.append(number)
