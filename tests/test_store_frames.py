@@ -116,13 +116,6 @@ def test_a_frame_of_another_shape_is_refused(wrong: tuple[int, ...]) -> None:
         decode(files, [0, 1, 2], shape)
 
 
-def test_a_frame_that_ends_in_the_colour_of_what_is_not_decoded() -> None:
-    shape = (16, 24)
-    files = [encode(np.full(shape, 77, np.uint8)), encode(noise(1, shape))]
-    assert np.array_equal(decode(files, [0, 1], shape), np.stack([by_pillow(f, shape) for f in files]))
-    assert (decode(files, [0], shape) == 77).all()
-
-
 def test_images_cut_short_are_taken_where_pillow_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     shape = (64, 64, 3)
