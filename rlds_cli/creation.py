@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from rlds_cli import episodes as episode_dicts
 from rlds_cli import home, ids, settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Flat
-from rlds_cli.errors import InvalidEpisode, NameTaken, NoSpace
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
@@ -30,6 +31,7 @@ def create(
     episodes: Iterable[Mapping[str, Any]],
     *,
     env_id: str | None = None,
+    fps: float | None = None,
     store: Literal["memmap", "zarr"] = "memmap",
     force: bool = False,
     cache_dir: StrPath | None = None,
@@ -48,6 +50,8 @@ def create(
         counts as cut. Other fields with T+1 rows are known at both ends of a step, those with T rows belong to it.
     env_id : str, optional
         The environment that they are of.
+    fps : float, optional
+        Steps per second, for ``Offsets(..., unit="s")``.
     store : {"memmap", "zarr"}
         Mapped files, or compressed.
     force : bool
@@ -57,6 +61,8 @@ def create(
     ------
     NameTaken
         The id exists.
+    InvalidArgument
+        ``fps`` is not a positive number.
     InvalidEpisode
         An episode does not fit; it is named with the field and the numbers. Nothing is published.
 
@@ -70,6 +76,7 @@ def create(
     (3, ['terminated'])
     """
     id = ids.parse(ref)
+    env = ({"id": env_id} if env_id else {}) | _rate(fps)
     where = settings.read(cache_dir)
     place = Home(where.home)
     _check_free(id, where, force)
@@ -79,7 +86,7 @@ def create(
         try:
             job = _job(str(id), iter(episodes))
             built = write_rows(job, work, jobs=0, progress=progress or silent)
-            finish(built, Description(str(id), store, env={"id": env_id} if env_id else {}, reader="create"))
+            finish(built, Description(str(id), store, env=env, reader="create"))
             publishing.publish(built.directory, place.dataset(id))
         except NoSpace as e:  # an iterable cannot be taken up where it was
             raise NoSpace(
@@ -89,6 +96,19 @@ def create(
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return open_dataset(str(id), cache_dir=cache_dir)
+
+
+def _rate(fps: float | None) -> dict[str, float]:
+    """How many steps a second has, as the manifest holds it."""
+    if fps is None:
+        return {}
+    try:
+        rate = float(fps)
+    except (TypeError, ValueError):
+        rate = math.nan
+    if isinstance(fps, bool) or not 0 < rate < math.inf:
+        raise InvalidArgument(f"fps={fps!r}: a positive number of steps per second is needed.")
+    return {"fps": rate}
 
 
 def _check_free(id: DatasetId, where: Settings, force: bool) -> None:

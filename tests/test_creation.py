@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rlds_cli import create, open_dataset
-from rlds_cli.errors import DatasetNotFound, InvalidEpisode, InvalidId, NameTaken, NoSpace
+from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidEpisode, InvalidId, NameTaken, NoSpace
 
 
 def episode(steps: int = 3, **more: Any) -> dict[str, Any]:
@@ -259,6 +259,19 @@ def test_a_name_is_taken_once() -> None:
     second = create("local/x", [episode(5)], force=True, env_id="Press-v1")
     assert open_dataset("local/x").fingerprint == second.fingerprint != first.fingerprint
     assert second.manifest.env == {"id": "Press-v1"}
+
+
+def test_steps_per_second_are_recorded() -> None:
+    assert create("local/a", [episode()], fps=np.float32(12.5)).manifest.env == {"fps": 12.5}
+    ds = create("local/b", [episode()], fps=50, env_id="Press-v1")
+    assert ds.manifest.env == open_dataset("local/b").manifest.env == {"id": "Press-v1", "fps": 50.0}
+
+
+@pytest.mark.parametrize("fps", [0, -30, float("nan"), float("inf"), "fast", True, [30]])
+def test_steps_per_second_that_are_none(home: Path, fps: Any) -> None:
+    with pytest.raises(InvalidArgument, match="steps per second"):
+        create("local/x", [episode()], fps=fps)
+    assert not home.exists()
 
 
 @pytest.mark.parametrize("ref", ["x", "../x", "/tmp/x", "local/../x", "local/.x", ""])
