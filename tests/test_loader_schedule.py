@@ -86,3 +86,20 @@ def test_a_place_taken_over_from_another_batch_size_goes_on_from_its_sample():
     ]
     assert schedule.settle(Spot(0, 10)) == Spot(1, 0)
     assert Schedule(4, 10, drop_last=True).settle(Spot(0, 7)) == Spot(1, 0)
+
+
+@given(SCHEDULES, st.integers(0, 2), st.integers(0, 29), st.integers(1, 4))
+def test_from_anywhere_each_batch_counts_one_and_passes_end_with_epochs(schedule, epoch, sample, most):
+    """Also from samples at which no batch of this size begins: the place was saved with another size."""
+    spot = schedule.settle(Spot(epoch, sample if schedule.total is None else sample % schedule.total))
+    for _ in range(2):
+        left, step = schedule.left(spot), schedule.step(spot)
+        for _ in range(left or 9):
+            _, size = schedule.run(spot, most)
+            spot, before = Spot(spot.epoch, spot.sample + size), spot
+            step += 1
+            assert schedule.step(spot) == schedule.step(schedule.settle(spot)) == step
+            spot = schedule.settle(spot)
+        assert left is None or schedule.fresh(spot) == spot
+        if schedule.total is not None and schedule.steps is None:
+            assert spot == (before.epoch + 1, 0)

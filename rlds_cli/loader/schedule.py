@@ -52,8 +52,15 @@ class Schedule:
         return self.per_epoch if self.steps is None else self.steps
 
     def step(self, spot: Spot) -> int:
-        """Batches up to ``spot``."""
-        return spot.epoch * (self.per_epoch or 0) + -(-spot.sample // self.batch_size)
+        """Batches up to ``spot``; in an epoch, those that it has less those that are left.
+
+        So each batch counts one also in an epoch that was begun with another batch size.
+        """
+        if self.total is None or self.per_epoch is None:
+            return -(-spot.sample // self.batch_size)
+        samples = max(0, self.total - spot.sample)
+        left = samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        return (spot.epoch + 1) * self.per_epoch - left
 
     def at(self, step: int, epoch: int) -> Spot:
         """Before batch number ``step``; ``epoch`` is that of samplers that never end."""
