@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +36,16 @@ class Column(Protocol):
         ...
 
 
+@runtime_checkable
+class Alike(Protocol):
+    """A column that holds values of another field: what transforms do to that field they do to it."""
+
+    @property
+    def like(self) -> str:
+        """Name of the field."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A field of the store, from its map.
@@ -54,11 +64,15 @@ class Stored:
         """Bytes of a row."""
         return self.column.row_bytes
 
+    def place(self, samples: Samples) -> Place:
+        """Where its rows lie, but for ``shift``."""
+        return samples.last if self.late else samples.here
+
     def read(self, samples: Samples) -> Array:
         """Return the values, see `Column`."""
         if self.flag:
             return samples.outcome(self.column)[..., None]
-        return (samples.last if self.late else samples.here).take(self.column, self.shift)
+        return self.place(samples).take(self.column, self.shift)
 
     def mask(self, samples: Samples) -> BoolArray | None:
         """Return the steps that are real, see `Column`."""
@@ -105,11 +119,16 @@ class Stacked:
     observed: bool
     bytes_of_one: int
     flag: bool = False
+    column: Rows | None = None  # where it is mapped
 
     @property
     def row_bytes(self) -> int:
         """Bytes of all rows of a sample."""
         return len(self.offsets) * self.bytes_of_one
+
+    def place(self, samples: Samples) -> Place:
+        """Where its rows lie."""
+        return self._grid(samples)
 
     def read(self, samples: Samples) -> Array:
         """Return the values, see `Column`."""
@@ -279,25 +298,32 @@ def source(sources: IntArray) -> Computed:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A field of the step after the last one of a sample, or before its first: zeros where the episode has none."""
+    """A field of the step after the last one of a sample, or before its first.
+
+    Zeros, also after transforms, where the episode has no such step. ``zeroed`` windows have zeros outside, too.
+    """
 
     read_rows: Callable[[Points], Array]
     distance: int
     row_bytes: int
     flag: bool = False
+    zeroed: bool = False
 
     def read(self, samples: Samples) -> Array:
-        """Return the values, see `Column`."""
-        step = samples.step + self.distance + (samples.span - 1 if self.distance > 0 else 0)
-        inside = (step >= 0) & (step < samples.each(samples.table.steps))
-        rows = samples.each(samples.table.start) + np.where(inside, step, 0)
+        """Return the values, see `Column`; what is to be zeros is any."""
+        step = self._step(samples)
+        rows = samples.each(samples.table.start) + step.clip(0, samples.each(samples.table.steps) - 1)
         values = self.read_rows(Points(rows))
-        values[~inside] = None if values.dtype == object else 0
         return values[..., None] if self.flag else values
 
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the steps that are real, see `Column`."""
-        return samples.mask
+    def mask(self, samples: Samples) -> BoolArray:
+        """Return where the step beside is one of the episode."""
+        step = self._step(samples)
+        inside: BoolArray = (step >= 0) & (step < samples.each(samples.table.steps))
+        return inside & samples.mask if self.zeroed and samples.mask is not None else inside
+
+    def _step(self, samples: Samples) -> IntArray:
+        return samples.step + self.distance + (samples.span - 1 if self.distance > 0 else 0)
 
 
 def root_flag() -> Computed:

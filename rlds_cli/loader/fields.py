@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlds_cli.batch import ROOT_FLAGS
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
-from rlds_cli.loader import columns, memory
-from rlds_cli.loader.columns import Column, Computed, Decoded, RewardSum, Stored
+from rlds_cli.loader import columns, mapping, memory
+from rlds_cli.loader.columns import Alike, Column, Computed, Decoded, RewardSum, Stored
 from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.places import Place, Rows
 from rlds_cli.loader.pool import PROBABILITY, WEIGHT, WINDOW, Pool
@@ -228,19 +228,23 @@ class Fields:
 
     def _neighbours(self) -> dict[str, Callable[[], Column]]:
         """What the step before and the one after hold."""
+        return {shown: partial(self._beside, *of) for shown, of in self._beside_names.items()}
+
+    @cached_property
+    def _beside_names(self) -> dict[str, tuple[str, int]]:
+        """What each of these is called, of which field it is and how many steps away."""
         sides = (("next", 1, "action"), ("previous", -1, "action"), ("previous", -1, REWARD))
-        found: dict[str, Callable[[], Column]] = {}
-        for side, distance, field in sides:
-            for name in self.dataset.schema:
-                if name == field or name.startswith(f"{field}/"):
-                    shown = f"{side}/{name.removeprefix('next/')}"
-                    if shown not in self.dataset.schema:
-                        found[shown] = partial(self._beside, name, distance)
-        return found
+        named = {
+            f"{side}/{name.removeprefix('next/')}": (name, distance)
+            for side, distance, field in sides
+            for name in self.dataset.schema
+            if name == field or name.startswith(f"{field}/")
+        }
+        return {shown: of for shown, of in named.items() if shown not in self.dataset.schema}
 
     def _beside(self, name: str, distance: int) -> Column:
         f = self.dataset.schema[name]
-        return columns.Beside(self.read_rows(name), distance, f.row_bytes, self._is_flag(name))
+        return columns.Beside(self.read_rows(name), distance, f.row_bytes, self._is_flag(name), self.window.zeroed)
 
     def _done(self) -> Column:
         terminated, truncated = (self.rows(name) for name in FLAGS)
@@ -269,7 +273,7 @@ class Fields:
     def rows(self, name: str) -> Rows:
         """All rows of a stored array field."""
         if name not in self._rows:
-            self._rows[name] = Rows(self.dataset.column(name))
+            self._rows[name] = mapping.open_rows(self.dataset, name)
         return self._rows[name]
 
     def column(self, name: str, transform: Callable[[Array], Array]) -> Column:
@@ -281,7 +285,8 @@ class Fields:
         late = f.placement == "next" or after
         grid = self._grid(name)
         if grid is not None:
-            return columns.Stacked(self.read_rows(f.name), *grid, f.row_bytes, self._is_flag(name))
+            rows = self.rows(f.name) if f.kind == "array" else None
+            return columns.Stacked(self.read_rows(f.name), *grid, f.row_bytes, self._is_flag(name), rows)
         if f.kind != "array":
             return Decoded(self.dataset, f.name, late, int(after))
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
@@ -315,11 +320,16 @@ class Fields:
     def stored(self, names: Iterable[str]) -> list[str]:
         """The fields of the store that are read for ``names``."""
         names = list(names)
-        beside = {"next/action": "action", "previous/action": "action", "previous/reward": REWARD}
         used = [self.behind[n] for n in names if n in self.behind]
-        used += [beside[n] for n in names if n in beside and beside[n] in self.dataset.schema]
+        used += self.like(names).values()
         flags = FLAGS if DONE in names or self.n_step > 1 else ()
         return list(dict.fromkeys([*used, *flags]))
+
+    def like(self, names: Iterable[str]) -> dict[str, str]:
+        """Of computed columns that hold values of a field: that field, whose transforms are for them as well."""
+        known = {name: field for name, (field, _) in self._beside_names.items()}
+        known |= {name: c.like for name, c in self._extra.items() if isinstance(c, Alike)}
+        return {name: known[name] for name in names if name in known}
 
 
 def no_reward(dataset: Dataset) -> NoReward:

@@ -65,11 +65,17 @@ def budget(memory: str | int | None, root: Path = Path("/")) -> tuple[int, str]:
         Not a size.
     """
     if memory is None:
-        limit = cgroup_limit(root)
-        if limit is not None:
-            return limit // _SHARE, "a quarter of the cgroup's limit"
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE, "a quarter of the machine's memory"
+        most, whose = limit(root)
+        return most // _SHARE, f"a quarter of {whose}"
     return _bytes(memory), "memory="
+
+
+def limit(root: Path = Path("/")) -> tuple[int, str]:
+    """Bytes that all that runs here may take, and whose limit it is."""
+    cgroup = cgroup_limit(root)
+    if cgroup is not None:
+        return cgroup, "the cgroup's limit"
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "the machine's memory"
 
 
 def _bytes(memory: str | int) -> int:

@@ -187,6 +187,11 @@ class Scattered:
         mask: BoolArray = (self._step >= 0) & (self._step < self._limit)
         return mask
 
+    @property
+    def stretches(self) -> tuple[IntArray, int]:
+        """Single rows."""
+        return self.rows.reshape(-1), 1
+
     def take(self, column: Rows, shift: int = 0) -> Array:
         """Values of the rows, see `Place`."""
         return column.take(self.rows + shift if shift else self.rows)

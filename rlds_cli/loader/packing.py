@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.loader import blocks
+from rlds_cli.loader import blocks, memory
 from rlds_cli.loader.blocks import Block
 from rlds_cli.loader.columns import Column, Stored
 from rlds_cli.loader.places import Rows
+from rlds_cli.loader.residency import Coming, RandomMap
 from rlds_cli.loader.samples import Samples
 from rlds_cli.ted import FLAGS, REWARD, Array
 
@@ -54,15 +56,28 @@ class Packed:
         By the block's fields: what other columns ask for through ``samples.outcome``.
     views : bool
         Give strided views of the rows read, not arrays of their own.
+    file : RandomMap, optional
+        What the block is mapped from.
     """
 
     def __init__(
-        self, block: Block, columns: Mapping[str, tuple[str, int, bool]], outcomes: Mapping[str, Rows], views: bool
+        self,
+        block: Block,
+        columns: Mapping[str, tuple[str, int, bool]],
+        outcomes: Mapping[str, Rows],
+        *,
+        views: bool,
+        file: RandomMap | None = None,
     ) -> None:
+        self._file = file
         self._block, self._columns, self._outcomes, self._views = block, columns, outcomes, views
         pairs = [(field, row) for field, row, _ in columns.values()]
         self._after = {field for field, row in pairs if row}
         self._wanted = list(dict.fromkeys([*pairs, *((field, 0) for field in outcomes)]))
+
+    def coming(self, samples: Samples) -> list[Coming]:
+        """What `read` is going to read of the block's file."""
+        return [] if self._file is None else [Coming(self._file, samples.here.rows, 2 if self._after else 1)]
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns
@@ -109,7 +124,22 @@ def pack(
     if block is None:
         return None, f"no packed rows: {held.reason}"
     where = str(held.path) if held.path else f"{held.where}: {held.reason}"
-    return Packed(block, chosen, outcomes, options.views), f"packed rows of {layout.row_bytes} B, {where}"
+    file = _mapped(held.path, layout.row_bytes, dataset.num_rows)
+    if file is not None:
+        block = Block(layout, dataset.num_rows, file.content)
+    return Packed(
+        block, chosen, outcomes, views=options.views, file=file
+    ), f"packed rows of {layout.row_bytes} B, {where}"
+
+
+def _mapped(path: Path | None, row_bytes: int, rows: int) -> RandomMap | None:
+    """The block's file, mapped to be read at random; None where it is not in one, or that has gone."""
+    if path is None:
+        return None
+    try:
+        return RandomMap(path, row_bytes, rows, sparing=row_bytes * rows > memory.limit()[0] // 2)
+    except (OSError, ValueError):
+        return None
 
 
 def _dtype(column: Rows, floats: str | None) -> np.dtype[Any]:

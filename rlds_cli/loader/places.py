@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rlds_cli.loader.residency import RandomMap
 from rlds_cli.ted import Array, BoolArray, IntArray
 
 
@@ -27,10 +28,12 @@ class Rows:
     ----------
     values : array [rows, ...]
         Contiguous.
+    file : RandomMap, optional
+        What they are mapped from.
     """
 
-    def __init__(self, values: Array) -> None:
-        self.values = np.asarray(values)
+    def __init__(self, values: Array, file: RandomMap | None = None) -> None:
+        self.values, self.file = np.asarray(values), file
         self.row_bytes = self.values.itemsize * prod(self.values.shape[1:])
         self._windows: dict[int, Array] = {}
 
@@ -64,6 +67,11 @@ class Place(Protocol):
         """Row of every step."""
         ...
 
+    @property
+    def stretches(self) -> tuple[IntArray, int]:
+        """First rows of the stretches that are read, and how many rows each has; about, near the ends of episodes."""
+        ...
+
     def take(self, column: Rows, shift: int = 0) -> Array:
         """Values of a column, ``shift`` rows further on: [K, ...] or [K, L, ...], in memory of their own."""
         ...
@@ -79,6 +87,11 @@ class Points:
     def shape(self) -> tuple[int, ...]:
         """[K]."""
         return self.rows.shape
+
+    @property
+    def stretches(self) -> tuple[IntArray, int]:
+        """Single rows."""
+        return self.rows.reshape(-1), 1
 
     def take(self, column: Rows, shift: int = 0) -> Array:
         """Values at the rows, see `Place`."""
@@ -123,6 +136,11 @@ class Spans:
             at = self._first[self._reaching, None] + np.arange(self.length)
             mask[self._reaching] = (at >= 0) & (at < self._steps[self._reaching, None])
         return mask
+
+    @property
+    def stretches(self) -> tuple[IntArray, int]:
+        """One for each window."""
+        return self._start + np.clip(self._first, 0, self._steps - 1), self.length
 
     def take(self, column: Rows, shift: int = 0) -> Array:
         """Values of the windows, see `Place`."""

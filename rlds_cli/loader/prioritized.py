@@ -20,6 +20,8 @@ from rlds_cli.loader.samplers import Endless
 from rlds_cli.loader.wholes import make_whole
 from rlds_cli.ted import IntArray
 
+_UNIFORMS = 32  # batches
+
 
 @dataclass(frozen=True, slots=True)
 class Prioritized(Endless):
@@ -85,6 +87,7 @@ class PrioritizedDraw:
         self.ahead = sampler.lag
         self.priorities = Priorities(pool.guide.total, alpha=sampler.alpha, beta=sampler.beta, eps=sampler.eps)
         self._guide, self._lag = pool.guide, sampler.lag
+        self._uniforms: tuple[Order | None, int, FloatArray] = (None, 0, np.empty(0))
         self._drawn: deque[Drawn] = deque(maxlen=2 * sampler.lag + 1)  # some handed out, some not yet asked for
 
     def __call__(self, order: Order, positions: Positions) -> Drawn:
@@ -99,10 +102,19 @@ class PrioritizedDraw:
     def _batch(self, order: Order, positions: range) -> Drawn:
         found = next((d for d in self._drawn if (d.order.epoch, d.positions) == (order.epoch, positions)), None)
         if found is None:
-            numbers = self.priorities.find(order.uniform(WINDOW, positions))
+            numbers = self.priorities.find(self._uniform(order, positions))
             found = self._made(order, positions, numbers)
             self._drawn.append(found)
         return found
+
+    def _uniform(self, order: Order, positions: range) -> FloatArray:
+        """Uniform draws, which depend on no priority, for many batches at once: 54 µs are 2 µs a batch then."""
+        key, first, draws = self._uniforms
+        at = positions.start - first
+        if key != order or at < 0 or at + len(positions) > len(draws):
+            draws = order.uniform(WINDOW, range(positions.start, positions.start + _UNIFORMS * len(positions)))
+            self._uniforms, at = (order, positions.start, draws), 0
+        return draws[at : at + len(positions)]
 
     def _made(self, order: Order, positions: range, numbers: IntArray) -> Drawn:
         probability = self.priorities.probability(numbers)
@@ -133,9 +145,9 @@ class PrioritizedDraw:
                 f"update_priorities: priorities {list(values.shape)} for a batch of {len(numbers)} samples.",
                 hint="one number a sample, [B] or [B, 1]: of a slice its mean or largest one",
             )
+        self.priorities.update(numbers, values.reshape(-1))
         if beta is not None:
             self.priorities.beta = beta
-        self.priorities.update(numbers, values.reshape(-1))
 
     def forget(self) -> None:
         """Draw anew what has been drawn ahead: the loader goes elsewhere."""
@@ -177,4 +189,7 @@ class PrioritizedDraw:
 
 def _host(x: Any) -> Any:
     """Tensors of any device as NumPy arrays."""
-    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
+    if not hasattr(x, "detach"):
+        return np.asarray(x)
+    x = x.detach().cpu()
+    return (x.double() if x.is_floating_point() else x).numpy()  # NumPy has no bfloat16

@@ -12,14 +12,16 @@ import numpy as np
 from rlds_cli.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader import allocation
+from rlds_cli.loader.ahead import depth
 from rlds_cli.loader.arrays import Arrays
-from rlds_cli.loader.columns import Column, RewardSum
+from rlds_cli.loader.columns import Beside, Column, RewardSum, Stacked, Stored
 from rlds_cli.loader.fields import no_reward
 from rlds_cli.loader.order import Order, Positions
 from rlds_cli.loader.packing import Packed
 from rlds_cli.loader.pool import Drawn, Pool
 from rlds_cli.loader.prioritized import PrioritizedDraw
 from rlds_cli.loader.ranks import Ranks
+from rlds_cli.loader.residency import Coming, Told, Watch
 from rlds_cli.loader.samples import Samples
 from rlds_cli.loader.transforms import Elementwise, Reward
 from rlds_cli.loader.windows import Spanning, Window
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 GATHER_BYTES = 3 << 20  # read at once: enough to share the cost of a call, little enough to stay in a cache
 MOST_BATCHES = 56
 
+Places = tuple[IntArray, ...]
 BatchFunction = Callable[[Batch], Batch | None]
 
 
@@ -85,12 +88,12 @@ class Gathered:
     Attributes
     ----------
     values : dict of str to array [K, ...]
-    blank : dict of str to int array
-        Which steps of a column, of all samples together, are to be zeroed after the transforms.
+    blank : dict of str to tuple of int arrays
+        Where a column is to be zeroed after the transforms: ``values[places]``, of samples or of steps.
     """
 
     values: dict[str, Array]
-    blank: dict[str, IntArray]
+    blank: dict[str, Places]
 
 
 class Source(Protocol):
@@ -116,8 +119,17 @@ class Source(Protocol):
         """Batches that may be read at once at most; None for as many as pay."""
         ...
 
+    @property
+    def decodes(self) -> bool:
+        """Whether encoded frames are decoded."""
+        ...
+
     def locate(self, run: Run, ranks: Ranks) -> Any:
         """Index maths: where this rank's samples of ``run`` lie."""
+        ...
+
+    def coming(self, located: Any) -> list[Coming]:
+        """What `gather` is going to read of files."""
         ...
 
     def gather(self, located: Any) -> Gathered:
@@ -140,13 +152,17 @@ class DatasetSource:
         What reads some of them faster.
     packing : str
         Where its block is, or why there is none.
+    decodes : bool
+        Whether encoded frames are among the columns.
     """
 
     def __init__(self, draw: Draw, columns: Mapping[str, Column]) -> None:
         self.draw, self.columns = draw, columns
         self.packed: Packed | None = None
         self.packing = ""
+        self.decodes = False
         self.names = tuple(columns)
+        self._blanked = {n: c for n, c in columns.items() if draw.window.zeroed or isinstance(c, Beside)}
         self.summed = frozenset(name for name, c in columns.items() if isinstance(c, RewardSum))
         reach = draw.window.reach(int(draw.pool.table.steps.max()))
         self.sample_bytes = reach * sum(c.row_bytes for c in columns.values())
@@ -160,24 +176,41 @@ class DatasetSource:
         """Where this rank's samples lie, see `Source`."""
         return self.draw.samples(run.order, ranks.part(run.everyone), run.everyone)
 
+    def coming(self, located: Samples) -> list[Coming]:
+        """What is going to be read of the store's files and of packed rows, see `Source`."""
+        found = [] if self.packed is None else self.packed.coming(located)
+        seen: dict[tuple[int, int], Coming] = {}
+        for name, column in self.columns.items():
+            if isinstance(column, Stored | Stacked) and (self.packed is None or name not in self.packed):
+                place = column.place(located)
+                if column.column is not None and column.column.file is not None:
+                    first, length = place.stretches
+                    wider = length + 1  # the row after, too, which most readers of a row want as well
+                    seen[id(column.column), id(place)] = Coming(column.column.file, first, wider)
+        return [*found, *seen.values()]
+
     def gather(self, located: Samples) -> Gathered:
         """Read their columns, see `Source`."""
         known = self.packed.read(located) if self.packed is not None else {}
         values = {name: known[name] if name in known else c.read(located) for name, c in self.columns.items()}
-        return Gathered(values, self._blank(located) if self.draw.window.zeroed else {})
+        return Gathered(values, self._blank(located))
 
-    def _blank(self, samples: Samples) -> dict[str, IntArray]:
-        masks = {name: column.mask(samples) for name, column in self.columns.items()}
-        outside = {id(mask): np.flatnonzero(~mask) for mask in masks.values() if mask is not None}
+    def _blank(self, samples: Samples) -> dict[str, Places]:
+        masks = {name: column.mask(samples) for name, column in self._blanked.items()}
+        outside = {id(mask): np.nonzero(~mask) for mask in masks.values() if mask is not None}
         return {name: outside[id(mask)] for name, mask in masks.items() if mask is not None}
 
 
 @dataclass(slots=True)
 class Transforms:
-    """What happens to values: element by element to many batches at once, then batch by batch."""
+    """What happens to values: element by element to many batches at once, then batch by batch.
+
+    What is done to a field is done to the columns that are ``like`` it as well: by name, the field of each.
+    """
 
     elementwise: list[Elementwise] = field(default_factory=list)
     functions: list[BatchFunction] = field(default_factory=list)
+    like: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, transforms: Sequence[Any]) -> Transforms:
@@ -197,7 +230,7 @@ class Transforms:
         """
         late = [t for t in self.functions if isinstance(t, Elementwise)]
         for transform in (*self.elementwise, *late):
-            if not any(transform.touches(name) for name in names):
+            if not any(self._touched(transform, name) for name in names):
                 if isinstance(transform, Reward) and REWARD not in dataset.schema:
                     raise no_reward(dataset)
                 raise UnknownField(f"{transform} touches none of the fields of this loader: {', '.join(names)}.")
@@ -209,16 +242,31 @@ class Transforms:
     def column(self, name: str, values: Any) -> Any:
         """Apply those that are elementwise to one column."""
         for transform in self.elementwise:
-            if transform.touches(name):
-                values = transform.apply(name, values)
+            field = self._touched(transform, name)
+            if field:
+                values = transform.apply(field, values)
         return values
 
     def batch(self, batch: Batch) -> Batch:
         """Apply the others; one that returns None has worked in place."""
         for function in self.functions:
-            result = function(batch)
-            batch = batch if result is None else result
+            if isinstance(function, Elementwise):
+                self._each(function, batch)
+            else:
+                result = function(batch)
+                batch = batch if result is None else result
         return batch
+
+    def _each(self, transform: Elementwise, batch: Batch) -> None:
+        for name, x in list(batch.leaves()):
+            field = self._touched(transform, name)
+            if field:
+                batch[name] = transform.apply(field, x)
+
+    def _touched(self, transform: Elementwise, name: str) -> str:
+        """The name by which ``transform`` changes a column: its own, or that of the field that it is like; or none."""
+        names = (name, self.like.get(name, name))
+        return next((n for n in names if transform.touches(n)), "")
 
 
 class Reader:
@@ -235,6 +283,7 @@ class Reader:
     def __init__(self, source: Source, ranks: Ranks, transforms: Transforms, arrays: Arrays) -> None:
         self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
         self._tree = _tree(source.names)
+        self.watch = Watch()
         allocation.keep_freed()
 
     def batches_at_once(self, size: int) -> int:
@@ -242,20 +291,32 @@ class Reader:
         pays = max(1, min(MOST_BATCHES, GATHER_BYTES // max(1, size * self.source.sample_bytes)))
         return pays if self.source.most is None else min(pays, self.source.most)
 
+    def depth(self, size: int) -> int:
+        """How many gathers of batches of ``size`` samples to read ahead when nobody says."""
+        one = self.source.sample_bytes
+        gathered = one * size * self.batches_at_once(size)
+        ships = self.arrays.ships
+        return depth(sample_bytes=one, gather_bytes=gathered, decodes=self.source.decodes, ships=ships)
+
     def locate(self, run: Run) -> Any:
         """Index maths alone: where the samples lie."""
         return self.source.locate(run, self.ranks)
 
-    def read(self, run: Run, located: Any) -> Iterator[Batch]:
+    def expect(self, located: Any) -> Told:
+        """Tell the kernel what is going to be read, where that pays; the answer is for `read`."""
+        return self.watch.expect(self.source.coming(located)) if self.watch.advising else ()
+
+    def read(self, run: Run, located: Any, told: Told = ()) -> Iterator[Batch]:
         """Read the batches; functions of a batch are called as each is handed out."""
-        gathered = self.source.gather(located)
+        with self.watch.gather(told):
+            gathered = self.source.gather(located)
         size = len(self.ranks.part(run.everyone)) // run.batches
         values = self.arrays.convert(gathered.values)
         parts = {name: self.arrays.split(self._finish(name, x, gathered.blank), size) for name, x in values.items()}
         made = _assemble(self._tree, parts)
         return map(self.transforms.batch, made) if self.transforms.functions else made
 
-    def _finish(self, name: str, values: Any, blank: Mapping[str, IntArray]) -> Any:
+    def _finish(self, name: str, values: Any, blank: Mapping[str, Places]) -> Any:
         if name not in self.source.summed:
             values = self.transforms.column(name, values)
         values = self.arrays.finish(values)

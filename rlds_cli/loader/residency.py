@@ -33,7 +33,7 @@ _WHO = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
 class RandomMap:
-    """A file of rows, mapped for reading at random: no page is read that is not asked for.
+    """A file of rows, mapped for reading at random.
 
     Parameters
     ----------
@@ -41,6 +41,9 @@ class RandomMap:
         Rows from its first byte on.
     row_bytes, rows : int
         Positive.
+    sparing : bool
+        Read no page that is not asked for: for files larger than memory. Of smaller ones the neighbours that the
+        kernel reads along are soon wanted, too.
 
     Attributes
     ----------
@@ -53,12 +56,13 @@ class RandomMap:
         The file is not there, or shorter.
     """
 
-    def __init__(self, file: Path, row_bytes: int, rows: int) -> None:
+    def __init__(self, file: Path, row_bytes: int, rows: int, *, sparing: bool = True) -> None:
         self.row_bytes = row_bytes
         self._fd = os.open(file, os.O_RDONLY)
         weakref.finalize(self, os.close, self._fd)
         self._map = mmap.mmap(self._fd, row_bytes * rows, access=mmap.ACCESS_READ)
-        self._map.madvise(mmap.MADV_RANDOM)
+        if sparing:
+            self._map.madvise(mmap.MADV_RANDOM)
         self.content: Array = np.frombuffer(self._map, np.uint8)
 
     def will_need(self, start: int, length: int) -> None:
