@@ -4,7 +4,7 @@
 
     <home>/archives/<family>/<name>/    downloads as they came
     <home>/datasets/<family>/<name>/    published datasets, read-only
-    <home>/packed/                      row blocks, rebuilt when needed
+    <home>/packed/<fingerprint>-*       packed rows, rebuilt when needed
     <home>/partial/<family>+<name>.*/   work in progress and its journals
     <home>/locks/
 """
@@ -43,6 +43,14 @@ class Home:
     def lock(self, id: DatasetId) -> Path:
         """The lock file of the base dataset and of everything made from it."""
         return self.root / "locks" / f"{id.family}+{id.component}.lock"
+
+    def packed(self, name: str) -> Path:
+        """Where the packed rows ``<fingerprint>-<hash>.<kind>`` are kept."""
+        return self.root / "packed" / name
+
+    def packed_lock(self, name: str) -> Path:
+        """The lock that is held while they, or others of the same dataset, are built."""
+        return self.root / "locks" / f"packed-{name.partition('-')[0]}.lock"
 
     def datasets(self) -> Iterator[tuple[DatasetId, Path]]:
         """All published datasets, sorted."""

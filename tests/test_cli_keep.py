@@ -1,4 +1,4 @@
-"""``rlds inspect``, ``verify``, ``convert``, ``du``, ``rm`` and ``path``: what they print, and how they end."""
+"""``rlds inspect``, ``verify``, ``convert``, ``du``, ``rm``, ``gc`` and ``path``: what they print, and how they end."""
 
 from __future__ import annotations
 
@@ -361,3 +361,37 @@ def test_commands_start_light() -> None:
         args = [command] if command == "du" else [command, "local/x"]
         run = subprocess.run([sys.executable, "-c", script, *args], capture_output=True, text=True, check=True)
         assert run.stderr.strip() == modules, command
+
+
+# rlds gc
+
+
+def test_gc(rlds: Rlds, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rlds("gc") == (0, "nothing to remove\n", "")
+    make()
+    rlds_cli.download("sample/pendulum-d4rl")
+    for file in ("packed/aa-bb.rows", "packed/aa-cc.rows", "partial/local+x@v.0123/rows"):
+        (home / file).parent.mkdir(parents=True, exist_ok=True)
+        (home / file).write_bytes(bytes(8192))
+    _, text, err = rlds("du")
+    assert "packed rows (rebuilt when needed)" in text
+    assert "partial downloads and conversions" in text
+    assert re.fullmatch(r"hint: rlds gc frees 24\.0 KiB;  rlds gc --archives up to \S+ KiB more, of .*\n", err)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    code, text, err = rlds("gc")
+    assert (code, text) == (1, "")
+    assert "packed rows (2)  16.0 KiB" in err
+    assert "--yes" in err
+    assert (home / "packed").exists()
+    assert "Nothing was removed" in on_a_terminal("gc", answer="n\n")
+    shown = on_a_terminal("gc", answer="y\n")
+    assert "Remove 24.0 KiB?" in shown
+    assert "partial/local+x@v.0123  8.0 KiB  work that was broken off" in shown
+    assert "24.0 KiB freed" in shown
+    assert not (home / "packed").exists()
+    code, text, _ = rlds("gc", "--archives", "--yes", "--json", "-q")
+    found = json.loads(text)
+    assert code == 0
+    assert [(g["kind"], g["id"]) for g in found["removed"]] == [("archive", "sample/pendulum-d4rl")]
+    assert found["bytes"] == found["removed"][0]["bytes"] > 0
+    assert rlds("gc", "--archives", "--yes") == (0, "nothing to remove\n", "")

@@ -25,6 +25,7 @@ COMMANDS: tuple[str, ...] = (
     "verify",
     "du",
     "rm",
+    "gc",
     "path",
 )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import typer
 
 from rlds_cli.cli import options, out
+from rlds_cli.errors import RldsError
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +27,12 @@ def du(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli.pages import keeping
-    from rlds_cli.keeping import usage
+    from rlds_cli.keeping import garbage, usage
 
     found = usage.usage(cache_dir=cache_dir)
     out.result(found, keeping.usage(found))
+    if not json:
+        with suppress(RldsError):  # of a home that may only be read nothing can be removed
+            hint = keeping.freeable(found, garbage.plan(cache_dir=cache_dir))
+            if hint:
+                out.note(hint)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from rlds_cli.cli import options, out
-from rlds_cli.errors import RldsError
+from rlds_cli.cli.asking import confirm
 
 
 def register(app: typer.Typer) -> None:
@@ -37,15 +36,7 @@ def rm(
 
     planned = removal.plan(ids, cache_dir=cache_dir)
     if not yes:
-        _ask(keeping.removals(planned))
+        confirm(keeping.removals(planned))
     with out.progress() as progress:
         done = removal.remove([one.id for one in planned], cache_dir=cache_dir, progress=progress)
     out.result(done, keeping.removed(done))
-
-
-def _ask(what: str) -> None:
-    if not sys.stdin.isatty():
-        raise RldsError(f"Nothing was removed, since nobody can be asked here:\n{what}", hint="--yes removes it")
-    typer.echo(what, err=True)
-    if not typer.confirm("Remove?", err=True):
-        raise RldsError("Nothing was removed.")

@@ -83,7 +83,7 @@ def freed_by(paths: Sequence[Path]) -> list[int]:
     freed = []
     for path in paths:
         size = 0
-        for file in (f for f in path.rglob("*") if f.is_file()):
+        for file in (f for f in (path, *path.rglob("*")) if f.is_file()):
             stat = file.lstat()
             inode = (stat.st_dev, stat.st_ino)
             names[inode] = names.get(inode, stat.st_nlink) - 1

@@ -28,6 +28,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from rlds_cli import settings, sizes, space
+from rlds_cli.home import Home
 from rlds_cli.store import arrays
 from rlds_cli.ted import Array
 
@@ -86,7 +87,7 @@ def open_or_build(
         return Held(np.empty(0, np.uint8), "private memory")
     about = json.dumps({"format": FORMAT, "fingerprint": dataset.manifest.fingerprint, **key}, sort_keys=True).encode()
     name = f"{_short(dataset)}-{hashlib.sha256(about).hexdigest()[:16]}.{kind}"
-    files = [_File(root / "packed" / name, nbytes, about) for root in _homes(dataset)]
+    files = [_File(home.packed(name), nbytes, about) for home in _homes(dataset)]
     for file in files:
         found = file.map()
         if found is not None:
@@ -107,11 +108,11 @@ def _short(dataset: Dataset) -> str:
     return dataset.manifest.fingerprint.partition(":")[2][:12]
 
 
-def _homes(dataset: Dataset) -> list[Path]:
+def _homes(dataset: Dataset) -> list[Home]:
     """The home that the dataset lies in, and the user's own."""
     own, parents = settings.read().home, dataset.path.absolute().parents
     roots = [parents[2], own] if len(parents) > 2 and parents[1].name == "datasets" else [own]
-    return list(dict.fromkeys(roots))
+    return [Home(root) for root in dict.fromkeys(roots)]
 
 
 class _Refused(Exception):
@@ -199,12 +200,14 @@ class _File:
 
 def _built(file: _File, parts: Parts) -> Array:
     """Build under the lock, unless another process was faster."""
-    root = file.path.parents[1]
+    home = Home(file.path.parents[1])
     with _refusals(file.path):
-        most = min(MOST_BYTES, space.free(root) // SHARE_OF_FREE)
+        most = min(MOST_BYTES, space.free(home.root) // SHARE_OF_FREE)
     if file.nbytes > most:
-        raise _Refused(f"{sizes.text(file.nbytes)} are too large for a file in {root} (at most {sizes.text(most)})")
-    with _lock(lock_file(root, file.path.name)):
+        raise _Refused(
+            f"{sizes.text(file.nbytes)} are too large for a file in {home.root} (at most {sizes.text(most)})"
+        )
+    with _lock(home.packed_lock(file.path.name)):
         found = file.map()
         if found is None:
             with _refusals(file.path):
@@ -214,11 +217,6 @@ def _built(file: _File, parts: Parts) -> Array:
     if found is None:
         raise _Refused(f"{file.path} was removed or altered while it was written")
     return found
-
-
-def lock_file(root: Path, name: str) -> Path:
-    """The lock that is held in the home ``root`` while the packed file ``name`` is built."""
-    return root / "locks" / f"packed-{name.partition('-')[0]}.lock"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What ``rlds verify``, ``convert``, ``rm`` and ``du`` say to people."""
+"""What ``rlds verify``, ``convert``, ``rm``, ``gc`` and ``du`` say to people."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rlds_cli.hashing import short
 
 if TYPE_CHECKING:
     from rlds_cli.keeping.encoding import Reencoded
+    from rlds_cli.keeping.garbage import Collection, Garbage
     from rlds_cli.keeping.removal import Removal
     from rlds_cli.keeping.usage import DatasetUsage, Usage
     from rlds_cli.keeping.verification import Verification
@@ -64,6 +65,42 @@ def removed(done: Sequence[Removal]) -> str:
 
 def _kept(r: Removal) -> str:
     return f"; its archive ({out.size(r.archive)}) stays" if r.archive else ""
+
+
+def garbage(c: Collection) -> str:
+    """What would be removed, and what would not."""
+    return "\n".join(f"  {name}  {out.size(size)}  {note}" for name, size, note in _garbage(c))
+
+
+def collected(c: Collection) -> str:
+    """What was removed, and what was not."""
+    lines = [f"{name}  {out.size(size)}  {note}" for name, size, note in _garbage(c)]
+    return "\n".join([*lines, f"{out.size(c.bytes)} freed" if c.removed else "nothing to remove"])
+
+
+_NOTES = {"partial": "work that was broken off", "archive": "archive, can be downloaded again"}
+
+
+def _garbage(c: Collection) -> list[tuple[str, int, str]]:
+    """Name, bytes and a note of what goes, packed rows all together, and of what stays."""
+    packed = [g.bytes for g in c.removed if g.kind == "packed"]
+    lines = [(f"packed rows ({len(packed):,})", sum(packed), "built again when needed")] if packed else []
+    lines += [(_name(g, c), g.bytes, _NOTES[g.kind]) for g in c.removed if g.kind != "packed"]
+    return lines + [(_name(g, c), g.bytes, f"stays: {g.why}") for g in c.kept]
+
+
+def _name(g: Garbage, c: Collection) -> str:
+    return g.id if g.id and g.kind == "archive" else str(g.path.relative_to(c.home))
+
+
+def freeable(u: Usage, c: Collection) -> str:
+    """What ``rlds gc`` would do to a home, in a line; empty where that is nothing."""
+    archives = sum(d.archive for d in u.datasets if d.here)
+    lines = [f"rlds gc frees {out.size(c.bytes)}"] if c.bytes else []
+    if archives:
+        more = "more, " if c.bytes else ""
+        lines.append(f"rlds gc --archives up to {out.size(archives)} {more}of what can be downloaded again")
+    return f"hint: {';  '.join(lines)}" if lines else ""
 
 
 def usage(u: Usage) -> str:

@@ -1,0 +1,42 @@
+"""``rlds gc``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+from rlds_cli.cli.asking import confirm
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("gc")(gc)
+
+
+def gc(
+    archives: Annotated[
+        bool,
+        typer.Option("--archives", help="Archives, too: those of datasets that verify and can be downloaded again."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Free what your home can do without: packed rows and work that was broken off. Datasets stay.
+
+    Example: rlds gc --archives --yes
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.cli.pages import keeping
+    from rlds_cli.keeping import garbage
+
+    planned = garbage.plan(archives=archives, cache_dir=cache_dir)
+    if planned.removed and not yes:
+        confirm(keeping.garbage(planned), f"Remove {out.size(planned.bytes)}?")
+    with out.progress() as progress:
+        done = garbage.collect(planned, progress=progress)
+    out.result(done, keeping.collected(done))

@@ -1,0 +1,228 @@
+"""What a home can do without: packed rows, work that was broken off, and archives that can be downloaded again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+
+from rlds_cli import ids, settings
+from rlds_cli.errors import InvalidId
+from rlds_cli.home import Home
+from rlds_cli.keeping.usage import freed_by
+from rlds_cli.locking import writing
+from rlds_cli.progress import Progress, silent
+from rlds_cli.settings import StrPath
+from rlds_cli.store import publishing
+
+Kind = Literal["packed", "partial", "archive"]
+
+_PART = ".part"
+_ASIDE = (".removed", ".old")  # directories that were on their way out when their process ended
+_BUSY = "another process is at it"
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Something that goes, or stays and ``why``.
+
+    ``bytes`` on disk become free: those of files with other names elsewhere do not. ``id`` is the dataset's; None for
+    packed rows, which are named by content.
+    """
+
+    kind: Kind
+    path: Path
+    bytes: int
+    id: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What goes, or went, of a home, and what stays; ``bytes`` are those of ``removed``."""
+
+    home: Path
+    removed: tuple[Garbage, ...]
+    kept: tuple[Garbage, ...]
+    bytes: int
+
+
+def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collection:
+    """What can go from the user's own home; nothing is changed.
+
+    Packed rows are built again when a loader needs them. Work in progress goes unless a process is at it; what it had
+    finished is lost. An archive can go where its dataset is here, made of just these files, and the registry can bring
+    them again.
+
+    Parameters
+    ----------
+    archives : bool
+        Whether archives go, too.
+
+    Raises
+    ------
+    NoPermission
+        The home may not be written, so that nobody can tell who is at work there.
+    """
+    home = Home(settings.read(cache_dir).home)
+    found = [*_packed(home), *_partial(home), *_parts(home), *_aside(home)]
+    if archives:
+        found += _archives(home)
+    with writing(home):
+        return _collection(home, [replace(g, why=g.why or _busy(home, g)) for g in found])
+
+
+def collect(planned: Collection, *, progress: Progress | None = None) -> Collection:
+    """Remove what was planned, one after the other.
+
+    A dataset is verified, all of it, before its archive goes. What has changed since the plan stays: that another
+    process works on now, or a dataset that is no longer what it was.
+
+    Raises
+    ------
+    NoPermission
+        Something may not be removed; what came before it is gone.
+    """
+    home = Home(planned.home)
+    with writing(home):
+        done = [replace(g, why=_remove(home, g, progress or silent)) for g in planned.removed]
+    gone = tuple(g for g in done if not g.why)
+    kept = (*planned.kept, *(g for g in done if g.why))
+    return Collection(planned.home, gone, kept, sum(g.bytes for g in gone))
+
+
+def _collection(home: Home, found: Sequence[Garbage]) -> Collection:
+    going = [g for g in found if not g.why]
+    sized = tuple(replace(g, bytes=n) for g, n in zip(going, freed_by([g.path for g in going]), strict=True))
+    staying = [g for g in found if g.why]
+    kept = tuple(replace(g, bytes=n) for g, n in zip(staying, freed_by([g.path for g in staying]), strict=True))
+    return Collection(home.root, sized, kept, sum(g.bytes for g in sized))
+
+
+# -- what there is
+
+
+def _packed(home: Home) -> Iterator[Garbage]:
+    for file in _children(home.root / "packed"):
+        yield Garbage("partial" if file.suffix == _PART else "packed", file, 0)
+
+
+def _partial(home: Home) -> Iterator[Garbage]:
+    for path in _children(home.root / "partial"):
+        name = path.name.rpartition(".")[0]
+        yield Garbage("partial", path, 0, _id(*name.partition("+")[::2]))
+
+
+def _parts(home: Home) -> Iterator[Garbage]:
+    """Downloads that were broken off."""
+    for id, directory in home.archives():
+        for part in sorted(directory.rglob(f"*{_PART}")):
+            yield Garbage("partial", part, 0, str(id))
+
+
+def _aside(home: Home) -> Iterator[Garbage]:
+    for top in ("datasets", "archives"):
+        for family in _children(home.root / top):
+            for path in _children(family):
+                if path.name.startswith(".") and path.suffix in _ASIDE:
+                    yield Garbage("partial", path, 0, _id(family.name, path.stem.removeprefix(".")))
+
+
+def _archives(home: Home) -> Iterator[Garbage]:
+    from rlds_cli.keeping import originals
+
+    for id, directory in home.archives():
+        if originals.files(directory):
+            yield Garbage("archive", directory, 0, str(id), originals.needed(home, id))
+
+
+def _children(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir()) if directory.is_dir() else []
+
+
+def _id(family: str, component: str) -> str | None:
+    try:
+        return str(ids.from_component(family, component))
+    except InvalidId:
+        return None
+
+
+# -- what must stay
+
+
+def _busy(home: Home, g: Garbage) -> str:
+    with ExitStack() as held:
+        return "" if _lock(held, [lock for lock in _locks(home, g) if lock.exists()]) else _BUSY
+
+
+def _locks(home: Home, g: Garbage) -> list[Path]:
+    """Those that whoever works on it holds."""
+    if g.kind == "packed":
+        return []  # whoever has mapped a file keeps it
+    locks = []
+    if g.path.parent == home.root / "packed":
+        locks.append(home.packed_lock(g.path.name.removeprefix(".")))
+    elif g.path.parent == home.root / "partial":
+        locks.append(home.root / "locks" / f"{g.path.name.rpartition('.')[0]}.lock")
+    elif g.id is not None:
+        own = home.lock(ids.parse(g.id))
+        # Variants with decoded frames are made of the same archive.
+        locks += [own, *own.parent.glob(f"{own.stem}@*{own.suffix}")]
+    if g.path.suffix == _PART and g.path.is_relative_to(home.root / "archives"):
+        locks.append(g.path.with_name(f"{g.path.name}.lock"))
+    return locks
+
+
+def _lock(held: ExitStack, paths: Sequence[Path]) -> bool:
+    """Hold all of these locks, or none."""
+    try:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(FileLock(path, mode=0o666).acquire(timeout=0))
+    except Timeout:
+        held.close()
+        return False
+    return True
+
+
+# -- removing it
+
+
+def _remove(home: Home, g: Garbage, progress: Progress) -> str:
+    """Remove something; why not, where it has to stay."""
+    if not g.path.exists():
+        return "it is gone already"
+    with ExitStack() as held:
+        if not _lock(held, _locks(home, g)):
+            return _BUSY
+        if g.kind == "archive":
+            return _remove_archive(home, g, progress)
+        if g.path.is_dir():
+            shutil.rmtree(g.path)
+        else:
+            _remove_file(g.path)
+    return ""
+
+
+def _remove_file(file: Path) -> None:
+    """Remove a file, what stands beside a part, and the directory if that was all."""
+    for path in (file, *(file.with_name(file.name + end) for end in (".json", ".lock") if file.suffix == _PART)):
+        path.unlink(missing_ok=True)
+    if not any(file.parent.iterdir()):
+        file.parent.rmdir()
+
+
+def _remove_archive(home: Home, g: Garbage, progress: Progress) -> str:
+    from rlds_cli.keeping import originals
+
+    assert g.id is not None
+    id = ids.parse(g.id)
+    why = originals.needed(home, id) or originals.damage(home, id, progress)
+    if not why:
+        publishing.remove(g.path)
+    return why

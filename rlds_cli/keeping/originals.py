@@ -1,0 +1,45 @@
+"""Whether an archive is still needed, now that the dataset made of it is here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlds_cli.errors import RldsError
+from rlds_cli.home import Home, is_dataset
+from rlds_cli.ids import DatasetId
+from rlds_cli.keeping import origins
+from rlds_cli.keeping.verification import verify_directory
+from rlds_cli.progress import Progress
+from rlds_cli.store.opening import Store
+from rlds_cli.transfer.records import Record, path_of
+
+
+def files(archive: Path) -> list[Path]:
+    """The files of an archive, without those that are about others or unfinished."""
+    found = [f for f in sorted(archive.rglob("*")) if f.is_file() and not f.name.startswith(".")]
+    records = {path_of(f) for f in found}
+    return [f for f in found if f not in records and not f.name.endswith((".part", ".part.lock"))]
+
+
+def needed(home: Home, id: DatasetId) -> str:
+    """Why the archive of ``id`` has to stay; empty where its dataset is here and the registry can bring it again."""
+    dataset, archive = home.dataset(id), home.archive(id)
+    if not is_dataset(dataset):
+        return "its dataset is not here"
+    if not origins.downloadable(str(id)):
+        return "it cannot be downloaded again"
+    try:
+        made_of = {str(s.get("file")): s.get("sha256") for s in Store(dataset).sources}
+    except (RldsError, OSError, ValueError, KeyError) as e:
+        return f"its dataset is damaged: {getattr(e, 'message', e)}"
+    for file in files(archive):
+        name, record = file.relative_to(archive).as_posix(), Record.read(file)
+        if record is None or record.sha256 != made_of.get(name):
+            return f"its dataset was not made of this {name}"
+    return ""
+
+
+def damage(home: Home, id: DatasetId, progress: Progress) -> str:
+    """What is wrong with the dataset ``id``, of which everything is hashed again; empty where nothing is."""
+    problems = verify_directory(home.dataset(id), progress=progress).problems
+    return f"its dataset is damaged: {problems[0]}" if problems else ""
