@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,3 +103,15 @@ def episode_lists(draw: st.DrawFn, most: int = 6, longest: int = 9) -> list[Know
         episode(i, length, observed=observed, end=end, inner=tuple(inner))
         for i, (length, observed, end, inner) in enumerate(shapes)
     ]
+
+
+def varied() -> list[Known]:
+    """One episode of every kind: lengths 1 to 8, final observation known or not, both ends, terminals inside."""
+    kinds = itertools.product(range(1, 9), (True, False), ("terminated", "truncated"), ((), (0,), (1, 4)))
+    return [
+        episode(k, length, observed=observed, end=end, inner=inner)
+        for k, (length, observed, end, inner) in enumerate(kinds)
+    ]
+
+
+SELECTIONS = st.lists(st.integers(0, 95), min_size=1, max_size=7, unique=True)  # numbers of `varied`, in any order
