@@ -5,6 +5,7 @@
 """
 
 from rlds_cli.batch import Batch
+from rlds_cli.loader.goals import Goals
 from rlds_cli.loader.images import Resize, ToFloat
 from rlds_cli.loader.loading import Loader
 from rlds_cli.loader.offsets import Offsets
@@ -19,6 +20,7 @@ __all__ = [
     "Batch",
     "Clip",
     "Episode",
+    "Goals",
     "Loader",
     "Normalize",
     "Offsets",

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import staging
-from rlds_cli.ted import Array
+from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
     import torch
@@ -23,10 +23,12 @@ class Arrays(Protocol):
     """From the columns of one gather to those of its batches.
 
     ``dtype`` is that of floats, ``working`` that in which they are transformed; None leaves them as they are.
+    ``ships`` says whether they go to another device.
     """
 
     dtype: str | None
     working: str | None
+    ships: bool
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Columns as the backend's own, on its device, floats in the dtype that is worked in; text as it is."""
@@ -36,8 +38,8 @@ class Arrays(Protocol):
         """Floats in the dtype asked for, after transforms."""
         ...
 
-    def zero(self, values: Any, places: Array) -> None:
-        """Blank the places [n], numbers among the steps of ``values`` [K, L, ...], in place."""
+    def zero(self, values: Any, places: tuple[IntArray, ...]) -> None:
+        """Blank ``values[places]``, in place."""
         ...
 
     def split(self, values: Any, size: int) -> Sequence[Any]:
@@ -54,6 +56,8 @@ class NumpyArrays:
         Of floats; None leaves them as they are.
     """
 
+    ships = False
+
     def __init__(self, dtype: str | None) -> None:
         self.dtype, self.working = dtype, _working(dtype)
 
@@ -65,10 +69,9 @@ class NumpyArrays:
         """Return floats in the dtype asked for."""
         return _floats(values, self.dtype)
 
-    def zero(self, values: Array, places: Array) -> None:
+    def zero(self, values: Array, places: tuple[IntArray, ...]) -> None:
         """Blank places, see `Arrays`."""
-        flat = values.reshape(-1, *values.shape[2:])
-        flat[places] = None if values.dtype == object else 0
+        values[places] = None if values.dtype == object else 0
 
     def split(self, values: Array, size: int) -> Sequence[Array]:
         """Return the batches' parts."""
@@ -93,6 +96,7 @@ class TorchArrays:
         self._dtype = None if dtype is None else getattr(torch, dtype)
         self.working = _working(dtype)
         self._device = None if device is None else _device(device)
+        self.ships = self._device is not None and self._device.type != "cpu"
         self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
@@ -110,15 +114,14 @@ class TorchArrays:
             return values
         return values.to(self._dtype) if values.is_floating_point() else values
 
-    def zero(self, values: Any, places: Array) -> None:
+    def zero(self, values: Any, places: tuple[IntArray, ...]) -> None:
         """Blank places, see `Arrays`."""
         if isinstance(values, np.ndarray):
-            values.reshape(-1)[places] = None
+            values[places] = None
         else:
             bits = self._bits.get(values.element_size())  # unsigned integers cannot be set by index
-            flat = values.reshape(-1, *values.shape[2:])
-            flat = flat if bits is None else flat.view(bits)
-            flat[self._torch.from_numpy(places).to(values.device)] = 0
+            values = values if bits is None else values.view(bits)
+            values[tuple(self._torch.from_numpy(x).to(values.device) for x in places)] = 0
 
     def split(self, values: Any, size: int) -> Sequence[Any]:
         """Return the batches' parts.

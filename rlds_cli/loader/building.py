@@ -76,6 +76,7 @@ def source(pool: Pool, draw: Drawing, request: Request, transforms: Transforms, 
     """
     fields = Fields(pool, request.window, request.sampler, request.anchors, request.memory)
     chosen = fields.choose(request.fields, request.extra)
+    transforms.like = fields.like(chosen)
     transforms.check(chosen, pool.dataset, summed=fields.n_step > 1)
     return read(fields, chosen, draw, request, transforms, floats)
 
