@@ -259,7 +259,8 @@ class Episode(Run):
     bucket : int, optional
         Put episodes of similar length together, so that little is padded: they are sorted by length, and so many
         neighbours at a time are drawn one after the other. L is then that of the longest episode of each batch, of all
-        ranks together. A multiple of the batch size is best.
+        ranks together. A multiple of the batch size is best. `Sequential` then goes from the shortest to the longest,
+        and ``Shuffled(block=...)`` has the bucket for a block.
     fill : {"edge", "zero"}
         What fields hold beyond the end, see `Slice`.
     """
