@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from rlds_cli.loader import memory, nstep, packing
 from rlds_cli.loader.columns import Column, RewardSum, Stored
 from rlds_cli.loader.fields import Extra, Fields, Name, Names
 from rlds_cli.loader.guide import Guide
+from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.pool import Pool
 from rlds_cli.loader.reading import DatasetSource, Draw, Transforms
 from rlds_cli.loader.samplers import Draw as Drawing
@@ -37,6 +38,10 @@ class Request:
     extra: Sequence[Name | Extra]
     memory: str | int | None
     views: bool
+
+    def in_steps(self, dataset: Dataset) -> Request:
+        """The same with offsets of the window in steps of ``dataset``."""
+        return replace(self, window=self.window.in_steps(dataset)) if isinstance(self.window, Offsets) else self
 
 
 def pool(dataset: Dataset, window: Window, anchors: Anchors) -> Pool:
@@ -92,6 +97,7 @@ def read(
     budget = memory.budget(request.memory)[0]
     reach = _reach(fields, columns, transforms, budget) if window.n_step > 1 else None
     made = DatasetSource(Draw(pool, draw, window, reach), columns)
+    made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))
     if isinstance(window, Transition) and window.n_step == 1 and dataset.encoding == "memmap":
         options = packing.Options(floats, budget, request.views)
         made.packed, made.packing = packing.pack(dataset, columns, fields.read, options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from rlds_cli.loader import nstep
+from rlds_cli.loader.decoding import Decoding
 from rlds_cli.loader.guide import Guide
 from rlds_cli.loader.offsets import Grid, OffsetSamples
 from rlds_cli.loader.places import Place, Points, Rows
@@ -81,7 +82,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Frames or text, through ``dataset.gather``; what appears twice among the rows is decoded once."""
+    """Frames or text, through the dataset."""
 
     dataset: Dataset
     name: str
@@ -96,18 +97,11 @@ class Decoded:
     def read(self, samples: Samples) -> Array:
         """Return the values, see `Column`."""
         place: Place = samples.last if self.late else samples.here
-        return decode(self.dataset, self.name, place.rows + self.shift)
+        return Decoding(self.dataset, self.name).among(samples, place.rows + self.shift)
 
     def mask(self, samples: Samples) -> BoolArray | None:
         """Return the steps that are real, see `Column`."""
         return samples.mask
-
-
-def decode(dataset: Dataset, name: str, rows: IntArray) -> Array:
-    """Frames or text of ``rows`` [...] -> [..., *shape]; what appears twice is decoded once."""
-    distinct, at = np.unique(rows, return_inverse=True)
-    values: Array = dataset.gather(name, distinct)
-    return values[at.reshape(rows.shape)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,10 @@ class Stacked:
 
     def read(self, samples: Samples) -> Array:
         """Return the values, see `Column`."""
-        values = self.read_rows(self._grid(samples))
+        grid = self._grid(samples)
+        if isinstance(self.read_rows, Decoding):
+            return self.read_rows.among(samples, grid.rows)
+        values = self.read_rows(grid)
         return values[..., None] if self.flag else values
 
     def mask(self, samples: Samples) -> BoolArray | None:

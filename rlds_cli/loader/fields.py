@@ -11,6 +11,7 @@ from rlds_cli.batch import ROOT_FLAGS
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader import columns, mapping, memory
 from rlds_cli.loader.columns import Alike, Column, Computed, Decoded, RewardSum, Stored
+from rlds_cli.loader.decoding import Decoding
 from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.places import Place, Rows
 from rlds_cli.loader.pool import PROBABILITY, WEIGHT, WINDOW, Pool
@@ -315,7 +316,7 @@ class Fields:
         if self.dataset.schema[name].kind == "array":
             rows = self.rows(name)
             return lambda place: place.take(rows)
-        return lambda place: columns.decode(self.dataset, name, place.rows)
+        return Decoding(self.dataset, name)
 
     def stored(self, names: Iterable[str]) -> list[str]:
         """The fields of the store that are read for ``names``."""
