@@ -189,12 +189,15 @@ def _resize_tensor(x: Any, size: tuple[int, int], channels: bool) -> Any:
     from torch.nn.functional import interpolate
 
     frames = x.reshape(-1, *x.shape[-3:]).movedim(-1, 1) if channels else x.reshape(-1, 1, *x.shape[-2:])
-    if frames.shape[-1] == 1:  # torch 2.13 takes a single column of floats for a row: all its pixels become the first
-        frames = frames.expand(*frames.shape[:-1], 2)
     whole = x.dtype == torch.uint8
     # torch resizes bytes as they are, 5 to 50 times as fast, but only on the CPU
     direct = x.dtype in (torch.float32, torch.float64) or (whole and x.device.type == "cpu")
-    out = interpolate(frames if direct else frames.float(), size, mode="bilinear", antialias=True)
+    given = frames if direct else frames.float()
+    if size[1] == 1:  # torch 2.13 makes all floats of a single column the first: lie it down
+        lying = interpolate(given.transpose(-1, -2), size[::-1], mode="bilinear", antialias=True)
+        out = lying.transpose(-1, -2)
+    else:
+        out = interpolate(given, size, mode="bilinear", antialias=True)
     out = out.round().clamp(0, 255) if whole and not direct else out
     out = out.to(x.dtype)
     lead = x.shape[: -3 if channels else -2]
