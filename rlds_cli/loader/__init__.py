@@ -8,6 +8,7 @@ from rlds_cli.batch import Batch
 from rlds_cli.loader.goals import Goals
 from rlds_cli.loader.images import Resize, ToFloat
 from rlds_cli.loader.loading import Loader
+from rlds_cli.loader.mixture import Member, Mixture
 from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.prioritized import Prioritized
 from rlds_cli.loader.returns import ReturnToGo
@@ -22,6 +23,8 @@ __all__ = [
     "Episode",
     "Goals",
     "Loader",
+    "Member",
+    "Mixture",
     "Normalize",
     "Offsets",
     "Prioritized",

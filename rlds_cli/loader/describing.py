@@ -8,6 +8,9 @@ import numpy as np
 
 from rlds_cli.hashing import short
 from rlds_cli.loader.columns import Column, Decoded, RewardSum, Stacked, Stored
+from rlds_cli.loader.mixing import MixtureSource
+from rlds_cli.loader.pool import Pool
+from rlds_cli.loader.reading import DatasetSource
 from rlds_cli.loader.returns import Returns
 from rlds_cli.loader.table import Table
 from rlds_cli.loader.windows import Episode
@@ -18,30 +21,69 @@ if TYPE_CHECKING:
 
 def describe(loader: Loader) -> str:
     """Lines for people: samples, what is left out, order, reading, fields."""
-    everything = Table.of(loader.dataset)
-    size = loader.reader.batches_at_once(loader.ranks.share(loader.batch_size))
-    epoch = "" if loader.sampler.endless else f", {_count(loader.pool.guide.total, 'sample')} an epoch"
-    length = _count(loader.steps, "batch") if loader.steps else "endless" if loader.sampler.endless else "an epoch"
-    steps, episodes = _count(int(everything.steps.sum()), "step"), _count(len(everything), "episode")
-    drawn, within = _count(loader.pool.guide.total, "window"), _count(len(loader.pool.table), "episode")
-    lines = [
-        f"{loader.dataset.id} ({short(loader.dataset.fingerprint)}): {steps}, {episodes}",
-        f"samples   {drawn} in {within}: {loader.window}",
-        *(f"left out  {reason}" for reason in _left_out(loader, everything)),
-        f"order     {loader.sampler}, seed {loader.seed}{epoch}; {length} at a loop",
-        f"batches   {_count(loader.batch_size, 'sample')}, {loader.ranks}; {_count(size, 'batch')} at a gather",
-        *([f"reading   {loader.source.packing}"] if loader.source.packing else []),
-        *(f"{name:<31} {_source(loader, name, c)}" for name, c in loader.source.columns.items()),
-    ]
+    source = loader.source
+    lines = _mixture(loader, source) if isinstance(source, MixtureSource) else _dataset(loader, source)
     return "\n".join(lines)
 
 
-def _left_out(loader: Loader, everything: Table) -> list[str]:
-    reasons = []
+def _dataset(loader: Loader, source: DatasetSource) -> list[str]:
+    dataset, total = source.draw.pool.dataset, source.draw.pool.guide.total
+    epoch = "" if loader.sampler.endless else f", {_count(total, 'sample')} an epoch"
+    length = _count(loader.steps, "batch") if loader.steps else "endless" if loader.sampler.endless else "an epoch"
+    return [
+        f"{dataset.id} ({short(dataset.fingerprint)}): {_extent(source.draw.pool)}",
+        f"samples   {_drawn(source.draw.pool)}: {loader.window}",
+        *(f"left out  {reason}" for reason in _left_out(loader, source.draw.pool)),
+        f"order     {loader.sampler}, seed {loader.seed}{epoch}; {length} at a loop",
+        _batches(loader),
+        *([f"reading   {source.packing}"] if source.packing else []),
+        *(f"{name:<31} {_source(loader, source, name)}" for name in source.columns),
+    ]
+
+
+def _mixture(loader: Loader, source: MixtureSource) -> list[str]:
+    shares, consumed = source.apportioning.shares, loader.consumed()
+    lines = [f"mixture of {_count(len(source.members), 'dataset')}: {source.mixture.rule}"]
+    for i, member in enumerate(source.members):
+        share = "share changes" if shares is None else f"{shares[i]:.4%} of the samples"
+        lines += [
+            f"{member.name}: {source.mixture.about[member.name]}: {_extent(member.pool)}",
+            f"  share     {share}, {consumed[member.name]:,} so far",
+            f"  samples   {_drawn(member.pool)}",
+            *(f"  left out  {reason}" for reason in _left_out(loader, member.pool)),
+            *([f"  reading   {member.source.packing}"] if member.source.packing else []),
+            *(f"  {name:<29} {_source(loader, member.source, name)}" for name in member.source.columns),
+        ]
+    length = _count(loader.steps, "batch") if loader.steps else "endless"
+    return [
+        *lines,
+        f"window    {loader.window}",
+        f"order     {loader.sampler}, seed {loader.seed}; {length} at a loop",
+        _batches(loader),
+        f"fields    {', '.join(source.names)}",
+    ]
+
+
+def _batches(loader: Loader) -> str:
+    size = loader.reader.batches_at_once(loader.ranks.share(loader.batch_size))
+    return f"batches   {_count(loader.batch_size, 'sample')}, {loader.ranks}; {_count(size, 'batch')} at a gather"
+
+
+def _extent(pool: Pool) -> str:
+    everything = Table.of(pool.dataset)
+    return f"{_count(int(everything.steps.sum()), 'step')}, {_count(len(everything), 'episode')}"
+
+
+def _drawn(pool: Pool) -> str:
+    return f"{_count(pool.guide.total, 'window')} in {_count(len(pool.table), 'episode')}"
+
+
+def _left_out(loader: Loader, pool: Pool) -> list[str]:
+    reasons, everything = [], Table.of(pool.dataset)
     unknown = int((everything.steps - everything.transitions).sum())
     if unknown and not loader.window.whole and loader.anchors == "transitions":
         reasons.append(f'{_count(unknown, "step")} whose next observation is not known (anchors="steps" draws them)')
-    without = np.setdiff1d(everything.number, loader.pool.table.number, assume_unique=True)
+    without = np.setdiff1d(everything.number, pool.table.number, assume_unique=True)
     if len(without):
         steps = _count(int(everything.steps[without].sum()), "step")
         reasons.append(f"{_count(len(without), 'episode')} ({steps}) without a window: episode {without[0]}, ...")
@@ -53,9 +95,10 @@ def _left_out(loader: Loader, everything: Table) -> list[str]:
     return reasons
 
 
-def _source(loader: Loader, name: str, column: Column) -> str:
-    packed = loader.source.packed
-    mapped = "memory map" if loader.dataset.encoding == "memmap" else "decoded in memory"
+def _source(loader: Loader, source: DatasetSource, name: str) -> str:
+    column: Column = source.columns[name]
+    packed = source.packed
+    mapped = "memory map" if source.draw.pool.dataset.encoding == "memmap" else "decoded in memory"
     mapped = "packed rows" if packed is not None and name in packed else mapped
     match column:
         case Stored():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,18 +13,22 @@ from rlds_cli.loader import arrays, building, describing, state
 from rlds_cli.loader.ahead import ahead
 from rlds_cli.loader.arrays import Backend
 from rlds_cli.loader.fields import Extra, Name, Names
-from rlds_cli.loader.offsets import Offsets
+from rlds_cli.loader.mixing import MixtureSource
+from rlds_cli.loader.mixture import Mixture
 from rlds_cli.loader.order import Order, Positions
-from rlds_cli.loader.pool import Drawn
+from rlds_cli.loader.pool import Drawn, Pool
 from rlds_cli.loader.prioritized import PrioritizedDraw
 from rlds_cli.loader.ranks import Ranks
-from rlds_cli.loader.reading import BatchFunction, Reader, Run, Transforms
+from rlds_cli.loader.reading import BatchFunction, DatasetSource, Reader, Run, Transforms
+from rlds_cli.loader.residency import Told
 from rlds_cli.loader.samplers import Sampler, Uniform
 from rlds_cli.loader.schedule import Schedule, Spot
 from rlds_cli.loader.transforms import Elementwise
 from rlds_cli.loader.wholes import whole
 from rlds_cli.loader.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
+
+LOOK_AHEAD = 2  # gathers of which the kernel is told early
 
 Transform = Elementwise | BatchFunction
 
@@ -45,8 +50,8 @@ class Loader:
 
     Parameters
     ----------
-    dataset : str, path or Dataset
-        An id, a directory, or a dataset or selection.
+    dataset : str, path, Dataset or Mixture
+        An id, a directory, a dataset or selection, or several of these.
     batch_size : int
         B: samples, all ranks together.
     window : Transition or Slice
@@ -100,7 +105,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: StrPath | Dataset,
+        dataset: StrPath | Dataset | Mixture,
         batch_size: int = 256,
         *,
         window: Window = Transition(),  # noqa: B008  (frozen)
@@ -120,7 +125,7 @@ class Loader:
         prefetch: int | None = None,
         views: bool = False,
     ) -> None:
-        self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+        self.dataset = _opened(dataset)
         self.window, self.sampler, self.anchors = window, sampler, anchors
         self.batch_size = whole("batch_size", batch_size, 1, BatchSize)
         self.seed = whole("seed", seed, 0)
@@ -130,14 +135,22 @@ class Loader:
         if self.seed >= 1 << 64:
             raise InvalidArgument(f"seed={seed}: seeds are below 2**64.")
         _check_kinds(self.window, self.sampler, self.anchors)
-        self._window = self.window.in_steps(self.dataset) if isinstance(self.window, Offsets) else self.window
-        self.pool = building.pool(self.dataset, self._window, anchors)
-        self._prefetch = 0 if prefetch is None else whole("prefetch", prefetch, 0)
-        self._draw = self._drawing()
         made, transforms = arrays.make(backend, dtype, device), _transforms(transform)
-        request = building.Request(self._window, sampler, anchors, fields, extra, memory, views)
-        self.source = building.source(self.pool, self._draw, request, transforms, made.working)
+        request = building.Request(self.window, sampler, anchors, fields, extra, memory, views)
+        self._draw: Callable[[Order, Positions], Drawn] | None = None
+        self.source: DatasetSource | MixtureSource
+        if isinstance(self.dataset, Mixture):
+            on_cpu = arrays.make(backend, dtype, None)
+            self.source = MixtureSource(
+                self.dataset, request, transforms, on_cpu, batch_size=self.batch_size, seed=self.seed
+            )
+        else:
+            request = request.in_steps(self.dataset)
+            pool = building.pool(self.dataset, request.window, anchors)
+            self._draw = self._drawing(pool)
+            self.source = building.source(pool, self._draw, request, transforms, made.working)
         self.reader = Reader(self.source, self.ranks, transforms, made)
+        self.prefetch = self._read_ahead(prefetch)
         self._schedule = self._plan()
         self._spot, self._sought = Spot(0, 0), False
         self._arguments = {
@@ -154,24 +167,32 @@ class Loader:
 
     # -- what is read
 
-    def _drawing(self) -> Callable[[Order, Positions], Drawn]:
-        draw = self.sampler.over(self.pool)
-        if isinstance(draw, PrioritizedDraw):
-            if self.ranks.world > 1:
-                raise InvalidArgument(
-                    f"Prioritized on {self.ranks}: ranks do not know each other's updates.",
-                    hint="Loader(..., world_size=1) on every rank, with a seed of its own",
-                )
-            if self._prefetch > draw.ahead:
-                raise InvalidArgument(
-                    f"prefetch={self._prefetch} with {self.sampler}: batches would be drawn before updates that count.",
-                    hint=f"Prioritized(lag={self._prefetch}), or prefetch={draw.ahead}",
-                )
-            draw.ahead -= self._prefetch
+    def _drawing(self, pool: Pool) -> Callable[[Order, Positions], Drawn]:
+        draw = self.sampler.over(pool)
+        if isinstance(draw, PrioritizedDraw) and self.ranks.world > 1:
+            raise InvalidArgument(
+                f"Prioritized on {self.ranks}: ranks do not know each other's updates.",
+                hint="Loader(..., world_size=1) on every rank, with a seed of its own",
+            )
         return draw
 
+    def _read_ahead(self, prefetch: int | None) -> int:
+        """How many gathers are read ahead."""
+        depth = self.reader.depth(self._size) if prefetch is None else whole("prefetch", prefetch, 0)
+        if isinstance(self._draw, PrioritizedDraw):
+            if prefetch is not None and depth > self._draw.ahead:
+                raise InvalidArgument(
+                    f"prefetch={depth} with {self.sampler}: batches would be drawn before updates that count.",
+                    hint=f"Prioritized(lag={depth}), or prefetch={self._draw.ahead}",
+                )
+            depth = min(depth, self._draw.ahead)
+            self._draw.ahead -= depth
+        return depth
+
     def _plan(self) -> Schedule:
-        total = None if self.sampler.endless else self.pool.guide.total
+        if self.sampler.endless or isinstance(self.source, MixtureSource):
+            return Schedule(self.batch_size, None, steps=self.steps)
+        total = self.source.draw.pool.guide.total
         schedule = Schedule(self.batch_size, total, self.sampler.drop_last, self.steps)
         if schedule.per_epoch == 0:
             raise BatchSize(
@@ -193,16 +214,27 @@ class Loader:
         return self._batches(self._schedule.settle(spot))
 
     def _batches(self, spot: Spot) -> Iterator[Batch]:
-        def read(located: tuple[Run, Any]) -> Iterator[Batch]:
+        def read(located: tuple[Run, Any, Told]) -> Iterator[Batch]:
             return self.reader.read(*located)
 
-        located = ((run, self.reader.locate(run)) for run in self._runs(spot))
-        for (run, _), batches in ahead(read, located, self._prefetch):
+        located = self._looked_up(self._runs(spot))
+        for (run, *_), batches in ahead(read, located, self.prefetch):
             sample = run.first
             for batch in batches:
                 sample += run.size
                 self._spot, self._sought = Spot(run.order.epoch, sample), False
                 yield batch
+
+    def _looked_up(self, runs: Iterator[Run]) -> Iterator[tuple[Run, Any, Told]]:
+        """Where the samples of each run lie; some runs early while data comes from the disk."""
+        waiting: deque[tuple[Run, Any, Told]] = deque()
+        for run in runs:
+            located = self.reader.locate(run)
+            waiting.append((run, located, self.reader.expect(located)))
+            early = LOOK_AHEAD if self.reader.watch.advising and not isinstance(self._draw, PrioritizedDraw) else 0
+            while len(waiting) > early:
+                yield waiting.popleft()
+        yield from waiting
 
     def _runs(self, spot: Spot) -> Iterator[Run]:
         """What to read, gather by gather."""
@@ -226,10 +258,9 @@ class Loader:
         """
         length = self._schedule.per_pass
         if length is None:
-            raise TypeError(
-                f"len() of an endless loader ({type(self.sampler).__name__} draws with replacement)."
-                "\n  hint: Loader(..., steps=100_000)"
-            )
+            mixed = isinstance(self.dataset, Mixture)
+            why = "a mixture goes on for ever" if mixed else f"{type(self.sampler).__name__} draws with replacement"
+            raise TypeError(f"len() of an endless loader ({why}).\n  hint: Loader(..., steps=100_000)")
         return length
 
     def seek(self, step: int) -> None:
@@ -278,6 +309,8 @@ class Loader:
         """
         spot = self._schedule.settle(self._spot)
         saved = state.save(self, spot)
+        if isinstance(self.source, MixtureSource):
+            return saved | self.source.state(spot)
         return saved | self._draw.state(*spot) if isinstance(self._draw, PrioritizedDraw) else saved
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -289,6 +322,8 @@ class Loader:
             It is of other data, another sampler, window or seed, or of another version of the order.
         """
         spot = state.load(self, state_dict)
+        if isinstance(self.source, MixtureSource):
+            self.source.load(state_dict, spot)
         self._go(spot)
         if isinstance(self._draw, PrioritizedDraw):
             self._draw.load(state_dict, Order(self.seed, spot.epoch))
@@ -304,7 +339,8 @@ class Loader:
             "world_size": self.ranks.world,
             "anchors": self.anchors,
         }
-        return _again, (self.dataset, self.batch_size, made_of, self._spot, self._sought)
+        mixed = self.source.state(self._spot) if isinstance(self.source, MixtureSource) else None
+        return _again, (self.dataset, self.batch_size, made_of, self._spot, self._sought, mixed)
 
     # -- what it is
 
@@ -313,22 +349,48 @@ class Loader:
         """Full names of the fields of a batch, in order."""
         return self.source.names
 
+    def consumed(self) -> dict[str, int]:
+        """Samples handed out so far, all ranks together: of every member of a mixture, or of the one dataset.
+
+        Batches in flight do not count; after `load_state_dict` or `seek` it is what a run up to there has had. Endless
+        samplers, and mixtures, count from the start of the epoch that `set_epoch` began.
+        """
+        if isinstance(self.source, MixtureSource):
+            return self.source.consumed(self._spot)
+        return {self.source.draw.pool.dataset.id: self._spot.epoch * (self._schedule.total or 0) + self._spot.sample}
+
     def describe(self) -> str:
         """Say what is sampled, what is left out and why, and where each field is read from."""
         return describing.describe(self)
 
     def __repr__(self) -> str:
         steps = "" if self.steps is None else f", steps={self.steps}"
+        dataset = self.dataset if isinstance(self.dataset, Mixture) else self.dataset.id
         return (
-            f"Loader({self.dataset.id!r}, {self.batch_size}, window={self.window}, sampler={self.sampler}{steps},"
+            f"Loader({dataset!r}, {self.batch_size}, window={self.window}, sampler={self.sampler}{steps},"
             f" seed={self.seed}; {self.ranks})"
         )
 
 
-def _again(dataset: Dataset, batch_size: int, made_of: Mapping[str, Any], spot: Spot, sought: bool) -> Loader:
+def _again(
+    dataset: Dataset | Mixture,
+    batch_size: int,
+    made_of: Mapping[str, Any],
+    spot: Spot,
+    sought: bool,
+    mixed: Mapping[str, Any] | None,
+) -> Loader:
     loader = Loader(dataset, batch_size, **made_of)
+    if isinstance(loader.source, MixtureSource) and mixed is not None:
+        loader.source.load(mixed, spot)
     loader._spot, loader._sought = spot, sought
     return loader
+
+
+def _opened(dataset: StrPath | Dataset | Mixture) -> Dataset | Mixture:
+    if isinstance(dataset, Mixture):
+        return dataset.opened()
+    return dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
 
 
 def _check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:

@@ -64,7 +64,7 @@ class Drawn:
     weight : float array [K] or None
         Importance weights, of prioritised draws.
     longest : int
-        Steps of the longest episode in the batch, of all ranks; of pools with a ``bucket``.
+        Steps of the longest episode in the batch, of all ranks, where that matters: with a ``bucket``, and in mixtures.
     """
 
     order: Order

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli.errors import WrongState
 from rlds_cli.hashing import short
 from rlds_cli.loader import order
+from rlds_cli.loader.mixture import Mixture
 from rlds_cli.loader.schedule import Spot
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ def save(loader: Loader, spot: Spot) -> dict[str, Any]:
 
 
 def _kind(loader: Loader) -> dict[str, Any]:
+    dataset = loader.dataset
+    mixed = {"members": dataset.about, "weights": dataset.rule} if isinstance(dataset, Mixture) else {}
     return {
         "order": order.VERSION,
         "dataset": loader.dataset.id,
@@ -28,6 +31,7 @@ def _kind(loader: Loader) -> dict[str, Any]:
         "window": repr(loader.window),
         "anchors": loader.anchors,
         "seed": loader.seed,
+        **mixed,
     }
 
 

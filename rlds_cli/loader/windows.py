@@ -295,7 +295,7 @@ class Episode(Run):
     def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> SliceSamples:
         """Return the episodes, see `Window`."""
         steps, first = table.steps.take(drawn.episode), np.zeros_like(drawn.episode)
-        longest = drawn.longest if self.bucket else int(table.steps.max())
+        longest = drawn.longest or int(table.steps.max())
         here = Spans(table.start.take(drawn.episode), first, steps, self.reach(longest))
         return SliceSamples(table, drawn, here, first)
 
