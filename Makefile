@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test check registry bench soak clean
+.PHONY: help demo test check registry bench learn soak clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -12,6 +12,7 @@ help:
 	@echo "make check     ruff, mypy --strict, registry"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
+	@echo "make learn     the training examples in full, and whether they reach what they should: about four minutes"
 	@echo "make soak      kill conversion and preprocess at random moments, many times"
 
 $(READY): pyproject.toml constraints.txt
@@ -31,9 +32,16 @@ check: $(READY) registry
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)
+bench: $(READY) .bench-data/peers/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks
+
+# Libraries that want other versions of what we have live beside it, and find the rest in our environment.
+.bench-data/peers/.ready: benchmarks/peers.txt $(READY)
+	$(PYTHON) -m venv $(@D)
+	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/zz_ours.pth
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt && touch $@ \
+		|| echo "cpprb, tianshou and rlox are not here, and not timed"
 
 soak: $(READY)
 	$(BIN)/python scripts/soak.py

@@ -1,6 +1,7 @@
 """All benchmarks, each in a process of its own.
 
-python benchmarks
+python benchmarks               run them; figures are printed, and kept in bench-results/
+python benchmarks --markdown    put the figures of the last run into docs/performance.md
 """
 
 from __future__ import annotations
@@ -9,8 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import performance
+
 HERE = Path(__file__).parent
 
-for name in ("startup", "conversion", "loader"):
-    print(f"\n== {name}", flush=True)
-    subprocess.run([sys.executable, HERE / f"{name}.py"], check=True)
+if "--markdown" in sys.argv[1:]:
+    performance.write()
+    sys.exit()
+for name in ("startup.py", "conversion.py", "loader"):
+    print(f"\n== {name.removesuffix('.py')}", flush=True)
+    subprocess.run([sys.executable, HERE / name], check=True)

@@ -1,0 +1,71 @@
+"""Batches on a GPU: one copy of each; or all of the data there, and sampled there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from loader import data
+from loader.cases import Builders, Call, Case, Group, Row, batches
+
+SIZE, LARGE = 256, 4096
+
+
+def _on_device(call: Callable[[], Any]) -> Call:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("no CUDA device")
+
+    def synchronised() -> object:
+        made = call()
+        torch.cuda.synchronize()
+        return made
+
+    return synchronised
+
+
+def rlds() -> Builders:
+    def case(size: int, **options: Any) -> Case:
+        _on_device(lambda: None)
+        return Case(_on_device(batches(data.halfcheetah(), size, device="cuda", **options)))
+
+    return {
+        "copied, 256": lambda: case(SIZE),
+        "copied, 4096": lambda: case(LARGE),
+        "resident, 4096": lambda: case(LARGE, memory="device"),
+    }
+
+
+def bare() -> Builders:
+    def copied() -> Case:
+        import torch
+
+        _on_device(lambda: None)
+        block = torch.ones(SIZE, 42).pin_memory()
+        return Case(_on_device(lambda: block.to("cuda", non_blocking=True)))
+
+    def selected() -> Case:
+        import torch
+
+        _on_device(lambda: None)
+        columns = [torch.from_numpy(x).cuda() for x in data.halfcheetah().to_numpy().values()]
+
+        def call() -> object:
+            index = torch.randint(data.STEPS, (LARGE,), device="cuda")
+            return [c.index_select(0, index) for c in columns]
+
+        return Case(_on_device(call))
+
+    return {"one pinned copy, 256": copied, "index_select, 4096": selected}
+
+
+GROUP = Group(
+    "GPU",
+    {"rlds": rlds, "bare": bare},
+    (
+        Row("copied batches of 256", "rlds: copied, 256", "bare: one pinned copy, 256", None, "at most"),
+        Row("resident, batches of 4096", "rlds: resident, 4096", "bare: index_select, 4096", 2, "at most"),
+    ),
+    only_once=True,
+)

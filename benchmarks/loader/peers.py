@@ -1,0 +1,163 @@
+"""The peers, set up as their documentation says, over arrays by field name: ``observation``, ``next/reward``, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+from results import DATA
+
+from loader.cases import Call
+
+Arrays = dict[str, np.ndarray]
+FLAT = {  # as these libraries call them
+    "observation": "obs",
+    "action": "act",
+    "next/reward": "rew",
+    "next/observation": "next_obs",
+    "next/terminated": "terminated",
+    "next/truncated": "truncated",
+}
+
+
+def scratch() -> Path:
+    """A directory for a peer's own files; the parent clears them."""
+    place = DATA / "scratch"
+    place.mkdir(parents=True, exist_ok=True)
+    return Path(mkdtemp(dir=place))
+
+
+# -- TorchRL
+
+
+def tensordict(arrays: Arrays) -> Any:
+    import torch
+    from tensordict import TensorDict
+
+    steps = len(next(iter(arrays.values())))
+    td = TensorDict({}, [steps])
+    for name, values in arrays.items():
+        td[tuple(name.split("/"))] = torch.from_numpy(values)
+    return td
+
+
+def torchrl_memmap(arrays: Arrays, size: int, sampler: Any, **options: Any) -> Any:
+    """A replay buffer over memory-mapped storage, filled."""
+    from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
+
+    steps = len(next(iter(arrays.values())))
+    storage = LazyMemmapStorage(steps, scratch_dir=scratch())
+    buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=size, **options)
+    buffer.extend(tensordict(arrays))
+    return buffer
+
+
+def torchrl_over(td: Any, size: int, sampler: Any) -> Any:
+    """A replay buffer over a TensorDict that is mapped already."""
+    from torchrl.data import TensorDictReplayBuffer
+    from torchrl.data.replay_buffers.storages import TensorStorage
+
+    return TensorDictReplayBuffer(storage=TensorStorage(td), sampler=sampler, batch_size=size)
+
+
+# -- cpprb, tianshou, rlox: NumPy out
+
+
+def flat(arrays: Arrays) -> Arrays:
+    """Under the names above; rewards and flags [N]."""
+    return {
+        ours: arrays[name].reshape(-1) if arrays[name].shape[1:] == (1,) else arrays[name]
+        for name, ours in FLAT.items()
+    }
+
+
+def cpprb(arrays: Arrays, prioritized: bool = False) -> Any:
+    from cpprb import PrioritizedReplayBuffer, ReplayBuffer
+
+    columns = flat(arrays)
+    steps = len(columns["rew"])
+    described = {name: {"shape": values.shape[1:] or 1, "dtype": values.dtype} for name, values in columns.items()}
+    buffer = PrioritizedReplayBuffer(steps, described, alpha=0.6) if prioritized else ReplayBuffer(steps, described)
+    buffer.add(**columns)
+    return buffer
+
+
+def tianshou(arrays: Arrays, prioritized: bool = False) -> Any:
+    from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
+
+    columns = flat(arrays)
+    steps = len(columns["rew"])
+    buffer = PrioritizedReplayBuffer(steps, alpha=0.6, beta=0.4) if prioritized else ReplayBuffer(steps)
+    columns["obs_next"] = columns.pop("next_obs")
+    columns["rew"] = columns["rew"].astype(np.float64)
+    done = columns["terminated"] | columns["truncated"]
+    buffer.set_batch(Batch(**columns, done=done, info=Batch(), policy=Batch()))
+    buffer._size, buffer._insertion_idx = steps, 0  # filled at once; adding a step at a time takes minutes
+    if prioritized:
+        buffer.init_weight(np.arange(steps))
+    return buffer
+
+
+def rlox(arrays: Arrays) -> Any:
+    from rlox import OfflineDatasetBuffer
+
+    c = flat(arrays)
+    flags = (c[name].astype(np.uint8) for name in ("terminated", "truncated"))
+    return OfflineDatasetBuffer(c["obs"].ravel(), c["next_obs"].ravel(), c["act"].ravel(), c["rew"], *flags)
+
+
+def seeds() -> Iterator[int]:
+    seed = 0
+    while True:
+        seed += 1
+        yield seed
+
+
+# -- by hand
+
+
+def take(arrays: Arrays, size: int) -> Call:
+    """What a careful script does: arrays in memory, one ``take`` per field."""
+    rng = np.random.default_rng(0)
+    steps = len(next(iter(arrays.values())))
+
+    def batch() -> Arrays:
+        index = rng.integers(steps, size=size)
+        return {name: values.take(index, axis=0) for name, values in arrays.items()}
+
+    return batch
+
+
+def fancy(arrays: Arrays, size: int) -> Call:
+    """What most scripts do."""
+    rng = np.random.default_rng(0)
+    steps = len(next(iter(arrays.values())))
+
+    def batch() -> Arrays:
+        index = rng.integers(steps, size=size)
+        return {name: values[index] for name, values in arrays.items()}
+
+    return batch
+
+
+def packed_take(arrays: Arrays, size: int) -> Call:
+    """The limit: as many bytes from one array, in one call."""
+    steps = len(next(iter(arrays.values())))
+    width = sum(values.dtype.itemsize * int(np.prod(values.shape[1:])) for values in arrays.values())
+    packed = np.ones((steps, -(-width // 8)), np.int64)
+    rng = np.random.default_rng(0)
+    return lambda: packed.take(rng.integers(steps, size=size), axis=0)
+
+
+def mapped(arrays: Callable[[], Arrays], place: Path) -> Arrays:
+    """Arrays as files, mapped: for DataLoader workers, which get no copies."""
+    place.mkdir(parents=True, exist_ok=True)
+    files = sorted(place.glob("*.npy"))
+    if not files:
+        for name, values in arrays().items():
+            np.save(place / f"{name.replace('/', '+')}.npy", values)
+        files = sorted(place.glob("*.npy"))
+    return {f.stem.replace("+", "/"): np.load(f, mmap_mode="r") for f in files}

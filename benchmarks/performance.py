@@ -1,0 +1,83 @@
+"""The figures of the last run as tables in docs/performance.md, between its two marks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from loader import report
+from loader.report import Line
+from loader.session import Timed
+from results import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+START, END = "<!-- figures: written by python benchmarks --markdown -->\n", "<!-- end of figures -->\n"
+HEADER = ("work", "ours", "peer", "its figure", "ratio", "ratio, two threads", "aim", "")
+
+
+def write() -> None:
+    """Put the tables in place of those that are there."""
+    before, _, rest = PAGE.read_text().partition(START)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{START}\n{tables()}\n\n{END}{after}")
+
+
+def tables() -> str:
+    """All tables as Markdown."""
+    run = json.loads((RESULTS / "loader.json").read_text())
+    parts = [_about(run), *_summaries(run["rows"]), "### Every case", _LEGEND, *_cases(run["rows"])]
+    for name in ("conversion", "startup"):
+        file = RESULTS / f"{name}.json"
+        if file.exists():
+            parts += [f"### {name.capitalize()}", _plain(json.loads(file.read_text())["rows"])]
+    return "\n\n".join(parts)
+
+
+_LEGEND = (
+    "Median and best of the rounds; what a case adds to the memory of its process, in MiB: anonymous (RssAnon), which"
+    " belongs to it alone, and mapped (RssFile), which processes share; page faults of one call. Cases of one library"
+    " run in one process one after the other, and what the first of them brought in counts for it alone."
+)
+
+
+def _about(run: dict[str, Any]) -> str:
+    where = f"{run['machine']}, Python {run['python']}"
+    return f"`make bench` on {where}, {run['when'][:10]}; load average before the run: {run['load']:.1f}."
+
+
+def _summaries(groups: list[dict[str, Any]]) -> Iterator[str]:
+    """One table per group, with what two threads change beside it."""
+    for one in groups:
+        if one["threads"] not in (None, 1):
+            continue
+        two = next((g for g in groups if g["group"] == one["group"] and g["threads"] == 2), None)
+        yield f"### {one['title'][0].upper()}{one['title'][1:]}"
+        others = two["rows"] if two else [None] * len(one["rows"])
+        rows = [_merged(Line(**a), b and Line(**b)) for a, b in zip(one["rows"], others, strict=True)]
+        if not two:
+            rows = [r[:5] + r[6:] for r in rows]
+        yield report.markdown(HEADER if two else HEADER[:5] + HEADER[6:], rows)
+        if one["note"]:
+            yield one["note"]
+
+
+def _merged(one: Line, two: Line | None) -> tuple[str, ...]:
+    work, ours, peer, figure, ratio, aim, verdict = one.cells()
+    beside = "" if two is None else two.cells()[4] or two.cells()[1]
+    if two is not None and two.verdict != one.verdict:
+        verdict = f"{verdict}; two threads: {two.verdict}"
+    return work, ours, peer, figure, ratio, beside, aim, verdict
+
+
+def _cases(groups: list[dict[str, Any]]) -> Iterator[str]:
+    for g in groups:
+        threads = "" if g["threads"] is None else f", {g['threads']} thread{'s' if g['threads'] > 1 else ''}"
+        yield f"**{g['title']}{threads}**"
+        yield report.markdown(report.CASES, report.case_rows({k: Timed(**t) for k, t in g["cases"].items()}))
+
+
+def _plain(rows: list[dict[str, Any]]) -> str:
+    cells = [(str(r["what"]), f"{r['value']:,.3g} {r['unit']}", str(r["note"])) for r in rows]
+    return report.markdown(("", "", ""), cells)
