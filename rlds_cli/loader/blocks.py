@@ -12,8 +12,8 @@ copies no more than what is wanted: of two rows of a transition, the second up t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,13 @@ class BlockField:
         What a field that is computed depends on, beside the dataset; empty for a column of the store.
     after : bool
         Whether it is read from the row after, too: such fields stand first among those of their item size.
+
+    Attributes
+    ----------
+    row_bytes : int
+        Of a row, in the block.
+    void : numpy.dtype
+        A row as one scalar: one copy of a few bytes, where numbers would be copied one by one.
     """
 
     name: str
@@ -57,11 +64,12 @@ class BlockField:
     source: Array | Callable[[int, int], Array]
     made_of: str = ""
     after: bool = False
+    row_bytes: int = field(init=False)
+    void: np.dtype[Any] = field(init=False)
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, in the block."""
-        return self.dtype.itemsize * prod(self.shape)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_bytes", self.dtype.itemsize * prod(self.shape))
+        object.__setattr__(self, "void", np.dtype((np.void, self.row_bytes)))
 
     def values(self, first: int, end: int) -> Array:
         """Rows ``first`` to ``end``, as the source has them."""
@@ -105,11 +113,15 @@ class Layout:
             end += f.row_bytes
         self._widest = max((f.dtype.itemsize for f in self.fields if f.row_bytes), default=1)
         self.row_bytes = self._padded(end)
+        self._until: dict[frozenset[str], int] = {}
 
     def until(self, names: Collection[str]) -> int:
         """Bytes from the start of a row to the end of the last of these fields, padded."""
-        ends = (self.offsets[f.name] + f.row_bytes for f in self.fields if f.name in names)
-        return self._padded(max(ends, default=0))
+        chosen = frozenset(names)
+        if chosen not in self._until:
+            ends = (self.offsets[f.name] + f.row_bytes for f in self.fields if f.name in chosen)
+            self._until[chosen] = self._padded(max(ends, default=0))
+        return self._until[chosen]
 
     def _padded(self, size: int) -> int:
         return -(-size // self._widest) * self._widest
@@ -209,13 +221,8 @@ class Windows:
         offset = row * self.layout.row_bytes + self.layout.offsets[f.name]
         if view:
             return strided(self.gathered, f, shape, strides, offset)
-        copied: Array = np.ndarray(shape, _void(f), self.gathered, offset, strides).copy()
+        copied: Array = np.ndarray(shape, f.void, self.gathered, offset, strides).copy()
         return copied.view(f.dtype).reshape(*shape, *f.shape)
-
-
-def _void(f: BlockField) -> np.dtype[Any]:
-    """A row of a field as one scalar: one copy of a few bytes, where numbers would be copied one by one."""
-    return np.dtype((np.void, f.row_bytes))
 
 
 def open_block(dataset: Dataset, fields: Sequence[BlockField], *, budget: int) -> tuple[Block | None, Held]:

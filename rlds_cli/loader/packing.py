@@ -72,7 +72,7 @@ class Packed:
         self._file = file
         self._block, self._columns, self._outcomes, self._views = block, columns, outcomes, views
         pairs = [(field, row) for field, row, _ in columns.values()]
-        self._after = {field for field, row in pairs if row}
+        self._after = frozenset(field for field, row in pairs if row)
         self._wanted = list(dict.fromkeys([*pairs, *((field, 0) for field in outcomes)]))
 
     def coming(self, samples: Samples) -> list[Coming]:

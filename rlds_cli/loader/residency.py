@@ -168,7 +168,7 @@ class Watch:
     @contextmanager
     def gather(self, told: Told = ()) -> Iterator[None]:
         """Around a gather: waits until the kernel has been told, and sees whether the gather waited for the disk."""
-        if self._process == os.getpid():
+        if told and self._process == os.getpid():
             wait(told)
         before = _major_faults()
         yield
