@@ -128,8 +128,10 @@ class TorchArrays:
 
         They are no views to autograd: one that is changed in place does not invalidate what was saved of another.
         """
+        if len(values) <= size:
+            return [values]
         if isinstance(values, np.ndarray):
-            return [values] if len(values) <= size else list(values.reshape(-1, size, *values.shape[1:]))
+            return list(values.reshape(-1, size, *values.shape[1:]))
         parts: Sequence[Any] = self._torch.unsafe_split(values, size)
         return parts
 
