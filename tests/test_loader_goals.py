@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import create, episode, episode_lists
+from test_loader_fields import pixels
 
 import rlds_cli
 from rlds_cli.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
+from rlds_cli.importing import import_archive
 from rlds_cli.loader import (
     Clip,
     Episode,
@@ -22,6 +24,7 @@ from rlds_cli.loader import (
     Sequential,
     Shuffled,
     Slice,
+    ToFloat,
     Transition,
     Uniform,
 )
@@ -309,15 +312,16 @@ def test_transforms_of_the_observation_are_for_its_goals_too():
         Loader(ds, 50, fields=["action"], extra=extra, transform=Reward(2))
 
 
-def test_frames_are_goals():
-    rng = np.random.default_rng(0)
-    frames = [rng.integers(0, 255, (n + 1, 6, 5, 3), dtype=np.uint8) for n in (4, 7)]
-    made = ({"observation": f, "action": np.zeros((len(f) - 1, 1)), "next": {"terminated": True}} for f in frames)
-    ds = rlds_cli.create("local/frames", made)
+def test_frames_are_goals(tmp_path):
+    frames = pixels(tmp_path, 3)
+    ds = import_archive(tmp_path / "pixels-v0", "local/pixels")
+    assert ds.schema["observation"].kind == "frames"
     for window in (Transition(), Slice(2)):
         b = next(iter(Loader(ds, 20, window=window, extra=(*WHERE, Goals("goal", horizon="final")), **EXACT)))
         for place in np.ndindex(b["step"].shape):
             assert np.array_equal(b["goal"][place], frames[b["episode"][place]][-1])
+    scaled = next(iter(Loader(ds, 20, extra=[Goals("goal")], transform=ToFloat("observation"), **EXACT)))
+    assert scaled["goal"].shape == (20, 3, 8, 10) and scaled["goal"].max() <= 1.0
 
 
 def test_goals_are_contiguous_and_overlap_nothing():

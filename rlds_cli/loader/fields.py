@@ -174,8 +174,9 @@ class Fields:
         """``name`` itself, or all fields nested below it."""
         if name in self.behind or name in self._computed():
             return [name]
-        stored = [n for n in self.behind if n.startswith(f"{name}/")]
-        return [*stored, DONE] if name == "next" and stored else stored
+        known = self.behind if name == "next" else [*self.behind, *self._beside_names]
+        below = [n for n in known if n.startswith(f"{name}/")]
+        return [*below, DONE] if name == "next" and below else below
 
     def _expand(self, name: str) -> list[str]:
         found = self._below(name)

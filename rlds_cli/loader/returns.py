@@ -23,7 +23,6 @@ from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader import packed
 from rlds_cli.loader.columns import Column
 from rlds_cli.loader.fields import Fields, no_reward
-from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.places import Rows
 from rlds_cli.loader.samples import Samples
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray
@@ -92,10 +91,6 @@ class ReturnToGo:
         dataset = fields.dataset
         if REWARD not in dataset.schema:
             raise no_reward(dataset)
-        if isinstance(fields.window, Offsets) and fields.window.of(NAME) is not None:
-            raise InvalidArgument(
-                f'Offsets: "{NAME}" is given at step t alone.', hint=f"leave {NAME} out of the offsets"
-            )
         stops = not self.through_terminals and FLAGS[0] in dataset.schema
         terminated = dataset.column(FLAGS[0]) if stops else None
         scan = Scan(dataset.column(REWARD), terminated, _last_rows(dataset), self.gamma)
