@@ -400,7 +400,7 @@ def test_whatever_is_done_with_a_loader(ds, chosen, window, sampler, size, steps
 
     def reference(epoch, first, count):
         if epoch not in epochs:
-            whole = load(view, window, sampler, total or 800, seed=seed)
+            whole = load(view, window, sampler, total or 4000, seed=seed)
             whole.set_epoch(epoch)
             epochs[epoch] = read(next(iter(whole)))
         return epochs[epoch][first : first + count]
