@@ -21,6 +21,7 @@ from rlds_cli.loader.prioritized import PrioritizedDraw
 from rlds_cli.loader.ranks import Ranks
 from rlds_cli.loader.reading import BatchFunction, DatasetSource, Reader, Run, Transforms
 from rlds_cli.loader.residency import Told
+from rlds_cli.loader.runs import runs
 from rlds_cli.loader.samplers import Sampler, Uniform
 from rlds_cli.loader.schedule import Schedule, Spot
 from rlds_cli.loader.transforms import Elementwise
@@ -211,18 +212,18 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """Go through one pass: see rule 1."""
         spot = self._spot if self._sought else self._schedule.fresh(self._spot)
-        return self._batches(self._schedule.settle(spot))
+        most = self.reader.batches_at_once(self._size)
+        return self._batches(runs(self._schedule, self._schedule.settle(spot), self.seed, most))
 
-    def _batches(self, spot: Spot) -> Iterator[Batch]:
+    def _batches(self, pieces: Iterator[Run]) -> Iterator[Batch]:
         def read(located: tuple[Run, Any, Told]) -> Iterator[Batch]:
             return self.reader.read(*located)
 
-        located = self._looked_up(self._runs(spot))
-        for (run, *_), batches in ahead(read, located, self.prefetch):
-            sample = run.first
+        for (run, *_), batches in ahead(read, self._looked_up(pieces), self.prefetch):
+            sample = run.first + run.size
             for batch in batches:
-                sample += run.size
                 self._spot, self._sought = Spot(run.order.epoch, sample), False
+                sample += run.every * run.size
                 yield batch
 
     def _looked_up(self, runs: Iterator[Run]) -> Iterator[tuple[Run, Any, Told]]:
@@ -235,18 +236,6 @@ class Loader:
             while len(waiting) > early:
                 yield waiting.popleft()
         yield from waiting
-
-    def _runs(self, spot: Spot) -> Iterator[Run]:
-        """What to read, gather by gather."""
-        left, most = self._schedule.left(spot), self.reader.batches_at_once(self._size)
-        at_once = 1  # a pass may be broken off after a batch or two: read more with each gather
-        while left is None or left > 0:
-            batches, size = self._schedule.run(spot, at_once if left is None else min(at_once, left))
-            epoch, sample = spot
-            yield Run(Order(self.seed, epoch), sample, size, batches)
-            spot = self._schedule.settle(Spot(epoch, sample + batches * size))
-            left = None if left is None else left - batches
-            at_once = min(2 * at_once, most)
 
     def __len__(self) -> int:
         """Batches of one ``iter()``: ``steps``, or those of an epoch.

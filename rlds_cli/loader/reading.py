@@ -68,17 +68,29 @@ class Run:
         Samples of a batch, all ranks together.
     batches : int
         All of ``size`` samples.
+    every : int
+        Of so many batches that follow each other the first is one of them: the others are read by other workers.
     """
 
     order: Order
     first: int
     size: int
     batches: int
+    every: int = 1
 
     @property
     def everyone(self) -> range:
-        """Numbers of the samples, all ranks together."""
+        """Numbers of the samples, all ranks together; of one batch, or of several that follow each other."""
+        assert self.every == 1 or self.batches == 1
         return range(self.first, self.first + self.batches * self.size)
+
+    def of(self, ranks: Ranks) -> Positions:
+        """Numbers of this rank's samples."""
+        if self.every == 1 or self.batches == 1:
+            return ranks.part(self.everyone)
+        start = self.first + np.arange(self.batches) * (self.every * self.size)
+        numbers: IntArray = (start[:, None] + np.asarray(ranks.part(range(self.size)))).reshape(-1)
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +186,7 @@ class DatasetSource:
 
     def locate(self, run: Run, ranks: Ranks) -> Samples:
         """Where this rank's samples lie, see `Source`."""
-        return self.draw.samples(run.order, ranks.part(run.everyone), run.everyone)
+        return self.draw.samples(run.order, run.of(ranks), range(run.first, run.first + run.size))
 
     def coming(self, located: Samples) -> list[Coming]:
         """What is going to be read of the store's files and of packed rows, see `Source`."""
@@ -310,7 +322,7 @@ class Reader:
         """Read the batches; functions of a batch are called as each is handed out."""
         with self.watch.gather(told):
             gathered = self.source.gather(located)
-        size = len(self.ranks.part(run.everyone)) // run.batches
+        size = len(self.ranks.part(range(run.size)))
         values = self.arrays.convert(gathered.values)
         parts = {name: self.arrays.split(self._finish(name, x, gathered.blank), size) for name, x in values.items()}
         made = _assemble(self._tree, parts)

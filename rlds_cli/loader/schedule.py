@@ -58,9 +58,11 @@ class Schedule:
         """
         if self.total is None or self.per_epoch is None:
             return -(-spot.sample // self.batch_size)
-        samples = max(0, self.total - spot.sample)
-        left = samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
-        return (spot.epoch + 1) * self.per_epoch - left
+        return (spot.epoch + 1) * self.per_epoch - self._left_in_epoch(self.total - spot.sample)
+
+    def _left_in_epoch(self, samples: int) -> int:
+        """Batches that so many samples make."""
+        return max(0, samples // self.batch_size if self.drop_last else -(-samples // self.batch_size))
 
     def at(self, step: int, epoch: int) -> Spot:
         """Before batch number ``step``; ``epoch`` is that of samplers that never end."""
@@ -68,6 +70,16 @@ class Schedule:
             return Spot(epoch, step * self.batch_size)
         epoch, batch = divmod(step, self.per_epoch)
         return Spot(epoch, batch * self.batch_size)
+
+    def skip(self, spot: Spot, batches: int) -> Spot:
+        """Where the loader is ``batches`` after ``spot``."""
+        if self.total is None or self.per_epoch is None:
+            return Spot(spot.epoch, spot.sample + batches * self.batch_size)
+        beyond = batches - self._left_in_epoch(self.total - spot.sample)
+        if beyond < 0:
+            return Spot(spot.epoch, spot.sample + batches * self.batch_size)
+        epochs, batch = divmod(beyond, self.per_epoch)
+        return Spot(spot.epoch + 1 + epochs, batch * self.batch_size)
 
     def settle(self, spot: Spot) -> Spot:
         """``spot``, or the start of the next epoch where its own has no batch left."""
@@ -85,14 +97,15 @@ class Schedule:
         """Batches up to the end of the pass; None when it has none."""
         return None if self.per_pass is None else self.per_pass - self.step(spot) % self.per_pass
 
-    def run(self, spot: Spot, most: int) -> tuple[int, int]:
+    def run(self, spot: Spot, most: int, every: int = 1) -> tuple[int, int]:
         """How many batches to read at once from ``spot`` (at most ``most``), and of how many samples each.
 
-        All of one epoch and of one size; the last of an epoch, when it is smaller, comes alone.
+        All of one epoch and of one size; the last of an epoch, when it is smaller, comes alone. ``every``: of so many
+        batches only the first is read.
         """
         if self.total is None:
             return most, self.batch_size
         left = self.total - spot.sample
         if left < self.batch_size:
             return 1, left
-        return min(most, left // self.batch_size), self.batch_size
+        return min(most, -(-(left // self.batch_size) // every)), self.batch_size
