@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-LARGE = 8 << 10  # bytes of a sample from which a thread pays: below, handing work over costs more than it saves
+LARGE = 16 << 10  # bytes of a sample from which a thread pays: below, handing work over costs more than it saves
 DECODERS = 8  # threads that decode frames, at most
 HELD = 256 << 20  # bytes of gathers read ahead at most, unless there is only one
 

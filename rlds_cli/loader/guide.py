@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.ted import IntArray
 
 _CORRECTIONS = 3
+_BLOCK = 1 << 16  # slices of the range at a time
 
 
 class Guide:
@@ -24,15 +27,28 @@ class Guide:
 
     def __init__(self, counts: IntArray) -> None:
         self.counts = counts
-        self.ends: IntArray = np.cumsum(counts, dtype=np.int64)
-        self.starts: IntArray = self.ends - counts
-        self.total = int(self.ends[-1]) if len(counts) else 0
+        # one array for both ends of an episode: what is read of it lies in one cache line
+        self._bounds: IntArray = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=self._bounds[1:])
+        self.starts, self.ends = self._bounds[:-1], self._bounds[1:]
+        self.total = int(self._bounds[-1])
         slices = max(2, 2 * len(counts))
         self._shift = max(0, (self.total - 1).bit_length() - (slices - 1).bit_length())
-        firsts = np.arange((max(self.total, 1) - 1 >> self._shift) + 1, dtype=np.int64) << self._shift
-        self._table: npt.NDArray[np.int64] = np.searchsorted(self.ends, firsts, "right")
-        spans = np.diff(self._table, append=max(len(counts) - 1, 0))
-        self._depth = int(spans.max(initial=0))
+        self._table, self._depth = self._first_episodes()
+
+    def _first_episodes(self) -> tuple[npt.NDArray[np.signedinteger[Any]], int]:
+        """First episode of each slice of the range, and the most episodes that one spreads over, less one."""
+        slices, last = (max(self.total, 1) - 1 >> self._shift) + 1, max(len(self.counts) - 1, 0)
+        table: npt.NDArray[np.signedinteger[Any]] = np.empty(
+            slices, np.int32 if len(self.counts) < 1 << 31 else np.int64
+        )
+        spread = 0
+        for start in range(0, slices, _BLOCK):
+            edges = np.arange(start, min(start + _BLOCK, slices) + 1, dtype=np.int64) << self._shift
+            found = np.minimum(np.searchsorted(self.ends, edges, "right"), last)
+            table[start : start + _BLOCK] = found[:-1]
+            spread = max(spread, int(np.diff(found).max(initial=0)))
+        return table, spread
 
     def find(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
         """Return the episode of every number, and its place within the episode."""
@@ -40,7 +56,7 @@ class Guide:
         return episode, numbers - self.starts.take(episode)
 
     def _episode(self, numbers: IntArray) -> IntArray:
-        episode = self._table.take(numbers >> self._shift)
+        episode: IntArray = self._table.take(numbers >> self._shift).astype(np.int64)
         for _ in range(min(self._depth, _CORRECTIONS)):
             episode += self.ends.take(episode) <= numbers
         if self._depth > _CORRECTIONS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,33 +13,56 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 
-@dataclass(frozen=True, slots=True)
 class Table:
     """Columns over episodes.
 
-    ``number`` in ``ds.episode(number)``; ``start`` first row; ``steps`` T; ``transitions`` m; ``observed`` how many
-    observations are recorded (T+1 or T); ``index`` number of the first transition in ``ds[...]``.
+    Attributes
+    ----------
+    start : int array [episodes]
+        First row.
+    steps, transitions, observed : int arrays [episodes]
+        T, m, and how many observations are recorded (T+1 or T).
+    number : int array [episodes]
+        k of ``ds.episode(k)``.
+    index : int array [episodes]
+        Number of the first transition in ``ds[...]``.
     """
 
-    number: IntArray
-    start: IntArray
-    steps: IntArray
-    transitions: IntArray
-    observed: IntArray
-    index: IntArray
+    def __init__(
+        self,
+        start: IntArray,
+        steps: IntArray,
+        transitions: IntArray,
+        observed: IntArray,
+        *,
+        chosen: IntArray | None = None,
+        index: IntArray | None = None,
+    ) -> None:
+        self.start, self.steps, self.transitions, self.observed = start, steps, transitions, observed
+        self._chosen, self._index = chosen, index
 
     @classmethod
     def of(cls, dataset: Dataset) -> Table:
         """All episodes of a dataset or selection."""
         columns = ("start", "length", "num_transitions", "num_observed")
-        start, steps, transitions, observed = (np.asarray(dataset.episodes[c], np.int64) for c in columns)
-        return cls(np.arange(len(start)), start, steps, transitions, observed, np.cumsum(transitions) - transitions)
+        return cls(*(np.asarray(dataset.episodes[c], np.int64) for c in columns))
+
+    @cached_property
+    def number(self) -> IntArray:
+        """Made when it is asked for: 8 MB for a million episodes."""
+        return np.arange(len(self)) if self._chosen is None else self._chosen
+
+    @cached_property
+    def index(self) -> IntArray:
+        """Made when it is asked for."""
+        return np.cumsum(self.transitions) - self.transitions if self._index is None else self._index
 
     def where(self, chosen: Array) -> Table:
         """The episodes that ``chosen`` marks (bool), or in the order in which it numbers them."""
         if chosen.dtype == bool and chosen.all():
             return self
-        return Table(*(getattr(self, name)[chosen] for name in self.__slots__))
+        columns = (self.start, self.steps, self.transitions, self.observed)
+        return Table(*(c[chosen] for c in columns), chosen=self.number[chosen], index=self.index[chosen])
 
     def __len__(self) -> int:
         return len(self.start)
