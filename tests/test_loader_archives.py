@@ -83,3 +83,32 @@ def test_minari_samples(name, window):
                 np.testing.assert_array_equal(flat[key][i, j], values[t])
             assert flat["next/reward"][i, j, 0] == e.rewards[t]
             assert flat["next/terminated"][i, j, 0] == e.terminations[t]
+
+
+@pytest.mark.parametrize("window", [Transition(), Slice(4, before=1, after=2)])
+def test_roboset_sample(window):
+    """Rewards and flags came of the action of their row; trials sort as numbers; the last next observation is none."""
+    path = SHARED / "data/roboset/door_paths.h5"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    keys = ("observations", "actions", "rewards", "done")
+    with h5py.File(path) as f:
+        trials = [{key: f[name][key][()] for key in keys} for name in sorted(f, key=lambda name: int(name[5:]))]
+    ds = import_archive(path, "local/door")
+    assert ds.episodes["length"].tolist() == [len(trial["actions"]) for trial in trials]
+    seen = set()
+    for b in Loader(ds, 16, window=window, **OPTIONS):
+        shape = b["step"].shape
+        for at in np.ndindex(*shape):
+            trial, t = trials[b["episode"][at]], b["step"][at]
+            assert np.array_equal(b["observation"][at], trial["observations"][t])
+            assert np.array_equal(b["action"][at], trial["actions"][t])
+            assert b["next/reward"][at][0] == trial["rewards"][t] and b["next/terminated"][at][0] == trial["done"][t]
+            after = trial["observations"][min(t + 1, len(trial["actions"]) - 1)]
+            assert np.array_equal(b["next/observation"][at], after)
+            if "next/observed" in b:
+                assert b["next/observed"][at][0] == (t + 1 < len(trial["actions"]))
+            seen.add((b["episode"][at], t))
+    last = {(k, len(trial["actions"]) - 1) for k, trial in enumerate(trials) if not trial["done"][-1]}
+    every = {(k, t) for k, trial in enumerate(trials) for t in range(len(trial["actions"]))}
+    assert seen == (every - last if isinstance(window, Transition) else every)
