@@ -1,6 +1,8 @@
 """Goals against episodes that the test made itself: where they may lie, how often, and how far away."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,6 @@ from loader_data import create, episode, episode_lists
 from test_loader_fields import pixels
 
 import rlds_cli
-from rlds_cli.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.importing import import_archive
 from rlds_cli.loader import (
@@ -255,27 +256,27 @@ def test_goals_of_fields_without_a_final_row_end_at_the_last_step():
         assert np.array_equal(b["goal_distance"], np.maximum(ahead, -1))
 
 
-def relabel(batch: Batch) -> None:
-    """HER: the goal takes the place of the desired one, and the environment's reward function is asked again."""
-    goal = batch["goal"]
-    batch["observation", "desired_goal"] = goal
-    batch["next", "observation", "desired_goal"] = goal
-    achieved = batch["next", "observation", "achieved_goal"]
-    reached = (achieved - goal).norm(dim=-1, keepdim=True) < 0.5
-    batch["next", "reward"] = reached.float() - 1.0
+def documented(name):
+    """A function that the documentation shows, and what stands beside it."""
+    page = (Path(__file__).parents[1] / "docs" / "loader.md").read_text()
+    code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.S) if f"def {name}(" in code)
+    namespace = {"Goals": Goals}
+    exec(code, namespace)
+    return namespace
 
 
 def test_hindsight_relabelling_is_a_function_of_the_batch():
     torch = pytest.importorskip("torch")
+    shown = documented("relabel")
     ds = rlds_cli.create("local/nested", nested())
-    her = goals(shares=(0, 0.8, 0.2), horizon="uniform", of="observation/achieved_goal")
-    for batch in Loader(ds, 64, extra=(her,), transform=relabel, steps=3):
-        distance = batch["goal_distance"]
-        assert torch.equal(batch["observation", "desired_goal"], batch["goal"])
-        assert torch.equal(batch["next", "observation", "desired_goal"], batch["goal"])
-        reached = (distance - 1).clip(-1) == 0  # the next observation is the goal
-        assert torch.equal(batch["next", "reward"][:, 0], reached.float() - 1)
-        assert reached.any() and not reached.all()
+    relabelled, kept = slice(0, 48), slice(48, 60)
+    for batch in Loader(ds, 60, extra=[shown["her"]], transform=shown["relabel"], steps=3):
+        desired, after = batch["observation", "desired_goal"], batch["next", "observation", "desired_goal"]
+        assert torch.equal(desired[relabelled], batch["goal"][relabelled]) and torch.equal(desired, after)
+        assert (desired[kept] == -5).all()  # that of the archive
+        reached = (batch["goal_distance"] - 1).clip(-1) == 0  # the next observation is the goal
+        assert torch.equal(batch["next", "reward"][relabelled, 0] == 1, reached[relabelled])
+        assert not batch["next", "reward"][kept].any() and reached.any() and not reached.all()
 
 
 def test_hiql_subgoals_are_clipped_at_the_goal():

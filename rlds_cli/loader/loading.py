@@ -62,9 +62,10 @@ class Loader:
     fields : sequence of str, optional
         Instead of observation, action and ``next/{observation, reward, done, terminated, truncated}``. A name stands
         for everything nested below it.
-    extra : sequence of str
+    extra : sequence of str, `ReturnToGo` or `Goals`
         Fields beside these: any other of the dataset, or ``step``, ``episode`` and ``index`` (numbers of
-        ``ds.episode(k)`` and ``ds[i]``).
+        ``ds.episode(k)`` and ``ds[i]``), ``next/action``, ``previous/action``, ``previous/reward``, ``source``, or what
+        is computed by an object of its own.
     transform : transform, function of a batch, or a sequence of them
         Applied in order. A function changes its batch in place, or returns one.
     dtype : str or None
