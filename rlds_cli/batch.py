@@ -106,6 +106,9 @@ class Batch(dict[Any, Any]):
         """Return a batch of the same names with ``function`` applied to every value."""
         return Batch((k, v.map(function) if isinstance(v, Batch) else function(v)) for k, v in self.items())
 
+    def __copy__(self) -> Batch:
+        return Batch(self)  # what copy.copy does by itself, ten times as fast: DataLoader copies every batch
+
     def copy(self) -> Batch:
         """Return a batch of its own around the same arrays."""
         return self.map(lambda x: x)
@@ -190,6 +193,8 @@ class Batch(dict[Any, Any]):
 
     def _batch_size(self) -> tuple[int, ...]:
         mask = self.get("mask")
+        if isinstance(mask, Batch) and "step" in mask:  # of a mixture's slices
+            return tuple(mask["step"].shape)
         if isinstance(mask, Batch):  # of `Offsets`: fields have as many rows as they have offsets
             return tuple(next(x for _, x in mask.leaves()).shape[:1])
         if mask is not None:

@@ -104,11 +104,11 @@ class Fields:
         LoaderError
             A next observation with ``anchors="steps"``.
         """
-        expand = self._below if lenient else self._expand
+        expand = self.below if lenient else self.expand
         if fields is None:
-            chosen = [name for usual in USUAL for name in self._below(usual)]
+            chosen = [name for usual in USUAL for name in self.below(usual)]
         else:
-            chosen = [name for key in _listed("fields", fields) for name in expand(key)]
+            chosen = [name for key in listed("fields", fields) for name in expand(key)]
         chosen += [name for key in self._made(extra) for name in expand(key)]
         if isinstance(self.window, Offsets):
             for key in self.window.offsets:
@@ -120,7 +120,7 @@ class Fields:
     def has(self, name: str) -> bool:
         """Whether there is, or can be computed, a field of just this name."""
         if name.startswith(f"{MASK}/"):  # of `Offsets`
-            return any(n in self.behind for n in self._below(name.removeprefix(f"{MASK}/")))
+            return any(n in self.behind for n in self.below(name.removeprefix(f"{MASK}/")))
         return name in self.behind or name in self._computed()
 
     def _made(self, extra: Sequence[Name | Extra]) -> list[str]:
@@ -135,7 +135,7 @@ class Fields:
                 self._extra |= made
                 names += made
             else:
-                names += _listed("extra", [item])
+                names += listed("extra", [item])
         return names
 
     def _added(self, chosen: Sequence[str]) -> list[str]:
@@ -170,7 +170,7 @@ class Fields:
             masks |= {f"{MASK}/{key}": names} if alike and not inside else {f"{MASK}/{n}": [n] for n in names}
         return masks
 
-    def _below(self, name: str) -> list[str]:
+    def below(self, name: str) -> list[str]:
         """``name`` itself, or all fields nested below it."""
         if name in self.behind or name in self._computed():
             return [name]
@@ -178,8 +178,15 @@ class Fields:
         below = [n for n in known if n.startswith(f"{name}/")]
         return [*below, DONE] if name == "next" and below else below
 
-    def _expand(self, name: str) -> list[str]:
-        found = self._below(name)
+    def expand(self, name: str) -> list[str]:
+        """As `below`, where there is something.
+
+        Raises
+        ------
+        UnknownField, NoReward, LoaderError
+            There is not.
+        """
+        found = self.below(name)
         if found:
             return found
         if any(n == name or n.startswith(f"{name}/") for n in self.left_out):
@@ -342,7 +349,7 @@ def no_reward(dataset: Dataset) -> NoReward:
     )
 
 
-def _listed(what: str, names: Sequence[Any]) -> list[str]:
+def listed(what: str, names: Sequence[Any]) -> list[str]:
     """A lone name counts as a list of one."""
     listed = [names] if isinstance(names, str) else list(names)
     for name in listed:

@@ -19,7 +19,7 @@ from rlds_cli.loader.building import Request
 from rlds_cli.loader.fields import Fields
 from rlds_cli.loader.mixture import Member
 from rlds_cli.loader.order import Order, Positions
-from rlds_cli.loader.reading import DatasetSource, Gathered, Transforms
+from rlds_cli.loader.reading import DatasetSource, Gathered, Places, Transforms
 from rlds_cli.loader.renaming import EitherName, renamed
 from rlds_cli.loader.samples import Samples
 from rlds_cli.loader.transforms import Elementwise
@@ -131,7 +131,7 @@ class Reading:
             return gathered
         values = {name: self._transformed(name, x) for name, x in gathered.values.items()}
         if self.transforms.functions:
-            values = self._called(values)
+            values = self._called(values, gathered.blank)
         return Gathered(values, gathered.blank)
 
     def _transformed(self, name: str, values: Array) -> Array:
@@ -142,9 +142,11 @@ class Reading:
         changed: Array = self.transforms.column(name, values)
         return changed
 
-    def _called(self, values: Mapping[str, Array]) -> dict[str, Array]:
+    def _called(self, values: Mapping[str, Array], blank: Mapping[str, Places]) -> dict[str, Array]:
         """What the functions make of a batch of these samples."""
-        own = {name: np.ascontiguousarray(x) for name, x in values.items()}
+        own = {name: np.array(x, order="C", copy=True if name in blank else None) for name, x in values.items()}
+        for name, places in blank.items():
+            own[name][places] = None if own[name].dtype == object else 0
         batch = self.transforms.batch(Batch.nest(self._arrays.convert(own)))
         return {name: np.asarray(x) for name, x in batch.numpy().leaves()}
 

@@ -77,7 +77,7 @@ def join(mixture: Mixture, window: Window, floats: str | None, probes: Sequence[
     Raises
     ------
     UnknownField
-        A field that a member lacks, unless those are to be zero; ``pad`` of a field that there is not.
+        A field that a member lacks, unless those are to be zero.
     InvalidArgument
         Shapes or kinds that differ.
     """
@@ -91,7 +91,7 @@ def join(mixture: Mixture, window: Window, floats: str | None, probes: Sequence[
         )
     lead = 2 if window.masked else 1
     fields = [_joined(mixture, name, lead, floats, [probe.get(name) for probe in probes]) for name in names]
-    return Merging(mixture, window, fields)
+    return Merging(window, fields)
 
 
 def _joined(mixture: Mixture, name: str, lead: int, floats: str | None, values: Sequence[Array | None]) -> Joined:
@@ -160,28 +160,19 @@ class Merging:
 
     Parameters
     ----------
-    mixture : Mixture
     window : Window
     fields : sequence of Joined
     """
 
-    def __init__(self, mixture: Mixture, window: Window, fields: Sequence[Joined]) -> None:
+    def __init__(self, window: Window, fields: Sequence[Joined]) -> None:
         self.fields = fields
         self._masked = window.masked
         self._masks = {f"{MASK}/{f.name}": f for f in fields if f.widths is not None or not all(f.has)}
         self._bases = {mask: _base(f.name, window) for mask, f in self._masks.items()}
-        self._check_pads(mixture)
         masks = [f.name for f in fields if f.name == MASK or f.name.startswith(f"{MASK}/")]
         inner = {m: f"{m}/step" for m in masks if any(other.startswith(f"{m}/") for other in self._masks)}
         self._shown = {f.name: inner.get(f.name, f.name) for f in fields}
         self.names = tuple(dict.fromkeys([*self._shown.values(), *self._masks, SOURCE]))
-
-    def _check_pads(self, mixture: Mixture) -> None:
-        names = {f.name for f in self.fields}
-        for name in mixture.pad:
-            below = sorted(n for n in names if n.startswith(f"{name}/"))
-            if below:
-                raise InvalidArgument(f'Mixture: pad["{name}"]: that is {", ".join(below)}.', hint=f'pad["{below[0]}"]')
 
     def merge(self, count: int, steps: tuple[int, ...], parts: Sequence[Part]) -> Gathered:
         """Put parts together.

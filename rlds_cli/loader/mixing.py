@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import InvalidArgument, WrongState
+from rlds_cli.errors import InvalidArgument, UnknownField, WrongState
 from rlds_cli.loader import merging
 from rlds_cli.loader.apportioning import Apportioning, Changing, Constant, Random, normalised
 from rlds_cli.loader.arrays import Arrays
 from rlds_cli.loader.building import Request
+from rlds_cli.loader.fields import Extra, listed
 from rlds_cli.loader.members import Drawing, Reading, order_of
 from rlds_cli.loader.merging import SOURCE, Part
 from rlds_cli.loader.mixture import Mixture
+from rlds_cli.loader.offsets import Offsets
 from rlds_cli.loader.pool import PROBABILITY, FloatArray
 from rlds_cli.loader.prioritized import Prioritized
 from rlds_cli.loader.ranks import Ranks
@@ -82,11 +85,13 @@ class MixtureSource:
         self.mixture, self._seed = mixture, seed
         lenient = mixture.missing == "zero"
         drawings = [Drawing(name, m, request, lenient=lenient) for name, m in mixture.parts.items()]
+        _check_names(request, drawings)
         names = dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE)
         self.members = [Reading(d, list(names), request, transforms, arrays) for d in drawings]
         longest = max(int(m.pool.table.steps.max()) for m in self.members)
         self._longest = longest if isinstance(request.window, Episode) else 0
         probes = [m.probe(self._longest) for m in self.members]
+        _check_pads(mixture, drawings, {name for p in probes for name in p.values})
         self._merging = merging.join(mixture, request.window, arrays.working, [p.values for p in probes])
         self.names = self._merging.names
         transforms.like = {name: like for m in self.members for name, like in m.transforms.like.items()}
@@ -185,6 +190,27 @@ def _check_sampler(request: Request) -> None:
         raise InvalidArgument(
             f"{sampler} over a Mixture: an array is of the episodes of one dataset.", hint="an episode column by name"
         )
+
+
+def _check_names(request: Request, drawings: Sequence[Drawing]) -> None:
+    """Where fields may be missing, a name must still be one of some member."""
+    offsets = request.window.offsets if isinstance(request.window, Offsets) else ()
+    extra = [request.extra] if isinstance(request.extra, str | Extra) else request.extra
+    asked = [*listed("fields", request.fields or ()), *(x for x in extra if not isinstance(x, Extra)), *offsets]
+    for name in listed("extra", asked):
+        if not any(d.fields.below(name) for d in drawings):
+            drawings[0].fields.expand(name)  # says what there is
+
+
+def _check_pads(mixture: Mixture, drawings: Sequence[Drawing], names: Collection[str]) -> None:
+    for pad in mixture.pad:
+        below = sorted(n for n in names if n.startswith(f"{pad}/"))
+        if below:
+            raise InvalidArgument(f'Mixture: pad["{pad}"]: that is {", ".join(below)}.', hint=f'pad["{below[0]}"]')
+        if pad not in names and not any(d.fields.has(pad) for d in drawings):
+            close = get_close_matches(pad, names, 1)
+            did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
+            raise UnknownField(f'Mixture, pad: no field "{pad}" in {", ".join(mixture.names)}.{did_you_mean}')
 
 
 def _shares(weights: Callable[[int], Any], names: Sequence[str], step: int) -> list[float]:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rlds_cli.loader.loading import Loader
 
 
+_MIXED = ("members", "weights")  # only mixtures have these
+
+
 def save(loader: Loader, spot: Spot) -> dict[str, Any]:
     """Where ``loader`` is, and what that place is a place in."""
     return {**_kind(loader), "epoch": spot.epoch, "samples": spot.sample}
@@ -44,15 +47,16 @@ def load(loader: Loader, state: Mapping[str, Any]) -> Spot:
         It is not a place in the order of ``loader``.
     """
     mine = _kind(loader)
-    missing = [key for key in (*mine, "epoch", "samples") if key not in state]
+    missing = [key for key in (*mine, "epoch", "samples") if key not in state and key not in _MIXED]
     if missing:
         raise WrongState(f"this is not the state of a loader: no {', '.join(missing)}.")
-    wrong = [key for key in mine if key != "dataset" and state[key] != mine[key]]
+    keys = dict.fromkeys([*mine, *(key for key in _MIXED if key in state)])
+    wrong = [key for key in keys if key != "dataset" and state.get(key) != mine.get(key)]
     if wrong:
         raise WrongState(
             f"this state is of {_summary(state)}; this loader is on {_summary(mine)}."
             f" They differ in {', '.join(wrong)}.",
-            hint=_hint(wrong, state),
+            hint=_hint(wrong, state, mine),
         )
     return Spot(int(state["epoch"]), int(state["samples"]))
 
@@ -64,9 +68,13 @@ def _summary(kind: Mapping[str, Any]) -> str:
     )
 
 
-def _hint(wrong: list[str], state: Mapping[str, Any]) -> str:
+def _hint(wrong: list[str], state: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
     if "order" in wrong:
         return f"it was saved by a version of rlds with order {state['order']}"
+    if all("members" in kind for kind in (state, mine)) and wrong[0] in ("fingerprint", *_MIXED):
+        theirs = {**state["members"], "weights": state.get("weights")}
+        ours = {**mine["members"], "weights": mine["weights"]}
+        return f"it was saved with {', '.join(f'{k}: {v}' for k, v in theirs.items() if ours.get(k) != v)}"
     if "fingerprint" in wrong:
         return "the same dataset, and the same selection of it"
     return "Loader(..., " + ", ".join(f"{key}={_argument(key, state[key])}" for key in wrong) + ")"
