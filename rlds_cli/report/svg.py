@@ -1,0 +1,187 @@
+"""Small charts as SVG: bars of a histogram and curves, with axes, for files of their own and for pages.
+
+A chart takes its colours from CSS classes (``axis grid bar curve label title``). In a file of its own it brings a style
+sheet, light and dark; in a page the page's sheet decides (``standalone=False``)::
+
+    +----------------------------- width
+    |        title
+    |  y |   ____
+    |    |  |    |__
+    |    |__|____|__|___
+    |           x
+    height
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from rlds_cli.report.histograms import Histogram
+
+WIDTH, HEIGHT = 640, 320
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 36, 44
+_TICKS = 5
+
+STYLE = """
+svg { color-scheme: light dark; font: 12px system-ui, sans-serif; background: #fff; }
+.title { font-size: 14px; font-weight: 600; fill: #1b1f24; }
+.label { fill: #57606a; }
+.axis { stroke: #8c959f; fill: none; }
+.grid { stroke: #d8dee4; fill: none; }
+.bar { fill: #2f6fb3; }
+.curve { fill: none; stroke-width: 1.5; stroke-linejoin: round; }
+.c0 { stroke: #2f6fb3; } .c1 { stroke: #c2571a; } .c2 { stroke: #2a8a57; } .c3 { stroke: #8a4fb8; }
+.c4 { stroke: #a8791b; } .c5 { stroke: #b23a64; } .c6 { stroke: #2b8c97; } .c7 { stroke: #6b7280; }
+@media (prefers-color-scheme: dark) {
+  svg { background: #0d1117; } .title { fill: #e6edf3; } .label { fill: #9da7b1; }
+  .axis { stroke: #6e7681; } .grid { stroke: #262c33; } .bar { fill: #5a9be0; }
+  .c0 { stroke: #5a9be0; } .c1 { stroke: #e88a4a; } .c2 { stroke: #56b884; } .c3 { stroke: #b98ae0; }
+}
+"""
+COLOURS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart; a value that is None or not finite is a gap. ``x`` are 0, 1, ... where not given."""
+
+    name: str
+    y: Sequence[float | None]
+    x: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values [low, high] on pixels [start, stop]."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    def __call__(self, value: float) -> float:
+        span = self.high - self.low
+        share = (value - self.low) / span if span > 0 else 0.5
+        return self.start + share * (self.stop - self.start)
+
+
+def bars(
+    h: Histogram, *, title: str, x: str = "", y: str = "", width: int = WIDTH, height: int = HEIGHT,
+    standalone: bool = True,
+) -> str:  # fmt: skip
+    """Draw a histogram; every bar says its range and count when pointed at."""
+    low, high = (h.low, h.high) if h.high > h.low else (h.low - 0.5, h.low + 0.5)
+    across, up = _scales(low, high, 0, max(h.counts, default=0) or 1, width, height)
+    n = len(h.counts)
+    parts = []
+    for k, count in enumerate(h.counts):
+        if not count:
+            continue
+        a, b = low + (high - low) * k / n, low + (high - low) * (k + 1) / n
+        left, right, top = across(a), across(b), up(count)
+        span = f"{tick(a)} to {tick(b)}" if h.high > h.low else tick(h.low)
+        parts.append(
+            f'<rect class="bar" x="{left + 0.5:.1f}" y="{top:.1f}" width="{max(right - left - 1, 0.5):.1f}"'
+            f' height="{max(up(0) - top, 0.5):.1f}"><title>{span}: {count:,}</title></rect>'
+        )
+    frame = _frame(across, up, x, y)
+    return _document(width, height, title, frame + parts, f"{title}: {sum(h.counts):,} values", standalone)
+
+
+def curves(
+    lines: Sequence[Curve], *, title: str, x: str = "", y: str = "", width: int = WIDTH, height: int = HEIGHT,
+    standalone: bool = True,
+) -> str:  # fmt: skip
+    """Draw curves over a common axis, the first eight in colours of their own, with a legend where there are several."""
+    known = [v for c in lines for v in c.y if v is not None and math.isfinite(v)]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    first = min((c.x[0] for c in lines if c.x is not None and len(c.x)), default=0.0)
+    last = max((c.x[-1] if c.x is not None else len(c.y) - 1 for c in lines if len(c.y)), default=1.0)
+    across, up = _scales(first, max(last, first + 1e-9), low, high, width, height)
+    parts = [_path(c, across, up, k % COLOURS) for k, c in enumerate(lines)]
+    if len(lines) > 1:
+        parts += _legend([c.name for c in lines], width)
+    return _document(width, height, title, _frame(across, up, x, y) + parts, title, standalone)
+
+
+def tick(value: float) -> str:
+    """A number beside an axis: ``1,000``, ``0.25``, ``1e-07``."""
+    if value == 0 or abs(value) < 1e-12:
+        return "0"
+    if abs(value) >= 1e6 or abs(value) < 1e-3:
+        return f"{value:.3g}"
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def ticks(low: float, high: float, count: int = _TICKS) -> list[float]:
+    """At most about ``count`` round numbers in [low, high]: 1, 2 or 5 times a power of ten apart."""
+    span = high - low
+    if not (span > 0 and math.isfinite(span)):
+        return [low]
+    raw = span / count
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = size * next(m for m in (1, 2, 5, 10) if m * size >= raw * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _scales(x0: float, x1: float, y0: float, y1: float, width: int, height: int) -> tuple[Scale, Scale]:
+    return Scale(x0, x1, _LEFT, width - _RIGHT), Scale(y0, y1, height - _BOTTOM, _TOP)
+
+
+def _frame(across: Scale, up: Scale, x: str, y: str) -> list[str]:
+    parts = []
+    for value in ticks(up.low, up.high):
+        at = up(value)
+        parts.append(f'<path class="grid" d="M{across.start:.1f} {at:.1f}H{across.stop:.1f}"/>')
+        parts.append(_text(across.start - 6, at + 4, tick(value), anchor="end"))
+    for value in ticks(across.low, across.high):
+        parts.append(_text(across(value), up.start + 16, tick(value), anchor="middle"))
+    parts.append(f'<path class="axis" d="M{across.start:.1f} {up.stop:.1f}V{up.start:.1f}H{across.stop:.1f}"/>')
+    if x:
+        parts.append(_text((across.start + across.stop) / 2, up.start + 34, x, anchor="middle"))
+    if y:
+        parts.append(_text(across.start, up.stop - 6, y, anchor="start"))
+    return parts
+
+
+def _path(c: Curve, across: Scale, up: Scale, colour: int) -> str:
+    xs = c.x if c.x is not None else range(len(c.y))
+    steps, pen = [], "M"
+    for x, y in zip(xs, c.y, strict=True):
+        if y is None or not math.isfinite(y):
+            pen = "M"
+            continue
+        steps.append(f"{pen}{across(x):.1f} {up(y):.1f}")
+        pen = "L"
+    return f'<path class="curve c{colour}" d="{"".join(steps)}"><title>{escape(c.name)}</title></path>'
+
+
+def _legend(names: Sequence[str], width: int) -> list[str]:
+    shown = list(names[:COLOURS])
+    parts, at = [], float(width - _RIGHT)
+    for k, name in reversed(list(enumerate(shown))):
+        parts.append(_text(at, 20, name, anchor="end"))
+        at -= 7 * len(name) + 6
+        parts.append(f'<path class="curve c{k}" d="M{at - 14:.1f} 16H{at:.1f}"/>')
+        at -= 24
+    return parts
+
+
+def _text(x: float, y: float, text: str, *, anchor: str, kind: str = "label") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _document(width: int, height: int, title: str, parts: Sequence[str], says: str, standalone: bool) -> str:
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
+    name = f"<title>{escape(says)}</title>"
+    heading = _text(_LEFT, 20, title, anchor="start", kind="title")
+    body = "\n".join([heading, *parts])
+    if not standalone:
+        return f'<svg {size} class="chart">{name}\n{body}\n</svg>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{name}<style>{STYLE}</style>\n{body}\n</svg>\n'
