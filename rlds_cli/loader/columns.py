@@ -38,6 +38,20 @@ class Column(Protocol):
 
 
 @runtime_checkable
+class Mapped(Protocol):
+    """A column that reads rows of a map."""
+
+    @property
+    def column(self) -> Rows | None:
+        """The map; None where the field has none."""
+        ...
+
+    def place(self, samples: Samples) -> Place:
+        """Which rows, about."""
+        ...
+
+
+@runtime_checkable
 class Alike(Protocol):
     """A column that holds values of another field: what transforms do to that field they do to it."""
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.hashing import short
-from rlds_cli.loader.columns import Column, Decoded, RewardSum, Stacked, Stored
+from rlds_cli.loader.columns import Beside, Column, Decoded, RewardSum, Stacked, Stored
+from rlds_cli.loader.goals import GoalRows
 from rlds_cli.loader.mixing import MixtureSource
 from rlds_cli.loader.pool import Pool
 from rlds_cli.loader.reading import DatasetSource
@@ -111,6 +112,10 @@ def _source(loader: Loader, source: DatasetSource, name: str) -> str:
             return f"{mapped}, summed up, {_kind(loader, column.column.values)}"
         case Returns():
             return column.where
+        case GoalRows():
+            return f"rows of {column.like}, at goals"
+        case Beside():
+            return f"{mapped}, step {'after' if column.distance > 0 else 'before'}"
         case _:
             return "computed"
 

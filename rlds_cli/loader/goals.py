@@ -24,7 +24,7 @@ from rlds_cli.loader.columns import Column, Computed
 from rlds_cli.loader.fields import Fields
 from rlds_cli.loader.guide import Guide
 from rlds_cli.loader.order import COLUMN
-from rlds_cli.loader.places import Place, Points
+from rlds_cli.loader.places import Place, Points, Rows
 from rlds_cli.loader.samples import Samples
 from rlds_cli.loader.wholes import whole
 from rlds_cli.ted import Array, BoolArray, IntArray, join_name
@@ -142,10 +142,11 @@ class Goals:
             )
         recorded = all(schema[n].placement == "both" for n in names)
         draw = Draw(self, fields.table.observed if recorded else fields.table.steps)
-        made: dict[str, Column] = {
-            f"{self.name}{n.removeprefix(self.of)}": GoalRows(draw, fields.read_rows(n), schema[n].row_bytes, n)
-            for n in names
-        }
+        made: dict[str, Column] = {}
+        for n in names:
+            rows = fields.rows(n) if schema[n].kind == "array" else None
+            column = GoalRows(draw, fields.read_rows(n), schema[n].row_bytes, n, rows)
+            made[f"{self.name}{n.removeprefix(self.of)}"] = column
         return made | {f"{self.name}_distance": Computed(8, draw.distance)}
 
 
@@ -155,13 +156,13 @@ class Found:
 
     Attributes
     ----------
-    rows : int array [K]
-        Of the store.
+    place : Points
+        Their rows in the store [K].
     step : int array [K]
         Within the sample's own episode; -1 for a goal of another.
     """
 
-    rows: IntArray
+    place: Points
     step: IntArray
 
 
@@ -208,7 +209,7 @@ class Draw:
             first = table.start.take(episode)
             rows[anywhere] = first + there
             goal[anywhere] = np.where(first == start[anywhere], there, -1)
-        return Found(rows, goal)
+        return Found(Points(rows), goal)
 
     def _kinds(self, u: Floats) -> tuple[IntArray, IntArray]:
         """The samples whose goal lies in the future, and those where it lies anywhere."""
@@ -242,16 +243,21 @@ def _share(u: Floats, first: float, share: float) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class GoalRows:
-    """The rows of a field at the goals; ``like`` is its name, of which transforms speak."""
+    """The rows of a field at the goals; ``like`` is its name, of which transforms speak, ``column`` its map if any."""
 
     draw: Draw
     read_rows: Callable[[Place], Array]
     row_bytes: int
     like: str
+    column: Rows | None = None
+
+    def place(self, samples: Samples) -> Points:
+        """The rows, see `Mapped`."""
+        return self.draw.find(samples).place
 
     def read(self, samples: Samples) -> Array:
         """Return the values of one goal for all steps of a sample, see `Column`."""
-        values = self.read_rows(Points(self.draw.find(samples).rows))
+        values = self.read_rows(self.place(samples))
         return values if len(samples.here.shape) == 1 else samples.spread(values).copy()
 
     def mask(self, samples: Samples) -> BoolArray | None:

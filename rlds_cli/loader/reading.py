@@ -14,7 +14,7 @@ from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader import allocation
 from rlds_cli.loader.ahead import depth
 from rlds_cli.loader.arrays import Arrays
-from rlds_cli.loader.columns import Beside, Column, RewardSum, Stacked, Stored
+from rlds_cli.loader.columns import Beside, Column, Mapped, RewardSum
 from rlds_cli.loader.fields import no_reward
 from rlds_cli.loader.order import Order, Positions
 from rlds_cli.loader.packing import Packed
@@ -174,6 +174,7 @@ class DatasetSource:
         self.packing = ""
         self.decodes = False
         self.names = tuple(columns)
+        self._mapped = {n: c for n, c in columns.items() if isinstance(c, Mapped)}
         self._blanked = {n: c for n, c in columns.items() if draw.window.zeroed or isinstance(c, Beside)}
         self.summed = frozenset(name for name, c in columns.items() if isinstance(c, RewardSum))
         reach = draw.window.reach(int(draw.pool.table.steps.max()))
@@ -192,13 +193,13 @@ class DatasetSource:
         """What is going to be read of the store's files and of packed rows, see `Source`."""
         found = [] if self.packed is None else self.packed.coming(located)
         seen: dict[tuple[int, int], Coming] = {}
-        for name, column in self.columns.items():
-            if isinstance(column, Stored | Stacked) and (self.packed is None or name not in self.packed):
+        for name, column in self._mapped.items():
+            file = None if column.column is None else column.column.file
+            if file is not None and (self.packed is None or name not in self.packed):
                 place = column.place(located)
-                if column.column is not None and column.column.file is not None:
-                    first, length = place.stretches
-                    wider = length + 1  # the row after, too, which most readers of a row want as well
-                    seen[id(column.column), id(place)] = Coming(column.column.file, first, wider)
+                first, length = place.stretches
+                wider = length + 1  # the row after, too, which most readers of a row want as well
+                seen[id(column.column), id(place)] = Coming(file, first, wider)
         return [*found, *seen.values()]
 
     def gather(self, located: Samples) -> Gathered:
