@@ -53,6 +53,10 @@ class ArchiveJob:
         except InvalidEpisode as e:
             raise ArchiveError(f"{self.id}: {e.message}", hint=e.hint) from e
 
+    def name(self, number: int) -> str:
+        """How messages call a part."""
+        return f"part {number + 1:,} of {len(self.parts):,}"
+
 
 @dataclass(frozen=True, slots=True)
 class Conversion:

@@ -160,6 +160,10 @@ class _EpisodesJob:
             nothing.notes = (note,)
             yield nothing
 
+    def name(self, number: int) -> str:
+        """How messages call the part."""
+        return "the episodes"
+
     def _episodes(self, empty: list[int]) -> Iterator[EpisodeData]:
         for number, episode in self.episodes:
             name = f"episode {number}"

@@ -363,10 +363,27 @@ def test_a_function_may_fill_one_buffer_again_and_again(big, truth, place):
     assert np.array_equal(ds.column("observation"), 2 * rows(truth, "observation"))
 
 
-def test_a_worker_that_dies_is_reported_and_the_rest_kept(big, place):
-    with pytest.raises(rlds_cli.errors.RldsError, match="a worker process died"):
+def test_a_worker_that_dies_twice_is_reported_with_its_chunk_and_the_rest_kept(big, place):
+    with pytest.raises(rlds_cli.errors.RldsError) as e:
         preprocess.run(big, functions.dies, jobs=2, cache_dir=place, args={"at": 120})
+    ends = np.cumsum(np.array(LENGTHS) + 1) // 4096
+    first, last = np.flatnonzero(ends == ends[120])[[0, -1]]
+    assert (
+        f"the process that worked at chunk {ends[120] + 1} of 4 (episodes {first} to {last}) left with exit code 9, "
+        "twice. 3 of 4 parts are kept." in e.value.message
+    )
     assert not (place / "datasets/local/big@dies").exists()
+
+
+def test_a_worker_that_dies_once_is_replaced_and_its_chunk_done_again(big, truth, place, tmp_path):
+    said = []
+    how = {"cache_dir": place, "args": {"at": 120, "once": str(tmp_path / "died")}}
+    made = preprocess.run(big, functions.dies, "once", jobs=2, progress=lambda e: said.append(e.note), **how)
+    assert [n for n in said if "exit code 9; trying again" in n and "(episodes " in n]
+    assert np.array_equal(made.episode(120)["action"], truth[120]["action"] + 1)
+    assert (
+        made.fingerprint == preprocess.run(big, functions.dies, "never", cache_dir=place, args={"at": -1}).fingerprint
+    )
 
 
 def test_an_episode_that_is_dropped_late_is_dropped(big, truth, place):

@@ -62,6 +62,11 @@ class PreprocessJob:
             with undisturbed():
                 yield from runner.chunks(part, self.plan)
 
+    def name(self, number: int) -> str:
+        """How messages call a part: a chunk, with its episodes."""
+        first, last = (self.parts[number].args[n] for n in ("first", "last"))
+        return f"chunk {number + 1:,} of {len(self.parts):,} (episodes {first:,} to {last - 1:,})"
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "parts": ()}  # a worker is told its own
 
@@ -116,7 +121,7 @@ def plan_of(task: Task, known: Known, first: Probe, probes: Sequence[Probe] = ()
     linked = kept and task.whole
     untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - known.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n]}
-    touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n not in untouched]
+    touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]
     for n in touched_frames:  # only some of the episodes looked at changed them
         schema[n] = Field(n, "uint8", source[n].shape, schema[n].placement)
     carried = frozenset(n for n in source if n not in task.read and n not in schema)

@@ -13,10 +13,8 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +25,7 @@ from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.store import arrays, names, publishing, rows
 from rlds_cli.store.journal import Journal
 from rlds_cli.store.rows import Position, RowWriter, Written
+from rlds_cli.store.workers import WorkerDied, work_through
 from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part
 
 PLACE = "dataset"
@@ -58,6 +57,9 @@ class Job(Protocol):
 
     def read(self, part: Part) -> Iterator[Chunk]:
         """The rows of one part, in order."""
+
+    def name(self, number: int) -> str:
+        """How messages call part ``number``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,10 @@ class _Teller:
         if not self._by_rows:
             self._say(1)
 
+    def died(self, number: int, how: str) -> None:
+        note = f"the process that worked at {self._job.name(number)} {how}; trying again"
+        self._progress(Event(self._job.id, "note", note=note))
+
     def _say(self, n: int, note: str = "") -> None:
         self._done += n
         unit = "rows" if self._by_rows else "parts"
@@ -143,29 +149,24 @@ def _work_apart(
     job: Job, work: Path, journal: Journal, done: dict[int, tuple[str, Written]], jobs: int, tell: _Teller
 ) -> None:
     starts = _known_starts(job)
-    todo = [i for i in range(len(job.parts)) if i not in done]
-    workers = min(jobs, len(todo))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures: dict[Future[Written], tuple[int, str]] = {}
-        for i in todo:
-            where, start = (PLACE, Position(starts[i])) if starts else (f"segments/{i}", Position())
-            futures[pool.submit(_run, job, job.parts[i], work / where, start)] = (i, where)
-        try:
-            for future in as_completed(futures):
-                i, where = futures[future]
-                written = future.result()
-                journal.record(i, where, written)
-                done[i] = (where, written)
-                tell.rows(written.rows)
-                tell.part()
-        except BrokenProcessPool as e:
-            raise RldsError(
-                f"{job.id}: a worker process died (killed, or out of memory). "
-                f"{len(done)} of {len(job.parts)} parts are kept.",
-                hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
-            ) from e
-        finally:
-            pool.shutdown(cancel_futures=True)
+    places = {
+        i: (PLACE, Position(starts[i])) if starts else (f"segments/{i}", Position())
+        for i in range(len(job.parts))
+        if i not in done
+    }
+    todo = {i: (job, job.parts[i], work / where, start) for i, (where, start) in places.items()}
+    try:
+        for i, written in work_through(_run, todo, jobs, tell.died):
+            journal.record(i, places[i][0], written)
+            done[i] = (places[i][0], written)
+            tell.rows(written.rows)
+            tell.part()
+    except WorkerDied as e:
+        raise RldsError(
+            f"{job.id}: the process that worked at {job.name(e.number)} {e.how}, twice. "
+            f"{len(done)} of {len(job.parts)} parts are kept.",
+            hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
+        ) from e
 
 
 def _known_starts(job: Job) -> list[int] | None:

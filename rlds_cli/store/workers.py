@@ -1,0 +1,107 @@
+"""Processes that work through numbered items, one item each at a time, and what happens when one of them dies."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar
+
+R = TypeVar("R")
+
+_ATTEMPTS = 2
+
+
+class WorkerDied(Exception):
+    """The process that worked at item ``number`` ended without an answer every time; ``how`` says it in words."""
+
+    def __init__(self, number: int, how: str) -> None:
+        super().__init__(number, how)
+        self.number = number
+        self.how = how
+
+
+class _Worker(Generic[R]):
+    """One process. A pool of several cannot tell which of its tasks ended one of them."""
+
+    def __init__(self) -> None:
+        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        self._process: BaseProcess | None = None
+
+    def submit(self, call: Callable[..., R], arguments: tuple[Any, ...]) -> Future[R]:
+        known = {p.pid for p in active_children()} if self._process is None else set()
+        future = self._pool.submit(call, *arguments)
+        if self._process is None:
+            self._process = next((p for p in active_children() if p.pid not in known), None)
+        return future
+
+    def how_it_died(self) -> str:
+        """In words, from its exit code, which is known once the pool has stopped."""
+        code = None if self._process is None else self._process.exitcode
+        if code is None:
+            return "died"
+        if code == -signal.SIGKILL:
+            return "was killed (signal 9: by somebody, or by the system when memory ran out)"
+        return f"was ended by signal {-code}" if code < 0 else f"left with exit code {code}"
+
+    def stop(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def work_through(
+    call: Callable[..., R],
+    items: Mapping[int, tuple[Any, ...]],
+    workers: int,
+    died: Callable[[int, str], None],
+) -> Iterator[tuple[int, R]]:
+    """Yield ``(number, call(*arguments))`` of every item as it is done, worked at by ``workers`` processes.
+
+    Parameters
+    ----------
+    call : callable
+        Picklable, as its arguments and results are.
+    items : mapping
+        Arguments by number, begun in this order.
+    died : callable
+        Told the number of an item whose process died, and how; the item is tried again, once.
+
+    Raises
+    ------
+    WorkerDied
+        The process of the second attempt died as well.
+    Exception
+        Whatever ``call`` raised. Items that other processes are at are done, and their results lost.
+    """
+    waiting = deque(items)
+    attempts = dict.fromkeys(items, 0)
+    idle: list[_Worker[R]] = [_Worker() for _ in range(min(workers, len(items)))]
+    busy: dict[Future[R], tuple[int, _Worker[R]]] = {}
+    try:
+        while waiting or busy:
+            while waiting and idle:
+                number, worker = waiting.popleft(), idle.pop()
+                busy[worker.submit(call, items[number])] = (number, worker)
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                number, worker = busy.pop(future)
+                idle.append(worker)
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    idle.remove(worker)
+                    worker.stop()
+                    how = worker.how_it_died()
+                    attempts[number] += 1
+                    if attempts[number] == _ATTEMPTS:
+                        raise WorkerDied(number, how) from None
+                    died(number, how)
+                    idle.append(_Worker())
+                    waiting.appendleft(number)
+                    continue
+                yield number, result
+    finally:
+        for worker in (*idle, *(w for _, w in busy.values())):
+            worker.stop()
