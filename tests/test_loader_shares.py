@@ -238,7 +238,7 @@ def test_turns_do_not_depend_on_how_they_are_asked_for(name):
             mine = everyone[rank::world]
             turns = way.turns(run(everyone.start, 12, batches), mine)
             assert turns.member.tolist() == member[mine].tolist() and turns.place.tolist() == place[mine].tolist()
-            assert np.allclose(turns.chance, np.concatenate([t.chance for t in whole])[mine])
+            assert np.allclose(turns.chance(), np.concatenate([t.chance() for t in whole])[mine])
         expected = np.bincount(member[: everyone.start], minlength=3).tolist()
         assert way.counts(0, everyone.start) == expected
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import floor, isfinite
 from typing import Any, NamedTuple, Protocol
 
@@ -26,13 +26,13 @@ class Turns(NamedTuple):
     member : int array [K]
     place : int array [K]
         How many of the same member's samples come before, from the start of the epoch.
-    chance : float array [K]
-        Share of the member when the sample was drawn.
+    chance : callable
+        Gives the share that the member of each had when it was drawn, float64 [K].
     """
 
     member: IntArray
     place: IntArray
-    chance: FloatArray
+    chance: Callable[[], FloatArray]
 
 
 class Apportioning(Protocol):
@@ -75,7 +75,7 @@ class Constant:
     def turns(self, run: Run, mine: range) -> Turns:
         """Return members and places, see `Apportioning`."""
         member, place = self._period.find(numbers(mine))
-        return Turns(member, place, self.shares.take(member))
+        return Turns(member, place, lambda: self.shares.take(member))
 
     def counts(self, epoch: int, sample: int) -> list[int]:
         """Return the samples of every member, see `Apportioning`."""
@@ -116,7 +116,7 @@ class Random:
         place, after = places(member, self._ledger.at(epoch, everyone.start))
         self._ledger.note(epoch, everyone.stop, after)
         part = _part(everyone, mine)
-        return Turns(member[part], place[part], self.shares.take(member[part]))
+        return Turns(member[part], place[part], lambda: self.shares.take(member[part]))
 
     def counts(self, epoch: int, sample: int) -> list[int]:
         """Return the samples of every member, see `Apportioning`."""
@@ -171,11 +171,13 @@ class Changing:
 
     def _follow(self, epoch: int, standing: Standing, start: int, stop: int) -> Standing:
         for batch in range(start, stop):
-            standing = self._batch(epoch, batch, standing)[1]
+            standing = self._batch(epoch, batch, standing, self._weights(batch))[2]
         return standing
 
-    def _batch(self, epoch: int, batch: int, standing: Standing) -> tuple[Turns, Standing]:
-        weights = self._weights(batch)
+    def _batch(
+        self, epoch: int, batch: int, standing: Standing, weights: list[float]
+    ) -> tuple[IntArray, IntArray, Standing]:
+        """Members of a batch, how many of the same come before within it, and where they stand after it."""
         due = [o + w * self._size for o, w in zip(standing.owed, weights, strict=True)]
         if self._order is None:
             given = apportion(due, weights, self._size)
@@ -184,20 +186,26 @@ class Changing:
             drawn = range(batch * self._size, (batch + 1) * self._size)
             member = Lots(tuple(weights)).draw(self._order(epoch), drawn)
             place, given = places(member, [0] * len(weights))
-        turns = Turns(member, place + np.array(standing.counts).take(member), np.array(weights).take(member))
         counts = [c + g for c, g in zip(standing.counts, given, strict=True)]
-        return turns, Standing(counts, [d - g for d, g in zip(due, given, strict=True)])
+        return member, place, Standing(counts, [d - g for d, g in zip(due, given, strict=True)])
 
     def turns(self, run: Run, mine: range) -> Turns:
         """Return members and places, see `Apportioning`."""
         epoch, first = run.order.epoch, run.first // self._size
-        standing, batches = self._ledger.at(epoch, first), []
+        standing = self._ledger.at(epoch, first)
+        members, within, before, weights = [], [], [], []
         for batch in range(first, first + run.batches):
-            turns, standing = self._batch(epoch, batch, standing)
-            batches.append(turns)
+            weights.append(self._weights(batch))
+            before.append(standing.counts)
+            member, place, standing = self._batch(epoch, batch, standing, weights[-1])
+            members.append(member)
+            within.append(place)
         self._ledger.note(epoch, first + run.batches, standing)
+        member = np.concatenate(members)
+        in_tables = member + np.arange(0, run.batches * len(before[0]), len(before[0])).repeat(self._size)
+        place = np.concatenate(within) + np.array(before).take(in_tables)
         part = _part(run.everyone, mine)
-        return Turns(*(np.concatenate(column)[part] for column in zip(*batches, strict=True)))
+        return Turns(member[part], place[part], partial(np.array(weights).take, in_tables[part]))
 
     def counts(self, epoch: int, sample: int) -> list[int]:
         """Return the samples of every member, see `Apportioning`."""

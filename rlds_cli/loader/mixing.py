@@ -42,13 +42,13 @@ class Located:
         K.
     parts : list of (int, int array [n], Samples)
         Member, which of the samples, and where they lie.
-    chance : float array [K]
-        Share of the member of each.
+    chance : callable
+        Gives the share of the member of each, float64 [K].
     """
 
     count: int
     parts: list[tuple[int, IntArray, Samples]]
-    chance: FloatArray
+    chance: Callable[[], FloatArray]
 
 
 class MixtureSource:
@@ -149,7 +149,8 @@ class MixtureSource:
         steps = located.parts[0][2].here.shape[1:]
         merged = self._merging.merge(located.count, steps, parts)
         if PROBABILITY in merged.values:
-            merged.values[PROBABILITY] *= located.chance[:, None] if steps else located.chance
+            chance = located.chance()
+            merged.values[PROBABILITY] *= chance[:, None] if steps else chance
         return merged
 
     # -- where it is
