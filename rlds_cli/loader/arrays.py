@@ -14,7 +14,7 @@ from rlds_cli.ted import Array, IntArray
 if TYPE_CHECKING:
     import torch
 
-Backend = Literal["torch", "numpy"]
+Backend = Literal["torch", "numpy", "jax"]
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -26,6 +26,7 @@ class Arrays(Protocol):
     ``ships`` says whether they go to another device.
     """
 
+    backend: Backend
     dtype: str | None
     working: str | None
     ships: bool
@@ -56,6 +57,7 @@ class NumpyArrays:
         Of floats; None leaves them as they are.
     """
 
+    backend: Backend = "numpy"
     ships = False
 
     def __init__(self, dtype: str | None) -> None:
@@ -87,6 +89,8 @@ class TorchArrays:
         Of floats; None leaves them as they are.
     device : torch.device, str or None
     """
+
+    backend: Backend = "torch"
 
     def __init__(self, dtype: str | None, device: Any) -> None:
         import torch

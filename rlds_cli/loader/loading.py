@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset, open_dataset
@@ -30,6 +31,9 @@ from rlds_cli.loader.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
 
 LOOK_AHEAD = 2  # gathers of which the kernel is told early
+
+if TYPE_CHECKING:
+    from rlds_cli.loader.torch_batches import TorchBatches
 
 Transform = Elementwise | BatchFunction
 
@@ -153,8 +157,9 @@ class Loader:
             self.source = building.source(pool, self._draw, request, transforms, made.working)
         self.reader = Reader(self.source, self.ranks, transforms, made)
         self.prefetch = self._read_ahead(prefetch)
-        self._schedule = self._plan()
+        self.schedule = self._plan()
         self._spot, self._sought = Spot(0, 0), False
+        self._given_out: WeakSet[TorchBatches] = WeakSet()
         self._arguments = {
             "fields": fields,
             "extra": extra,
@@ -208,19 +213,31 @@ class Loader:
     @property
     def step(self) -> int:
         """Batches handed out so far; the next one has this number."""
-        return self._schedule.step(self._spot)
+        return self.schedule.step(self._spot)
 
     def __iter__(self) -> Iterator[Batch]:
         """Go through one pass: see rule 1."""
-        spot = self._spot if self._sought else self._schedule.fresh(self._spot)
+        self.ranks.check()
         most = self.reader.batches_at_once(self._size)
-        return self._batches(runs(self._schedule, self._schedule.settle(spot), self.seed, most))
+        return self._batches(runs(self.schedule, self._start(), self.seed, most), self.prefetch)
 
-    def _batches(self, pieces: Iterator[Run]) -> Iterator[Batch]:
+    def _start(self) -> Spot:
+        """Where the next pass starts."""
+        return self.schedule.settle(self._spot if self._sought else self.schedule.fresh(self._spot))
+
+    def share(self, start: Spot, worker: int, workers: int) -> Iterator[Batch]:
+        """Batches worker, worker + workers, ... of the pass that begins at ``start``."""
+        self.ranks.check()
+        # A mixture works out whose turn it is for batches that follow each other.
+        most = 1 if isinstance(self.source, MixtureSource) else self.reader.batches_at_once(self._size)
+        mine = runs(self.schedule, start, self.seed, most, worker=worker, workers=workers)
+        return self._batches(mine, self._arguments["prefetch"] or 0)
+
+    def _batches(self, pieces: Iterator[Run], prefetch: int) -> Iterator[Batch]:
         def read(located: tuple[Run, Any, Told]) -> Iterator[Batch]:
             return self.reader.read(*located)
 
-        for (run, *_), batches in ahead(read, self._looked_up(pieces), self.prefetch):
+        for (run, *_), batches in ahead(read, self._looked_up(pieces), prefetch):
             sample = run.first + run.size
             for batch in batches:
                 self._spot, self._sought = Spot(run.order.epoch, sample), False
@@ -246,7 +263,7 @@ class Loader:
         TypeError
             The sampler draws with replacement and there is no ``steps``.
         """
-        length = self._schedule.per_pass
+        length = self.schedule.per_pass
         if length is None:
             mixed = isinstance(self.dataset, Mixture)
             why = "a mixture goes on for ever" if mixed else f"{type(self.sampler).__name__} draws with replacement"
@@ -255,7 +272,7 @@ class Loader:
 
     def seek(self, step: int) -> None:
         """Go to batch number ``step``; the next ``iter()`` starts there."""
-        self._go(self._schedule.at(whole("step", step, 0), self._spot.epoch))
+        self._go(self.schedule.at(whole("step", step, 0), self._spot.epoch))
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``; the next ``iter()`` starts there.
@@ -266,9 +283,14 @@ class Loader:
         self._go(Spot(whole("epoch", epoch, 0), 0))
 
     def _go(self, spot: Spot) -> None:
-        self._spot, self._sought = self._schedule.settle(spot), True
+        self._move(spot)
         if isinstance(self._draw, PrioritizedDraw):
             self._draw.forget()
+
+    def _move(self, spot: Spot) -> None:
+        self._spot, self._sought = self.schedule.settle(spot), True
+        for batches in self._given_out:
+            batches.move(self._spot)
 
     def update_priorities(self, batch: Batch, priority: Any, *, beta: float | None = None) -> None:
         """Say how much there is to learn from the samples of a batch, with `Prioritized`.
@@ -297,7 +319,7 @@ class Loader:
 
         Batch size, ranks, fields, transforms and dtypes are not part of it: they may differ when it is loaded.
         """
-        spot = self._schedule.settle(self._spot)
+        spot = self.schedule.settle(self._spot)
         saved = state.save(self, spot)
         if isinstance(self.source, MixtureSource):
             return saved | self.source.state(spot)
@@ -314,9 +336,9 @@ class Loader:
         spot = state.load(self, state_dict)
         if isinstance(self.source, MixtureSource):
             self.source.load(state_dict, spot)
-        self._go(spot)
         if isinstance(self._draw, PrioritizedDraw):
             self._draw.load(state_dict, Order(self.seed, spot.epoch))
+        self._move(spot)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Only what it was made of: maps are opened anew where it is unpickled."""
@@ -331,6 +353,22 @@ class Loader:
         }
         mixed = self.source.state(self._spot) if isinstance(self.source, MixtureSource) else None
         return _again, (self.dataset, self.batch_size, made_of, self._spot, self._sought, mixed)
+
+    # -- workers
+
+    def as_torch(self) -> TorchBatches:
+        """Return an ``IterableDataset`` of ready batches, see `TorchBatches`: ``DataLoader(it, batch_size=None)``.
+
+        Raises
+        ------
+        InvalidArgument
+            ``backend="jax"``.
+        """
+        from rlds_cli.loader.torch_batches import TorchBatches
+
+        batches = TorchBatches(self, self._start())
+        self._given_out.add(batches)
+        return batches
 
     # -- what it is
 
@@ -347,7 +385,7 @@ class Loader:
         """
         if isinstance(self.source, MixtureSource):
             return self.source.consumed(self._spot)
-        return {self.source.draw.pool.dataset.id: self._spot.epoch * (self._schedule.total or 0) + self._spot.sample}
+        return {self.source.draw.pool.dataset.id: self._spot.epoch * (self.schedule.total or 0) + self._spot.sample}
 
     def describe(self) -> str:
         """Say what is sampled, what is left out and why, and where each field is read from."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from rlds_cli.errors import BatchSize, InvalidArgument
 
+ALONE = "a single process"
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
@@ -32,7 +34,7 @@ class Ranks:
         """
         initialised = _distributed()
         if rank is None and world_size is None:
-            return cls(*initialised, "torch.distributed") if initialised else cls(0, 1, "a single process")
+            return cls(*initialised, "torch.distributed") if initialised else cls(0, 1, ALONE)
         if world_size is None:
             if initialised is None:
                 raise InvalidArgument(f"rank={rank} of how many?", hint=f"Loader(..., rank={rank}, world_size=...)")
@@ -50,6 +52,22 @@ class Ranks:
         if self.world < 1 or not 0 <= self.rank < self.world:
             raise InvalidArgument(f"rank {self.rank} of {self.world}: ranks go from 0 to world_size - 1.")
         return self
+
+    def check(self) -> None:
+        """Refuse to go on by itself in a process that has become one of several.
+
+        Raises
+        ------
+        InvalidArgument
+            ``torch.distributed`` was initialised after the loader was made.
+        """
+        now = _distributed()
+        if self.origin == ALONE and now is not None and now[1] > 1:
+            raise InvalidArgument(
+                f"This loader was made before torch.distributed was initialised: each of {now[1]} ranks would get every"
+                " sample.",
+                hint="make it afterwards (Lightning: in train_dataloader), or Loader(..., rank=..., world_size=...)",
+            )
 
     def share(self, batch_size: int) -> int:
         """Samples of a full batch that are this rank's.

@@ -93,6 +93,16 @@ class Schedule:
         step, length = self.step(spot), self.per_pass
         return spot if length is None or step % length == 0 else self.at(-(-step // length) * length, spot.epoch)
 
+    def later(self, spot: Spot, passes: int) -> Spot:
+        """Where the pass starts that comes ``passes`` after the one that starts at ``spot``.
+
+        Passes without an end are told apart by their epochs.
+        """
+        for _ in range(passes):
+            left = self.left(spot)
+            spot = Spot(spot.epoch + 1, 0) if left is None else self.settle(self.skip(spot, left))
+        return spot
+
     def left(self, spot: Spot) -> int | None:
         """Batches up to the end of the pass; None when it has none."""
         return None if self.per_pass is None else self.per_pass - self.step(spot) % self.per_pass
