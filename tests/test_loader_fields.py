@@ -84,6 +84,12 @@ def test_a_name_stands_for_what_is_nested_below_it(ds):
         ("qpos", "next/qpos"),
         ("Action", "action"),
         ("steps", "step"),
+        ("timestep", "step"),
+        ("reward", "next/reward"),
+        ("obs", "observation"),
+        ("next/obs", "next/observation"),
+        ("infos", "info"),
+        ("terminal", "next/terminated"),
     ],
 )
 def test_an_unknown_field_gets_a_suggestion(ds, name, meant):

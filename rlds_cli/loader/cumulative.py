@@ -39,7 +39,7 @@ class Cumulative:
     """
 
     def __init__(self, weights: npt.ArrayLike) -> None:
-        given = _check(weights)
+        given = check_weights(weights)
         self._sums: FloatArray = np.zeros(len(given) + 1)
         self._ends = self._sums[1:]
         # scaled by a power of two no sum overflows, none is so small that bits are missing, and no bit is lost
@@ -103,8 +103,8 @@ class Cumulative:
         return probability
 
 
-def _check(weights: Any) -> FloatArray:
-    """Return ``weights`` as float64 [n], or say what is wrong with them.
+def check_weights(weights: Any) -> FloatArray:
+    """Return ``weights`` as float64 [n], or say what is wrong with them: see `Cumulative`.
 
     Raises
     ------

@@ -211,9 +211,16 @@ class Fields:
 
     def _unknown(self, name: str) -> UnknownField:
         known = sorted([*self.behind, *self._computed()])
-        leaves = {n.rsplit("/", 1)[-1]: n for n in reversed(known)}
+        groups = {"/".join(parts[:i]) for parts in (n.split("/") for n in self.behind) for i in range(1, len(parts))}
+        meant = [n for n in known if n not in ROOT_FLAGS]  # these say nothing
+        shallow_last = sorted(meant, key=lambda n: (n.count("/"), n), reverse=True)
+        leaves = {n.rsplit("/", 1)[-1]: n for n in shallow_last}
         leaf = name.rsplit("/", 1)[-1]
-        close = get_close_matches(name, known, 1, 0.75) or [leaves[n] for n in get_close_matches(leaf, leaves, 1, 0.6)]
+        close = (
+            [n for n in meant if len(leaf) > 2 and n.startswith(name)]
+            or get_close_matches(name, [*meant, *sorted(groups)], 1, 0.75)
+            or [leaves[n] for n in get_close_matches(leaf, leaves, 1, 0.6)]
+        )
         did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
         return UnknownField(f'no field "{name}" in {self.dataset.id}.{did_you_mean}  Fields: {", ".join(known)}')
 

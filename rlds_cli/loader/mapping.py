@@ -23,7 +23,8 @@ def open_rows(dataset: Dataset, name: str) -> Rows:
         return Rows(stored)
     row_bytes = stored.itemsize * prod(stored.shape[1:])
     path = arrays.data_file(dataset.store.directory(name), stored.ndim)
-    file = RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
+    with dataset.store.unchanged():
+        file = RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
     return Rows(np.ndarray(stored.shape, stored.dtype, file.content), file)
 
 

@@ -134,18 +134,20 @@ class PrioritizedDraw:
         windows = batch.get(WINDOW_COLUMN)
         if windows is None:
             raise InvalidArgument(
-                f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {', '.join(batch.names())}.",
+                f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {', '.join(Batch(batch).names())}.",
                 hint="pass the batch as the loader gave it",
             )
         numbers = _host(windows)
         numbers = numbers.reshape(len(numbers), -1)[:, 0].astype(np.int64, copy=False)
-        values = np.asarray(_host(priority), np.float64)
+        values = _host(priority)
+        if values.dtype.kind not in "fiub":
+            raise InvalidArgument(f"update_priorities: priorities of type {values.dtype} are not numbers.")
         if values.shape[:1] != numbers.shape or values.size != len(numbers):
             raise InvalidArgument(
                 f"update_priorities: priorities {list(values.shape)} for a batch of {len(numbers)} samples.",
                 hint="one number a sample, [B] or [B, 1]: of a slice its mean or largest one",
             )
-        self.priorities.update(numbers, values.reshape(-1))
+        self.priorities.update(numbers, values.reshape(-1).astype(np.float64))
         if beta is not None:
             self.priorities.beta = beta
 
@@ -173,18 +175,21 @@ class PrioritizedDraw:
         Raises
         ------
         WrongState
-            It is not of as many windows, or of other settings.
+            It is not of as many windows, or of other settings; nothing is changed then.
         """
         if "priorities" not in state or "drawn" not in state:
             raise WrongState("this state has no priorities.", hint="that of a loader with Prioritized")
+        drawn = [self._loaded(d, order) for d in state["drawn"]]
         self.priorities.load(state["priorities"])
-        self._drawn.clear()
-        for d in state["drawn"]:
-            windows = np.asarray(d["windows"], np.int64)
-            positions = range(int(d["first"]), int(d["first"]) + len(windows))
-            probability = partial(np.asarray, np.asarray(d["probability"], np.float64))
-            weight: FloatArray = np.asarray(d["weight"], np.float64)
-            self._drawn.append(Drawn(order, positions, *self._guide.find(windows), probability, weight))
+        self.forget()
+        self._drawn.extend(drawn)
+
+    def _loaded(self, drawn: Mapping[str, Any], order: Order) -> Drawn:
+        windows = np.asarray(drawn["windows"], np.int64)
+        positions = range(int(drawn["first"]), int(drawn["first"]) + len(windows))
+        probability = partial(np.asarray, np.asarray(drawn["probability"], np.float64))
+        weight: FloatArray = np.asarray(drawn["weight"], np.float64)
+        return Drawn(order, positions, *self._guide.find(windows), probability, weight)
 
 
 def _host(x: Any) -> Any:

@@ -10,6 +10,7 @@ from rlds_cli.hashing import short
 from rlds_cli.loader import order
 from rlds_cli.loader.mixture import Mixture
 from rlds_cli.loader.schedule import Spot
+from rlds_cli.loader.wholes import whole
 
 if TYPE_CHECKING:
     from rlds_cli.loader.loading import Loader
@@ -47,6 +48,8 @@ def load(loader: Loader, state: Mapping[str, Any]) -> Spot:
         It is not a place in the order of ``loader``.
     """
     mine = _kind(loader)
+    if not isinstance(state, Mapping):
+        raise WrongState(f"this is not the state of a loader, but of type {type(state).__name__}.")
     missing = [key for key in (*mine, "epoch", "samples") if key not in state and key not in _MIXED]
     if missing:
         raise WrongState(f"this is not the state of a loader: no {', '.join(missing)}.")
@@ -58,7 +61,14 @@ def load(loader: Loader, state: Mapping[str, Any]) -> Spot:
             f" They differ in {', '.join(wrong)}.",
             hint=_hint(wrong, state, mine),
         )
-    return Spot(int(state["epoch"]), int(state["samples"]))
+    return Spot(*(_count(name, state[name]) for name in ("epoch", "samples")))
+
+
+def _count(name: str, value: Any) -> int:
+    try:
+        return whole(name, value, 0, WrongState)
+    except WrongState as e:
+        raise WrongState(f"this is not the state of a loader: {e.message}") from None
 
 
 def _summary(kind: Mapping[str, Any]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.loader.cumulative import Cumulative
+from rlds_cli.loader.cumulative import Cumulative, check_weights
 from rlds_cli.loader.order import EPISODE, WINDOW, Order, Positions
 from rlds_cli.loader.pool import PROBABILITY, Drawn, FloatArray, Pool
 from rlds_cli.loader.samplers import Draw, Endless, within
@@ -44,7 +45,8 @@ class Weighted(Endless):
     def __post_init__(self) -> None:
         if isinstance(self.weight, str):
             return
-        given = np.asarray(self.weight)
+        given = np.array(self.weight)
+        given.flags.writeable = False  # what it is drawn by, and what the state is of
         if given.ndim != 1 or given.dtype.kind not in "fiub":
             raise InvalidArgument(
                 f"Weighted: weights of shape {list(given.shape)}, {given.dtype}: numbers [n] are needed.",
@@ -60,7 +62,8 @@ class Weighted(Endless):
     def over(self, pool: Pool) -> Draw:
         """Return what draws from ``pool``, see `Sampler`."""
         if isinstance(self.weight, str):
-            return _by_episode(pool, _column(pool, self.weight), f'episode column "{self.weight}"')
+            hint = f'an array of weights made of it: Weighted(np.exp(ds.episodes["{self.weight}"] / scale))'
+            return _by_episode(pool, _column(pool, self.weight), f'episode column "{self.weight}"', hint)
         weight, dataset = self.weight, pool.dataset
         if len(weight) == dataset.num_episodes:
             return _by_episode(pool, weight, "weights by episode")
@@ -83,13 +86,22 @@ def _column(pool: Pool, name: str) -> Array:
     columns = pool.dataset.episodes
     if name not in columns or columns[name].dtype.kind not in "fiub":
         numeric = [c for c in columns if columns[c].dtype.kind in "fiub"]
-        raise UnknownField(f'Weighted: no episode column of numbers "{name}". There are {", ".join(numeric)}.')
+        close = get_close_matches(name, numeric, 1)
+        did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
+        raise UnknownField(
+            f'Weighted: no episode column of numbers "{name}".{did_you_mean} There are {", ".join(numeric)}.'
+        )
     return columns[name]
 
 
-def _by_episode(pool: Pool, weight: Array, what: str) -> Draw:
+def _by_episode(pool: Pool, weight: Array, what: str, hint: str | None = None) -> Draw:
     counts = pool.guide.counts
-    cumulative = _cumulative(weight.take(pool.table.number), what)
+    usable = _checked(weight, what, hint).take(pool.table.number)
+    if not usable.any():
+        raise InvalidArgument(
+            f"Weighted, {what}: the {len(usable):,} episodes that have a window all weigh zero: nothing can be drawn."
+        )
+    cumulative = Cumulative(usable)
 
     def draw(order: Order, positions: Positions) -> Drawn:
         episode = cumulative.find(order.uniform(EPISODE, positions))
@@ -107,14 +119,19 @@ def _by_step(pool: Pool, weight: Array, *, transitions: bool) -> Draw:
     everything = pool.dataset.episodes["num_transitions" if transitions else "length"].astype(np.int64)
     first = (np.cumsum(everything) - everything).take(pool.table.number)
     limit = everything.take(pool.table.number)
-    of_windows = np.zeros(pool.guide.total)
+    what = f"weights by {'transition' if transitions else 'step'}"
+    weight, of_windows = _checked(weight, what), np.zeros(pool.guide.total)
     for start in range(0, pool.guide.total, _CHUNK):
         numbers = np.arange(start, min(start + _CHUNK, pool.guide.total))
         episode, number = pool.guide.find(numbers)
         step = pool.anchor(number)
         known = step < limit.take(episode)
         of_windows[numbers[known]] = weight.take((first.take(episode) + step)[known])
-    cumulative = _cumulative(of_windows, "weights of windows")
+    if not of_windows.any():
+        raise InvalidArgument(
+            f"Weighted, {what}: no window has its anchor at a step that weighs anything: nothing can be drawn."
+        )
+    cumulative = Cumulative(of_windows)
 
     def draw(order: Order, positions: Positions) -> Drawn:
         numbers: IntArray = cumulative.find(order.uniform(WINDOW, positions))
@@ -123,8 +140,9 @@ def _by_step(pool: Pool, weight: Array, *, transitions: bool) -> Draw:
     return draw
 
 
-def _cumulative(weight: Any, what: str) -> Cumulative:
+def _checked(weight: Any, what: str, hint: str | None = None) -> FloatArray:
+    """All weights that were given, also those of episodes without a window: places in messages are the user's."""
     try:
-        return Cumulative(weight)
+        return check_weights(weight)
     except InvalidArgument as e:
-        raise InvalidArgument(f"Weighted, {what}: {e.message}", hint=e.hint) from None
+        raise InvalidArgument(f"Weighted, {what}: {e.message}", hint=hint or e.hint) from None

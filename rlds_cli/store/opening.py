@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -33,20 +35,37 @@ class Store:
             self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Store, (self.path,)
+        return _reopened, (self.path, self.manifest.fingerprint)
 
     def directory(self, name: str) -> Path:
         """Where a field lies."""
         return self.path / self._stored[name].path
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Around what opens files: that happens when they are asked for, and the path must still be this dataset's.
+
+        Raises
+        ------
+        DamagedDataset
+            It was replaced or removed since it was opened. What is mapped stays as it was.
+        """
+        try:
+            yield
+        except Exception:
+            self._check_unchanged()
+            raise
+        self._check_unchanged()
+
     def _check_unchanged(self) -> None:
-        """Columns are mapped when they are asked for: by then the path must still be of this dataset."""
         try:
             same = self._identify() == self._identity
         except OSError:
             same = False
         if not same:
-            raise DamagedDataset(f"{self.path} was replaced or removed since it was opened.", hint="open it again")
+            raise DamagedDataset(
+                f"{self.manifest.id} was replaced or removed since it was opened: {self.path}.", hint="open it again"
+            )
 
     def _check_sizes(self) -> None:
         rows = self.manifest.counts.rows
@@ -78,15 +97,16 @@ class Store:
 
     def _open(self, key: str, directory: Path) -> Array:
         if key not in self._columns:
-            self._check_unchanged()
-            self._columns[key] = compression.open_column(directory)
+            with self.unchanged():
+                column = compression.open_column(directory)
+            self._columns[key] = column
         return self._columns[key]
 
     def strings(self, name: str) -> Array:
         """The string table of a text field, as an object array whose last element is None (code -1)."""
         if name not in self._strings:
-            self._check_unchanged()
-            table = arrays.read_strings(self.path / "text" / self._stored[name].path)
+            with self.unchanged():
+                table = arrays.read_strings(self.path / "text" / self._stored[name].path)
             self._strings[name] = np.array([*table, None], object)
         return self._strings[name]
 
@@ -113,12 +133,16 @@ class Store:
     def sources(self) -> tuple[dict[str, Any], ...]:
         """The archive's files: ``file size sha256``, and ``url revision`` where they were fetched."""
         path = self.path / "sources"
-        return tuple(json.loads(s) for s in arrays.read_strings(path)) if path.exists() else ()
+        with self.unchanged():
+            return tuple(json.loads(s) for s in arrays.read_strings(path)) if path.exists() else ()
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
         """The columns of the episode table, but for text."""
-        directory = self.path / "episodes"
+        with self.unchanged():
+            return self._read_episodes(self.path / "episodes")
+
+    def _read_episodes(self, directory: Path) -> dict[str, Array]:
         columns = {p.name: arrays.read(p) for p in directory.iterdir() if p.is_dir() and arrays.is_array(p)}
         split = directory / "split"
         if split.exists():
@@ -130,7 +154,8 @@ class Store:
     def episode_strings(self, column: str) -> list[str]:
         """A text column of the episode table (``group``, ``options``); empty strings where there is none."""
         path = self.path / "episodes" / component(column)
-        return arrays.read_strings(path) if path.exists() else [""] * self.manifest.counts.episodes
+        with self.unchanged():
+            return arrays.read_strings(path) if path.exists() else [""] * self.manifest.counts.episodes
 
     def table(self) -> EpisodeTable:
         """The episode table as it was written."""
@@ -150,6 +175,18 @@ class Store:
             options=[o or None for o in self.episode_strings("options")],
             splits={k.removeprefix(prefix): np.asarray(v) for k, v in e.items() if k.startswith(prefix)},
         )
+
+
+def _reopened(path: Path, fingerprint: str) -> Store:
+    """Unpickle: where the dataset was replaced meanwhile, the one that is there now is not taken for it."""
+    store = Store(path)
+    if store.manifest.fingerprint != fingerprint:
+        raise DamagedDataset(
+            f"{store.manifest.id} was replaced since it was pickled: {fingerprint} then, {store.manifest.fingerprint}"
+            f" now, in {path}.",
+            hint="open it again, and pickle what it gives",
+        )
+    return store
 
 
 def _field(f: StoredField) -> Field:
