@@ -29,7 +29,12 @@ SAMPLES = ROOT / "rlds_cli" / "samples"
 PAGES = ("README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))))
 
 # What a page shows with a published dataset is run with a sample, and shorter.
-STAND_INS = {"d4rl/hopper-medium-v2": "sample/pendulum-d4rl", "100_000": "3"}
+STAND_INS = {
+    "d4rl/hopper-medium-v2": "sample/pendulum-d4rl",
+    "d4rl/hopper-{level}-v2": "sample/pendulum-d4rl",
+    "d4rl/walker2d-medium-v2": "sample/mountaincar-robohive",
+    "100_000": "3",
+}
 
 
 def text_of(page: str) -> str:
@@ -281,6 +286,16 @@ def test_the_code_about_the_loader_runs(desk: Path) -> None:
     assert tuple(ran["three_steps"]["next", "discount"].shape) == (256, 1)
     assert tuple(ran["slices"]["observation"].shape) == (8, 32, 3)
     assert tuple(ran["padded"]["mask"].shape) == tuple(ran["padded"]["step"].shape) == (8, 20)
+
+
+def test_the_code_about_mixtures_runs(desk: Path) -> None:
+    ran = run_code("docs/mixtures.md")
+    assert ran["from_expert"].sum() == 64
+    shares = [ran["ramp"](1000 * epoch)["expert"] for epoch in (0, 9, 10, 11, 12, 13, 14)]
+    assert [x / (x + 0.8) for x in shares] == pytest.approx([0, 0, 0.05 / 0.85, 0.1 / 0.9, 0.15 / 0.95, 0.2, 0.2])
+    assert tuple(ran["batch"]["action"].shape) == tuple(ran["batch"]["mask", "action"].shape) == (256, 6)
+    assert ran["batch"]["mask", "observation"].sum(1).unique().tolist() == [2, 3]
+    assert (next(iter(ran["loader"]))["source"] == 0).sum() in (198, 199)  # 5,100 and 1,479 transitions
 
 
 def test_the_code_about_datasets_runs(desk: Path) -> None:
