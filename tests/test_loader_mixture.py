@@ -406,7 +406,7 @@ def test_a_state_of_something_else_is_refused(three):
     part = three | {"c": three["c"].select(episodes=[0])}
     others = [
         (load(three, sampler=Uniform()), "They differ in sampler"),
-        (load(three, 10, "lots", sampler=Shuffled()), "exact: a 0.5, b 0.3, c 0.2"),
+        (load(three, 10, "lots", sampler=Shuffled()), "exact counts, weights a 0.5, b 0.3, c 0.2"),
         (load(part, sampler=Shuffled()), "it was saved with c: local/c"),
         (Loader(Mixture(named), 10, sampler=Shuffled()), "it was saved with c: local/c"),
         (Loader(three["a"], 10, sampler=Shuffled()), "differ in fingerprint, members, weights"),
@@ -442,7 +442,7 @@ def test_describe_and_repr(three):
     first(loader, 2)
     text = loader.describe()
     for part in (
-        "mixture of 3 datasets: exact: a 0.5, b 0.3, c 0.2",
+        "mixture of 3 datasets: exact counts, weights a 0.5, b 0.3, c 0.2",
         "a: local/a (rlds1:",
         "50.0000% of the samples, 10 so far",
         "left out  1 episode (3 steps) without a window",

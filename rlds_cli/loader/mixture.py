@@ -166,12 +166,12 @@ class Mixture:
         """How members are drawn, as text: part of a loader's state."""
         match self.weights:
             case str():
-                weights: Any = self.weights
+                weights = "by size"
             case Mapping():
                 weights = ", ".join(f"{name} {weight:.12g}" for name, weight in self.weights.items())
             case _:
                 weights = function_name(self.weights)
-        return f"{'exact' if self.exact else 'multinomial'}: {weights}"
+        return f"{'exact' if self.exact else 'multinomial'} counts, weights {weights}"
 
     def __repr__(self) -> str:
         members = ", ".join(f"{name!r}: {_ref(m)}" for name, m in self.parts.items())
