@@ -27,6 +27,7 @@ from rlds_cli.ted import (
     Array,
     Chunk,
     Column,
+    EncodedFrames,
     EpisodeData,
     Field,
     Placement,
@@ -35,7 +36,8 @@ from rlds_cli.ted import (
 
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
 _COUNTED = ("action", REWARD, *FLAGS)  # whose rows are the steps, the first that is there
-Flat = dict[str, "Array | list[str | None]"]
+Value = Array | list[str | None] | EncodedFrames
+Flat = dict[str, Value]
 
 
 def chunks(
@@ -94,7 +96,9 @@ def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         yield name, value
 
 
-def _values(value: Any, name: str, where: str) -> Array | list[str | None]:
+def _values(value: Any, name: str, where: str) -> Value:
+    if isinstance(value, EncodedFrames):
+        return value
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
@@ -146,7 +150,7 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
     return flat, length, end
 
 
-def _single(values: Array | list[str | None]) -> bool:
+def _single(values: Value) -> bool:
     return isinstance(values, np.ndarray) and values.ndim == 0
 
 
@@ -182,10 +186,10 @@ def _same(a: Array, b: Array) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
 
 
-def _per_step(values: Array | list[str | None], length: int, name: str, where: str) -> Array:
+def _per_step(values: Value, length: int, name: str, where: str) -> Array:
     """[T] from [T] or [T, 1]."""
     if not isinstance(values, np.ndarray):
-        raise InvalidEpisode(f"{where}: {name} is text.")
+        raise InvalidEpisode(f"{where}: {name} is {'text' if isinstance(values, list) else 'frames'}.")
     if values.ndim == 2 and values.shape == (length, 1):
         return values[:, 0]
     return values
@@ -216,7 +220,7 @@ def _flags(flat: Flat, length: int, where: str) -> int:
     return end
 
 
-def flag(values: Array | list[str | None] | None, length: int, name: str, where: str) -> Array:
+def flag(values: Value | None, length: int, name: str, where: str) -> Array:
     """A flag per step [T] as bool; a single value stands for the last step, None for no flags.
 
     Raises
@@ -252,11 +256,17 @@ def infer_schema(flat: Flat, length: int) -> tuple[Field, ...]:
             if len(values) == length + 1 or (observed and not own_next)
             else "root"
         )
-        if isinstance(values, np.ndarray):
-            fields.append(Field(name, values.dtype.newbyteorder("=").name, values.shape[1:], placement))
-        else:
-            fields.append(Field(name, "str", (), placement, "text"))
+        fields.append(field_of(name, values, placement))
     return tuple(fields)
+
+
+def field_of(name: str, values: Value, placement: Placement) -> Field:
+    """The field that holds such values."""
+    if isinstance(values, EncodedFrames):
+        return Field(name, "uint8", values.shape, placement, "frames", values.codec)
+    if isinstance(values, list):
+        return Field(name, "str", (), placement, "text")
+    return Field(name, values.dtype.newbyteorder("=").name, values.shape[1:], placement)
 
 
 def fit(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict[str, Column]:
@@ -278,10 +288,19 @@ def fit(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict
     return columns
 
 
-def _fit(values: Array | list[str | None], f: Field, where: str) -> Column:
-    if (f.kind == "text") != isinstance(values, list):
-        raise InvalidEpisode(f"{where}: {f.name} is {'text' if isinstance(values, list) else 'numbers'} here only.")
+def _fit(values: Value, f: Field, where: str) -> Column:
+    kind = "text" if isinstance(values, list) else "frames" if isinstance(values, EncodedFrames) else "array"
+    if f.kind != kind:
+        what = {"text": "text", "frames": "encoded frames", "array": "numbers"}[kind]
+        raise InvalidEpisode(f"{where}: {f.name} is {what} here only.")
     if isinstance(values, list):
+        return values
+    if isinstance(values, EncodedFrames):
+        if (values.shape, values.codec) != (f.shape, f.codec):
+            raise InvalidEpisode(
+                f"{where}: {f.name} is {values.codec} {list(values.shape)}; the first episode's is {f.codec} "
+                f"{list(f.shape)}."
+            )
         return values
     if values.shape[1:] != f.shape:
         raise InvalidEpisode(

@@ -72,10 +72,15 @@ class Field:
 
 @dataclass(slots=True)
 class EncodedFrames:
-    """Encoded images, one per row: the rows' bytes end to end, and their lengths (0: no frame)."""
+    """Encoded images, one per row: the rows' bytes end to end, and their lengths (0: no frame).
+
+    ``shape`` and ``codec`` are those of the field; they need not stand where the field is known.
+    """
 
     data: npt.NDArray[np.uint8]
     lengths: IntArray
+    shape: tuple[int, ...] = ()
+    codec: str | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)

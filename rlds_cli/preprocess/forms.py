@@ -21,7 +21,7 @@ import numpy as np
 from rlds_cli.batch import ROOT_FLAGS, Batch
 from rlds_cli.episodes import Flat, flatten
 from rlds_cli.errors import InvalidEpisode
-from rlds_cli.ted import FLAGS, REWARD, Array, Field
+from rlds_cli.ted import FLAGS, REWARD, Array, EncodedFrames, Field
 
 DONE, OBSERVED = "next/done", "next/observed"
 _SMALL = 1 << 14  # bytes up to which a copy is compared faster than an array
@@ -66,8 +66,8 @@ def one(batch: Any, i: int) -> Any:
     return step
 
 
-def take_back(value: Any, where: Any) -> Flat:
-    """Fields by name of what a function returned.
+def take_back(value: Any, where: Any, *, frames: bool = False) -> Flat:
+    """Fields by name of what a function returned; encoded ``frames`` where they may be among them.
 
     Raises
     ------
@@ -78,7 +78,13 @@ def take_back(value: Any, where: Any) -> Flat:
         value = value.to_dict()
     if not isinstance(value, Mapping):
         raise InvalidEpisode(f"{where}: a {type(value).__name__} was returned; a dict of fields is needed.")
-    return flatten(value, where)
+    flat = flatten(value, where)
+    for name in () if frames else (n for n, v in flat.items() if isinstance(v, EncodedFrames)):
+        raise InvalidEpisode(
+            f"{where}: {name} came back as encoded frames, of which only whole episodes are made.",
+            hint="unit=episode (--unit episode)",
+        )
+    return flat
 
 
 def without_extras(flat: Flat, given: Mapping[str, Array], fields: Mapping[str, Field], where: str) -> Flat:
@@ -140,6 +146,8 @@ def same(a: Any, b: Array) -> bool:
     """Whether a returned field is, bit for bit, what the source has."""
     if isinstance(a, list):
         return b.dtype == object and a == b.tolist()
+    if isinstance(a, EncodedFrames):
+        return False
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     if a.nbytes < _SMALL:

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from rlds_cli.episodes import Flat
+from rlds_cli.episodes import Flat, field_of
 from rlds_cli.ted import Field, Placement
 
 
@@ -75,8 +73,12 @@ class Plan:
     @property
     def copied(self) -> frozenset[str]:
         """Written fields whose rows are taken from the source as it stores them."""
-        frames = {f.name for f in self.schema if f.kind == "frames"}
-        return frozenset() if self.linked else self.carried | frames
+        return frozenset() if self.linked else self.carried | self.encoded
+
+    @property
+    def encoded(self) -> frozenset[str]:
+        """Frames that come back as they were, and stay encoded as they are."""
+        return self.untouched & {f.name for f in self.schema if f.kind == "frames"}
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,9 @@ def infer(
 ) -> tuple[Field, ...]:
     """The fields of a result, from its first episode; those that are untouched are the source's."""
     before = {f.name: f for f in source}
-    fields = []
-    for name, values in sorted(flat.items()):
-        if name in untouched and before[name].placement == placements[name]:
-            fields.append(before[name])
-        elif isinstance(values, np.ndarray):
-            fields.append(Field(name, values.dtype.newbyteorder("=").name, values.shape[1:], placements[name]))
-        else:
-            fields.append(Field(name, "str", (), placements[name], "text"))
-    return tuple(fields)
+    return tuple(
+        before[name]
+        if name in untouched and before[name].placement == placements[name]
+        else field_of(name, values, placements[name])
+        for name, values in sorted(flat.items())
+    )

@@ -10,7 +10,7 @@ import numpy as np
 from rlds_cli.episodes import Flat
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess import forms
-from rlds_cli.ted import Array
+from rlds_cli.ted import Array, EncodedFrames
 
 Groups = list[tuple[tuple[str, ...], int, tuple[str, ...]]]  # path of a dict, number of its keys, those of its leaves
 
@@ -61,6 +61,7 @@ class Stack:
         self._first = where
         self._names = list(flat)
         for first in flat.values():
+            assert not isinstance(first, EncodedFrames)
             self._columns.append(
                 [] if isinstance(first, list) else np.zeros((self._size, *first.shape), first.dtype.newbyteorder("="))
             )
@@ -98,6 +99,7 @@ class Stack:
         """What is no array of the column's dtype: text, numbers of Python, tensors, other dtypes."""
         name, column = self._names[j], self._columns[j]
         value = forms.take_back({name: leaf}, where)[name]
+        assert not isinstance(value, EncodedFrames)
         if isinstance(value, list) != isinstance(column, list):
             raise InvalidEpisode(f"{where}: {name} is text at some steps only.")
         if isinstance(column, list):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import episodes
-from rlds_cli.episodes import Flat
+from rlds_cli.episodes import Flat, Value
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.blocks import Block, Piece, StepName
@@ -230,7 +230,7 @@ class Transitions:
 
     def _columns(self, flat: Flat, block: Block, plan: Plan) -> dict[str, Column]:
         """The rows to write: steps in their places, and the final rows."""
-        carried = plan.copied | (frozenset() if plan.linked else plan.untouched)
+        carried = plan.copied | plan.encoded | (frozenset() if plan.linked else plan.untouched)
         wanted = [f for f in plan.schema if f.name not in carried | plan.carried]
         pairs = [replace(f, name=f"next/{f.name}") for f in wanted if f.placement == "both"]
         skipped = carried | {f"next/{n}" for n in carried if n not in plan.apart}
@@ -281,8 +281,8 @@ def _check_rows(flat: Flat, block: Block) -> None:
             )
 
 
-def _rows(values: Array | list[str | None]) -> int:
-    return len(values) if isinstance(values, list) or values.ndim else -1
+def _rows(values: Value) -> int:
+    return len(values) if not isinstance(values, np.ndarray) or values.ndim else -1
 
 
 def _kept_runs(block: Block) -> list[tuple[int, int]]:

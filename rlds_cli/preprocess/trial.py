@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.episodes import Value
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import functions, job, task
 from rlds_cli.preprocess.calling import undisturbed
@@ -19,7 +20,7 @@ from rlds_cli.preprocess.reading import Episode
 from rlds_cli.preprocess.task import Arrays, Task, Unit
 from rlds_cli.preprocess.whole import Result, WholeEpisodes
 from rlds_cli.settings import StrPath
-from rlds_cli.ted import Array
+from rlds_cli.ted import EncodedFrames, Field
 
 _WARM, _LONG = 0.02, 2.0  # seconds of a call that is timed again
 
@@ -150,8 +151,8 @@ def _changes(
     changes = []
     for name in sorted({*schema, *after}):
         f = new.get(name)
-        size = int(rows * f.row_bytes) if f is not None and name not in shared else 0
         a, b = before.original.get(name), after.get(name)
+        size = int(rows * _row_bytes(f, b)) if f is not None and name not in shared else 0
         if name in schema and name not in before.original:
             changes.append(Change(name, "not read", None, None, size))
         elif a is None:
@@ -164,9 +165,18 @@ def _changes(
     return tuple(changes)
 
 
-def _values(values: Array | list[str | None] | None) -> Values | None:
+def _row_bytes(f: Field, values: Value | None) -> float:
+    """Bytes of a row on disk; of encoded frames, as those of the episode."""
+    if isinstance(values, EncodedFrames):
+        return len(values.data) / max(1, len(values))
+    return f.row_bytes
+
+
+def _values(values: Value | None) -> Values | None:
     if values is None:
         return None
+    if isinstance(values, EncodedFrames):
+        return Values(f"{values.codec} frames", (len(values), *values.shape))
     if isinstance(values, list) or values.dtype == object:
         return Values("text", (len(values),))
     if values.size == 0 or values.dtype.kind not in "fiub":

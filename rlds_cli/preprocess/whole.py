@@ -79,7 +79,7 @@ class WholeEpisodes:
         return forms.transitions(ep.original, self._fields, np.arange(ep.length), observed)
 
     def _result(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Result:
-        flat = forms.take_back(value, where)
+        flat = forms.take_back(value, where, frames=self._task.arrays != "tensordict")
         returned = flat
         if self._task.arrays == "tensordict":
             flat = self._joined(flat, ep, given, apart, where)
@@ -112,6 +112,8 @@ class WholeEpisodes:
         observed = ep.observed and length == ep.length if known is None else bool(np.asarray(known)[-1:].all())
         for name in [n for n in flat if f"next/{n}" in flat and n not in apart]:
             root, after = flat[name], flat[f"next/{name}"]
+            assert not isinstance(root, EncodedFrames)
+            assert not isinstance(after, EncodedFrames)
             if len(root) == len(after) == length and length and forms.agree(root[1:], after[:-1]):
                 flat[name] = extended(root, after) if observed else root
                 del flat[f"next/{name}"]
@@ -194,9 +196,9 @@ class WholeEpisodes:
         )
 
     def _columns(self, ep: Episode, r: Result, plan: Plan) -> dict[str, Column]:
-        copied, shared = plan.copied, plan.shared
-        fitted = [f for f in plan.schema if f.name not in copied | plan.carried]
-        columns = episodes.fit({n: v for n, v in r.flat.items() if n not in copied}, fitted, ep.name)
+        copied, shared, encoded = plan.copied, plan.shared, plan.encoded
+        fitted = [f for f in plan.schema if f.name not in encoded | plan.carried]
+        columns = episodes.fit({n: v for n, v in r.flat.items() if n not in encoded | copied}, fitted, ep.name)
         _check_placements(r, fitted, ep.name)
         # Copies: the function may fill one buffer again and again, and rows are written some episodes later.
         columns = {
@@ -281,7 +283,7 @@ def _fits(flat: Flat, length: int) -> bool:
 
 def _rows(flat: Flat) -> dict[str, int]:
     """Rows of every field that has rows."""
-    return {n: len(v) for n, v in flat.items() if isinstance(v, list) or v.ndim}
+    return {n: len(v) for n, v in flat.items() if not isinstance(v, np.ndarray) or v.ndim}
 
 
 def _allowed(name: str, length: int) -> tuple[int, ...]:

@@ -1,15 +1,19 @@
-"""Encoded frames, decoded with Pillow: one by one, or many JPEG images of one size in one go."""
+"""Encoded frames, decoded with Pillow: one by one, or many JPEG images of one size in one go; and encoded."""
 
 from __future__ import annotations
 
 import io
+from typing import Literal
 
 import numpy as np
 
-from rlds_cli.errors import Frames
-from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.errors import Frames, InvalidArgument
+from rlds_cli.ted import Array, EncodedFrames, Field, IntArray
+
+Codec = Literal["jpeg", "png"]
 
 MAX_PIXELS = 1 << 26  # of one frame; what claims more is not decoded
+CHANNELS = {"jpeg": {1: "L", 3: "RGB"}, "png": {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}}  # and how Pillow calls them
 STRIP_PIXELS = 1 << 17  # decoded in one go: as fast as more, and out of a processor's cache no sooner than needed
 
 
@@ -81,3 +85,47 @@ def decode_frame(data: bytes, f: Field, row: int) -> Array:
     if values.size != np.prod(f.shape):
         raise Frames(f"{f.name}, row {row}: decodes to {list(values.shape)}; {list(f.shape)} expected.")
     return values.reshape(f.shape)
+
+
+def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str = "frames") -> EncodedFrames:
+    """Encode images as a preprocess function may return them in the place of an array.
+
+    Parameters
+    ----------
+    frames : uint8 array [n, H, W] or [n, H, W, C]
+    codec : {"jpeg", "png"}
+        PNG takes 1 to 4 channels and loses nothing, JPEG 1 or 3.
+    quality : int
+        Of JPEG, 1 to 100.
+    name : str
+        What errors call them.
+
+    Raises
+    ------
+    InvalidArgument
+        They are no such images, or there is no such codec or quality.
+
+    Examples
+    --------
+    >>> frames = encode_frames(np.zeros((5, 64, 64, 3), np.uint8), "png")
+    >>> len(frames), frames.shape, frames.codec
+    (5, (64, 64, 3), 'png')
+    """
+    from PIL import Image
+
+    if codec not in CHANNELS:
+        raise InvalidArgument(f'{name}: there is no codec {codec!r} for frames; "jpeg" and "png" are.')
+    if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
+        raise InvalidArgument(f"{name}: quality={quality!r} is not from 1 to 100.")
+    mode = CHANNELS[codec].get(frames.shape[3] if frames.ndim == 4 else 1)
+    if frames.dtype != np.uint8 or frames.ndim not in (3, 4) or mode is None:
+        raise InvalidArgument(f"{name}: {frames.dtype} {list(frames.shape)} cannot be encoded as {codec}.")
+    options = {"quality": quality} if codec == "jpeg" else {}
+    encoded = []
+    for frame in frames:
+        file = io.BytesIO()
+        plain = frame[..., 0] if mode == "L" and frame.ndim == 3 else frame
+        Image.fromarray(np.ascontiguousarray(plain)).save(file, codec, **options)
+        encoded.append(file.getvalue())
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    return EncodedFrames(data, np.array([len(e) for e in encoded], np.int64), frames.shape[1:], codec)

@@ -1,0 +1,92 @@
+"""The functions that come with rlds, by name: ``rlds preprocess ID --fn normalise``, or imported and called.
+
+Each is a function of one whole episode, which it changes and returns; its arguments are given with ``--arg`` or
+``args=``. What the loader does while it loads is better done there: a copy on disk is worth its space where other
+programs read it, or where the work is done again and again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from rlds_cli.preprocess import traits
+
+# Name -> module of this package.
+MODULES: Mapping[str, str] = {
+    "normalise": "scaling",
+    "cast": "dtypes",
+    "return_to_go": "returns",
+    "scale_reward": "rewards",
+    "sparsify_reward": "rewards",
+    "reward_from_goal": "goals",
+    "resize": "frames",
+    "crop": "frames",
+    "grayscale": "frames",
+    "encode": "frames",
+    "select_fields": "fields",
+    "rename_fields": "fields",
+    "concatenate": "fields",
+    "select_episodes": "episodes",
+    "top_episodes": "episodes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument; ``default`` is None also where there is none, and then it is ``required``."""
+
+    name: str
+    required: bool
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """A built-in function: what it does in a line, and how the loader does the same while it loads, if it does."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    summary: str
+    loader: str
+
+
+def get(name: str) -> Callable[..., Any] | None:
+    """The built-in function of this name, ``-`` standing for ``_``; None where there is none."""
+    module = MODULES.get(name.replace("-", "_"))
+    if module is None:
+        return None
+    function: Callable[..., Any] = getattr(import_module(f"{__name__}.{module}"), name.replace("-", "_"))
+    return function
+
+
+def like(name: str) -> str | None:
+    """The name that was perhaps meant."""
+    close = get_close_matches(name.replace("-", "_"), MODULES, 1, 0.6)
+    return close[0] if close else None
+
+
+def catalogue() -> tuple[Builtin, ...]:
+    """All built-in functions, related ones together.
+
+    >>> [b.name for b in catalogue()][:2]
+    ['normalise', 'cast']
+    """
+    return tuple(_describe(name) for name in MODULES)
+
+
+def _describe(name: str) -> Builtin:
+    function = get(name)
+    assert function is not None
+    _, *parameters = inspect.signature(function).parameters.values()
+    arguments = tuple(
+        Argument(p.name, p.default is p.empty, None if p.default is p.empty else p.default)
+        for p in parameters
+        if p.name != traits.SOURCE
+    )
+    summary = (function.__doc__ or "").partition("\n")[0]
+    return Builtin(name, arguments, summary, traits.of(function).loader)

@@ -1,0 +1,272 @@
+"""Image fields: smaller, cut, grey, or encoded otherwise. Frames come decoded, uint8 [T+1, H, W, C]."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rlds_cli.batch import Batch
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.loader.images import Resize
+from rlds_cli.loader.transforms import stands_for
+from rlds_cli.preprocess.builtin.naming import Names, listed, stored
+from rlds_cli.preprocess.traits import Prepared, builtin
+from rlds_cli.store.frames import Codec, encode_frames
+from rlds_cli.ted import Array, Field
+
+Size = str | Sequence[int]
+Keep = Literal["raw"] | Codec
+
+_LUMA = np.array([19595, 38470, 7471], np.uint32)  # 0.299, 0.587, 0.114 of 2**16: ITU-R BT.601, as Pillow's "L"
+
+
+def _images(dataset: Dataset, fields: Names | None) -> list[Field]:
+    """The image fields meant: those named, else all there are."""
+    names = stored(dataset, fields) if fields is not None else dataset.schema
+    found = [f for n in names if _is_image(f := dataset.schema[n])]
+    if found and (fields is None or len(found) == len(names)):
+        return found
+    odd = next((dataset.schema[n] for n in names if not _is_image(dataset.schema[n])), None)
+    what = f"{odd.name} holds no frames" if fields is not None and odd else f"{dataset.id} has no image fields"
+    raise InvalidArgument(f"{what}: those are uint8 [H, W] or [H, W, C].", hint="fields=observation/camera")
+
+
+def _is_image(f: Field) -> bool:
+    return f.dtype == "uint8" and len(f.shape) in (2, 3) and min(f.shape) > 0
+
+
+def _prepared(dataset: Dataset, images: Sequence[Field], shapes: Sequence[tuple[int, ...]], codec: Keep) -> Prepared:
+    for f, shape in zip(images, shapes, strict=True):
+        if codec != "raw":
+            encode_frames(np.zeros((1, *shape), np.uint8), codec, name=f.name)
+    return Prepared(dataset, reads=tuple(f.name for f in images))
+
+
+def _sides(function: str, name: str, value: Any, count: int) -> tuple[int, ...]:
+    """``"84x84"`` or a sequence as integers."""
+    parts = value.lower().split("x") if isinstance(value, str) else value
+    try:
+        sides = tuple(int(p) if isinstance(p, str) else operator.index(p) for p in parts)
+    except (TypeError, ValueError):
+        sides = ()
+    if len(sides) != count or min(sides) < 0 or min(sides[-2:]) < 1:
+        example = "84x84" if count == 2 else "[8, 8, 84, 84]"
+        what = "height and width" if count == 2 else "top, left, height and width"
+        raise InvalidArgument(f"{function}: {name}={value!r} is not {what}, in pixels.", hint=f"{name}={example}")
+    return sides
+
+
+def _changed(
+    episode: Batch, fields: Names | None, change: Callable[[str, Array], Array], codec: Keep, quality: int
+) -> Any:
+    """The episode with its image fields changed and encoded."""
+    for name, values in list(episode.leaves()):
+        if values.dtype != np.uint8 or values.ndim not in (3, 4):
+            continue
+        if fields is None or any(stands_for(f, name) for f in listed(fields)):
+            frames = change(name, values)
+            episode[name] = frames if codec == "raw" else encode_frames(frames, codec, quality=quality, name=name)
+    return episode
+
+
+def _same(name: str, frames: Array) -> Array:
+    return frames
+
+
+# -- another size
+
+
+def _prepare_resize(dataset: Dataset, *, size: Size, fields: Names | None, codec: Keep, quality: int) -> Prepared:
+    images = _images(dataset, fields)
+    sides = _sides("resize", "size", size, 2)
+    for f in images:
+        Resize(f.name, (sides[0], sides[1])).apply(f.name, np.zeros((1, *f.shape), np.uint8))
+    return _prepared(dataset, images, [(*sides, *f.shape[2:]) for f in images], codec)
+
+
+@builtin(version=1, prepare=_prepare_resize, loader="Loader(ds, transform=Resize(field, size))")
+def resize(episode: Batch, *, size: Size, fields: Names | None = None, codec: Keep = "raw", quality: int = 95) -> Any:
+    """Give frames another height and width, bilinear and antialiased.
+
+    The values are those of `rlds_cli.loader.Resize`. That decodes the large frames again and again: a copy of small
+    ones pays off for training.
+
+    Parameters
+    ----------
+    episode : Batch
+    size : str or (int, int)
+        Height and width in pixels: ``"84x84"``.
+    fields : str or sequence of str, optional
+        Image fields; all unless given.
+    codec : {"raw", "jpeg", "png"}
+        How frames are kept.
+    quality : int
+        Of JPEG, 1 to 100.
+
+    Returns
+    -------
+    Batch
+        Frames uint8 [T+1, height, width, C].
+
+    Raises
+    ------
+    InvalidArgument
+        A field holds no frames, or ``size`` is no size.
+    """
+    height, width = _sides("resize", "size", size, 2)
+    return _changed(episode, fields, lambda name, x: Resize(name, (height, width)).apply(name, x), codec, quality)
+
+
+# -- a part
+
+
+def _prepare_crop(
+    dataset: Dataset, *, size: Size | None, box: Sequence[int] | None, fields: Names | None, codec: Keep, quality: int
+) -> Prepared:
+    images = _images(dataset, fields)
+    shapes = []
+    for f in images:
+        top, left, height, width = _box(size, box, f.shape)
+        if top + height > f.shape[0] or left + width > f.shape[1] or min(top, left) < 0:
+            raise InvalidArgument(
+                f"crop: {height}x{width} pixels from ({top}, {left}) on reach beyond the {f.shape[0]}x{f.shape[1]} of "
+                f"{f.name}."
+            )
+        shapes.append((height, width, *f.shape[2:]))
+    return _prepared(dataset, images, shapes, codec)
+
+
+def _box(size: Size | None, box: Sequence[int] | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Top, left, height and width."""
+    if (size is None) == (box is None):
+        raise InvalidArgument("crop takes either size, of the middle, or box: top, left, height and width.")
+    if box is not None:
+        return _sides("crop", "box", box, 4)
+    height, width = _sides("crop", "size", size, 2)
+    return ((shape[0] - height) // 2, (shape[1] - width) // 2, height, width)
+
+
+@builtin(version=1, prepare=_prepare_crop)
+def crop(
+    episode: Batch,
+    *,
+    size: Size | None = None,
+    box: Sequence[int] | None = None,
+    fields: Names | None = None,
+    codec: Keep = "raw",
+    quality: int = 95,
+) -> Any:
+    """Cut frames to their middle, or to a box.
+
+    Crops drawn at random for every batch are a transform of the loader: any function of a batch is one.
+
+    Parameters
+    ----------
+    episode : Batch
+    size : str or (int, int), optional
+        Height and width of the middle part, in pixels: ``"84x84"``.
+    box : sequence of 4 int, optional
+        Or top, left, height and width.
+    fields : str or sequence of str, optional
+        Image fields; all unless given.
+    codec : {"raw", "jpeg", "png"}
+        How frames are kept.
+    quality : int
+        Of JPEG, 1 to 100.
+
+    Returns
+    -------
+    Batch
+        Frames uint8 [T+1, height, width, C].
+
+    Raises
+    ------
+    InvalidArgument
+        A field holds no frames, or they are smaller than that.
+    """
+
+    def change(name: str, x: Array) -> Array:
+        top, left, height, width = _box(size, box, x.shape[1:])
+        return np.ascontiguousarray(x[:, top : top + height, left : left + width])
+
+    return _changed(episode, fields, change, codec, quality)
+
+
+# -- without colours
+
+
+def _prepare_grayscale(dataset: Dataset, *, fields: Names | None, codec: Keep, quality: int) -> Prepared:
+    images = _images(dataset, fields)
+    for f in images:
+        if len(f.shape) == 3 and f.shape[2] not in (1, 3, 4):
+            raise InvalidArgument(f"grayscale: {f.name} has {f.shape[2]} channels; 3 are needed: red, green and blue.")
+    return _prepared(dataset, images, [(*f.shape[:2], 1)[: len(f.shape)] for f in images], codec)
+
+
+@builtin(version=1, prepare=_prepare_grayscale)
+def grayscale(episode: Batch, *, fields: Names | None = None, codec: Keep = "raw", quality: int = 95) -> Any:
+    """Turn colours into grey: 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601), rounded.
+
+    Parameters
+    ----------
+    episode : Batch
+    fields : str or sequence of str, optional
+        Image fields; all unless given. Grey ones stay as they are; a fourth channel is dropped.
+    codec : {"raw", "jpeg", "png"}
+        How frames are kept.
+    quality : int
+        Of JPEG, 1 to 100.
+
+    Returns
+    -------
+    Batch
+        Frames uint8 [T+1, H, W, 1]; those without an axis of channels have none.
+
+    Raises
+    ------
+    InvalidArgument
+        A field holds no frames, or some of two channels.
+    """
+
+    def change(name: str, x: Array) -> Array:
+        if x.ndim == 3 or x.shape[-1] == 1:
+            return x
+        grey = (x[..., :3] @ _LUMA + (1 << 15)) >> 16
+        return grey.astype(np.uint8)[..., None]
+
+    return _changed(episode, fields, change, codec, quality)
+
+
+# -- encoded otherwise
+
+
+def _prepare_encode(dataset: Dataset, *, codec: Keep, fields: Names | None, quality: int) -> Prepared:
+    images = _images(dataset, fields)
+    return _prepared(dataset, images, [f.shape for f in images], codec)
+
+
+@builtin(version=1, prepare=_prepare_encode)
+def encode(episode: Batch, *, codec: Keep, fields: Names | None = None, quality: int = 95) -> Any:
+    """Keep frames as JPEG or PNG, or decoded.
+
+    Encoded frames take less space on disk and time to read; the loader decodes them. PNG loses nothing.
+
+    Parameters
+    ----------
+    episode : Batch
+    codec : {"jpeg", "png", "raw"}
+    fields : str or sequence of str, optional
+        Image fields; all unless given.
+    quality : int
+        Of JPEG, 1 to 100.
+
+    Raises
+    ------
+    InvalidArgument
+        A field holds no frames, or the codec takes none of their number of channels.
+    """
+    return _changed(episode, fields, _same, codec, quality)
