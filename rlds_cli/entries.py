@@ -24,11 +24,15 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """Something known to be wrong or surprising in an archive; ``refs`` say who found it."""
+    """Something known to be wrong or surprising in an archive; ``refs`` say who found it.
+
+    ``shows_as`` are the codes under which ``rlds check`` finds it in the data.
+    """
 
     code: str
     text: str
     refs: tuple[str, ...]
+    shows_as: tuple[str, ...] = ()
 
     @property
     def links(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Stage = Literal["plan", "adopt", "fetch", "verify", "convert", "preprocess", "publish", "ready", "note"]
+Stage = Literal["plan", "adopt", "fetch", "verify", "convert", "preprocess", "publish", "check", "ready", "note"]
 
 
 @dataclass(frozen=True, slots=True)

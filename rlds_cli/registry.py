@@ -188,15 +188,19 @@ def lines(family: str) -> Iterator[dict[str, Any]]:
 
 def _family(name: str, facts: Mapping[str, Any]) -> Family:
     closed = sum(e.status == "closed" for e in _entries(name))
-    defects = {c: Defect(c, d["text"], tuple(d["refs"])) for c, d in facts.get("defects", {}).items()}
-    facts = {**facts, "defects": defects}
+    facts = {**facts, "defects": _defects(facts)}
     return Family(name=name, num_entries=len(_entries(name)) - closed, num_closed=closed, **facts)
+
+
+def _defects(facts: Mapping[str, Any]) -> Mapping[str, Defect]:
+    found = facts.get("defects", {}).items()
+    return {c: Defect(c, d["text"], tuple(d["refs"]), tuple(d.get("shows_as", ()))) for c, d in found}
 
 
 @cache
 def _entries(family: str) -> tuple[Entry, ...]:
     common = _common(family)
-    defects = {c: Defect(c, d["text"], tuple(d["refs"])) for c, d in _facts()[family].get("defects", {}).items()}
+    defects = _defects(_facts()[family])
     return tuple(_entry(line, common, defects) for line in lines(family))
 
 

@@ -20,6 +20,7 @@ COMMANDS: tuple[str, ...] = (
     "import_",
     "convert",
     "inspect",
+    "check",
     "bench",
     "preprocess",
     "verify",

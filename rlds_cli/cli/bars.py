@@ -54,7 +54,7 @@ class Bars:
         if bar is None:
             label = " ".join(p for p in (event.id, event.stage, event.what) if p)
             bytes_ = event.unit == "B"
-            bar = self._bars[key] = tqdm[Any](
+            bar = self._bars[key] = tqdm(
                 total=event.total,
                 desc=label,
                 unit=event.unit,

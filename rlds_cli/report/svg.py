@@ -63,6 +63,7 @@ class Scale:
     stop: float
 
     def __call__(self, value: float) -> float:
+        """Pixels of a value."""
         span = self.high - self.low
         share = (value - self.low) / span if span > 0 else 0.5
         return self.start + share * (self.stop - self.start)
@@ -95,7 +96,7 @@ def curves(
     lines: Sequence[Curve], *, title: str, x: str = "", y: str = "", width: int = WIDTH, height: int = HEIGHT,
     standalone: bool = True,
 ) -> str:  # fmt: skip
-    """Draw curves over a common axis, the first eight in colours of their own, with a legend where there are several."""
+    """Draw curves over a common axis, in eight colours by turns, with a legend where there are several."""
     known = [v for c in lines for v in c.y if v is not None and math.isfinite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if low == high:
@@ -140,8 +141,8 @@ def _frame(across: Scale, up: Scale, x: str, y: str) -> list[str]:
         at = up(value)
         parts.append(f'<path class="grid" d="M{across.start:.1f} {at:.1f}H{across.stop:.1f}"/>')
         parts.append(_text(across.start - 6, at + 4, tick(value), anchor="end"))
-    for value in ticks(across.low, across.high):
-        parts.append(_text(across(value), up.start + 16, tick(value), anchor="middle"))
+    below = up.start + 16
+    parts += [_text(across(value), below, tick(value), anchor="middle") for value in ticks(across.low, across.high)]
     parts.append(f'<path class="axis" d="M{across.start:.1f} {up.stop:.1f}V{up.start:.1f}H{across.stop:.1f}"/>')
     if x:
         parts.append(_text((across.start + across.stop) / 2, up.start + 34, x, anchor="middle"))

@@ -1,0 +1,47 @@
+"""``rlds check``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check")(check)
+
+
+def check(
+    ref: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID|PATH|FILE", help="A dataset that is here, or an archive.", autocompletion=options.complete_id
+        ),
+    ],
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings, too.")] = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Does the content make sense: NaN, jumps, duplicates, flags, bounds, counts. Exit 1 on errors.
+
+    Example: rlds check d4rl/antmaze-umaze-diverse-v2 --strict
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import checks, targets
+    from rlds_cli.checks.archive import check_archive
+    from rlds_cli.cli.pages.checks import CheckPage
+
+    path, is_dataset = targets.dataset_or_file(ref, cache_dir=cache_dir)
+    with out.progress() as progress:
+        if is_dataset:
+            report = checks.check(path, progress=progress)
+        else:
+            report = check_archive(path, cache_dir=cache_dir, progress=progress)
+    out.page(CheckPage(report), report)
+    if report.errors or (strict and report.warnings):
+        raise typer.Exit(1)

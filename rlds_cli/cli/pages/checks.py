@@ -1,0 +1,69 @@
+"""``rlds check``: findings, one to a line, worst first; then what is all right and what nobody could look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rlds_cli import sizes
+from rlds_cli.checks.findings import CheckReport, Finding, Severity
+from rlds_cli.cli.pages.figures import line, plain
+
+STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_WIDE = 100  # columns from which findings stand in a table
+
+
+class CheckPage:
+    """The page of a check; rich asks it for its lines."""
+
+    def __init__(self, report: CheckReport) -> None:
+        self.report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        r = self.report
+        if r.findings:
+            yield findings(console, options, r.findings)
+        if r.ok:
+            yield line(console, f"ok       {', '.join(r.ok)}")
+        for reason in dict.fromkeys(r.skipped.values()):
+            names = ", ".join(n for n, why in r.skipped.items() if why == reason)
+            yield line(console, f"skipped  {names}: {reason}", "dim")
+        yield line(console, f"{r.id}: {tally(r.errors, r.warnings, r.notes)}", "bold")
+
+
+def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ...]) -> RenderableType:
+    """Findings as a table whose text wraps; in narrow terminals a paragraph each; in pipes a line each."""
+    if not console.is_terminal:
+        width = max(len(f.code) for f in found)
+        return Text(
+            "\n".join(f"{f.severity:8} {f.code:{width}}  {sentence(f)}" for f in found), no_wrap=True, overflow="ignore"
+        )
+    if options.max_width < _WIDE:
+        parts = [part for f in found for part in ((f"{f.severity} {f.code}: ", STYLES[f.severity]), f"{sentence(f)}\n")]
+        return Text.assemble(*parts, end="")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for f in found:
+        table.add_row(plain(f.severity, STYLES[f.severity]), plain(f.code), plain(sentence(f)))
+    return table
+
+
+def sentence(f: Finding) -> str:
+    """What was found, where for example, and who knows of it."""
+    parts = [f.text]
+    if f.places:
+        parts.append(f"{'e.g. ' if f.count > 1 else 'at '}{f.places[0]}")
+    if f.known:
+        parts.append(f"known: {', '.join(f.known)}")
+    return "   ".join(parts)
+
+
+def tally(errors: int, warnings: int, notes: int) -> str:
+    """``0 errors, 2 warnings, 1 note``."""
+    counted = ((errors, "error"), (warnings, "warning"), (notes, "note"))
+    return ", ".join(sizes.plural(n, word) for n, word in counted)
