@@ -130,6 +130,14 @@ for batch in prepared:
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
+if rank == 0:  # the other one would wait for it for ever
+    for workers in (0, 1):
+        try:
+            next(iter(accelerator.prepare(DataLoader(load().as_torch(), batch_size=None, num_workers=workers))))
+        except InvalidArgument as e:
+            assert "shared already" in str(e)
+        else:
+            raise AssertionError("samples were shared out twice")
 report(seen, DataLoader(load().as_torch(), batch_size=None, num_workers=2))
 """,
             MASTER_ADDR="127.0.0.1",

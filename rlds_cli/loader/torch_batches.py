@@ -7,7 +7,9 @@ told where to go.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,8 +33,11 @@ class TorchBatches(IterableDataset[Batch]):
     ``DataLoader(loader.as_torch(), batch_size=None, num_workers=2)`` gives the batches of ``for batch in loader``, each
     once and in the same order, with any number of workers. An epoch, or ``steps``, is one loop over it, and the next
     loop is the next one; loops without an end differ by their epochs. ``persistent_workers``, ``prefetch_factor`` and
-    ``pin_memory`` are as ever. Batches cross from a worker as one block. Ranks are the loader's: nothing else must
-    shard the batches again.
+    ``pin_memory`` are as ever. Batches cross from a worker as one block.
+
+    Ranks are the loader's, and nothing else must share the batches out again. Lightning does not. Accelerate does with
+    a DataLoader, in several processes: give it the loader itself, which ``accelerator.prepare(loader)`` leaves as it
+    is, or keep the DataLoader out of ``prepare``.
 
     Most loaders are faster without workers, and without a DataLoader: these are for costly functions of a batch.
 
@@ -54,7 +59,8 @@ class TorchBatches(IterableDataset[Batch]):
     Raises
     ------
     InvalidArgument
-        Batches of ``backend="jax"``; from workers, also `Prioritized` and a loader with a device.
+        Batches of ``backend="jax"``; from workers, also `Prioritized` and a loader with a device. Batches that
+        Accelerate would share out a second time.
     """
 
     def __init__(self, loader: Loader, start: Spot) -> None:
@@ -74,6 +80,8 @@ class TorchBatches(IterableDataset[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         """Go through one pass, or through this worker's share of it."""
+        if self._loader.ranks.world > 1:
+            _refuse_second_sharing()
         worker = get_worker_info()
         if worker is None:
             return iter(self._loader)
@@ -87,6 +95,18 @@ class TorchBatches(IterableDataset[Batch]):
     def __len__(self) -> int:
         """Batches of one pass, see `Loader`."""
         return len(self._loader)
+
+
+def _refuse_second_sharing() -> None:
+    """Accelerate's DataLoaders ask the first process alone for batches, and give each of the others a part of them."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "accelerate.data_loader":
+            raise InvalidArgument(
+                "Accelerate would share out batches that are shared already: samples of other ranks would be left out.",
+                hint="accelerator.prepare(loader) without a DataLoader, or keep the DataLoader out of prepare()",
+            )
+        frame = frame.f_back
 
 
 def _share(loader: Loader, start: Spot, worker: int, workers: int) -> Iterator[Batch]:
