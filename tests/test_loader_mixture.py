@@ -334,6 +334,19 @@ def test_a_mixture_ends_after_steps_alone(three):
         len(load(three, sampler=Shuffled()))
 
 
+@pytest.mark.parametrize("rule", ["schedule", "lots"])
+def test_workers_give_the_same_samples(three, rule):
+    data = pytest.importorskip("torch.utils.data")
+    options = {"sampler": Shuffled(), "backend": "torch", "steps": 40}
+    reference = first(load(three, 12, rule, **options), 40)
+    loader = load(three, 12, rule, **options)
+    workers = data.DataLoader(loader.as_torch(), batch_size=None, num_workers=2)
+    assert [ids(batch) for batch in workers] == reference
+    loader.seek(40)
+    counts = Counter(NAMES[m] for m, *_ in itertools.chain(*reference))
+    assert loader.consumed() == counts
+
+
 # -- weights that change
 
 
