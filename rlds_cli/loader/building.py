@@ -60,7 +60,7 @@ def pool(dataset: Dataset, window: Window, anchors: Anchors) -> Pool:
     counts = window.counts(offered, table.steps)
     usable = counts > 0
     if not usable.any():
-        raise window.nowhere(len(table), int(offered.max(initial=0)))
+        raise window.nowhere(len(table), int(table.steps.max(initial=0)))
     bucket = getattr(window, "bucket", None)
     table, counts = table.where(usable), counts[usable]
     if bucket is not None:
@@ -97,6 +97,8 @@ def read(
     budget = memory.budget(request.memory)[0]
     reach = _reach(fields, columns, transforms, budget) if window.n_step > 1 else None
     made = DatasetSource(Draw(pool, draw, window, reach), columns)
+    if reach is not None and reach.kept:
+        made.packing = f"sums over {reach.n_step} steps, {reach.kept}"
     made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))
     if isinstance(window, Transition) and window.n_step == 1 and dataset.encoding == "memmap":
         options = packing.Options(floats, budget, request.views)

@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from rlds_cli.batch import ROOT_FLAGS
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader import columns, mapping, memory
@@ -304,6 +306,7 @@ class Fields:
             rows = self.rows(f.name) if f.kind == "array" else None
             return columns.Stacked(self.read_rows(f.name), *grid, f.row_bytes, self._is_flag(name), rows)
         if f.kind != "array":
+            self._open(f.name)
             return Decoded(self.dataset, f.name, late, int(after))
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
             return RewardSum(self.rows(name), self.window.gamma, transform)
@@ -331,7 +334,12 @@ class Fields:
         if self.dataset.schema[name].kind == "array":
             rows = self.rows(name)
             return lambda place: place.take(rows)
+        self._open(name)
         return Decoding(self.dataset, name)
+
+    def _open(self, name: str) -> None:
+        """Open what is decoded as it is drawn: it stays what it is, whatever becomes of the files."""
+        self.dataset.gather(name, np.zeros(0, np.int64))
 
     def stored(self, names: Iterable[str]) -> list[str]:
         """The fields of the store that are read for ``names``."""

@@ -34,7 +34,8 @@ def check_decoded(dataset: Dataset, fields: Iterable[str], memory: str | int | N
     allowed, origin = budget(memory)
     if dataset.encoding != "zarr":
         return
-    needed = sum(_decoded_bytes(dataset, name) for name in fields)
+    with dataset.store.unchanged():
+        needed = sum(_decoded_bytes(dataset, name) for name in fields)
     if needed > allowed:
         raise NeedsMemory(
             f"{dataset.id} is compressed (zarr) and takes {needed / 2**20:,.1f} MiB decoded;"

@@ -7,7 +7,7 @@ each where it would read the flags and rewards of n rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,12 +36,15 @@ class Reach:
     terminated, truncated : Rows
     known : Rows or None
         The answer for every row, where it is kept.
+    kept : str
+        Where that is, or why it is not kept; empty for small datasets.
     """
 
     n_step: int
     terminated: Rows
     truncated: Rows
     known: Rows | None = None
+    kept: str = ""
 
     def __call__(self, table: Table, episode: IntArray, step: IntArray) -> IntArray:
         """Steps summed up from ``step`` [K] of ``episode`` [K] on."""
@@ -78,8 +81,8 @@ def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
         return reach
     kind = np.min_scalar_type(reach.n_step)
     key = {"steps summed up": reach.n_step}
-    known = _kept(dataset, key, kind, lambda table, episode, step: reach(table, episode, step), budget)
-    return reach if known is None else Reach(reach.n_step, reach.terminated, reach.truncated, known)
+    known, where = _kept(dataset, key, kind, lambda table, episode, step: reach(table, episode, step), budget)
+    return replace(reach, known=known, kept=where)
 
 
 def keep_sums(dataset: Dataset, reach: Reach, reward: Rows, gamma: float, budget: int) -> Rows | None:
@@ -92,7 +95,7 @@ def keep_sums(dataset: Dataset, reach: Reach, reward: Rows, gamma: float, budget
         return reward_sum(reward, gamma, lambda x: x, row, reach(table, episode, step))
 
     key = {"rewards summed up": reach.n_step, "gamma": gamma}
-    kept = _kept(dataset, key, sum_dtype(reward), sums, budget)
+    kept, _ = _kept(dataset, key, sum_dtype(reward), sums, budget)
     return None if kept is None else Rows(kept.values[:, None])
 
 
@@ -102,8 +105,8 @@ def _kept(
     kind: np.dtype[Any],
     work_out: Callable[[Table, IntArray, IntArray], Array],
     budget: int,
-) -> Rows | None:
-    """A column that says something of every transition of the whole store."""
+) -> tuple[Rows | None, str]:
+    """A column that says something of every transition of the whole store; and where it is, or why there is none."""
     everything = type(dataset)(dataset.store)
     rows = everything.num_rows
 
@@ -121,4 +124,5 @@ def _kept(
         yield np.zeros(rows - done, kind)
 
     held = packed.open_or_build(dataset, key, rows * kind.itemsize, parts, kind="steps", budget=budget)
-    return None if held.array is None else Rows(held.array.view(kind))
+    where = str(held.path) if held.path else f"{held.where or 'worked out at each gather'}: {held.reason}"
+    return None if held.array is None else Rows(held.array.view(kind)), where

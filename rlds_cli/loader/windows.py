@@ -64,7 +64,7 @@ class Window(Protocol):
         ...
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
-        """What to raise where none of the episodes has a window; the longest offers ``longest`` steps."""
+        """What to raise where none of the episodes has a window; the longest has ``longest`` steps."""
         ...
 
 
