@@ -76,7 +76,7 @@ class Reading:
         self, drawing: Drawing, names: Sequence[str], request: Request, transforms: Transforms, arrays: Arrays
     ) -> None:
         self.name, self.dataset, self.pool = drawing.name, drawing.dataset, drawing.pool
-        self._endless, self._floats, self._arrays = request.sampler.endless, arrays.working, arrays
+        self._endless, self._arrays = request.sampler.endless, arrays
         fields, member = drawing.fields, drawing.member
         given = member.transform if isinstance(member.transform, Sequence) else [member.transform]
         own = [EitherName(t, member.rename) if isinstance(t, Elementwise) and member.rename else t for t in given]
@@ -129,18 +129,14 @@ class Reading:
         gathered = self.source.gather(samples)
         if not self.transforms.elementwise and not self.transforms.functions:
             return gathered
-        values = {name: self._transformed(name, x) for name, x in gathered.values.items()}
+        values = gathered.values | {
+            name: np.asarray(self.transforms.column(name, x))
+            for name, x in self._arrays.convert(gathered.values).items()
+            if name not in self.source.summed
+        }
         if self.transforms.functions:
             values = self._called(values, gathered.blank)
         return Gathered(values, gathered.blank)
-
-    def _transformed(self, name: str, values: Array) -> Array:
-        if name in self.source.summed:
-            return values
-        if self._floats is not None and values.dtype.kind == "f":
-            values = values.astype(self._floats, copy=False)
-        changed: Array = self.transforms.column(name, values)
-        return changed
 
     def _called(self, values: Mapping[str, Array], blank: Mapping[str, Places]) -> dict[str, Array]:
         """What the functions make of a batch of these samples."""
