@@ -169,3 +169,30 @@ def dies(episode, at=0, once=None):
         os._exit(9)
     episode["action"] += 1
     return episode
+
+
+@unit("window", history=2, future=1)
+def smooth(window):
+    """The mean of the actions from two steps before to one after."""
+    inside = window["mask"][..., None]
+    return {"smooth": (window["action"] * inside).sum(1) / inside.sum(1)}
+
+
+@unit("window", history=2)
+def stacked(window):
+    return {"observation": window["observation"], "next": {"observation": window["next"]["observation"]}}
+
+
+@unit("window", future=2)
+def n_step(window, gamma=1.0):
+    """Rewards of three steps, and the observation behind the last of them."""
+    mask, reward, after = (
+        np.asarray(x) for x in (window["mask"], window["next", "reward"], window["next", "observation"])
+    )
+    weight = mask * gamma ** np.arange(3)
+    last = mask.sum(1) - 1
+    return {"next": {"reward": (reward[..., 0] * weight).sum(1), "observation": after[np.arange(len(last)), last]}}
+
+
+def window_fails(window):
+    raise ValueError("no")

@@ -23,6 +23,7 @@ class Unit(StrEnum):
     episode = "episode"
     batch = "batch"
     step = "step"
+    window = "window"
 
 
 class Arrays(StrEnum):
@@ -45,6 +46,8 @@ def preprocess(
     fn: Annotated[str, typer.Option("--fn", metavar="MOD:FUNC|FILE.py:FUNC", help="The function.")],
     name: Annotated[str | None, typer.Option("--name", help="ID@NAME is made; else the function's name.")] = None,
     unit: Annotated[Unit | None, typer.Option("--unit", help="What the function is given at a time.")] = None,
+    history: Annotated[int | None, typer.Option("--history", metavar="N", help="Steps before, of a window.")] = None,
+    future: Annotated[int | None, typer.Option("--future", metavar="N", help="Steps after, of a window.")] = None,
     arrays: Annotated[Arrays, typer.Option("--arrays", help="What its values are.")] = Arrays.numpy,
     arg: Annotated[list[str] | None, typer.Option("--arg", metavar="K=V", help="An argument of the function.")] = None,
     fields: Annotated[str | None, typer.Option("--fields", metavar="A,B", help="Give it these alone.")] = None,
@@ -67,6 +70,7 @@ def preprocess(
     from rlds_cli.preprocess import outcome
 
     how: dict[str, Any] = {"unit": unit and unit.value, "arrays": arrays.value, "args": _arguments(arg or [])}
+    how |= {"history": history, "future": future}
     how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "cache_dir": cache_dir}
     alone = try_ or episode is not None
     with (

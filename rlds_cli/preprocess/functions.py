@@ -21,25 +21,28 @@ from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import sources
 from rlds_cli.preprocess.sources import Files
 
-UNITS = ("episode", "batch", "step")
-_UNIT = "__rlds_unit__"
-_FORM = "MODULE:FUNCTION, as in my_prep:norm, or FILE.py:FUNCTION, as in prep/my_prep.py:norm"
+UNITS = ("episode", "batch", "step", "window")
+_UNIT, _SPAN = "__rlds_unit__", "__rlds_span__"
+_FORM = "MODULE:FUNCTION, as in my_prep:norm; FILE.py:FUNCTION, as in prep/my_prep.py:norm; or a built-in one's name"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def unit(kind: str) -> Callable[[F], F]:
+def unit(kind: str, *, history: int = 0, future: int = 0) -> Callable[[F], F]:
     """Say what a preprocess function is given at a time; a decorator.
 
     Parameters
     ----------
-    kind : {"episode", "batch", "step"}
-        One whole episode (the default), many transitions, or one transition. ``--unit`` and ``unit=`` override it.
+    kind : {"episode", "batch", "step", "window"}
+        One whole episode (the default), many transitions, one transition, or many transitions with their neighbours.
+        ``--unit`` and ``unit=`` override it.
+    history, future : int
+        Of a window: how many steps before and after each step it reaches. It has ``history + 1 + future`` of them.
 
     Raises
     ------
     PreprocessError
-        For any other kind.
+        For any other kind, or numbers that no window has.
 
     Examples
     --------
@@ -47,20 +50,29 @@ def unit(kind: str) -> Callable[[F], F]:
     ... def halve(batch):
     ...     batch["next"]["reward"] /= 2
     ...     return batch
+    >>> @unit("window", history=3)
+    ... def smooth(window):
+    ...     return {"smooth": window["action"].mean(1)}
     """
-    check_unit(kind)
+    check_unit(kind, history, future)
 
     def mark(function: F) -> F:
         setattr(function, _UNIT, kind)
+        setattr(function, _SPAN, (history, future))
         return function
 
     return mark
 
 
-def check_unit(kind: str) -> None:
-    """Raise PreprocessError unless ``kind`` is a unit."""
+def check_unit(kind: str, history: int = 0, future: int = 0) -> None:
+    """Raise PreprocessError unless ``kind`` is a unit, and reaches as far as one can."""
     if kind not in UNITS:
         raise PreprocessError(f'There is no unit "{kind}".', hint=f"one of {', '.join(UNITS)}")
+    for name, steps in (("history", history), ("future", future)):
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+            raise PreprocessError(f"{name}={steps!r} is not a number of steps.")
+        if steps and kind != "window":
+            raise PreprocessError(f"{name}={steps} is for unit window; the unit is {kind}.", hint="unit=window")
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,20 @@ class Function:
     @property
     def unit(self) -> str | None:
         """What its decorator says."""
-        return getattr(getattr(self.call, "func", self.call), _UNIT, None)
+        kind = _marked(self.call, _UNIT)
+        return kind if isinstance(kind, str) else None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Steps before and after, as its decorator says."""
+        return _marked(self.call, _SPAN) or (0, 0)
+
+
+def _marked(call: Any, mark: str) -> Any:
+    """What a decorator left at a function, a partial of one, an object that can be called, or its method."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    return getattr(call, mark, None) or getattr(type(call).__call__, mark, None)
 
 
 @contextmanager

@@ -37,6 +37,8 @@ def run(
     name: str | None = None,
     *,
     unit: Unit | None = None,
+    history: int | None = None,
+    future: int | None = None,
     arrays: Arrays = "numpy",
     args: Mapping[str, Any] = {},
     fields: Sequence[str] | None = None,
@@ -60,11 +62,14 @@ def run(
         ``next/reward``, ``next/terminated`` and ``next/truncated`` [T], frames decoded, text as object arrays; all
         writable copies. It returns the same kind of dict, of any length; None drops the episode, a list splits it.
         With ``batch`` it is given transitions as a loader's batch has them, ``next/reward`` [B, 1], and with ``step``
-        one of them; it returns as many.
+        one of them; it returns as many. With ``window`` it is given steps with their neighbours in the episode, [B,
+        L, ...], and ``mask`` [B, L], False outside of it; it returns what it adds or changes, [B, ...].
     name : str, optional
         The function's name unless given.
-    unit : {"episode", "batch", "step"}, optional
+    unit : {"episode", "batch", "step", "window"}, optional
         What the function is given at a time; else what its decorator ``unit`` says, else ``episode``.
+    history, future : int, optional
+        Of unit ``window``: how many steps before and after each it sees; else as the decorator says.
     arrays : {"numpy", "torch", "tensordict"}
         What values are. A TensorDict holds the transitions of an episode or batch, batch size [T] or [B].
     args : mapping
@@ -94,7 +99,7 @@ def run(
     """
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     with functions.importable((str(Path.cwd()),)):
-        t = task.describe(dataset, fn, name, unit=unit, arrays=arrays, args=args, fields=fields)
+        t = task.describe(dataset, fn, name, unit=unit, span=(history, future), arrays=arrays, args=args, fields=fields)
         with functions.importable(t.function.path):
             _make(t, cache_dir, jobs=jobs, force=force, progress=progress or silent)
     return open_dataset(str(t.id), cache_dir=cache_dir)

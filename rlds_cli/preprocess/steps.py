@@ -12,7 +12,7 @@ import numpy as np
 from rlds_cli import episodes
 from rlds_cli.episodes import Flat, Value
 from rlds_cli.errors import InvalidEpisode
-from rlds_cli.preprocess import calling, forms
+from rlds_cli.preprocess import calling, forms, windows
 from rlds_cli.preprocess.blocks import Block, Piece, StepName
 from rlds_cli.preprocess.calling import Caller
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
@@ -40,10 +40,12 @@ class Transitions:
     def run(self, block: Block) -> tuple[Flat, dict[str, Array], Array]:
         """What the function makes of a block, checked: (fields [B], rows of the source, how its episodes end)."""
         original = {n: self._reader.rows(n, block.runs) for n in self._task.read}
-        given = forms.transitions(original, self._fields, block.steps, block.observed if self._partial else None)
+        reaching = self._task.unit == "window"
+        observed = block.observed if self._partial and not reaching else None
+        given = forms.transitions(original, self._fields, block.steps, observed)
         done = {forms.DONE: given[forms.DONE].copy()}
         calling.seed(self._task, block.runs[0][0])
-        flat = self._call(block, given)
+        flat = self._call_windows(block, given) if reaching else self._call(block, given)
         with self._caller.refusing(int(block.numbers[0])):
             flat = forms.without_root_flags(flat, self._fields) if self._task.arrays == "tensordict" else flat
             flat = forms.without_extras(flat, done, self._fields, str(block))
@@ -67,6 +69,20 @@ class Transitions:
             with self._caller.refusing(first):
                 stack.add(i, _returned(value, where), where)
         return stack.columns()
+
+    def _call_windows(self, block: Block, before: Mapping[str, Array]) -> Flat:
+        starts, lengths, final = (
+            np.array([of(p.k) for p in block.pieces])
+            for of in (self._reader.start, self._reader.length, self._reader.observed)
+        )
+        near = windows.neighbours(block, starts, lengths, final, self._task.span)
+        first, where = int(block.numbers[0]), str(block)
+        with self._caller.refusing(first):
+            given = windows.given(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
+        handed = windows.hand(given, self._task.arrays)
+        value = self._caller(handed, episode=first, where=where, seen=lambda: given)
+        with self._caller.refusing(first):
+            return windows.laid_over(_returned(value, where), handed, dict(before), self._fields, where)
 
     def _read_flags(self, flat: Flat, block: Block) -> Array:
         """Make flags bool; how the episodes end that do. Without a flag they are cut; an end inside is refused."""
@@ -154,7 +170,7 @@ class Transitions:
         return frozenset(found)
 
     def _refuse(self, name: str, flat: Flat, block: Block, at: IntArray) -> None:
-        if name not in self._fields or self._fields[name].placement != "both":
+        if name not in self._fields or self._fields[name].placement != "both" or self._task.unit == "window":
             return
         original = self._reader.rows(name, block.runs)
         changed = {
@@ -181,8 +197,9 @@ class Transitions:
         """The rows of a part."""
         width = max(1, sum(f.row_bytes for f in (*plan.schema, *self._fields.values())))
         limit = STEP_ROWS if self._task.unit == "step" else BLOCK_ROWS
+        limit = max(1, min(limit, BLOCK_BYTES // width) // (1 + sum(self._task.span)))
         tail: dict[str, Any] = {}
-        for pieces in self._pieces(part.args["first"], part.args["last"], max(1, min(limit, BLOCK_BYTES // width))):
+        for pieces in self._pieces(part.args["first"], part.args["last"], limit):
             block = self._block(pieces)
             flat, original, ends = self.run(block)
             self._check(flat, original, block, plan, tail)

@@ -33,6 +33,7 @@ _LABELS = {
     "code": "fn source",
     "args": "args",
     "unit": "unit",
+    "window": "history and future",
     "arrays": "arrays",
     "fields": "fields",
     "chunk": "chunk",
@@ -50,6 +51,7 @@ class Task:
     arrays: str
     args: Mapping[str, Any]
     fields: tuple[str, ...] | None
+    span: tuple[int, int] = (0, 0)  # steps before and after each, of a window
 
     @cached_property
     def whole(self) -> bool:
@@ -87,6 +89,7 @@ class Task:
             "args": _plain(self.args),
             "unit": self.unit,
             "arrays": self.arrays,
+            **({"window": list(self.span)} if self.unit == "window" else {}),
             "fields": sorted(self.fields) if self.fields is not None else None,
             "chunk": [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS],
         }
@@ -134,10 +137,14 @@ def describe(
     args: Mapping[str, Any],
     fields: Sequence[str] | None,
 ) -> Task:
+    span: tuple[int | None, int | None] = (None, None),
     """Find the function and check what can be checked before it runs."""
     function = functions.find(fn)
     unit = unit or function.unit or "episode"
-    functions.check_unit(unit)
+    reach = tuple(
+        d if g is None else g for g, d in zip(span, function.span if unit == "window" else (0, 0), strict=True)
+    )
+    functions.check_unit(unit, *reach)
     if arrays not in ARRAYS:
         raise PreprocessError(f'arrays must not be "{arrays}".', hint=f"one of {', '.join(ARRAYS)}")
     _check_arguments(function, args)
@@ -154,6 +161,7 @@ def describe(
     return task
 
 
+        span=(reach[0], reach[1]),
 def _id_of(dataset: Dataset, function: Function, name: str | None) -> DatasetId:
     name = name or function.name.rpartition(".")[2]
     if name == "<lambda>":
@@ -217,5 +225,5 @@ def _short(value: Any) -> str:
     return f"{text[:14]}…" if isinstance(value, str) and len(text) > 24 else text
 
 
-Unit = Literal["episode", "batch", "step"]
+Unit = Literal["episode", "batch", "step", "window"]
 Arrays = Literal["numpy", "torch", "tensordict"]

@@ -79,6 +79,8 @@ def attempt(
     *,
     episode: int = 0,
     unit: Unit | None = None,
+    history: int | None = None,
+    future: int | None = None,
     arrays: Arrays = "numpy",
     args: Mapping[str, Any] = {},
     fields: Sequence[str] | None = None,
@@ -99,7 +101,7 @@ def attempt(
     """
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     with functions.importable((str(Path.cwd()),)):
-        t = task.describe(dataset, fn, name, unit=unit, arrays=arrays, args=args, fields=fields)
+        t = task.describe(dataset, fn, name, unit=unit, span=(history, future), arrays=arrays, args=args, fields=fields)
         with functions.importable(t.function.path):
             return _try(t, _number(dataset, episode), jobs)
 
