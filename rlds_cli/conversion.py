@@ -12,6 +12,7 @@ from typing import Any
 
 from rlds_cli import framing, sizes, space
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
+from rlds_cli.checks.recording import record
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -103,7 +104,8 @@ def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progres
     if not len(built.episodes):
         raise ArchiveError(f"{c.id}: the archive holds no episode with steps. Nothing is published.")
     built = replace(built, notes=merge_notes((*plan.notes, *built.notes)))
-    manifest = _finish(c, plan, built, threads=max(2, jobs))
+    _finish(c, plan, built, threads=max(2, jobs))
+    manifest = record(built.directory)
     publishing.publish(built.directory, home.dataset(c.id))
     shutil.rmtree(work, ignore_errors=True)
     return manifest
@@ -133,7 +135,7 @@ def _check_room(c: Conversion, plan: Plan, home: Home) -> None:
         )
 
 
-def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> Manifest:
+def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> None:
     module = reader(plan.reader)
     about = Description(
         id=str(c.id),
@@ -147,7 +149,7 @@ def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> Manifes
         options=c.options,
         sources=c.sources,
     )
-    return finish(built, about, metadata=module.metadata(plan), threads=threads)
+    finish(built, about, metadata=module.metadata(plan), threads=threads)
 
 
 def _key(c: Conversion, plan: Plan) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rlds_cli import episodes as episode_dicts
 from rlds_cli import home, ids, settings
+from rlds_cli.checks.recording import record
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Flat
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
@@ -87,6 +88,7 @@ def create(
             job = _job(str(id), iter(episodes))
             built = write_rows(job, work, jobs=0, progress=progress or silent)
             finish(built, Description(str(id), store, env=env, reader="create"))
+            record(built.directory)
             publishing.publish(built.directory, place.dataset(id))
         except NoSpace as e:  # an iterable cannot be taken up where it was
             raise NoSpace(

@@ -57,7 +57,7 @@ def ready(ds: Dataset) -> None:
     counts = f"{sizes.plural(m.counts.steps, 'step')}  {sizes.plural(m.counts.episodes, 'episode')}"
     out.result(facts(ds), f"{ds.id}  {counts}  {short(ds.fingerprint)}")
     for note in m.notes:
-        out.note(f"note: {note_line(note['text'], note['count'], note['where'])}")
+        out.note(f"{note.get('severity', 'note')}: {note_line(note['text'], note['count'], note['where'])}")
     out.note(f'use:  Loader("{ds.id}", batch_size=256)')
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,8 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.keeping.usage import size_on_disk
 from rlds_cli.ordering import natural
+from rlds_cli.report.elements import ElementStats, describe_elements
+from rlds_cli.report.elements import places as places
 from rlds_cli.report.histograms import Histogram
 from rlds_cli.report.saturation import Saturation, saturation
 from rlds_cli.store import arrays
@@ -21,19 +21,6 @@ from rlds_cli.ted import FLAGS, REWARD, Field
 
 _DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
 _ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "", "info", "next/info")
-
-
-@dataclass(frozen=True, slots=True)
-class ElementStats:
-    """Statistics of one element of a row over all steps; ``index`` is its place there, ``[3]``."""
-
-    index: str
-    mean: float
-    std: float
-    min: float
-    q01: float
-    q99: float
-    max: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +85,7 @@ def _summarise(ds: Dataset, f: Field, elements: bool) -> FieldSummary:
         saturation=saturation(ds, f) if _below(f.name, "action") else None,
         distinct=_distinct(ds, f),
         shared=ds.manifest.shared.get(f.name),
-        elements=_elements(stats) if stats and elements and f.shape else None,
+        elements=describe_elements(ds, f, stats) if stats and stats.count and elements and f.shape else None,
     )
 
 
@@ -110,18 +97,6 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
     mean, std = mean[known], std[known]
     spread = math.sqrt(float((std**2).mean() + mean.var()))
     return {"mean": float(mean.mean()), "std": spread, "min": float(np.nanmin(low)), "max": float(np.nanmax(high))}
-
-
-def _elements(stats: Stats) -> tuple[ElementStats, ...]:
-    names = places(np.shape(stats.mean))
-    kinds = (stats.mean, stats.std, stats.min, stats.q01, stats.q99, stats.max)
-    columns = [np.ravel(np.asarray(x, np.float64)).tolist() for x in kinds]
-    return tuple(ElementStats(place, *values) for place, *values in zip(names, *columns, strict=True))
-
-
-def places(shape: Sequence[int]) -> list[str]:
-    """The elements of a row by their place: ``[0]``, ``[1]``, ...; ``[]`` for a scalar."""
-    return [str(list(place)) for place in product(*map(range, shape))]
 
 
 def _bytes(ds: Dataset, f: Field) -> int:

@@ -12,7 +12,8 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.report.columns import places, rank
+from rlds_cli.report.columns import rank
+from rlds_cli.report.elements import places
 from rlds_cli.report.histograms import resample
 from rlds_cli.settings import StrPath
 from rlds_cli.store.ranges import read_range

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.checks.findings import Finding
+from rlds_cli.checks.running import quick
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.keeping.usage import size_on_disk
+from rlds_cli.report.about import About, about
 from rlds_cli.report.columns import FieldSummary, summarise_fields
 from rlds_cli.report.histograms import Distribution, distribution
 from rlds_cli.settings import StrPath
@@ -21,9 +24,11 @@ from rlds_cli.store.manifest import Counts
 class Summary:
     """What ``rlds inspect`` shows of a dataset.
 
-    ``bytes`` are those on disk; ``archive`` has the source's ``files``, ``bytes``, ``sha256`` and ``first`` file.
-    ``returns``, ``lengths`` are over episodes; ``scores`` are 100 times the normalised returns, where reference scores
-    are known. ``splits`` counts episodes. ``shared`` says per field how it came from the dataset this one was made of.
+    ``about`` says what it is in words. ``bytes`` are those on disk; ``archive`` has the source's ``files``, ``bytes``,
+    ``sha256`` and ``first`` file. ``returns``, ``lengths`` are over episodes; ``scores`` are 100 times the normalised
+    returns, where reference scores are known. ``splits`` counts episodes. ``findings`` are those of the checks that
+    need no rows, and what was found at conversion; ``notes`` are the manifest's own. ``shared`` says per field how it
+    came from the dataset this one was made of.
     """
 
     id: str
@@ -36,6 +41,7 @@ class Summary:
     reader: str
     episodes_by: str
     env_id: str | None
+    about: About
     archive: Mapping[str, Any]
     counts: Counts
     fields: tuple[FieldSummary, ...]
@@ -45,6 +51,7 @@ class Summary:
     splits: Mapping[str, int]
     metadata: tuple[str, ...]
     notes: tuple[Mapping[str, Any], ...]
+    findings: tuple[Finding, ...]
     provenance: tuple[Mapping[str, Any], ...]
     shared: Mapping[str, str]
 
@@ -69,7 +76,7 @@ def summarise(
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
     ds = Dataset(ds.store)
     m = ds.manifest
-    returns = ds.episodes.get("total_reward")
+    returns, said = ds.episodes.get("total_reward"), about(ds)
     return Summary(
         id=ds.id,
         path=ds.path,
@@ -80,7 +87,8 @@ def summarise(
         rlds_version=m.rlds_version,
         reader=m.reader,
         episodes_by=m.episodes_by,
-        env_id=_env_id(ds),
+        env_id=said.env_id,
+        about=said,
         archive=m.archive,
         counts=m.counts,
         fields=summarise_fields(ds, elements=elements),
@@ -90,14 +98,10 @@ def summarise(
         splits={name: int(ds.episodes[name].sum()) for name in ds.episodes.splits},
         metadata=m.metadata,
         notes=m.notes,
+        findings=quick(ds),
         provenance=m.provenance,
         shared=m.shared,
     )
-
-
-def _env_id(ds: Dataset) -> str | None:
-    found = ds.manifest.env.get("id") or ds.manifest.facts.get("env_id")
-    return str(found) if found else None
 
 
 def _scores(ds: Dataset, returns: Any) -> Distribution | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,29 +11,18 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from rlds_cli import sizes
+from rlds_cli.checks.findings import SEVERITIES
 from rlds_cli.cli import out
-from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain, shape
-from rlds_cli.cli.render import note_line
+from rlds_cli.cli.pages import elements, fields
+from rlds_cli.cli.pages.checks import findings, tally
+from rlds_cli.cli.pages.figures import figure, fitting, grid, line, plain
 from rlds_cli.hashing import short
-from rlds_cli.report.columns import FieldSummary
 from rlds_cli.report.histograms import Distribution, sparkline
 from rlds_cli.report.summaries import Summary
 
-_NARROW = ("FIELD", "DTYPE", "SHAPE", "MIN", "MAX")
-_MEDIUM = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MIN", "MAX", "")
-_ALL = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MEAN", "STD", "MIN", "MAX", "")
-# Columns and the width of histograms: the first that fits is taken.
-_DETAIL = (
-    (_ALL, 16),
-    (_ALL, 8),
-    (_MEDIUM, 8),
-    (_MEDIUM, 0),
-    (_MEDIUM[:-1], 0),
-    (_NARROW, 0),
-    (("FIELD", "MIN", "MAX"), 0),
-)
-_LEFT = ("FIELD", "AT", "DTYPE", "SHAPE", "")
-_NAMES = 40  # characters of the names of fields that share a line; the others are counted
+_DESCRIPTION = 240
+_KINDS = ("terminated", "truncated", "cut")
+_SHADES = {False: "█▓░", True: "#+."}
 
 
 class SummaryPage:
@@ -44,18 +34,43 @@ class SummaryPage:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         s, ascii_only = self.summary, options.ascii_only
         yield line(console, _heading(s), "bold")
-        yield line(console, _counts(s))
-        fields = fitting(console, options, [partial(_fields, s, names, w, ascii_only) for names, w in _DETAIL])
-        yield fields
-        yield from (line(console, text, "dim") for text in _below(s, remarks=fields.columns[-1].header == ""))
+        yield from (line(console, text) for text in (*_about(s), _counts(s)))
+        tables = [partial(fields.table, s.fields, names, w, ascii_only) for names, w in fields.DETAIL]
+        table = fitting(console, options, tables)
+        yield table
+        yield from (line(console, text, "dim") for text in _below(s, remarks=table.columns[-1].header == ""))
         if any(f.elements for f in s.fields):
-            yield fitting(console, options, [partial(_elements, s)])
+            yield fitting(console, options, [partial(elements.table, s.fields, w, ascii_only) for w in (16, 8, 0)])
         yield fitting(console, options, [partial(_distributions, s, w, ascii_only) for w in (16, 8, 0)])
-        yield from (line(console, text) for text in _more(s))
+        yield from (line(console, text) for text in (*_ends(s, 16, ascii_only), *_more(s)))
+        if s.findings:
+            yield findings(console, options, s.findings)
+        yield line(console, _verdict(s), "dim")
 
 
 def _heading(s: Summary) -> str:
     return "   ".join([s.id, short(s.fingerprint), out.size(s.bytes), s.encoding, *_source(s)])
+
+
+def _about(s: Summary) -> Iterator[str]:
+    """What it is and where it is from, in at most two lines."""
+    a = s.about
+    limit = f", at most {a.max_episode_steps:,} steps" if a.max_episode_steps else ""
+    what = [f"{a.env_id}{limit}"] if a.env_id else []
+    what += [f"algorithm: {a.algorithm}" + (f" ({a.author})" if a.author else "")] if a.algorithm else []
+    if what:
+        yield "   ".join(what)
+    if a.description and a.description not in s.id:
+        yield textwrap.shorten(a.description, _DESCRIPTION, placeholder=" ...")
+    legal = [f"licence {a.licence}"] if a.licence else []
+    legal += [f"paper {a.paper}"] if a.paper else []
+    if legal:
+        yield "   ".join([*legal, *([f"from {a.source}"] if a.source else [])])
+
+
+def _verdict(s: Summary) -> str:
+    counted = (sum(f.severity == kind for f in s.findings) for kind in SEVERITIES)
+    return f"{tally(*counted)} at a glance; rlds check {s.id} reads the rows, too"
 
 
 def _source(s: Summary) -> list[str]:
@@ -84,55 +99,6 @@ def _final(s: Summary) -> str:
     return f"final observations recorded for {known:,}" if known else "no final observations recorded"
 
 
-def _fields(s: Summary, names: Sequence[str], width: int, ascii_only: bool) -> Table:
-    table = grid((name, "left" if name in _LEFT else "right") for name in names)
-    for group in _groups(s):
-        cells = _cells(group, width, ascii_only)
-        table.add_row(*(plain(cells.get(name, "")) for name in names))
-    return table
-
-
-def _groups(s: Summary) -> list[list[FieldSummary]]:
-    """Fields one by one; of those that a loader leaves out, the like ones together."""
-    groups: dict[object, list[FieldSummary]] = {}
-    for f in s.fields:
-        alike = (f.placement, f.dtype, f.shape, f.kind) if not f.default and f.elements is None else f.name
-        groups.setdefault(alike, []).append(f)
-    return list(groups.values())
-
-
-def _cells(group: Sequence[FieldSummary], width: int, ascii_only: bool) -> dict[str, str]:
-    f = group[0]
-    cells = {
-        "FIELD": _names(group),
-        "AT": f.placement,
-        "DTYPE": f.codec or ("text" if f.kind == "text" else f.dtype),
-        "SHAPE": shape(f.shape),
-        "SIZE": out.size(sum(g.bytes for g in group)),
-    }
-    if len(group) > 1:
-        return cells
-    if f.mean is not None:
-        cells |= {"MEAN": number(f.mean), "STD": number(f.std), "MIN": number(f.min, f.dtype)}
-        cells["MAX"] = number(f.max, f.dtype)
-    chart = sparkline(f.histogram.counts, width=width, ascii_only=ascii_only) if width and f.histogram else ""
-    return cells | {"": f"{chart.ljust(width)}  {_remark(f)}".rstrip() if width else _remark(f)}
-
-
-def _names(group: Sequence[FieldSummary]) -> str:
-    names = [f.name for f in group]
-    shown = max(k for k in range(1, len(names) + 1) if k == 1 or len(", ".join(names[:k])) <= _NAMES)
-    more = len(names) - shown
-    return ", ".join(names[:shown]) + (f", {more} more" if more else "")
-
-
-def _remark(f: FieldSummary) -> str:
-    remarks = [f"{100 * f.saturation.share:.0f} % saturated"] if f.saturation else []
-    remarks += [f"{f.nonfinite:,} not finite"] if f.nonfinite else []
-    remarks += [sizes.plural(f.distinct, "text")] if f.distinct is not None else []
-    return ", ".join(remarks)
-
-
 def _below(s: Summary, *, remarks: bool) -> Iterator[str]:
     extra = [f.name for f in s.fields if not f.default]
     if extra:
@@ -145,16 +111,6 @@ def _below(s: Summary, *, remarks: bool) -> Iterator[str]:
         yield f"saturated: share of {steps} with an element at {bounds} (within 0.1 % of the range)"
 
 
-def _elements(s: Summary) -> Table:
-    headings = ("MEAN", "STD", "MIN", "1 %", "99 %", "MAX")
-    table = grid([("ELEMENT", "left"), *((h, "right") for h in headings)])
-    for f in s.fields:
-        for e in f.elements or ():
-            values = (e.mean, e.std, e.min, e.q01, e.q99, e.max)
-            table.add_row(plain(f"{f.name}{e.index}"), *(plain(number(v, "float64")) for v in values))
-    return table
-
-
 def _distributions(s: Summary, width: int, ascii_only: bool) -> Table:
     table = grid([("", "left")] * 4)
     for name, found, score in (("returns", s.returns, s.scores), ("lengths", s.lengths, None)):
@@ -164,6 +120,21 @@ def _distributions(s: Summary, width: int, ascii_only: bool) -> Table:
         scored = f"score {_three(score, ascii_only)}" if score else ""
         table.add_row(*(plain(cell) for cell in (name, chart, _three(found, ascii_only), scored)))
     return table
+
+
+def _ends(s: Summary, width: int, ascii_only: bool) -> Iterator[str]:
+    """Shares of the kinds of ends, where there are several."""
+    total, c = s.counts.episodes, s.counts
+    kinds = list(zip(_KINDS, (c.terminated, c.truncated, c.cut), _SHADES[ascii_only], strict=True))
+    if total and len([n for _, n, _ in kinds if n]) > 1:
+        bar = "".join(mark * _share(n, total, width) for _, n, mark in kinds)
+        said = ", ".join(f"{100 * n / total:.0f} % {kind}" for kind, n, _ in kinds if n)
+        yield f"ends     {bar}  {said}"
+
+
+def _share(n: int, total: int, width: int) -> int:
+    """Characters of a bar; what is there at all is seen."""
+    return max(1, round(width * n / total)) if n and width else 0
 
 
 def _three(d: Distribution, ascii_only: bool) -> str:
@@ -179,8 +150,6 @@ def _made(step: Mapping[str, Any]) -> str:
 
 
 def _more(s: Summary) -> Iterator[str]:
-    if s.env_id:
-        yield f"environment  {s.env_id}"
     if s.splits:
         yield "splits  " + ", ".join(f"{name} {sizes.plural(n, 'episode')}" for name, n in s.splits.items())
     if s.metadata:
@@ -191,5 +160,3 @@ def _more(s: Summary) -> Iterator[str]:
     if s.shared:
         how = {kind: [n for n, h in s.shared.items() if h == kind] for kind in ("link", "reflink", "copy")}
         yield "shared with its source  " + "; ".join(f"by {k}: {', '.join(v)}" for k, v in how.items() if v)
-    for note in s.notes:
-        yield f"note: {note_line(note['text'], note['count'], note['where'])}"

@@ -1,0 +1,35 @@
+"""What the quick checks find when a dataset is made, written among the notes of its manifest before it is published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rlds_cli.checks.findings import as_note
+from rlds_cli.checks.running import CHECKS, manifest_findings
+from rlds_cli.checks.subject import Subject
+from rlds_cli.dataset import Dataset
+from rlds_cli.store import arrays
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+
+# Of what the registry says, later versions know more; the others would say the same again and again.
+_LEFT_OUT = ("defects", "next-unknown")
+
+
+def record(directory: Path) -> Manifest:
+    """Add findings to the manifest of a complete dataset that is not published yet, and return it.
+
+    Only statistics and the episode table are looked at. Where they show that something is wrong, the columns that it is
+    about are read once more, to say at which episode and step.
+    """
+    ds = Dataset(Store(directory))
+    found = [f for f in manifest_findings(ds) if f.check not in _LEFT_OUT]
+    if not found:
+        return ds.manifest
+    wrong = {f.check for f in found if f.severity != "note"}
+    located = {(f.code, f.field): f for name, find in CHECKS if name in wrong for f in find(Subject(ds))}
+    notes = tuple(as_note(located.get((f.code, f.field), f)) for f in found)
+    manifest = replace(ds.manifest, notes=(*ds.manifest.notes, *notes))
+    arrays.write_group(directory, {"rlds": manifest.to_json()})
+    return manifest
