@@ -77,9 +77,9 @@ def again(task: Task, episode: int) -> str:
         return f"rlds_cli.preprocess.attempt(dataset, {f.name}, episode={episode}) runs that episode alone"
     words = [f"rlds preprocess {task.dataset.id} --fn {f.reference}"]
     words += [f"--unit {task.unit}"] if task.unit != (f.unit or "episode") else []
+    words += [f"--history {task.span[0]} --future {task.span[1]}"] if task.span != f.span else []
     words += [f"--arrays {task.arrays}"] if task.arrays != "numpy" else []
     words += [f"--arg {k}={v}" for k, v in task.args.items() if isinstance(v, str | int | float)]
-    words += [f"--history {task.span[0]} --future {task.span[1]}"] if task.span != f.span else []
     return " ".join([*words, f"--episode {episode} -j 0"])
 
 

@@ -88,8 +88,8 @@ class Task:
             "code": self.function.code,
             "args": _plain(self.args),
             "unit": self.unit,
-            "arrays": self.arrays,
             **({"window": list(self.span)} if self.unit == "window" else {}),
+            "arrays": self.arrays,
             "fields": sorted(self.fields) if self.fields is not None else None,
             "chunk": [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS],
         }
@@ -136,8 +136,8 @@ def describe(
     arrays: str,
     args: Mapping[str, Any],
     fields: Sequence[str] | None,
-) -> Task:
     span: tuple[int | None, int | None] = (None, None),
+) -> Task:
     """Find the function and check what can be checked before it runs."""
     function = functions.find(fn)
     unit = unit or function.unit or "episode"
@@ -156,12 +156,12 @@ def describe(
         arrays,
         dict(args),
         None if fields is None else tuple(join_name(f) for f in fields),
+        span=(reach[0], reach[1]),
     )
     _check(task)
     return task
 
 
-        span=(reach[0], reach[1]),
 def _id_of(dataset: Dataset, function: Function, name: str | None) -> DatasetId:
     name = name or function.name.rpartition(".")[2]
     if name == "<lambda>":
