@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.errors import MissingPackage, NoReward, UnknownField
+from rlds_cli import pytrees
+from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
 from rlds_cli.ted import split_name
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ ROOT_FLAGS = ("done", "terminated", "truncated")
 
 
 class Batch(dict[Any, Any]):
-    """Fields by name, nested as their names are: NumPy arrays, torch tensors, and object arrays for text.
+    """Fields by name, nested as their names are: NumPy arrays, torch tensors or JAX arrays, object arrays for text.
 
-    A dict in every respect; a tuple or a name with ``/`` reaches into nested fields.
+    A dict in every respect; a tuple or a name with ``/`` reaches into nested fields. A pytree of JAX and of torch.
 
     Examples
     --------
@@ -118,7 +119,10 @@ class Batch(dict[Any, Any]):
         return self.map(_clone)
 
     def numpy(self) -> Batch:
-        """Return the batch as NumPy arrays; tensors of the CPU share their memory, ``bfloat16`` becomes ``float32``."""
+        """Return the batch as NumPy arrays, ``bfloat16`` as ``float32``.
+
+        Tensors of the CPU share their memory; arrays of JAX are copied.
+        """
         return self.map(_to_numpy)
 
     def to(self, device: Any, *, non_blocking: bool = True) -> Batch:
@@ -129,10 +133,19 @@ class Batch(dict[Any, Any]):
         device : torch.device or str
         non_blocking : bool
             Do not wait for copies from pinned memory.
+
+        Raises
+        ------
+        InvalidArgument
+            It holds arrays of JAX: ``jax.device_put(batch, device)`` moves these.
         """
         import torch
 
+        pytrees.register_torch(Batch)
+
         def move(x: Any) -> Any:
+            if _is_jax(x):
+                raise InvalidArgument("batch.to() gives torch tensors.", hint="jax.device_put(batch, device)")
             tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x
             return tensor.to(device, non_blocking=non_blocking) if isinstance(tensor, torch.Tensor) else x
 
@@ -216,11 +229,18 @@ def _is_tensor(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def _is_jax(x: Any) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
 def _clone(x: Any) -> Any:
     return x.clone() if _is_tensor(x) else x.copy() if isinstance(x, np.ndarray) else x
 
 
 def _to_numpy(x: Any) -> Any:
+    if _is_jax(x):
+        return np.array(x, np.float32 if x.dtype.name == "bfloat16" else x.dtype)
     if not _is_tensor(x):
         return x
     x = x.detach().cpu()
@@ -230,7 +250,8 @@ def _to_numpy(x: Any) -> Any:
 def _as_float(x: Any, like: Any) -> Any:
     if _is_tensor(x):
         return x.to(like.dtype) if like.is_floating_point() else x.float()
-    return np.asarray(x).astype(like.dtype if like.dtype.kind == "f" else np.float32)
+    floats = like.dtype.kind == "f" or like.dtype.name == "bfloat16"
+    return x.astype(like.dtype if floats else np.float32)
 
 
 def _plain(batch: Batch) -> dict[str, Any]:

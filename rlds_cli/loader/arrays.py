@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from rlds_cli import pytrees
+from rlds_cli.batch import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import staging
 from rlds_cli.ted import Array, IntArray
@@ -43,8 +45,12 @@ class Arrays(Protocol):
         """Blank ``values[places]``, in place."""
         ...
 
-    def split(self, values: Any, size: int) -> Sequence[Any]:
-        """Values [batches * size, ...] as one array [size, ...] per batch."""
+    def parts(self, columns: Mapping[str, Any], size: int) -> dict[str, Sequence[Any]]:
+        """Of columns [batches * size, ...] one array [size, ...] per batch."""
+        ...
+
+    def at_once(self, batches: int) -> int:
+        """How many batches to read together, where ``batches`` would be the best."""
         ...
 
 
@@ -75,8 +81,16 @@ class NumpyArrays:
         """Blank places, see `Arrays`."""
         values[places] = None if values.dtype == object else 0
 
+    def parts(self, columns: Mapping[str, Array], size: int) -> dict[str, Sequence[Any]]:
+        """Return the batches' parts, see `Arrays`."""
+        return {name: self.split(x, size) for name, x in columns.items()}
+
+    def at_once(self, batches: int) -> int:
+        """Return as many."""
+        return batches
+
     def split(self, values: Array, size: int) -> Sequence[Array]:
-        """Return the batches' parts."""
+        """One column's parts."""
         return [values] if len(values) <= size else list(values.reshape(-1, size, *values.shape[1:]))
 
 
@@ -95,6 +109,7 @@ class TorchArrays:
     def __init__(self, dtype: str | None, device: Any) -> None:
         import torch
 
+        pytrees.register_torch(Batch)
         self._torch = torch
         self.dtype = dtype
         self._dtype = None if dtype is None else getattr(torch, dtype)
@@ -127,11 +142,18 @@ class TorchArrays:
             values = values if bits is None else values.view(bits)
             values[tuple(self._torch.from_numpy(x).to(values.device) for x in places)] = 0
 
-    def split(self, values: Any, size: int) -> Sequence[Any]:
-        """Return the batches' parts.
+    def parts(self, columns: Mapping[str, Any], size: int) -> dict[str, Sequence[Any]]:
+        """Return the batches' parts, see `Arrays`.
 
         They are no views to autograd: one that is changed in place does not invalidate what was saved of another.
         """
+        return {name: self._split(x, size) for name, x in columns.items()}
+
+    def at_once(self, batches: int) -> int:
+        """Return as many."""
+        return batches
+
+    def _split(self, values: Any, size: int) -> Sequence[Any]:
         if len(values) <= size:
             return [values]
         if isinstance(values, np.ndarray):
@@ -172,10 +194,14 @@ def make(backend: Backend, dtype: Any, device: Any) -> Arrays:
     name = float_name(dtype)
     if backend == "torch":
         return TorchArrays(name, device)
+    if backend == "jax":
+        from rlds_cli.loader.jax_arrays import JaxArrays
+
+        return JaxArrays(name, device)
     if backend != "numpy":
-        raise InvalidArgument(f'backend={backend!r}: "torch" or "numpy".')
+        raise InvalidArgument(f'backend={backend!r}: "torch", "numpy" or "jax".')
     if device is not None:
-        raise InvalidArgument(f'device={device!r} is for backend="torch"; NumPy arrays are on the CPU.')
+        raise InvalidArgument(f'device={device!r} is for backend="torch" or "jax"; NumPy arrays are on the CPU.')
     if name == "bfloat16":
         raise InvalidArgument("NumPy has no bfloat16.", hint='backend="torch", or dtype="float32"')
     return NumpyArrays(name)

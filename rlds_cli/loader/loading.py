@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from rlds_cli import pytrees
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import BatchSize, InvalidArgument
@@ -74,9 +75,9 @@ class Loader:
         Applied in order. A function changes its batch in place, or returns one.
     dtype : str or None
         Of floats: ``float16``, ``bfloat16``, ``float32``, ``float64``; None for the archive's. Others keep theirs.
-    backend : {"torch", "numpy"}
-    device : torch.device or str, optional
-        Where tensors go.
+    backend : {"torch", "numpy", "jax"}
+    device : torch.device, jax.Device or str, optional
+        Where tensors go, one copy for each gather.
     seed : int
         In [0, 2**64).
     steps : int, optional
@@ -218,6 +219,7 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """Go through one pass: see rule 1."""
         self.ranks.check()
+        pytrees.register(Batch)
         most = self.reader.batches_at_once(self._size)
         return self._batches(runs(self.schedule, self._start(), self.seed, most), self.prefetch)
 

@@ -302,7 +302,7 @@ class Reader:
     def batches_at_once(self, size: int) -> int:
         """How many batches of ``size`` samples to read in one gather."""
         pays = max(1, min(MOST_BATCHES, GATHER_BYTES // max(1, size * self.source.sample_bytes)))
-        return pays if self.source.most is None else min(pays, self.source.most)
+        return self.arrays.at_once(pays if self.source.most is None else min(pays, self.source.most))
 
     def depth(self, size: int) -> int:
         """How many gathers of batches of ``size`` samples to read ahead when nobody says."""
@@ -325,8 +325,8 @@ class Reader:
             gathered = self.source.gather(located)
         size = len(self.ranks.part(range(run.size)))
         values = self.arrays.convert(gathered.values)
-        parts = {name: self.arrays.split(self._finish(name, x, gathered.blank), size) for name, x in values.items()}
-        made = _assemble(self._tree, parts)
+        finished = {name: self._finish(name, x, gathered.blank) for name, x in values.items()}
+        made = _assemble(self._tree, self.arrays.parts(finished, size))
         return map(self.transforms.batch, made) if self.transforms.functions else made
 
     def _finish(self, name: str, values: Any, blank: Mapping[str, Places]) -> Any:
