@@ -286,7 +286,7 @@ def test_a_state_of_something_else_is_refused(ds):
         ({"anchors": "steps", "window": Transition(3)}, InvalidArgument, "anchors"),
         ({"dtype": "int8"}, InvalidArgument, "float32"),
         ({"dtype": "bfloat16", "backend": "numpy"}, InvalidArgument, "bfloat16"),
-        ({"backend": "jax"}, InvalidArgument, "backend"),
+        ({"backend": "tensorflow"}, InvalidArgument, "backend"),
         ({"backend": "numpy", "device": "cpu"}, InvalidArgument, "device"),
         ({"device": "gpu"}, InvalidArgument, "device='gpu'"),
         ({"memory": "lots"}, InvalidArgument, "memory"),
