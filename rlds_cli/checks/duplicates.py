@@ -42,7 +42,7 @@ def find(s: Subject) -> Iterator[Finding]:
 
 def repeated(s: Subject, columns: list[Field]) -> IntArray:
     """For every episode the first one with the same content, -1 where it is the first; int64 [E]."""
-    keys = _keys(s, columns)
+    keys = episode_keys(s, columns)
     first = np.full(len(keys), -1, np.int64)
     todo = np.arange(len(keys))
     while len(todo):
@@ -56,7 +56,8 @@ def repeated(s: Subject, columns: list[Field]) -> IntArray:
     return first
 
 
-def _keys(s: Subject, columns: list[Field]) -> Words:
+def episode_keys(s: Subject, columns: list[Field]) -> Words:
+    """A key of every episode, uint64 [E]: of its length, and of its first, middle and last step in ``columns``."""
     keys = s.length.astype(np.uint64)
     for a in range(0, len(keys), _EPISODES):
         start, length = s.start[a : a + _EPISODES], s.length[a : a + _EPISODES]

@@ -21,6 +21,7 @@ COMMANDS: tuple[str, ...] = (
     "convert",
     "inspect",
     "check",
+    "diff",
     "bench",
     "preprocess",
     "verify",

@@ -15,7 +15,7 @@ from rlds_cli.store.ranges import read_range
 from rlds_cli.ted import Array, Field, IntArray
 
 SAMPLE_STEPS = 1 << 16
-_BLOCK = 64  # steps read side by side: single rows of a cold file cost a page each
+_BLOCK = 512  # steps read side by side: single rows of a cold file cost a page each
 _SAMPLE_BYTES = 64 << 20
 
 
@@ -47,7 +47,7 @@ def describe_elements(ds: Dataset, f: Field, stats: Stats, *, bins: int = BINS) 
     columns = [np.ravel(np.asarray(x, np.float64)).tolist() for x in kinds]
     counted = _histograms(sampled_steps(ds, f).reshape(-1, len(names)), columns[2], columns[5], bins) if names else []
     rows = zip(names, *columns, counted, strict=True)
-    return tuple(ElementStats(place, *values, histogram=histogram) for place, *values, histogram in rows)
+    return tuple(ElementStats(*row) for row in rows)
 
 
 def places(shape: Sequence[int]) -> list[str]:
@@ -56,7 +56,7 @@ def places(shape: Sequence[int]) -> list[str]:
 
 
 def sampled_steps(ds: Dataset, f: Field) -> Array:
-    """Values of a field at steps spread evenly over the dataset, in blocks of 64 neighbours; [n, ...]."""
+    """Values of a field at steps spread evenly over the dataset, in blocks of 512 neighbours; [n, ...]."""
     steps = ds.num_steps
     most = max(1, min(SAMPLE_STEPS, _SAMPLE_BYTES // max(1, f.row_bytes)))
     if steps <= most:

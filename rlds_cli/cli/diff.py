@@ -1,0 +1,42 @@
+"""``rlds diff``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+from rlds_cli.errors import RldsError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("diff")(diff)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A dataset.", autocompletion=options.complete_id)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=options.complete_id)],
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """What is different: fields, counts, statistics, hashes, episodes. Exit 0 equal, 1 different, 2 trouble.
+
+    Example: rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import targets
+    from rlds_cli.cli.pages.differences import DifferencePage
+    from rlds_cli.report.differences import compare
+
+    try:
+        found = compare(*(targets.dataset(x, cache_dir=cache_dir) for x in (a, b)), cache_dir=cache_dir)
+    except RldsError as e:
+        out.error(e)
+        raise typer.Exit(2) from None
+    out.page(DifferencePage(found, everything=verbose), found)
+    if not found.same:
+        raise typer.Exit(1)
