@@ -25,6 +25,11 @@ def inspect(
     episode: Annotated[
         int | None, typer.Option("--episode", metavar="N", help="One episode; -1 is the last.", show_default=False)
     ] = None,
+    html: Annotated[
+        str | None,
+        typer.Option("--html", metavar="FILE", help="A report as one HTML file; - is stdout.", show_default=False),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is no report.")] = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -42,7 +47,11 @@ def inspect(
     path, is_dataset = targets.dataset_or_file(ref, cache_dir=cache_dir)
     if episode is not None and not is_dataset:
         raise typer.BadParameter(f"--episode needs a dataset; {ref} is a file (rlds import makes one of it)")
-    if not is_dataset:
+    if html is not None:
+        from rlds_cli.cli.pages import html as html_page
+
+        html_page.write(path, html, is_dataset=is_dataset, whole=episode is None, force=force)
+    elif not is_dataset:
         found = report.describe_file(path)
         out.page(file.FilePage(found), found)
     elif episode is not None:

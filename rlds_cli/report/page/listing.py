@@ -1,0 +1,98 @@
+"""The table of episodes, as columns that the page's script sorts and filters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.checks.findings import Finding
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import RldsError
+from rlds_cli.report.page import choosing
+from rlds_cli.ted import END_NAMES, Array, IntArray
+
+_TEXT_BYTES = 300_000  # of one column of text
+_LONGEST = 60  # characters of a text
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Columns over the episodes listed, ready for JSON; ``of`` is how many episodes there are.
+
+    ``end`` counts in END_NAMES, ``splits`` are lists of places in ``split_names``. None: the dataset has no such.
+    """
+
+    of: int
+    number: list[int]
+    length: list[int]
+    total: list[float | None] | None
+    score: list[float | None] | None
+    end: list[int]
+    observed: list[int]
+    findings: list[int]
+    group: list[str] | None
+    seed: list[str] | None
+    splits: list[list[int]] | None
+    split_names: list[str]
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """What ``end`` counts in."""
+        return END_NAMES
+
+
+def list_episodes(ds: Dataset, findings: Iterable[Finding], needed: Iterable[int]) -> Listing:
+    """List all episodes, or at most 10,000 evenly spaced ones with those ``needed``."""
+    e, k = ds.episodes, choosing.listed(ds, needed)
+    total = e.get("total_reward")
+    score = None if total is None else _scores(ds, total)
+    named = Counter(n for f in findings for n in {p.episode for p in f.places})
+    splits = e.splits
+    return Listing(
+        of=ds.num_episodes,
+        number=k.tolist(),
+        length=e["length"][k].tolist(),
+        total=None if total is None else _numbers(total[k]),
+        score=None if score is None else _numbers(score[k]),
+        end=[END_NAMES.index(str(end)) for end in e["end"][k]],
+        observed=(e["num_observed"] > e["length"])[k].astype(int).tolist(),
+        findings=[named[int(n)] for n in k],
+        group=_texts(e["group"][k]),
+        seed=_seeds(ds, k),
+        splits=[[i for i, name in enumerate(splits) if e[name][n]] for n in k.tolist()] if splits else None,
+        split_names=[cut(name) for name in splits],
+    )
+
+
+def _scores(ds: Dataset, total: Array) -> Array | None:
+    try:
+        return 100 * ds.normalized_score(total)
+    except RldsError:
+        return None
+
+
+def _numbers(values: Array) -> list[float | None]:
+    return [float(f"{x:.7g}") if np.isfinite(x) else None for x in values.tolist()]
+
+
+def _texts(values: Array) -> list[str] | None:
+    texts = [cut(str(v)) if v else "" for v in values]
+    size = sum(map(len, texts))
+    return texts if 0 < size <= _TEXT_BYTES else None
+
+
+def _seeds(ds: Dataset, k: IntArray) -> list[str] | None:
+    """Seeds as text: they may have 64 bits, more than a number of JavaScript."""
+    e: Any = ds.episodes
+    if "seed" not in e or not e["has_seed"].any():
+        return None
+    return [str(s) if has else "" for s, has in zip(e["seed"][k].tolist(), e["has_seed"][k].tolist(), strict=True)]
+
+
+def cut(text: str, longest: int = _LONGEST) -> str:
+    """A text short enough to be shown."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
