@@ -99,7 +99,7 @@ def _jumps(s: Subject, f: Field, limit: Array) -> tuple[_Seen, _Seen]:
                 steps[rows[first:end] - a] = 0
             if (steps.max(axis=0, initial=0) <= bound).all():  # not so where it is NaN
                 continue
-            many = (steps > bound).sum(axis=1)
+            many = ((steps > bound) & np.isfinite(steps)).sum(axis=1)  # what is not finite is found elsewhere
         jumps.add(s, a + np.flatnonzero(many >= (1 if alone else 2)))
         if not alone:
             spikes.add(s, a + np.flatnonzero(many == 1))

@@ -173,7 +173,7 @@ def _fields(a: Dataset, b: Dataset) -> list[FieldDifference]:
 def _field(a: Dataset, b: Dataset, one: StoredField | None, other: StoredField | None, name: str) -> FieldDifference:
     kinds = [_kind(ds.schema[name]) if name in ds.schema else None for ds in (a, b)]
     digests = [f.digest if f else None for f in (one, other)]
-    found = FieldDifference(name, "same", *kinds, *digests)
+    found = FieldDifference(name, "same", kinds[0], kinds[1], digests[0], digests[1])
     if one is None or other is None:
         return replace(found, change="added" if one is None else "removed")
     if kinds[0] != kinds[1]:

@@ -1,0 +1,466 @@
+"""Every check with datasets in which what it must find was put by hand, and with others in which there is nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SHARED
+
+import rlds_cli
+from rlds_cli import checks, create
+from rlds_cli.archives.d4rl import jumps
+from rlds_cli.checks import continuity
+from rlds_cli.checks.findings import Finding, Place, as_note, of_note
+from rlds_cli.checks.running import CHECKS
+from rlds_cli.cli import out
+from rlds_cli.report import summarise
+
+NAMES = [name for name, _ in CHECKS]
+
+
+def walk(k: int, length: int = 50, **more: Any) -> dict[str, Any]:
+    """An episode without anything to find: smooth observations, actions inside [-1, 1], rewards that vary."""
+    rng = np.random.default_rng(k)
+    steps = rng.uniform(-0.1, 0.1, (length + 1, 3))
+    episode = {
+        "observation": np.cumsum(steps, 0).astype(np.float32),
+        "action": rng.uniform(-1, 1, (length, 2)),
+        "next": {"reward": rng.normal(size=length), "terminated": k % 2 == 0, "truncated": k % 2 == 1},
+        "info": {"q": rng.normal(size=length)},
+    }
+    return {**episode, **more}
+
+
+def walks(n: int = 12) -> list[dict[str, Any]]:
+    return [walk(k, 20 + 5 * k) for k in range(n)]
+
+
+def found(ds: rlds_cli.Dataset | list[dict[str, Any]], **how: Any) -> dict[str, Finding]:
+    ds = ds if isinstance(ds, rlds_cli.Dataset) else create("local/x", ds, force=True, **how)
+    report = checks.check(ds)
+    assert len({f.code for f in report.findings}) == len(report.findings)
+    assert not {f.check for f in report.findings} & {*report.ok}
+    return {f.code: f for f in report.findings}
+
+
+def places(f: Finding) -> list[tuple[int, int | None]]:
+    return [(p.episode, p.step) for p in f.places]
+
+
+def change_manifest(ds: rlds_cli.Dataset, **attributes: Any) -> rlds_cli.Dataset:
+    path = ds.path / "zarr.json"
+    document = json.loads(path.read_text())
+    document["attributes"]["rlds"].update(attributes)
+    path.chmod(0o644)
+    path.write_text(json.dumps(document))
+    return rlds_cli.open_dataset(ds.path)
+
+
+def change_rows(ds: rlds_cli.Dataset, name: str, rows: Any, value: Any) -> None:
+    """Write into the file of a field, as no rlds command does."""
+    values = ds.column(name).copy()
+    values[rows] = value
+    file = next(p for p in (ds.path / ds.store.directory(name) / "c").rglob("*") if p.is_file())
+    file.chmod(0o644)
+    with file.open("r+b") as f:
+        f.write(values.tobytes())
+
+
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_nothing_is_found_where_there_is_nothing(store: Any) -> None:
+    report = checks.check(create("local/x", walks(), store=store))
+    assert (report.errors, report.warnings, report.notes, report.findings) == (0, 0, 0, ())
+    skipped = {"bounds", "counts"} | ({"saturated"} if store == "zarr" else set())
+    assert set(report.skipped) == skipped
+    assert list(report.ok) == [n for n in NAMES if n not in skipped]
+
+
+# finite
+
+
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_values_that_are_not_finite(store: Any) -> None:
+    episodes = walks()
+    episodes[3]["observation"][7, 1] = np.nan
+    episodes[5]["observation"][2, :2] = np.inf
+    episodes[5]["info"]["q"][4] = -np.inf
+    report = checks.check(create("local/x", episodes, store=store, force=True))
+    by_field = {f.field: f for f in report.findings if f.code == "not-finite"}
+    assert set(by_field) == {"observation", "info/q"}
+    assert (by_field["observation"].severity, by_field["info/q"].severity) == ("error", "warning")
+    assert (by_field["observation"].count, by_field["info/q"].count) == (3, 1)
+    assert places(by_field["observation"]) == [(3, 7), (5, 2)]
+    assert places(by_field["info/q"]) == [(5, 4)]
+    assert (report.errors, report.warnings) == (1, 1)
+
+
+def test_a_final_observation_that_is_not_finite() -> None:
+    episodes = walks()
+    length = len(episodes[4]["action"])
+    episodes[4]["observation"][-1] = np.nan
+    f = found(episodes)["final-not-finite"]
+    assert (f.severity, f.count, places(f)) == ("error", 1, [(4, length)])
+
+
+def test_only_the_first_places_are_named() -> None:
+    episodes = walks()
+    for e in episodes:
+        e["next"]["reward"][::2] = np.nan
+    f = found(episodes)["not-finite"]
+    assert f.count == sum(-(-len(e["action"]) // 2) for e in episodes)
+    assert places(f) == [(0, 2 * k) for k in range(8)]
+
+
+# constant
+
+
+def test_fields_and_elements_that_never_change() -> None:
+    episodes = walks()
+    for e in episodes:
+        e["observation"][:, 1] = 4
+        e["action"][:] = 0.5
+        e["info"]["q"][:] = 1
+        e["next"]["reward"][:] = 0
+    f = found(episodes)
+    assert f["constant"].field == "action" and f["constant"].severity == "warning"
+    assert "(0.5)" in f["constant"].text
+    assert (f["constant-element"].text, f["constant-element"].severity) == (
+        "1 of 3 elements of observation never change (1)",
+        "note",
+    )
+    assert f["constant-info"].text == "info/q never changes"
+    assert f["no-reward"].severity == "warning"
+
+
+def test_the_same_reward_in_every_step_is_a_note() -> None:
+    episodes = walks()
+    for e in episodes:
+        e["next"]["reward"][:] = -1
+    assert (found(episodes)["constant-reward"].severity, found(episodes)["constant-reward"].text) == (
+        "note",
+        "next/reward is -1 in every step",
+    )
+
+
+# saturated
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.3, None), (0.6, "note"), (0.95, "warning")])
+def test_actions_at_their_bounds(share: float, severity: str | None) -> None:
+    episodes = walks()
+    for k, e in enumerate(episodes):
+        rng = np.random.default_rng(100 + k)
+        at_bound = rng.random(len(e["action"])) < share
+        e["action"][at_bound, 0] = np.where(rng.random(at_bound.sum()) < 0.5, -1, 1)
+    f = found(episodes).get("saturated")
+    assert (f and f.severity) == severity
+
+
+# bounds
+
+
+def with_space(episodes: list[dict[str, Any]], space: dict[str, Any]) -> rlds_cli.Dataset:
+    return change_manifest(create("local/x", episodes, force=True), spaces={"action": space})
+
+
+def test_actions_outside_their_space() -> None:
+    episodes = walks()
+    episodes[2]["action"][9, 1] = 1.25
+    episodes[6]["action"][0, 0] = -3
+    box = {"type": "Box", "dtype": "float64", "shape": [2], "low": [-1.0, -1.0], "high": [1.0, 1.0]}
+    f = found(with_space(episodes, box))["out-of-bounds"]
+    assert (f.severity, f.count, f.field, places(f)) == ("warning", 2, "action", [(2, 9), (6, 0)])
+    assert "-3 in [-1, 1]" in f.text
+    box["high"] = ["Infinity", 1.25]
+    box["low"] = "-Infinity"
+    assert "out-of-bounds" not in found(with_space(episodes, box))
+
+
+def test_discrete_actions_outside_their_space() -> None:
+    episodes = [{**walk(k), "action": np.arange(50) % 4} for k in range(3)]
+    assert found(with_space(episodes, {"type": "Discrete", "dtype": "int64", "start": 0, "n": 4})) == {}
+    f = found(with_space(episodes, {"type": "Discrete", "dtype": "int64", "start": 1, "n": 3}))["out-of-bounds"]
+    assert (f.count, places(f)[:2]) == (3 * 13, [(0, 0), (0, 4)])
+    pairs = [{**walk(k), "action": np.stack([np.arange(50) % 4, np.arange(50) % 2], 1)} for k in range(3)]
+    space = {"type": "MultiDiscrete", "dtype": "int64", "nvec": [4, 2], "start": [0, 0]}
+    assert found(with_space(pairs, space)) == {}
+    assert found(with_space(pairs, {**space, "nvec": [3, 2]}))["out-of-bounds"].count == 3 * 12
+
+
+# continuity
+
+
+def test_the_rule_is_the_reader_s() -> None:
+    assert (continuity.FACTOR, continuity.PERCENTILE) == (jumps.FACTOR, jumps.PERCENTILE)
+
+
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_jumps_inside_episodes(store: Any) -> None:
+    episodes = [walk(k, 400) for k in range(6)]
+    episodes[1]["observation"][200:] += 50  # as if another episode began at step 200
+    episodes[4]["observation"][-1] -= 50  # the final observation is one of the rows
+    f = found(episodes, store=store)
+    assert (f["jump"].severity, f["jump"].count, places(f["jump"])) == ("warning", 2, [(1, 199), (4, 399)])
+    assert "spike" not in f
+
+
+def test_one_component_is_a_spike() -> None:
+    episodes = [walk(k, 400) for k in range(6)]
+    episodes[2]["observation"][100, 1] += 20
+    f = found(episodes)
+    assert (f["spike"].severity, places(f["spike"])) == ("note", [(2, 99), (2, 100)])
+    assert "jump" not in f
+
+
+def test_nothing_jumps_between_episodes_or_to_repeated_rows() -> None:
+    episodes = [walk(k, 400) for k in range(6)]
+    for k, e in enumerate(episodes):
+        e["observation"] = e["observation"][:-1] + 100 * k  # no final observation: the store repeats the last
+    f = found(episodes)
+    assert set(f) == {"next-unknown"}
+
+
+def test_jumps_across_the_blocks_that_are_read() -> None:
+    n = 300_000  # 12 bytes a row: more than three tiles of 1 MiB
+    steps = np.random.default_rng(0).uniform(-0.1, 0.1, (n + 1, 3))
+    o = np.cumsum(steps, 0).astype(np.float32)
+    tile = (1 << 20) // 12
+    at = [tile - 1, tile, 2 * tile - 1, n - 1]
+    for k in at:
+        o[k + 1 :] += 30
+    f = found(
+        [{"observation": o, "action": np.random.default_rng(1).normal(size=(n, 1)), "next": {"terminated": True}}]
+    )
+    assert [p.step for p in f["jump"].places] == at
+
+
+# duplicates
+
+
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_episodes_that_are_there_twice(store: Any) -> None:
+    episodes = [walk(k, 30) for k in (0, 1, 2, 3, 1, 4, 0, 1)]
+    f = found(episodes, store=store)["duplicate"]
+    assert (f.severity, f.count, places(f)) == ("warning", 3, [(4, None), (6, None), (7, None)])
+    assert "episode 4 is episode 1 again" in f.text
+
+
+def test_nearly_the_same_is_not_the_same() -> None:
+    """Equal first, middle and last steps and lengths, so that the keys agree; other rows differ, in pairs."""
+    a, b = walk(0, 30), walk(0, 30)
+    b["action"] = b["action"].copy()
+    b["action"][3, 1] += 1e-9
+    f = found([a, b, b, a, walk(0, 31)])["duplicate"]
+    assert places(f) == [(2, None), (3, None)]
+    f = found([{**e, "observation": np.full((31, 3), np.nan)} for e in (a, a)])
+    assert places(f["duplicate"]) == [(1, None)]  # NaN equals itself
+
+
+# flags
+
+
+def test_flags_inside_episodes() -> None:
+    episodes = walks()
+    episodes[2]["next"] = {"reward": np.ones(30), "terminated": np.isin(np.arange(30), (4, 5, 29))}
+    episodes[3]["next"] = {"reward": np.ones(35), "terminated": np.arange(35) == 9}
+    f = found(episodes)["terminated-inside"]
+    assert (f.severity, f.count, places(f)) == ("warning", 3, [(2, 4), (2, 5), (3, 9)])
+
+
+def test_flags_that_contradict_each_other() -> None:
+    ds = create("local/x", walks())
+    start, length = ds.episodes["start"], ds.episodes["length"]
+    change_rows(ds, "next/truncated", [start[1] + 3, start[2] + length[2] - 1], True)
+    change_rows(ds, "next/terminated", [start[4] + length[4] - 1, start[7] + length[7] - 1], [False, True])
+    f = found(rlds_cli.open_dataset("local/x"))
+    assert (f["truncated-inside"].severity, places(f["truncated-inside"])) == ("error", [(1, 3)])
+    assert (f["both-flags"].severity, f["both-flags"].count) == ("note", 2)
+    assert places(f["both-flags"]) == [(2, length[2] - 1), (7, length[7] - 1)]
+    assert (f["unflagged-end"].severity, places(f["unflagged-end"])) == ("error", [(4, length[4] - 1)])
+    assert (f["end-differs"].severity, places(f["end-differs"])) == ("error", [(7, length[7] - 1)])
+
+
+def test_ends_without_flags() -> None:
+    episodes = [{**walk(k), "next": {"reward": np.arange(50.0)}} for k in range(3)]
+    assert found(episodes)["never-flagged"].severity == "warning"
+    episodes = [{**walk(k), "next": {"reward": np.arange(50.0), "truncated": True}} for k in range(3)]
+    assert found(episodes)["never-terminated"].severity == "note"
+
+
+# limits and counts
+
+
+def test_episodes_beyond_the_time_limit() -> None:
+    ds = change_manifest(create("local/x", walks()), env={"id": "X-v0", "max_episode_steps": 60})
+    f = found(ds)["too-long"]
+    assert (f.severity, f.count, places(f)) == ("warning", 3, [(9, None), (10, None), (11, None)])
+
+
+def test_time_limits_stored_as_terminations() -> None:
+    episodes = [walk(2 * k, 50) for k in range(4)]
+    assert found(episodes)["limit-terminated"].severity == "note"
+    ds = change_manifest(create("local/x", [*episodes, walk(1, 7)], force=True), env={"max_episode_steps": 50})
+    f = found(ds)["limit-terminated"]
+    assert (f.severity, f.count, places(f)) == ("warning", 4, [(k, None) for k in range(4)])
+    ds = change_manifest(create("local/x", [*episodes, walk(1, 50)], force=True), env={"max_episode_steps": 50})
+    assert "limit-terminated" not in found(ds)
+
+
+def test_counts_of_the_registry() -> None:
+    """Of minari/mujoco/hopper/expert-v0 the registry says so many steps and episodes."""
+    entry = rlds_cli.find("minari/mujoco/hopper/expert-v0")[0]
+    ds = create("minari/mujoco/hopper/expert-v0", walks())
+    report = checks.check(ds)
+    texts = [f.text for f in report.findings if f.code == "counts-differ"]
+    assert texts == [
+        f"{ds.num_steps:,} steps are here; the registry says {entry.num_steps:,}",
+        f"12 episodes are here; the registry says {entry.num_episodes:,}",
+    ]
+    assert "counts" in checks.check(create("minari/mujoco/hopper/expert-v0@few", walks(2))).skipped
+
+
+# what nobody recorded, and what others know
+
+
+def test_last_steps_without_a_next_observation() -> None:
+    episodes = [{**e, "observation": e["observation"][:-1]} for e in walks()]
+    f = found(episodes)["next-unknown"]
+    assert (f.severity, f.count) == ("note", 6)  # the others terminate
+    assert places(f)[0] == (1, 24)
+    assert "564 transitions of 570 steps" in f.text
+
+
+def goals(*, runs: bool) -> list[dict[str, Any]]:
+    episodes = [walk(k, 60) for k in range(6)]
+    for e in episodes:
+        near = np.isin(np.arange(60), (20, 21, 40) if runs else (20, 40))
+        e["next"] = {"reward": near.astype(np.float32), "terminated": near, "truncated": np.arange(60) == 59}
+    return episodes
+
+
+def test_rewards_that_stand_alone() -> None:
+    f = found(goals(runs=False))
+    assert (f["reward-isolated"].severity, f["reward-isolated"].count) == ("warning", 12)
+    assert places(f["reward-isolated"])[:3] == [(0, 20), (0, 40), (1, 20)]
+    assert "reward-isolated" not in found(goals(runs=True))
+
+
+def test_known_defects_stand_with_the_findings_that_show_them() -> None:
+    ds = create("d4rl/antmaze-umaze-diverse-v2", goals(runs=False))
+    f = found(ds)
+    assert "D4RL#199" in f["terminated-inside"].known and f["reward-isolated"].known == ("D4RL#199",)
+    assert "goal-flags-single" not in f and "goal-flags" not in f
+    others = {d.code for d in rlds_cli.find("d4rl/antmaze-umaze-diverse-v2")[0].defects} - {
+        *("goal-flags", "goal-flags-single")
+    }
+    assert others <= set(f)
+    assert all(f[code].severity == "note" and f[code].known for code in others)
+
+
+# the whole
+
+
+def test_no_check_minds_a_dataset_with_little_in_it() -> None:
+    little = [
+        {"observation": np.zeros((2, 0)), "action": np.zeros((1, 0))},
+        {"observation": ["a", "b"], "action": np.zeros(1, np.int64)},
+        {"observation": np.zeros(1), "next": {"reward": [1]}},
+        {"observation": np.zeros((2, 4, 4, 3), np.uint8), "action": np.zeros((1, 2), np.float16)},
+    ]
+    for episode in little:
+        for store in ("memmap", "zarr"):
+            report = checks.check(create("local/x", [episode], store=store, force=True))
+            assert {f.check for f in report.findings} | {*report.ok} | {*report.skipped} == {*NAMES}
+            assert report.errors == 0
+
+
+def test_findings_of_a_conversion_stand_in_the_manifest() -> None:
+    episodes = walks()
+    episodes[3]["observation"][7, 1] = np.nan
+    episodes[5]["next"] = {"reward": np.ones(45), "terminated": np.isin(np.arange(45), (9, 44))}
+    ds = create("local/x", episodes)
+    notes = {n["code"]: n for n in ds.manifest.notes}
+    assert set(notes) == {"not-finite", "terminated-inside"}
+    assert (notes["not-finite"]["severity"], notes["not-finite"]["where"]) == ("error", "episode 3 step 7")
+    assert notes["terminated-inside"]["where"] == "episode 5 step 9"
+    shown = {f.code: f for f in summarise(ds).findings}
+    assert places(shown["not-finite"]) == [(3, 7)]
+    assert [f.code for f in summarise(ds).findings] == ["not-finite", "terminated-inside"]  # errors first
+    assert create("local/y", walks()).manifest.notes == ()
+
+
+def test_findings_as_notes() -> None:
+    f = Finding("flags", "x", "warning", "text", 3, "action", (Place(1, 2), Place(4)), ("D4RL#1",))
+    note = json.loads(json.dumps(as_note(f)))
+    assert of_note(note) == f
+    assert (note["where"], str(f.places[1])) == ("episode 1 step 2", "episode 4")
+    reader = of_note({"code": "open-end", "text": "cut", "count": 1, "where": "x.hdf5"})
+    assert (reader.check, reader.severity, reader.text) == ("reader", "note", "cut: x.hdf5")
+
+
+def test_everything_is_json() -> None:
+    text = json.dumps(out.plain(checks.check(create("local/x", goals(runs=False)))), allow_nan=False)
+    assert json.loads(text)["findings"][0]["places"][0] == {"episode": 0, "step": 20}
+
+
+@pytest.mark.parametrize("sample", ["pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"])
+def test_the_samples_are_in_order(sample: str) -> None:
+    report = checks.check(rlds_cli.download(f"sample/{sample}"))
+    assert (report.errors, report.warnings) == (0, 0)
+
+
+@pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="archives beside the checkout")
+@pytest.mark.parametrize(
+    ("path", "codes"),
+    [
+        ("d4rl/hopper_random_layout-v2.hdf5", {"open-end", "constant-info"}),
+        ("roboset/door_paths.h5", {"constant-info", "limit-terminated"}),
+        ("minari/pointmaze/umaze_hdf5-v0", {"no-reward", "constant-info", "never-terminated"}),
+        ("minari/taxi/random_hdf5-v0", set()),
+    ],
+)
+def test_archives(path: str, codes: set[str], home: Path) -> None:
+    from rlds_cli.checks.archive import check_archive
+
+    report = check_archive(SHARED / "data" / path)
+    assert {f.code for f in report.findings} == codes
+    assert report.id == str(SHARED / "data" / path)
+    assert not [*(home / "partial").iterdir()]
+    assert not (home / "datasets").exists()
+
+
+# the command
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from rlds_cli import cli
+
+    def rlds(*args: str) -> int:
+        monkeypatch.setattr("sys.argv", ["rlds", *args])
+        try:
+            cli.main()
+        except SystemExit as e:
+            return int(e.code or 0)
+        return 0
+
+    create("local/fine", walks())
+    create("local/warned", goals(runs=False))
+    bad = walks()
+    bad[3]["observation"][7, 1] = np.nan
+    create("local/bad", bad)
+    assert [rlds("check", f"local/{n}") for n in ("fine", "warned", "bad")] == [0, 0, 1]
+    lines = capsys.readouterr().out.splitlines()
+    assert "error    not-finite  1 value is NaN or infinite in observation   at episode 3 step 7" in lines
+    assert lines[-1] == "local/bad: 1 error, 0 warnings, 0 notes"
+    assert [rlds("check", f"local/{n}", "--strict") for n in ("fine", "warned", "bad")] == [0, 1, 1]
+    capsys.readouterr()
+    assert rlds("check", "local/bad", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "not-finite"
+    shutil.copy(Path(rlds_cli.__file__).parent / "samples/pendulum-d4rl.hdf5", tmp_path / "mine.hdf5")
+    assert rlds("check", str(tmp_path / "mine.hdf5"), "-q") == 0
+    assert rlds("check", "local/none") == 1

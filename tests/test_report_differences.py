@@ -1,0 +1,134 @@
+"""``rlds diff``: what was changed by hand is what is reported."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlds_cli
+from rlds_cli import create, preprocess
+from rlds_cli.cli import out
+from rlds_cli.report.differences import Difference, FieldDifference, compare
+
+
+def walks(n: int = 6) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "observation": rng.normal(size=(5 + k, 3)).astype(np.float32),
+            "action": rng.normal(size=(4 + k, 2)),
+            "next": {"reward": rng.normal(size=4 + k), "terminated": True},
+        }
+        for k in range(n)
+    ]
+
+
+def changed(d: Difference) -> dict[str, FieldDifference]:
+    return {f.name: f for f in d.fields if f.change != "same"}
+
+
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_the_same_content_in_any_encoding(store: Any) -> None:
+    create("local/a", walks())
+    d = compare(create("local/b", walks(), store=store), "local/a")
+    assert d.same and not changed(d) and d.episodes is None
+    assert all(c.a == c.b for c in d.counts)
+    assert (d.a.encoding, d.b.encoding) == (store, "memmap")
+
+
+def test_one_changed_value() -> None:
+    a, other = create("local/a", walks()), walks()
+    other[2]["action"][1, 0] += 10
+    d = compare(a, create("local/b", other))
+    assert not d.same and set(changed(d)) == {"action"}
+    f = changed(d)["action"]
+    assert (f.change, f.blocks, f.differing, f.first_row) == ("content", 1, 1, 0)
+    assert f.digest_a != f.digest_b and f.drift is not None
+    values = np.concatenate([e["action"] for e in walks()])
+    assert f.drift.element == "[0]"
+    assert f.drift.shift == pytest.approx(10 / len(values) / values[:, 0].std())
+    assert (f.drift.min_a, f.drift.max_a) == (values.min(), values.max())
+    assert d.episodes is not None
+    assert (d.episodes.told_by, d.episodes.in_both, d.episodes.reordered) == ("content", 6, False)
+
+
+def test_which_block_of_rows_differs() -> None:
+    n = 150_000
+    o = np.zeros((n + 1, 1), np.float32)
+    a = create("local/a", [{"observation": o, "action": np.zeros((n, 1))}])
+    o[140_000] = 1
+    f = changed(compare(a, create("local/b", [{"observation": o, "action": np.zeros((n, 1))}])))["observation"]
+    assert (f.blocks, f.differing, f.first_row) == (3, 1, 131_072)
+    assert f.drift is not None and f.drift.shift == np.inf  # it did not move at all before
+
+
+def test_fields_that_come_go_and_change_their_type() -> None:
+    episodes = walks()
+    a = create("local/a", [{**e, "info": {"x": np.zeros(len(e["action"]))}} for e in episodes])
+    b = create("local/b", [{**e, "action": e["action"].astype(np.float32), "extra": e["action"]} for e in episodes])
+    found = {name: (f.change, f.a, f.b) for name, f in changed(compare(a, b)).items()}
+    assert found == {
+        "action": ("type", "float64 [2] root", "float32 [2] root"),
+        "extra": ("added", None, "float64 [2] root"),
+        "info/x": ("removed", "float64 [] root", None),
+    }
+
+
+def test_episodes_that_come_and_go() -> None:
+    episodes = walks(8)
+    a = create("local/a", episodes[:6])
+    d = compare(a, create("local/b", [episodes[k] for k in (7, 0, 5, 3, 3)]))
+    e = d.episodes
+    assert e is not None
+    assert (e.told_by, e.in_both, e.removed, e.added) == ("content", 3, (1, 2, 4), (0, 4))
+    assert (e.num_removed, e.num_added, e.reordered) == (3, 2, True)
+    steps = next(c for c in d.counts if c.name == "steps")
+    assert (steps.a, steps.b) == (sum(range(4, 10)), 11 + 4 + 9 + 7 + 7)
+    assert d.fields[0].blocks is None  # rows are not as many
+
+
+def keep_long(batch: Any) -> Any:
+    return batch if len(batch["action"]) >= 300 else None
+
+
+def test_episodes_of_one_archive_are_told_by_their_origin() -> None:
+    ds = rlds_cli.download("sample/cartpole-minari")
+    lengths = ds.episodes["length"]
+    d = compare(ds, preprocess.run(ds, keep_long, "long", jobs=0))
+    e = d.episodes
+    assert e is not None and e.told_by == "origin"
+    assert (e.in_both, e.num_added) == ((lengths >= 300).sum(), 0)
+    assert list(e.removed) == np.flatnonzero(lengths < 300)[:8].tolist()
+
+
+def test_nothing_in_common() -> None:
+    d = compare(create("local/a", [{"observation": np.zeros(3)}]), create("local/b", [{"observation": ["a", "b"]}]))
+    assert not d.same and d.episodes is None
+    assert json.loads(json.dumps(out.plain(d), allow_nan=False))["same"] is False
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlds_cli import cli
+
+    def rlds(*args: str) -> int:
+        monkeypatch.setattr("sys.argv", ["rlds", "diff", *args])
+        try:
+            cli.main()
+        except SystemExit as e:
+            return int(e.code or 0)
+        return 0
+
+    create("local/a", walks())
+    create("local/b", walks(4))
+    assert rlds("local/a", "local/a") == 0
+    assert "the same content" in capsys.readouterr().out
+    assert rlds("local/a", "local/b") == 1
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["episodes", "6", "4", "-2"] in lines
+    assert ["2", "only", "in", "a:", "4,", "5"] in lines
+    assert rlds("local/a", "local/none") == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("DatasetNotFound: local/none")
