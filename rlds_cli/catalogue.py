@@ -102,7 +102,7 @@ def overview(cache_dir: StrPath | None = None) -> Overview:
         f = known.get(name)
         facts = (f.title, f.num_entries, f.num_closed, f.open is not None) if f else (_title(name), 0, 0, False)
         rows.append(FamilyRow(name, *facts, len(copies), size))
-    return Overview(tuple(rows), tuple(_home_row(root, taken) for root in where.homes if root.is_dir()))
+    return Overview(tuple(rows), tuple(_home_row(root, taken) for root in where.homes if home.is_dir(root)))
 
 
 def listing(

@@ -88,6 +88,14 @@ def is_dataset(path: Path) -> bool:
         return False
 
 
+def is_dir(path: Path) -> bool:
+    """Whether a directory is there, for this user."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def find(id: DatasetId, where: Settings) -> Path | None:
     """The published dataset in the first home that has it, whatever the case of its letters; or None."""
     for root in where.homes:

@@ -163,13 +163,15 @@ def _is_done(id: DatasetId, where: Settings, options: Mapping[str, Any], sources
     return there is not None
 
 
-def expand(paths: Sequence[StrPath]) -> tuple[Path, ...]:
+def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, ...]:
     """The files that paths, directories and patterns stand for, absolute, in natural order, each once.
+
+    Directories are looked into as far as they may be read.
 
     Raises
     ------
     ArchiveError
-        One of them stands for none.
+        One of them stands for none, or for more than ``most`` files.
     """
     from rlds_cli.ordering import natural
 
@@ -177,14 +179,27 @@ def expand(paths: Sequence[StrPath]) -> tuple[Path, ...]:
     for given in paths:
         path = Path(given).expanduser()
         matches = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]  # noqa: PTH207  (absolute patterns)
-        files = [f for m in matches for f in (sorted(m.rglob("*")) if m.is_dir() else [m])]
-        data = [f.absolute() for f in files if f.is_file() and not f.name.endswith(_NOT_DATA)]
+        files = [f for m in matches for f in (_below(m, most) if m.is_dir() else [m] if m.is_file() else [])]
+        data = [f.absolute() for f in files if not f.name.endswith(_NOT_DATA)]
         if not data:
             raise ArchiveError(
                 f"{given}: there is no such file, and no file matches.", hint=f"paths are taken from {Path.cwd()}"
             )
         found.update(dict.fromkeys(sorted(data, key=lambda f: natural(f.as_posix()))))
     return tuple(found)
+
+
+def _below(directory: Path, most: int | None) -> list[Path]:
+    """All regular files below a directory, sorted; what vanishes or may not be looked at is none."""
+    found: list[Path] = []
+    for top, _, names in os.walk(directory):
+        found += [Path(top, name) for name in names if os.path.isfile(os.path.join(top, name))]  # noqa: PTH113, PTH118  (never raises; many files)
+        if most is not None and len(found) > most:
+            raise ArchiveError(
+                f"{directory} holds more than {most:,} files: too many for one archive.",
+                hint="name a directory that holds one archive and nothing else",
+            )
+    return sorted(found)
 
 
 def _root(files: Sequence[Path]) -> Path:

@@ -10,7 +10,7 @@ import typer
 
 from rlds_cli import __version__
 from rlds_cli.cli import out
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import NoPermission, RldsError
 
 # In the order in which `rlds --help` shows them.
 COMMANDS: tuple[str, ...] = (
@@ -64,6 +64,9 @@ def main() -> None:
         app()
     except RldsError as e:
         out.error(e)
+        sys.exit(1)
+    except PermissionError as e:  # a home or a file of somebody else's, wherever it was met
+        out.error(NoPermission(f"{e.filename} may not be read or written by this user."))
         sys.exit(1)
     except KeyboardInterrupt:
         out.note("stopped")

@@ -16,6 +16,8 @@ from rlds_cli.report.trees import Node, tree
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import Field
 
+_MOST_FILES = 50_000
+
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
@@ -53,8 +55,8 @@ def describe_file(path: StrPath) -> FileReport:
         something or reach outside itself (UnsafeArchive).
     """
     given = Path(path)
-    files = importing.expand([path])
-    size = sum(f.stat().st_size for f in files)
+    files = importing.expand([path], most=_MOST_FILES)
+    size = sum(_size(f) for f in files)
     try:
         plan = importing.plan_import([path], "local/x")
     except UnknownLayout as e:
@@ -73,6 +75,13 @@ def describe_file(path: StrPath) -> FileReport:
         notes=plan.notes,
         suggestion=f"rlds import {quote(str(given))} --as local/{name_for(given)}",
     )
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # it has vanished since
+        return 0
 
 
 def _episodes(parts: Sequence[Part]) -> int | None:
