@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test check registry bench learn soak clean
+.PHONY: help demo test check registry bench learn soak screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -13,6 +13,7 @@ help:
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about four minutes"
+	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make soak      kill conversion and preprocess at random moments, many times"
 
 $(READY): pyproject.toml constraints.txt
@@ -46,8 +47,11 @@ bench: $(READY) .bench-data/peers/.ready
 soak: $(READY)
 	$(BIN)/python scripts/soak.py
 
+screenshots: $(READY)
+	$(BIN)/python scripts/screenshots.py screenshots
+
 registry: $(READY)
 	$(BIN)/python scripts/check_registry.py
 
 clean:
-	rm -rf $(VENV) .demo dist build bench-results .bench-data
+	rm -rf $(VENV) .demo dist build bench-results screenshots .bench-data

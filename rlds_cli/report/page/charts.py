@@ -11,7 +11,8 @@ from rlds_cli.report.svg import Scale, tick, ticks
 from rlds_cli.ted import END_NAMES
 
 _WIDTH, _HEIGHT = 240, 60
-_WIDE, _HIGH, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 320, 64, 16, 36, 44  # as of the charts in `svg`
+CHART = (460, 280)  # width and height of the charts over episodes
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 36, 44  # as of the charts in `svg`
 
 
 def small(s: Spread, says: str) -> Markup:
@@ -53,16 +54,17 @@ def shares(parts: Sequence[tuple[str, int]], says: str) -> Markup:
 def dots(episodes: Sequence[Dot]) -> Markup:
     """Returns against lengths, a dot per episode."""
     x, y = [float(d.length) for d in episodes], [d.total for d in episodes]
-    across = Scale(*_margin(min(x), max(x)), _LEFT, _WIDE - _RIGHT)
-    up = Scale(*_margin(min(y), max(y)), _HIGH - _BOTTOM, _TOP)
-    marks = [_label(_LEFT, 20, "Return against length", "start", "title"), *_axes(across, up)]
+    wide, high = CHART
+    across = Scale(*_margin(min(x), max(x)), _LEFT, wide - _RIGHT)
+    up = Scale(*_margin(min(y), max(y)), high - _BOTTOM, _TOP)
+    marks = [_axes(across, up)]
     for end in END_NAMES:
         here = [f"M{across(d.length):.1f} {up(d.total):.1f}h0" for d in episodes if d.end == end]
         if here:
             marks.append(tag("path", tag("title", end), class_=f"dots is-{end}", d="".join(here)))
     says = f"Return against length of {len(episodes):,} episodes"
-    view = f"0 0 {_WIDE} {_HIGH}"
-    return tag("svg", tag("title", says), marks, viewBox=view, width=_WIDE, height=_HIGH, role="img", class_="chart")
+    view = f"0 0 {wide} {high}"
+    return tag("svg", tag("title", says), marks, viewBox=view, width=wide, height=high, role="img", class_="chart")
 
 
 def _margin(low: float, high: float) -> tuple[float, float]:
@@ -79,7 +81,8 @@ def _axes(across: Scale, up: Scale) -> Markup:
     parts += [_label(across(value), up.start + 16, tick(value), "middle") for value in whole]
     frame = f"M{across.start:.1f} {up.stop:.1f}V{up.start:.1f}H{across.stop:.1f}"
     middle = (across.start + across.stop) / 2
-    return join(parts, tag("path", class_="axis", d=frame), _label(middle, up.start + 34, "steps", "middle"))
+    names = (_label(middle, up.start + 34, "steps", "middle"), _label(across.start, up.stop - 6, "return", "start"))
+    return join(parts, tag("path", class_="axis", d=frame), names)
 
 
 def _label(x: float, y: float, words: str, anchor: str, kind: str = "label") -> Markup:

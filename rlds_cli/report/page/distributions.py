@@ -7,8 +7,8 @@ from rlds_cli.report import svg
 from rlds_cli.report.columns import FieldSummary
 from rlds_cli.report.histograms import Distribution
 from rlds_cli.report.page import charts
-from rlds_cli.report.page.content import Content
-from rlds_cli.report.page.markup import Markup, join, tag
+from rlds_cli.report.page.content import MOST_DOTS, Content
+from rlds_cli.report.page.markup import Markup, tag
 from rlds_cli.report.page.spreads import Spread, Spreads
 from rlds_cli.report.svg import tick
 
@@ -21,22 +21,25 @@ def over_episodes(c: Content) -> Markup:
     parts = [_distribution("Returns", "return", c.returns, c), _distribution("Lengths", "steps", c.lengths, c)]
     if len(c.dots) > 1:
         of = c.summary.counts.episodes
-        sampled = (
-            f"{len(c.dots):,} evenly spaced episodes of {of:,}." if len(c.dots) < of else "Every episode is a dot."
-        )
-        parts.append(tag("figure", charts.dots(c.dots), tag("figcaption", sampled)))
+        sampled = f"{len(c.dots):,} of {of:,} episodes." if of > MOST_DOTS else "Every episode is a dot."
+        parts.append(_figure("Return against length", charts.dots(c.dots), sampled))
     return tag("section", tag("h2", "Episodes at large"), tag("div", parts, class_="charts"), id="distributions")
 
 
 def _distribution(title: str, x: str, d: Distribution | None, c: Content) -> Markup | None:
     if d is None:
         return None
-    chart = Markup(svg.bars(d.histogram, title=title, x=x, y="episodes", standalone=False))
+    wide, high = charts.CHART
+    chart = svg.bars(d.histogram, title=title, x=x, y="episodes", width=wide, height=high, standalone=False)
     said = f"Least {tick(d.min)}, median {tick(d.median)}, mean {tick(d.mean)}, greatest {tick(d.max)}."
     s = c.summary.scores
     if x == "return" and s:
-        said += f" Scores: {s.min:.1f}, {s.median:.1f}, {s.mean:.1f}, {s.max:.1f}."
-    return tag("figure", chart, tag("figcaption", said))
+        said += f" As scores: {s.min:.1f}, {s.median:.1f}, {s.mean:.1f}, {s.max:.1f}."
+    return _figure(title, Markup(chart), said)
+
+
+def _figure(title: str, chart: Markup, says: str) -> Markup:
+    return tag("figure", tag("h3", title), chart, tag("figcaption", says))
 
 
 def over_steps(c: Content) -> Markup:
@@ -50,17 +53,16 @@ def over_steps(c: Content) -> Markup:
         _table(c),
         tag("h3", "How values are spread"),
         tag("p", _sampling(c), class_="aside"),
-        groups,
+        tag("div", groups, class_="spreads"),
         tag("p", left, class_="aside") if left else None,
         id="fields",
     )
 
 
 def _sampling(c: Content) -> str:
-    sampled = [s.steps for s in c.spreads if s.sampled]
     steps = sizes.plural(c.summary.counts.steps, "step")
-    some = f"at most {max(sampled):,} of {steps}, in evenly spaced stretches" if sampled else f"all {steps}"
-    return f"Histograms are of {some}; the line marks the mean. Figures are over all steps."
+    some = "evenly spaced stretches where a field says so, else " if any(s.sampled for s in c.spreads) else ""
+    return f"Histograms are of {some}all {steps}; the line marks the mean. Figures are over all steps."
 
 
 def _table(c: Content) -> Markup:
@@ -85,26 +87,26 @@ def _row(f: FieldSummary) -> Markup:
 def _group(s: Spreads, f: FieldSummary) -> Markup:
     shape = " × ".join(map(str, s.field.shape)) or "scalar"
     hidden = f", the first {len(s.elements):,} of {len(s.elements) + s.hidden:,}" if s.hidden else ""
-    title = tag("summary", tag("code", s.field.name), " ", tag("span", f"{s.field.dtype} · {shape}{hidden}"))
+    some = f", {s.steps:,} steps sampled" if s.sampled else ""
+    title = tag("summary", tag("code", s.field.name), " ", tag("span", f"{s.field.dtype} · {shape}{hidden}{some}"))
     return tag(
         "details", title, tag("div", (_element(s, e) for e in s.elements), class_="elements"), open=f.default,
-        class_="field",
+        class_="field" if len(s.elements) > 1 else "field single",
     )  # fmt: skip
 
 
 def _element(s: Spreads, e: Spread) -> Markup:
     name = s.field.name + e.index
     images = not e.index and bool(s.field.shape)
-    label = "all values" if images else e.index or s.field.name.rpartition("/")[2]
+    label = "all values" if images else e.index
     low, mean, std, high = (tick(x) for x in (e.min, e.mean, e.std, e.max))
     says = f"{name}: least {low}, mean {mean}, standard deviation {std}, greatest {high}"
     remarks = [f"{e.outside:,} beyond the bars"] if e.outside else []
     remarks += [f"{e.nonfinite:,} not finite"] if e.nonfinite else []
-    ends = join(tag("span", low), tag("span", f"{mean} ± {std}", class_="middle"), tag("span", high))
     return tag(
         "figure",
-        tag("figcaption", label),
+        tag("figcaption", tag("span", label), tag("span", f"{mean} ± {std}", class_="middle")),
         charts.small(e, says),
-        tag("p", ends, class_="ends", aria_hidden="true"),
+        tag("p", tag("span", low), tag("span", high), class_="ends", aria_hidden="true"),
         tag("p", ", ".join(remarks), class_="remark") if remarks else None,
     )

@@ -9,7 +9,7 @@ from typing import Any
 from rlds_cli import sizes
 from rlds_cli.report.page.content import Content
 from rlds_cli.report.page.listing import Listing
-from rlds_cli.report.page.markup import Markup, tag
+from rlds_cli.report.page.markup import Markup, join, tag
 from rlds_cli.report.page.viewing import Viewed, Viewing
 from rlds_cli.report.svg import tick
 
@@ -146,7 +146,7 @@ def viewer(c: Content) -> Markup:
     )
 
 
-def _sampling(v: Viewing, of: int) -> str:
+def _sampling(v: Viewing, of: int) -> Markup:
     shown = len(v.episodes)
     said = f"{shown} of {of:,} episodes are in this file" if shown < of else "All episodes are in this file"
     long = max(e.length for e in v.episodes)
@@ -154,7 +154,8 @@ def _sampling(v: Viewing, of: int) -> str:
     hidden = [f"{f.hidden:,} more elements of {f.name}" for f in v.fields if f.hidden]
     hidden += [f"no {name}" for name in v.left_out]
     said += f". Not shown: {', '.join(hidden)}" if hidden else ""
-    return f"{said}. The command rlds inspect ID --episode N shows any other."
+    others = join(" Others: ", tag("code", "rlds inspect ID --episode N"), ".") if shown < of else None
+    return join(f"{said}.", others)
 
 
 def _controls(v: Viewing) -> Markup:

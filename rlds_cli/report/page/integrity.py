@@ -40,7 +40,7 @@ def _finding(f: Finding, viewed: Collection[int]) -> Markup:
         tag("span", _WORDS[f.severity], class_="severity"),
         tag(
             "div",
-            tag("p", f.text, "." if not f.text.endswith((".", "…")) else None),
+            tag("p", f.text),
             tag("p", _spaced(places), f" and {more:,} more" if places and more > 0 else None, class_="places")
             if places
             else None,

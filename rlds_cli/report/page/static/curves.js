@@ -55,7 +55,7 @@ function outline(values, steps, across, up, hold) {
 // One chart: `show` draws an episode, `point` moves the cursor to the k-th of its steps.
 function chartOf(f, i, moved) {
   const field = DATA.fields[f];
-  const label = field.indices[i] || field.name.split("/").pop();
+  const label = field.indices[i];
   const line = make("path", { class: `curve c${i % 8}` });
   const cursor = make("line", { class: "cursor", y1: 0, y2: HEIGHT });
   const view = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" };

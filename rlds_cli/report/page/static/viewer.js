@@ -5,8 +5,8 @@
   const slider = byId("step");
   const chooser = byId("episode");
 
-  function section(name, ...content) {
-    return make("section", { class: "group" }, make("h3", {}, make("code", {}, name)), ...content);
+  function section(kind, name, ...content) {
+    return make("section", { class: `group ${kind}` }, make("h3", {}, make("code", {}, name)), ...content);
   }
 
   // A film strip: a large frame, the last one at or before the step, and all frames as buttons.
@@ -17,7 +17,7 @@
     let buttons = [];
     let current = -1;
     return {
-      element: section(name, make("div", { class: "screen" }, large, list)),
+      element: section("wide", name, make("div", { class: "screen" }, large, list)),
       show(episode) {
         frames = episode.frames[name] || [];
         current = -1;
@@ -53,7 +53,7 @@
     const words = make("p", { class: "words" });
     let changes = [];
     return {
-      element: section(name, words),
+      element: section("", name, words),
       show(episode) { changes = episode.texts[name] || []; },
       point(step) {
         const before = changes.filter(([at]) => at <= step);
@@ -70,7 +70,7 @@
     DATA.fields.forEach((field, f) => {
       const charts = field.indices.map((_, i) => chartOf(f, i, toStep));
       stage.charts.push(...charts);
-      lanes.append(section(field.name, make("div", { class: "lanes" }, ...charts.map((chart) => chart.element))));
+      lanes.append(section(charts.length > 1 ? "wide" : "", field.name, make("div", { class: "lanes" }, ...charts.map((chart) => chart.element))));
     });
   }
 

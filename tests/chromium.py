@@ -1,0 +1,185 @@
+"""Chromium without a window, spoken to over a pipe in the DevTools protocol: JSON messages that end in a NUL.
+
+https://chromedevtools.github.io/devtools-protocol/
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+)
+_PATIENCE = 60.0  # seconds for one answer
+
+
+def find() -> str | None:
+    """Where a Chromium is, None where there is none."""
+    return next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+class Browser:
+    """One browser with a profile of its own, ended with the `with`."""
+
+    def __init__(self, path: str) -> None:
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        read, to_browser = os.pipe()
+        from_browser, write = os.pipe()
+        theirs = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (read, write)]
+
+        def third_and_fourth() -> None:  # where Chromium listens and speaks
+            os.dup2(theirs[0], 3)
+            os.dup2(theirs[1], 4)
+
+        self._process = subprocess.Popen(
+            [path, *_FLAGS, f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe", "about:blank"],
+            preexec_fn=third_and_fourth, pass_fds=(3, 4), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        for fd in (read, write, *theirs):
+            os.close(fd)
+        self._to, self._from, self._buffer, self._sent = to_browser, from_browser, b"", 0
+        self.events: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._to)
+        os.close(self._from)
+        self._profile.cleanup()
+
+    def open(self, file: Path, *, width: int = 1280, height: int = 900, dark: bool = False, address: str = "") -> Page:
+        """Open a file in a tab of its own, and wait until it is loaded."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        page = Page(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            page.call(f"{domain}.enable")
+        page.size(width, height)
+        page.media(dark=dark)
+        page.call("Page.navigate", url=file.as_uri() + address)
+        self.wait(lambda e: e["method"] == "Page.loadEventFired" and e.get("sessionId") == session)
+        return page
+
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> Any:
+        """Ask for something, and wait for the answer; what happens meanwhile is kept in ``events``."""
+        self._sent += 1
+        message: dict[str, Any] = {"id": self._sent, "method": method, "params": parameters}
+        if session:
+            message["sessionId"] = session
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self._to, data) :]
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            answer = self._receive(deadline)
+            if answer.get("id") == self._sent:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                return answer["result"]
+
+    def wait(self, happened: Any) -> None:
+        """Wait until an event was seen for which ``happened`` holds."""
+        deadline = time.monotonic() + _PATIENCE
+        while not any(map(happened, self.events)):
+            self._receive(deadline)
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))
+            data = os.read(self._from, 1 << 20) if ready else b""
+            if not data:
+                raise TimeoutError("Chromium does not answer")
+            self._buffer += data
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        found: dict[str, Any] = json.loads(message)
+        if "method" in found:
+            self.events.append(found)
+        return found
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, browser: Browser, session: str) -> None:
+        self._browser, self._session = browser, session
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        """Ask the tab for something."""
+        return self._browser.call(method, self._session, **parameters)
+
+    def run(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def key(self, key: str, code: int) -> None:
+        """Press a key: ``ArrowRight`` is 39, ``Tab`` 9, ``Enter`` 13."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+            text = {}
+
+    def size(self, width: int, height: int) -> None:
+        """Change the size of the window, in CSS pixels."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+
+    def media(self, *, dark: bool = False, media: str = "screen") -> None:
+        """Change what the style sheet is asked for."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
+
+    def screenshot(self, to: Path) -> None:
+        """Take a picture of the whole page."""
+        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        to.write_bytes(base64.b64decode(answer["data"]))
+
+    def pdf(self) -> bytes:
+        """The page as it would be printed."""
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"])
+
+    @property
+    def complaints(self) -> list[str]:
+        """Exceptions, errors and warnings of the console, so far."""
+        found = []
+        for e in self._events():
+            p = e["params"]
+            if e["method"] == "Runtime.exceptionThrown":
+                found.append(str(p["exceptionDetails"]))
+            elif e["method"] == "Log.entryAdded" and p["entry"]["level"] in ("error", "warning"):
+                found.append(p["entry"]["text"])
+            elif e["method"] == "Runtime.consoleAPICalled" and p["type"] in ("error", "warning", "assert"):
+                found.append(str(p["args"]))
+        return found
+
+    @property
+    def requests(self) -> list[str]:
+        """Addresses that the page asked for, without what stands in itself."""
+        asked = [e["params"]["request"]["url"] for e in self._events() if e["method"] == "Network.requestWillBeSent"]
+        return [url for url in asked if not url.startswith("data:")]
+
+    def _events(self) -> list[dict[str, Any]]:
+        return [e for e in self._browser.events if e.get("sessionId") == self._session]
