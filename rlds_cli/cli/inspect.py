@@ -29,6 +29,22 @@ def inspect(
         str | None,
         typer.Option("--html", metavar="FILE", help="A report as one HTML file; - is stdout.", show_default=False),
     ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot", metavar="returns|lengths|NAME", help="A chart as SVG; frames as PNG.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Where --plot goes.", show_default=False)
+    ] = None,
+    video: Annotated[
+        str | None,
+        typer.Option("--video", metavar="FILE", help="Frames of --episode N (else 0) as MP4.", show_default=False),
+    ] = None,
+    field: Annotated[
+        str | None, typer.Option("--field", metavar="NAME", help="Which frames --video takes.", show_default=False)
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is no report.")] = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
@@ -47,7 +63,16 @@ def inspect(
     path, is_dataset = targets.dataset_or_file(ref, cache_dir=cache_dir)
     if episode is not None and not is_dataset:
         raise typer.BadParameter(f"--episode needs a dataset; {ref} is a file (rlds import makes one of it)")
-    if html is not None:
+    if (plot is not None or video is not None) and not is_dataset:
+        raise typer.BadParameter(f"--plot and --video need a dataset; {ref} is a file (rlds import makes one of it)")
+    if plot is not None or video is not None:
+        from rlds_cli.cli.pages import pictures
+
+        if plot is not None:
+            pictures.draw(path, plot, output, episode=episode)
+        if video is not None:
+            pictures.film(path, video, episode=episode, field=field)
+    elif html is not None:
         from rlds_cli.cli.pages import html as html_page
 
         html_page.write(path, html, is_dataset=is_dataset, whole=episode is None, force=force)

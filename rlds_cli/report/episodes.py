@@ -101,7 +101,7 @@ def describe_episode(
         There is no such episode.
     """
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    number = _number(ds, episode)
+    number = number_of(ds, episode)
     e = ds.episodes
     total = float(e["total_reward"][number]) if "total_reward" in e else None
     return EpisodeReport(
@@ -124,7 +124,8 @@ def describe_episode(
     )
 
 
-def _number(ds: Dataset, episode: int) -> int:
+def number_of(ds: Dataset, episode: int) -> int:
+    """The number of an episode from 0 on, of one that may count from the end; raises RldsError where there is none."""
     n = ds.num_episodes
     if not -n <= episode < n:
         raise RldsError(

@@ -1,0 +1,69 @@
+"""``rlds inspect ID --plot WHAT -o FILE`` and ``--video FILE``: files instead of pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from rlds_cli import sizes
+from rlds_cli.cli import out
+from rlds_cli.dataset import open_dataset
+from rlds_cli.errors import RldsError
+from rlds_cli.report import images, plots, videos
+from rlds_cli.report.page.images import is_image
+from rlds_cli.space import disk_error
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was written; ``frames`` of a video."""
+
+    file: Path
+    bytes: int
+    frames: int | None = None
+
+
+def draw(dataset: Path, what: str, output: str | None, *, episode: int | None) -> None:
+    """Write a plot as SVG, or frames of an image field as PNG."""
+    ds = open_dataset(dataset)
+    picture = what in ds.schema and is_image(ds.schema[what])
+    suffix = ".png" if picture else ".svg"
+    if output is None:
+        raise typer.BadParameter(f"--plot {what} needs a file: -o {what.replace('/', '-')}{suffix}")
+    file = Path(output).expanduser()
+    if file.suffix.lower() != suffix:
+        drawn = "a contact sheet, written as PNG" if picture else "a chart, written as SVG"
+        raise typer.BadParameter(f"{what} is {drawn}: -o {file.with_suffix(suffix)}")
+    try:
+        if picture:
+            images.contact_sheet(ds, what, episode=episode).save(file, "PNG")
+        else:
+            file.write_text(plots.plot(ds, what, episode=episode), encoding="utf-8")
+    except OSError as e:
+        raise _refused(e, file) from e
+    _tell(Written(file, file.stat().st_size))
+
+
+def film(dataset: Path, output: str, *, episode: int | None, field: str | None) -> None:
+    """Write the frames of an episode, the first when none is named, as a video."""
+    ds, file = open_dataset(dataset), Path(output).expanduser()
+    if file.suffix.lower() != ".mp4":
+        raise typer.BadParameter(f"videos are written as MP4: --video {file.with_suffix('.mp4')}")
+    try:
+        frames = videos.write_video(ds, file, episode or 0, field=field)
+    except OSError as e:
+        raise _refused(e, file) from e
+    _tell(Written(file, file.stat().st_size, frames))
+
+
+def _refused(e: OSError, file: Path) -> RldsError:
+    if isinstance(e, FileNotFoundError | NotADirectoryError):
+        return RldsError(f"{file} cannot be written: there is no directory {file.parent}.")
+    return disk_error(e, file)
+
+
+def _tell(w: Written) -> None:
+    frames = f"  {sizes.plural(w.frames, 'frame')}" if w.frames is not None else ""
+    out.result(w, f"{w.file}{frames}  {out.size(w.bytes)}")

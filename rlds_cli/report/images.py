@@ -1,0 +1,123 @@
+"""Image fields as pictures: which fields they are, their frames as RGB, and contact sheets of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import RldsError
+from rlds_cli.report.episodes import number_of
+from rlds_cli.report.page.images import is_image
+from rlds_cli.ted import Array, Field, IntArray
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_EPISODES, _FRAMES = 6, 8  # rows and columns of a sheet
+_THUMB = 160  # pixels of the longer side of a frame on a sheet
+_GAP, _MARGIN = 4, 16
+
+
+def image_field(ds: Dataset, name: str | None = None) -> Field:
+    """The image field called ``name``, or the only one.
+
+    Raises
+    ------
+    UnknownField
+        There is none of that name.
+    RldsError
+        It holds no images; there are none, or several to choose from.
+    """
+    images = [f for f in ds.schema.values() if is_image(f)]
+    names = ", ".join(f.name for f in images)
+    if name is not None:
+        f = ds.field(name)
+        if not is_image(f):
+            raise RldsError(f"{f.name} of {ds.id} holds no images.", hint=names or "no field does")
+        return f
+    if len(images) != 1:
+        what = f"has {len(images)} image fields" if images else "has no image fields"
+        raise RldsError(f"{ds.id} {what}.", hint=f"--field with one of {names}" if images else None)
+    return images[0]
+
+
+def pictures(ds: Dataset, f: Field, rows: IntArray) -> Array:
+    """Frames at ``rows`` [n] as uint8 [n, H, W, 3]. Channels may be first or last; of a stack the newest frame counts.
+
+    Four channels of encoded frames are red, green, blue and alpha, which is left out; of arrays they are a stack.
+    """
+    values = ds.gather(f.name, rows)
+    if values.ndim == 3:
+        values = values[..., None]
+    elif values.shape[-1] > 4:
+        values = np.moveaxis(values, 1, -1)
+    channels = values.shape[-1]
+    if channels == 3 or (channels == 4 and f.kind == "frames"):
+        return np.ascontiguousarray(values[..., :3])
+    newest = values[..., :1] if f.kind == "frames" else values[..., -1:]
+    return np.repeat(newest, 3, axis=-1)
+
+
+def episode_rows(ds: Dataset, f: Field, episode: int) -> IntArray:
+    """The rows of one episode's frames; with the final one, where it is recorded."""
+    k = number_of(ds, episode)
+    start = int(ds.episodes["start"][k])
+    return np.arange(start, start + int(ds.episodes["num_observed" if f.placement == "both" else "length"][k]))
+
+
+def contact_sheet(ds: Dataset, name: str | None = None, *, episode: int | None = None) -> Image.Image:
+    """Frames spread evenly over one episode, or over six that are spread evenly over the dataset.
+
+    Returns
+    -------
+    PIL.Image.Image
+        Frames from left to right in order of time, with their episode and step above them.
+
+    Raises
+    ------
+    UnknownField, RldsError
+        As of ``image_field``; there is no such episode.
+    """
+    f = image_field(ds, name)
+    if episode is not None:
+        rows = episode_rows(ds, f, episode)
+        chosen = _spread(len(rows), _EPISODES * _FRAMES)
+        picked, of = rows[chosen], np.full(len(chosen), number_of(ds, episode))
+    else:
+        numbers = _spread(ds.num_episodes, _EPISODES)
+        parts = [episode_rows(ds, f, int(k)) for k in numbers]
+        picked = np.concatenate([r[_spread(len(r), _FRAMES)] for r in parts])
+        of = np.concatenate([np.full(min(len(r), _FRAMES), k) for k, r in zip(numbers, parts, strict=True)])
+    lines = [picked[of == k] for k in dict.fromkeys(of.tolist())] if episode is None else _lines(picked)
+    captions = {int(r): f"{k} / {r - ds.episodes['start'][k]}" for r, k in zip(picked, of, strict=True)}
+    return _sheet(ds, f, lines, captions)
+
+
+def _spread(n: int, most: int) -> IntArray:
+    """At most ``most`` of the numbers below n, the first and the last among them."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.zeros(0, np.int64)
+
+
+def _lines(rows: IntArray) -> list[IntArray]:
+    return [rows[a : a + _FRAMES] for a in range(0, len(rows), _FRAMES)]
+
+
+def _sheet(ds: Dataset, f: Field, lines: list[IntArray], captions: dict[int, str]) -> Image.Image:
+    from PIL import Image, ImageDraw
+
+    frames = [pictures(ds, f, rows) for rows in lines]
+    high, wide = frames[0].shape[1:3]
+    scale = _THUMB / max(high, wide)
+    size = max(1, round(wide * scale)), max(1, round(high * scale))
+    across, down = size[0] + _GAP, size[1] + _MARGIN
+    sheet = Image.new("RGB", (max(map(len, lines)) * across + _GAP, len(lines) * down + _GAP), "white")
+    draw = ImageDraw.Draw(sheet)
+    smooth = Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST
+    for j, (rows, images) in enumerate(zip(lines, frames, strict=True)):
+        for i, (row, image) in enumerate(zip(rows, images, strict=True)):
+            corner = _GAP + i * across, _MARGIN + j * down
+            draw.text((corner[0], corner[1] - _MARGIN + 2), captions[int(row)], fill="black")
+            sheet.paste(Image.fromarray(image).resize(size, smooth), corner)
+    return sheet
