@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
+from rlds_cli.preprocess import traits
 from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import Array
@@ -26,6 +27,7 @@ class Caller:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._function = task.function.load()
+        self._args = traits.complete(self._function, task.dataset, task.args)
 
     def __call__(self, given: Any, *, episode: int, where: object, seen: Callable[[], Mapping[str, Array]]) -> Any:
         """What the function returns for ``given``.
@@ -45,7 +47,7 @@ class Caller:
             The function raised; its own exception is the cause.
         """
         try:
-            result = self._function(given, **self._task.args)
+            result = self._function(given, **self._args)
             return list(result) if isinstance(result, GeneratorType) else result
         except (Exception, SystemExit) as e:
             what = f"{self._task.function.reference} raised {type(e).__name__}: {e}{_line(e)}"

@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess import sources
+from rlds_cli.preprocess import builtin, sources, traits
 from rlds_cli.preprocess.sources import Files
 
 UNITS = ("episode", "batch", "step", "window")
@@ -154,13 +154,17 @@ def find(fn: str | Callable[..., Any]) -> Function:
         return _referenced(fn)
     if not callable(fn):
         raise PreprocessError(f"{fn!r} is not a function.", hint=f"a function, or {_FORM}")
+    if isinstance(fn, FunctionType) and traits.of(fn).version:
+        return _built_in(fn)
     return _given(fn)
 
 
 def _referenced(reference: str) -> Function:
     target, colon, name = reference.rpartition(":")
+    if not colon and (known := builtin.get(name)) is not None:
+        return _built_in(known)
     if not colon or not target or not name:
-        raise PreprocessError(f'"{reference}" does not say where the function is.', hint=_FORM)
+        raise _not_there(reference)
     if target.endswith(".py") or "/" in target:
         file = Path(target).expanduser().absolute()
         path: tuple[str, ...] = (str(file.parent),)
@@ -175,7 +179,25 @@ def _referenced(reference: str) -> Function:
         files = sources.module_files(target, [Path.cwd()])
         where = {"module": target}
     call = _attribute(module, name, reference)
+    if traits.of(call).version:
+        return _built_in(call)
     return Function(reference, name, _hash(files, [] if files else [reference]), files, path=path, call=call, **where)
+
+
+def _built_in(call: Callable[..., Any]) -> Function:
+    """A function of ours: known by its version, not by the file that it stands in."""
+    name = call.__name__
+    code = hashlib.sha256(f"rlds {name} {traits.of(call).version}".encode()).hexdigest()
+    return Function(name, name, code, module=call.__module__, call=call)
+
+
+def _not_there(reference: str) -> PreprocessError:
+    meant = builtin.like(reference)
+    return PreprocessError(
+        f'"{reference}" does not say where the function is, and no built-in one is called so.'
+        f"{f' Did you mean {meant}?' if meant else ''}",
+        hint=f"{_FORM} (rlds preprocess --list)",
+    )
 
 
 def _hash(files: Files, held: list[object]) -> str:

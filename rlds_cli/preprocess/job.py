@@ -7,9 +7,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from multiprocessing import parent_process
 from typing import Any
@@ -120,20 +120,29 @@ def plan_of(task: Task, known: Known, first: Probe, probes: Sequence[Probe] = ()
     kept = known.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
     linked = kept and task.whole
     untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - known.touched
-    untouched &= {n for n in untouched if schema.get(n) == source[n]}
+    untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
     touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]
     for n in touched_frames:  # only some of the episodes looked at changed them
         schema[n] = Field(n, "uint8", source[n].shape, schema[n].placement)
-    carried = frozenset(n for n in source if n not in task.read and n not in schema)
+    carried = _carried(task, schema)
     _check_nesting(schema, carried)
-    schema |= {n: source[n] for n in carried}
+    schema |= {new: replace(source[old], name=new) for new, old in carried.items()}
     if not linked and task.unit == "episode":
         # Copied anyway: what matters is what stays encoded, and whose space stays.
         untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}
-    untouched -= _crowded(frozenset(schema) - untouched - carried, untouched, task)
+    untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
     fields = tuple(schema[n] for n in sorted(schema))
     apart = task.apart | known.apart | frozenset(a for p in (first, *probes) for a in p.apart)
-    return Plan(fields, untouched, carried, kept, linked, apart)
+    renamed = {new: old for new, old in carried.items() if new != old}
+    return Plan(fields, untouched, frozenset(carried), kept, linked, apart, renamed)
+
+
+def _carried(task: Task, made: Mapping[str, Field]) -> dict[str, str]:
+    """The fields that the function was not given, by their names in the result: their names in the source."""
+    source = [n for n in task.dataset.schema if n not in task.read]
+    if task.carried is None:
+        return {n: n for n in source if n not in made}
+    return {task.carried[n]: n for n in source if n in task.carried and task.carried[n] not in made}
 
 
 def _check_nesting(made: Iterable[str], carried: Iterable[str]) -> None:

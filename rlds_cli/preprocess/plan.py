@@ -6,7 +6,7 @@ again with a better assumption.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlds_cli.episodes import Flat, field_of
@@ -44,13 +44,15 @@ class Plan:
     untouched : frozenset of str
         Those that the function was given and gives back as they were.
     carried : frozenset of str
-        Those of the source that it is not given.
+        Those of the source that it is not given, under their names in the result.
     kept : bool
         Every episode comes back, with its length.
     linked : bool
         ``untouched`` and ``carried`` are the source's files, and not written.
     apart : frozenset of str
         Fields whose next value is a field of its own.
+    renamed : mapping of str to str
+        Of ``carried``, those that the source has under another name: that name.
     """
 
     schema: tuple[Field, ...]
@@ -59,6 +61,12 @@ class Plan:
     kept: bool
     linked: bool
     apart: frozenset[str]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def same(self) -> frozenset[str]:
+        """Fields that are as they are in the source, under the same names."""
+        return (self.untouched | self.carried) - frozenset(self.renamed)
 
     @property
     def shared(self) -> frozenset[str]:

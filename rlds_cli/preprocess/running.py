@@ -235,14 +235,14 @@ def _description(t: Task, plan: Plan) -> Description:
 def _changed(t: Task, plan: Plan) -> list[str]:
     """Fields that are not as they were in the source; new ones and those left out are among them."""
     names = {*t.dataset.schema, *(f.name for f in plan.schema)}
-    return sorted(names - plan.untouched - plan.carried)
+    return sorted(names - plan.same)
 
 
 def _keeps_space(name: str, t: Task, plan: Plan) -> bool:
     """Whether a space still describes its fields: all are there, and as they were."""
     before = {n for n in t.dataset.schema if n.split("/")[0] == name}
     after = {f.name for f in plan.schema if f.name.split("/")[0] == name}
-    return before == after and before <= plan.untouched | plan.carried
+    return before == after and before <= plan.same
 
 
 def _sources(path: Path) -> Iterator[dict[str, Any]]:
@@ -259,4 +259,6 @@ def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
 def _shared(t: Task, plan: Plan) -> dict[str, Shared]:
     m = t.dataset.manifest
     stats = {n: Stats(**s) for n, s in m.stats.items()}
-    return {f.name: Shared(t.dataset.path, f, stats.get(f.name)) for f in m.fields if f.name in plan.shared}
+    fields = {f.name: f for f in m.fields}
+    before = {n: plan.renamed.get(n, n) for n in plan.shared}
+    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n) for n, old in before.items()}

@@ -255,7 +255,7 @@ class Transitions:
         columns: dict[str, Column] = {}
         for f in plan.written:
             if f.name in carried:
-                columns[f.name] = self._reader.column(f.name, _kept_runs(block))
+                columns[f.name] = self._reader.column(plan.renamed.get(f.name, f.name), _kept_runs(block))
             else:
                 columns[f.name] = _place(f, fitted[f.name], fitted.get(f"next/{f.name}"), block)
         return columns

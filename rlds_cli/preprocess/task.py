@@ -16,7 +16,7 @@ from rlds_cli import __version__, ids
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import functions
+from rlds_cli.preprocess import functions, traits
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, join_name
@@ -52,6 +52,8 @@ class Task:
     args: Mapping[str, Any]
     fields: tuple[str, ...] | None
     span: tuple[int, int] = (0, 0)  # steps before and after each, of a window
+    carried: Mapping[str, str] | None = None  # see `traits.Prepared`
+    decoded: tuple[str, ...] = ()
 
     @cached_property
     def whole(self) -> bool:
@@ -147,9 +149,13 @@ def describe(
     functions.check_unit(unit, *reach)
     if arrays not in ARRAYS:
         raise PreprocessError(f'arrays must not be "{arrays}".', hint=f"one of {', '.join(ARRAYS)}")
-    _check_arguments(function, args)
+    _check_arguments(function, dataset, args)
+    _check_built_in(function, unit, arrays)
+    assert function.call is not None
+    prepared = traits.prepare(function.call, dataset, args)
+    fields = prepared.reads if fields is None else fields
     task = Task(
-        dataset,
+        prepared.dataset,
         function,
         _id_of(dataset, function, name),
         unit,
@@ -157,6 +163,8 @@ def describe(
         dict(args),
         None if fields is None else tuple(join_name(f) for f in fields),
         span=(reach[0], reach[1]),
+        carried=prepared.carried,
+        decoded=prepared.decoded,
     )
     _check(task)
     return task
@@ -188,20 +196,21 @@ def _matching(dataset: Dataset, key: str) -> list[str]:
     return names or [dataset.field(key).name]
 
 
-def _check_arguments(function: Function, args: Mapping[str, Any]) -> None:
+def _check_arguments(function: Function, dataset: Dataset, args: Mapping[str, Any]) -> None:
     assert function.call is not None
     try:
-        signature = inspect.signature(function.call)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(None, **args)
+        traits.complete(function.call, dataset, args)
     except TypeError as e:
         given = ", ".join(["one argument", *(f"{k}=..." for k in args)])
         raise PreprocessError(
-            f"{function.reference}{signature} cannot be called with {given}: {e}.",
+            f"{function.reference}{inspect.signature(function.call)} cannot be called with {given}: {e}.",
             hint="it is called with the data first, and with --arg NAME=VALUE by name",
         ) from e
+
+
+def _check_built_in(function: Function, unit: str, arrays: str) -> None:
+    if function.call is not None and traits.of(function.call).version and (unit, arrays) != ("episode", "numpy"):
+        raise PreprocessError(f"{function.name} works on whole episodes of NumPy arrays; leave out unit and arrays.")
 
 
 def _plain(args: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,11 +29,14 @@ class Prepared:
     carried : mapping, optional
         Of the fields that it is not given, those that the result has: the name there by the name in the source. None
         for all of them, under their own names.
+    decoded : tuple of str
+        Frames that become arrays also where they come back as they were.
     """
 
     dataset: Dataset
     reads: tuple[str, ...] | None = None
     carried: Mapping[str, str] | None = None
+    decoded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ class WholeEpisodes:
             n: v.copy() if isinstance(v, np.ndarray | list) else v for n, v in columns.items() if n not in shared
         }
         for name in copied:
-            columns[name] = self._copied(ep, r, name)
+            columns[name] = self._copied(ep, r, plan.renamed.get(name, name))
         return columns
 
     def _copied(self, ep: Episode, r: Result, name: str) -> Column:

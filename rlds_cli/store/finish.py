@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.store import arrays, compression, digests, sharing, statistics
+from rlds_cli.store import arrays, compression, digests, names, sharing, statistics
 from rlds_cli.store.build import Built
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
 from rlds_cli.store.names import component
@@ -179,11 +179,20 @@ def text_hashes(codes: Array, strings: Sequence[str]) -> digests.Blocks:
 
 
 def _share(directory: Path, s: Shared) -> _Finished:
-    how = sharing.share_tree(s.dataset / s.field.path, directory / s.field.path)
-    sharing.share_tree(s.dataset / "digests" / s.field.path, directory / "digests" / s.field.path)
-    if s.field.kind == "text":
-        sharing.share_tree(s.dataset / "text" / s.field.path, directory / "text" / s.field.path)
-    return _Finished(s.field, s.stats, how)
+    f = s.field if s.name == s.field.name else _renamed(s)
+    how = sharing.share_tree(s.dataset / s.field.path, directory / f.path)
+    sharing.share_tree(s.dataset / "digests" / s.field.path, directory / "digests" / f.path)
+    if f.kind == "text":
+        sharing.share_tree(s.dataset / "text" / s.field.path, directory / "text" / f.path)
+    return _Finished(f, s.stats, how)
+
+
+def _renamed(s: Shared) -> StoredField:
+    """The field under its new name, which is part of its digest."""
+    f = s.field
+    hashes = arrays.read(s.dataset / "digests" / f.path)
+    digest = digests.field_digest(s.name, f.dtype, f.shape, f.placement, f.kind, hashes)
+    return replace(f, name=s.name, path=names.paths([s.name])[s.name], digest=digest)
 
 
 def table_digests(table: EpisodeTable) -> dict[str, str]:

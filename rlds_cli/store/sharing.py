@@ -12,11 +12,12 @@ from rlds_cli.store.manifest import Stats, StoredField
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A field whose rows are those of another dataset."""
+    """A field whose rows are those of ``field`` of another dataset; ``name`` is what it is called here."""
 
     dataset: Path
     field: StoredField
     stats: Stats | None
+    name: str
 
 
 def share_tree(source: Path, target: Path) -> links.How:

@@ -5,7 +5,7 @@ Fields that are left out, kept or renamed are not read: what they take on disk i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,10 +65,20 @@ def _prepare_rename(dataset: Dataset, *, names: Mapping[str, str] | str) -> Prep
                 hint="next/ is for what came of a step, and only that",
             )
     carried = {n: renamed.get(n, n) for n in dataset.schema}
-    taken = [n for n in carried.values() if list(carried.values()).count(n) > 1]
-    if taken:
-        raise InvalidArgument(f"rename_fields: two fields would be called {taken[0]}.")
+    _check_distinct(list(carried.values()))
     return Prepared(dataset, reads=(), carried=carried)
+
+
+def _check_distinct(names: Sequence[str]) -> None:
+    """Refuse names that are the same to some file systems, and one that is a field and a group of fields."""
+    known: dict[str, str] = {}
+    for name in names:
+        if name.lower() in known:
+            raise InvalidArgument(f"rename_fields: two fields would be called {known[name.lower()]} and {name}.")
+        known[name.lower()] = name
+    for name in names:
+        if inner := next((n for n in names if n.startswith(f"{name}/")), None):
+            raise InvalidArgument(f"rename_fields: {name} would be a field, and a group that holds {inner}.")
 
 
 def _below(dataset: Dataset, name: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -39,10 +40,12 @@ def _is_image(f: Field) -> bool:
     return f.dtype == "uint8" and len(f.shape) in (2, 3) and min(f.shape) > 0
 
 
-def _prepared(dataset: Dataset, images: Sequence[Field], shapes: Sequence[tuple[int, ...]], codec: Keep) -> Prepared:
+def _prepared(
+    dataset: Dataset, images: Sequence[Field], shapes: Sequence[tuple[int, ...]], codec: Keep, quality: int
+) -> Prepared:
     for f, shape in zip(images, shapes, strict=True):
         if codec != "raw":
-            encode_frames(np.zeros((1, *shape), np.uint8), codec, name=f.name)
+            encode_frames(np.zeros((1, *shape), np.uint8), codec, quality=quality, name=f.name)
     return Prepared(dataset, reads=tuple(f.name for f in images))
 
 
@@ -85,7 +88,7 @@ def _prepare_resize(dataset: Dataset, *, size: Size, fields: Names | None, codec
     sides = _sides("resize", "size", size, 2)
     for f in images:
         Resize(f.name, (sides[0], sides[1])).apply(f.name, np.zeros((1, *f.shape), np.uint8))
-    return _prepared(dataset, images, [(*sides, *f.shape[2:]) for f in images], codec)
+    return _prepared(dataset, images, [(*sides, *f.shape[2:]) for f in images], codec, quality)
 
 
 @builtin(version=1, prepare=_prepare_resize, loader="Loader(ds, transform=Resize(field, size))")
@@ -137,7 +140,7 @@ def _prepare_crop(
                 f"{f.name}."
             )
         shapes.append((height, width, *f.shape[2:]))
-    return _prepared(dataset, images, shapes, codec)
+    return _prepared(dataset, images, shapes, codec, quality)
 
 
 def _box(size: Size | None, box: Sequence[int] | None, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -204,7 +207,7 @@ def _prepare_grayscale(dataset: Dataset, *, fields: Names | None, codec: Keep, q
     for f in images:
         if len(f.shape) == 3 and f.shape[2] not in (1, 3, 4):
             raise InvalidArgument(f"grayscale: {f.name} has {f.shape[2]} channels; 3 are needed: red, green and blue.")
-    return _prepared(dataset, images, [(*f.shape[:2], 1)[: len(f.shape)] for f in images], codec)
+    return _prepared(dataset, images, [(*f.shape[:2], 1)[: len(f.shape)] for f in images], codec, quality)
 
 
 @builtin(version=1, prepare=_prepare_grayscale)
@@ -246,7 +249,8 @@ def grayscale(episode: Batch, *, fields: Names | None = None, codec: Keep = "raw
 
 def _prepare_encode(dataset: Dataset, *, codec: Keep, fields: Names | None, quality: int) -> Prepared:
     images = _images(dataset, fields)
-    return _prepared(dataset, images, [f.shape for f in images], codec)
+    prepared = _prepared(dataset, images, [f.shape for f in images], codec, quality)
+    return prepared if codec != "raw" else replace(prepared, decoded=prepared.reads or ())
 
 
 @builtin(version=1, prepare=_prepare_encode)

@@ -1,0 +1,207 @@
+"""The built-in functions of frames, against Pillow used by hand; and functions that return encoded frames."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rlds_cli
+from rlds_cli import preprocess
+from rlds_cli.errors import InvalidArgument, PreprocessError
+from rlds_cli.keeping.verification import verify
+from rlds_cli.store.frames import encode_frames
+
+LENGTHS = [3, 5, 1, 4]
+CAMERA = "observation/camera"
+
+
+@pytest.fixture
+def images():
+    rng = np.random.default_rng(5)
+    return [
+        {
+            "camera": rng.integers(0, 256, (t + 1, 12, 10, 3), np.uint8),
+            "depth": rng.integers(0, 256, (t + 1, 12, 20), np.uint8),
+        }
+        for t in LENGTHS
+    ]
+
+
+@pytest.fixture
+def ds(images):
+    return rlds_cli.create(
+        "local/film",
+        (
+            {
+                "observation": {**frames, "state": np.full((t + 1, 2), i, np.float32)},
+                "action": np.full((t, 1), i, np.float32),
+                "next": {"terminated": True},
+            }
+            for i, (t, frames) in enumerate(zip(LENGTHS, images, strict=True))
+        ),
+    )
+
+
+def rows(ds, name):
+    return ds.gather(name, np.arange(ds.num_rows))
+
+
+def test_frames_are_resized_as_pillow_does(ds, images):
+    made = preprocess.run(ds, "resize", args={"size": "6x4", "fields": CAMERA})
+    assert (made.schema["observation/camera"].kind, made.schema["observation/camera"].shape) == ("array", (6, 4, 3))
+    want = [
+        np.stack(
+            [np.asarray(Image.fromarray(f[..., c]).resize((4, 6), Image.Resampling.BILINEAR)) for c in range(3)], -1
+        )
+        for e in images
+        for f in e["camera"]
+    ]
+    assert np.array_equal(rows(made, "observation/camera"), np.stack(want))
+    assert set(made.manifest.shared) == set(ds.schema) - {"observation/camera"}
+
+
+def test_all_image_fields_unless_some_are_named(ds, images):
+    made = preprocess.run(ds, preprocess.crop, args={"size": [8, 6]})
+    assert np.array_equal(rows(made, "observation/camera"), np.concatenate([e["camera"] for e in images])[:, 2:10, 2:8])
+    assert np.array_equal(rows(made, "observation/depth"), np.concatenate([e["depth"] for e in images])[:, 2:10, 7:13])
+    box = preprocess.run(ds, "crop", "box", args={"box": [0, 3, 12, 2], "fields": "observation/depth"})
+    assert np.array_equal(rows(box, "observation/depth"), np.concatenate([e["depth"] for e in images])[:, :, 3:5])
+    assert "observation/camera" in box.manifest.shared
+
+
+def test_grey_is_the_grey_of_pillow(ds, images):
+    made = preprocess.run(ds, "grayscale")
+    want = [np.asarray(Image.fromarray(f).convert("L")) for e in images for f in e["camera"]]
+    assert np.array_equal(rows(made, "observation/camera"), np.stack(want)[..., None])
+    assert "observation/depth" in made.manifest.shared  # is grey
+
+
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_frames_are_encoded_without_loss_and_decoded_again(ds, images, jobs, monkeypatch):
+    monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 5)
+    made = preprocess.run(ds, "encode", f"png{jobs}", args={"codec": "png"}, jobs=jobs)
+    for name in ("camera", "depth"):
+        f = made.schema[f"observation/{name}"]
+        assert (f.kind, f.codec, f.dtype) == ("frames", "png", "uint8")
+        assert np.array_equal(rows(made, f.name), np.concatenate([e[name] for e in images]))
+    store = made.store
+    offsets, data = store.frame_offsets("observation/camera"), store.frame_bytes("observation/camera")
+    first = Image.open(io.BytesIO(data[offsets[0] : offsets[1]].tobytes()))
+    assert first.format == "PNG" and np.array_equal(np.asarray(first), images[0]["camera"][0])
+    assert verify(made.id).ok
+    raw = preprocess.run(made, "encode", "raw", args={"codec": "raw", "fields": CAMERA}, force=True)
+    assert raw.schema["observation/camera"] == ds.schema["observation/camera"]
+    assert np.array_equal(raw.column("observation/camera"), ds.column("observation/camera"))
+    assert raw.manifest.shared["observation/depth"] == "link" and raw.schema["observation/depth"].codec == "png"
+
+
+def test_small_jpegs_of_large_frames(ds, images):
+    made = preprocess.run(ds, "resize", args={"size": "6x5", "fields": CAMERA, "codec": "jpeg", "quality": 90})
+    file = io.BytesIO()
+    small = [
+        np.asarray(Image.fromarray(images[0]["camera"][0][..., c]).resize((5, 6), Image.Resampling.BILINEAR))
+        for c in range(3)
+    ]
+    Image.fromarray(np.stack(small, -1)).save(file, "jpeg", quality=90)
+    end = made.store.frame_offsets("observation/camera")[1]
+    assert made.store.frame_bytes("observation/camera")[:end].tobytes() == file.getvalue()
+    assert rows(made, "observation/camera").shape == (sum(LENGTHS) + 4, 6, 5, 3)
+
+
+def test_what_stays_encoded_as_it_is_is_shared(ds):
+    encoded = preprocess.run(ds, "encode", "png", args={"codec": "png"})
+    again = preprocess.run(encoded, "encode", "again", args={"codec": "png", "fields": CAMERA})
+    assert rlds_cli.open_dataset(again.id).fingerprint == encoded.fingerprint  # PNG of the same library
+    assert "observation/depth" in again.manifest.shared and "observation/camera" not in again.manifest.shared
+    few = preprocess.run(encoded, "select_episodes", "few", args={"where": "length > 3"})
+    assert few.schema == encoded.schema
+    assert np.array_equal(rows(few, "observation/camera")[:6], rows(ds, "observation/camera")[4:10])
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "what"),
+    [
+        ("resize", {"size": "6"}, "size='6' is not height and width"),
+        ("resize", {"size": [6, 0]}, "is not height and width"),
+        ("resize", {"size": "6x6", "fields": "observation/state"}, "observation/state holds no frames"),
+        ("resize", {"size": "6x6", "fields": CAMERA, "codec": "webp"}, "no codec 'webp'"),
+        ("resize", {"size": "6x6", "fields": CAMERA, "codec": "jpeg", "quality": 0}, "quality=0"),
+        ("resize", {"size": "6x6", "fields": "observation/depth"}, "would be taken for frames with 6 channels"),
+        ("crop", {"size": "13x4"}, "reach beyond the 12x10 of observation/camera"),
+        ("crop", {"box": [5, 5, 8, 5]}, "reach beyond the 12x10"),
+        ("crop", {}, "either size"),
+        ("crop", {"box": "5,5"}, "is not top, left, height and width"),
+        ("encode", {"codec": "gif"}, "no codec 'gif'"),
+        ("encode", {"codec": "png", "fields": "action"}, "action holds no frames"),
+    ],
+)
+def test_what_frames_cannot_become(ds, fn, args, what):
+    with pytest.raises(InvalidArgument, match=what):
+        preprocess.run(ds, fn, args=args)
+
+
+def test_datasets_without_images(ds):
+    plain = preprocess.run(ds, "select_fields", "plain", args={"fields": "action,observation/state"})
+    with pytest.raises(InvalidArgument, match="has no image fields"):
+        preprocess.run(plain, "grayscale")
+    two = rlds_cli.create("local/two", [{"observation": np.zeros((2, 4, 20, 2), np.uint8), "action": np.zeros((1, 1))}])
+    with pytest.raises(InvalidArgument, match="observation has 2 channels"):
+        preprocess.run(two, "grayscale")
+    with pytest.raises(InvalidArgument, match=r"uint8 \[1, 4, 20, 2\] cannot be encoded as jpeg"):
+        preprocess.run(two, "encode", args={"codec": "jpeg"})
+    assert preprocess.run(two, "encode", args={"codec": "png"}).schema["observation"].codec == "png"
+
+
+# -- functions of one's own that return encoded frames
+
+
+def test_a_function_may_return_encoded_frames(ds, images):
+    def half(e):
+        n = len(e["action"]) // 2
+        camera = e["observation"]["camera"][: n + 1]
+        return {
+            "observation": {"camera": encode_frames(camera, "png"), "state": e["observation"]["state"][: n + 1]},
+            "action": e["action"][:n],
+            "next": {k: v[:n] for k, v in e["next"].items()},
+        }
+
+    made = preprocess.run(ds, half)
+    assert made.episodes["length"].tolist() == [1, 2, 2]
+    want = np.concatenate([images[0]["camera"][:2], images[1]["camera"][:3], images[3]["camera"][:3]])
+    assert np.array_equal(rows(made, "observation/camera"), want)
+    report = preprocess.attempt(ds, half, "half")
+    change = next(f for f in report.fields if f.name == "observation/camera")
+    assert (change.what, change.after.dtype, change.after.shape) == ("changed", "png frames", (2, 12, 10, 3))
+    files = [io.BytesIO() for _ in range(2)]
+    for file, frame in zip(files, images[0]["camera"], strict=False):
+        Image.fromarray(frame).save(file, "png")
+    mean = np.mean([len(f.getvalue()) for f in files])  # of the episode's rows; 1/3 of the 13 steps and 4 final rows
+    assert change.bytes == int((13 / 3 + 4) * mean)
+
+
+def test_encoded_frames_where_none_can_be(ds):
+    def sometimes(e):
+        frames = e["observation"]["camera"]
+        if e["action"][0] == 1:
+            return e
+        return {**e, "observation": {**e["observation"], "camera": encode_frames(frames, "png")}}
+
+    def other_size(e):
+        frames = e["observation"]["camera"][:, : 12 - int(e["action"][0, 0] == 1)]
+        return {**e, "observation": {**e["observation"], "camera": encode_frames(frames, "png")}}
+
+    def reward(e):
+        return {**e, "next": {**e["next"], "reward": encode_frames(e["observation"]["camera"][1:], "png")}}
+
+    def batch(b):
+        return {**b, "film": encode_frames(b["observation"]["camera"], "png")}
+
+    for fn, how, what in (
+        (sometimes, {}, "observation/camera is numbers here only"),
+        (other_size, {}, r"observation/camera is png \[11, 10, 3\]; the first episode's is png \[12, 10, 3\]"),
+        (reward, {}, "next/reward is frames"),
+        (batch, {"unit": "batch"}, "film came back as encoded frames"),
+    ):
+        with pytest.raises(PreprocessError, match=what):
+            preprocess.run(ds, fn, "made", **how)
