@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -53,6 +54,10 @@ class Arrays(Protocol):
         """How many batches to read together, where ``batches`` would be the best."""
         ...
 
+    def on_stream(self) -> staging.OnStream:
+        """What makes other threads work on the stream of the one that asks."""
+        ...
+
 
 class NumpyArrays:
     """NumPy arrays.
@@ -89,6 +94,10 @@ class NumpyArrays:
         """Return as many."""
         return batches
 
+    def on_stream(self) -> staging.OnStream:
+        """Return nothing to do."""
+        return nullcontext
+
     def split(self, values: Array, size: int) -> Sequence[Array]:
         """One column's parts."""
         return [values] if len(values) <= size else list(values.reshape(-1, size, *values.shape[1:]))
@@ -114,17 +123,17 @@ class TorchArrays:
         self.dtype = dtype
         self._dtype = None if dtype is None else getattr(torch, dtype)
         self.working = _working(dtype)
-        self._device = None if device is None else _device(device)
-        self.ships = self._device is not None and self._device.type != "cpu"
+        self.device = None if device is None else _device(device)
+        self.ships = self.device is not None and self.device.type != "cpu"
         self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Return tensors on the device, see `Arrays`."""
         floats = {name: x if x.dtype == object else _floats(x, self.working) for name, x in values.items()}
-        if self._device is None or self._device.type == "cpu":
+        if self.device is None or self.device.type == "cpu":
             made = self._torch.from_numpy
             return {name: x if x.dtype == object else made(x) for name, x in floats.items()}
-        moved = staging.ship({name: x for name, x in floats.items() if x.dtype != object}, self._device)
+        moved = staging.ship({name: x for name, x in floats.items() if x.dtype != object}, self.device)
         return {name: moved.get(name, x) for name, x in floats.items()}
 
     def finish(self, values: Any) -> Any:
@@ -152,6 +161,10 @@ class TorchArrays:
     def at_once(self, batches: int) -> int:
         """Return as many."""
         return batches
+
+    def on_stream(self) -> staging.OnStream:
+        """Return what makes other threads work on this one's CUDA stream, see `Arrays`."""
+        return staging.on_stream(self.device)
 
     def _split(self, values: Any, size: int) -> Sequence[Any]:
         if len(values) <= size:

@@ -38,6 +38,7 @@ class Request:
     extra: Sequence[Name | Extra]
     memory: str | int | None
     views: bool
+    resident: bool = False
 
     def in_steps(self, dataset: Dataset) -> Request:
         """The same with offsets of the window in steps of ``dataset``."""
@@ -100,7 +101,8 @@ def read(
     if reach is not None and reach.kept:
         made.packing = f"sums over {reach.n_step} steps, {reach.kept}"
     made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))
-    if isinstance(window, Transition) and window.n_step == 1 and dataset.encoding == "memmap":
+    packs = isinstance(window, Transition) and window.n_step == 1 and dataset.encoding == "memmap"
+    if packs and not request.resident:
         options = packing.Options(floats, budget, request.views)
         made.packed, made.packing = packing.pack(dataset, columns, fields.read, options)
     return made

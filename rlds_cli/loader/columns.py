@@ -197,14 +197,22 @@ class Computed:
         return samples.mask if self.fills else None
 
 
-def done(terminated: Rows, truncated: Rows) -> Computed:
+@dataclass(frozen=True, slots=True)
+class Done:
     """``next/done`` [B, 1]: terminated or truncated."""
 
-    def values(samples: Samples) -> Array:
-        flags: Array = samples.outcome(terminated) | samples.outcome(truncated)
+    terminated: Rows
+    truncated: Rows
+    row_bytes: int = 1
+
+    def read(self, samples: Samples) -> Array:
+        """Return the values, see `Column`."""
+        flags: Array = samples.outcome(self.terminated) | samples.outcome(self.truncated)
         return flags[..., None]
 
-    return Computed(1, values, fills=True)
+    def mask(self, samples: Samples) -> BoolArray | None:
+        """Return the steps that are real, see `Column`."""
+        return samples.mask
 
 
 def discount(gamma: float, n_step: int, reward: Rows) -> Computed:

@@ -101,6 +101,7 @@ def _source(loader: Loader, source: DatasetSource, name: str) -> str:
     packed = source.packed
     mapped = "memory map" if source.draw.pool.dataset.encoding == "memmap" else "decoded in memory"
     mapped = "packed rows" if packed is not None and name in packed else mapped
+    mapped = "on the device" if name in source.held else mapped
     match column:
         case Stored():
             return f"{mapped}{_after(column)}, {_kind(loader, column.column.values)}"

@@ -268,7 +268,7 @@ class Fields:
         terminated, truncated = (self.rows(name) for name in FLAGS)
         grid = self._grid(DONE)
         if grid is None:
-            return columns.done(terminated, truncated)
+            return columns.Done(terminated, truncated)
         return columns.Stacked(lambda place: place.take(terminated) | place.take(truncated), *grid, 1, flag=True)
 
     def _grid_mask(self, name: str) -> Column:

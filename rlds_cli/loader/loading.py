@@ -88,7 +88,13 @@ class Loader:
         ``steps`` draws every step, also those whose next observation is not known, and gives no next observation.
     memory : str, int or None
         How much a compressed dataset may take when it is decoded: ``"8GiB"``, bytes, None for a quarter of what the
-        cgroup or the machine has.
+        cgroup or the machine has. ``"device"``: all columns that are arrays are copied to ``device`` once, and batches
+        are gathered there.
+    prefetch : int, optional
+        Gathers that threads read ahead; None for none of small rows, two of large ones or for another device, and one
+        for each core (eight at most) where encoded frames are decoded.
+    views : bool
+        Give strided views of the rows read, where that saves a copy.
 
     Raises
     ------
@@ -99,7 +105,7 @@ class Loader:
     UnknownField, NoReward
         A field that the dataset does not have.
     NeedsMemory
-        The dataset is compressed and does not fit ``memory`` when decoded.
+        The dataset is compressed and does not fit ``memory`` when decoded, or does not fit the device.
     InvalidArgument
         Any other value that cannot be.
 
@@ -143,10 +149,14 @@ class Loader:
             raise InvalidArgument(f"seed={seed}: seeds are below 2**64.")
         _check_kinds(self.window, self.sampler, self.anchors)
         made, transforms = arrays.make(backend, dtype, device), _transforms(transform)
-        request = building.Request(self.window, sampler, anchors, fields, extra, memory, views)
+        resident = memory == "device"
+        most = None if resident else memory
+        request = building.Request(self.window, sampler, anchors, fields, extra, most, views, resident)
         self._draw: Callable[[Order, Positions], Drawn] | None = None
         self.source: DatasetSource | MixtureSource
         if isinstance(self.dataset, Mixture):
+            if resident:
+                raise InvalidArgument('memory="device" is for one dataset, not for a Mixture.', hint="memory=None")
             on_cpu = arrays.make(backend, dtype, None)
             self.source = MixtureSource(
                 self.dataset, request, transforms, on_cpu, batch_size=self.batch_size, seed=self.seed
@@ -156,6 +166,10 @@ class Loader:
             pool = building.pool(self.dataset, request.window, anchors)
             self._draw = self._drawing(pool)
             self.source = building.source(pool, self._draw, request, transforms, made.working)
+            if resident:
+                from rlds_cli.loader.resident import reside
+
+                self.source = reside(self.source, made)
         self.reader = Reader(self.source, self.ranks, transforms, made)
         self.prefetch = self._read_ahead(prefetch)
         self.schedule = self._plan()
@@ -236,8 +250,11 @@ class Loader:
         return self._batches(mine, self._arguments["prefetch"] or 0)
 
     def _batches(self, pieces: Iterator[Run], prefetch: int) -> Iterator[Batch]:
+        on_stream = self.reader.arrays.on_stream()
+
         def read(located: tuple[Run, Any, Told]) -> Iterator[Batch]:
-            return self.reader.read(*located)
+            with on_stream():
+                return self.reader.read(*located)
 
         for (run, *_), batches in ahead(read, self._looked_up(pieces), prefetch):
             sample = run.first + run.size

@@ -71,6 +71,8 @@ class MixtureSource:
         What a member, or the members together, cannot give; messages name the member.
     """
 
+    resident = False
+
     def __init__(
         self,
         mixture: Mixture,

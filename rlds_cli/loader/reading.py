@@ -102,10 +102,13 @@ class Gathered:
     values : dict of str to array [K, ...]
     blank : dict of str to tuple of int arrays
         Where a column is to be zeroed after the transforms: ``values[places]``, of samples or of steps.
+    complete : callable, optional
+        From ``values`` on the device to all columns there.
     """
 
     values: dict[str, Array]
     blank: dict[str, Places]
+    complete: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
 
 
 class Source(Protocol):
@@ -134,6 +137,11 @@ class Source(Protocol):
     @property
     def decodes(self) -> bool:
         """Whether encoded frames are decoded."""
+        ...
+
+    @property
+    def resident(self) -> bool:
+        """Whether columns reside on the device."""
         ...
 
     def locate(self, run: Run, ranks: Ranks) -> Any:
@@ -166,6 +174,8 @@ class DatasetSource:
         Where its block is, or why there is none.
     decodes : bool
         Whether encoded frames are among the columns.
+    held : set of str
+        Those that reside on the device.
     """
 
     def __init__(self, draw: Draw, columns: Mapping[str, Column]) -> None:
@@ -173,12 +183,18 @@ class DatasetSource:
         self.packed: Packed | None = None
         self.packing = ""
         self.decodes = False
+        self.held: frozenset[str] = frozenset()
         self.names = tuple(columns)
         self._mapped = {n: c for n, c in columns.items() if isinstance(c, Mapped)}
         self._blanked = {n: c for n, c in columns.items() if draw.window.zeroed or isinstance(c, Beside)}
         self.summed = frozenset(name for name, c in columns.items() if isinstance(c, RewardSum))
         reach = draw.window.reach(int(draw.pool.table.steps.max()))
         self.sample_bytes = reach * sum(c.row_bytes for c in columns.values())
+
+    @property
+    def resident(self) -> bool:
+        """Whether some reside on the device."""
+        return bool(self.held)
 
     @property
     def most(self) -> int | None:
@@ -308,7 +324,7 @@ class Reader:
         """How many gathers of batches of ``size`` samples to read ahead when nobody says."""
         one = self.source.sample_bytes
         gathered = one * size * self.batches_at_once(size)
-        ships = self.arrays.ships
+        ships = self.arrays.ships and not self.source.resident
         return depth(sample_bytes=one, gather_bytes=gathered, decodes=self.source.decodes, ships=ships)
 
     def locate(self, run: Run) -> Any:
@@ -325,6 +341,8 @@ class Reader:
             gathered = self.source.gather(located)
         size = len(self.ranks.part(range(run.size)))
         values = self.arrays.convert(gathered.values)
+        if gathered.complete is not None:
+            values = gathered.complete(values)
         finished = {name: self._finish(name, x, gathered.blank) for name, x in values.items()}
         made = _assemble(self._tree, self.arrays.parts(finished, size))
         return map(self.transforms.batch, made) if self.transforms.functions else made

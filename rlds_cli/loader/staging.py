@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +13,8 @@ from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
     import torch
+
+OnStream = Callable[[], AbstractContextManager[object]]
 
 _ALIGNED = 16  # bytes: every dtype can be viewed from here
 
@@ -39,6 +43,19 @@ def ship(values: Mapping[str, Array], device: torch.device) -> dict[str, torch.T
     return {
         name: moved[starts[name] : starts[name] + x.nbytes].view(_dtype(x)).view(x.shape) for name, x in values.items()
     }
+
+
+def on_stream(device: torch.device | None) -> OnStream:
+    """What makes another thread work on the CUDA stream of this one.
+
+    Every thread has a current stream of its own. What one puts on its stream the others' do not wait for, and memory
+    goes back to the stream that it was taken from: the stream of the training loop is the right one for both.
+    """
+    if device is None or device.type != "cuda":
+        return nullcontext
+    import torch
+
+    return partial(torch.cuda.stream, torch.cuda.current_stream(device))
 
 
 def _dtype(x: Array) -> torch.dtype:
