@@ -196,3 +196,63 @@ def n_step(window, gamma=1.0):
 
 def window_fails(window):
     raise ValueError("no")
+
+
+@unit("batch")
+def standardise(batch, state, eps=0.0):
+    for at in (batch, batch["next"]):
+        at["observation"] = (at["observation"] - state["mean"]) / (state["std"] + eps)
+    return batch
+
+
+def _fit(batch, state):
+    x = batch["observation"].astype(np.float64)
+    new = {"count": len(x), "mean": x.mean(0), "std": x.std(0), "seen": [int(batch["info"]["number"][0])]}
+    return new if state is None else _merge(state, new)
+
+
+def _merge(a, b):
+    """Mean and standard deviation of two parts, by Chan et al. (1979); numbers of first episodes in their order."""
+    n = a["count"] + b["count"]
+    delta = b["mean"] - a["mean"]
+    mean = a["mean"] + delta * b["count"] / n
+    squares = a["std"] ** 2 * a["count"] + b["std"] ** 2 * b["count"] + delta**2 * a["count"] * b["count"] / n
+    return {"count": n, "mean": mean, "std": np.sqrt(squares / n), "seen": a["seen"] + b["seen"]}
+
+
+standardise.fit, standardise.merge = _fit, _merge
+
+
+class ScaleReturns:
+    """Rewards divided by the spread of the returns: D4RL's way for locomotion. An object that is a function."""
+
+    def fit(self, episode, state):
+        total = float(episode["next"]["reward"].sum())
+        low, high = state or (total, total)
+        return [min(low, total), max(high, total)]
+
+    def merge(self, a, b):
+        return [min(a[0], b[0]), max(a[1], b[1])]
+
+    def __call__(self, episode, state, factor=1000.0):
+        episode["next"]["reward"] *= factor / (state[1] - state[0])
+        return episode
+
+
+scale_returns = ScaleReturns()
+
+
+@unit("step")
+def centre(step, *, state, field="action"):
+    step[field] = step[field] - state
+    return step
+
+
+def _fit_centre(batch, state, field="action"):
+    """Of unit step, many steps together."""
+    new = np.array([len(batch[field]), *batch[field].sum(0, dtype=np.float64)])
+    return new if state is None else state + new
+
+
+centre.fit = _fit_centre
+centre.merge = lambda a, b: a + b

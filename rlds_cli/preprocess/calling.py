@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import GeneratorType
 from typing import Any
@@ -15,31 +17,51 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
-from rlds_cli.preprocess import traits
+from rlds_cli.preprocess import states, traits
+from rlds_cli.preprocess.functions import first_pass
 from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import Array
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a function is given, and what to call it.
+
+    Parameters
+    ----------
+    data : object
+        Nested fields, in the kind of arrays that the function wants.
+    episode : int
+        Its number, or that of the first episode of a batch; for the command that runs it again.
+    where : object
+        As text, the episode and the step, for people.
+    seen : callable
+        Gives the arrays in ``data``, for their shapes.
+    seed : int
+        Tells it from all others, for what the function draws.
+    """
+
+    data: Any
+    episode: int
+    where: object
+    seen: Callable[[], Mapping[str, Array]]
+    seed: int
+
+
 class Caller:
-    """Calls the function of a task."""
+    """Calls the function of a task, and the ``fit`` of its first pass."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._function = task.function.load()
-        self._args = traits.complete(self._function, task.dataset, task.args)
+        # In the first pass there is no state yet, and the function itself is not called.
+        fits = first_pass(self._function) is not None
+        state = {"state": states.from_json(task.state) if task.state is not None else None} if fits else {}
+        self._args = traits.complete(self._function, task.dataset, {**task.args, **state})
 
-    def __call__(self, given: Any, *, episode: int, where: object, seen: Callable[[], Mapping[str, Array]]) -> Any:
-        """What the function returns for ``given``.
-
-        Parameters
-        ----------
-        episode : int
-            Its number, or that of the first episode of a batch; for the command that runs it again.
-        where : object
-            As text, the episode and the step, for people.
-        seen : callable
-            Gives the arrays in ``given``, for their shapes.
+    def __call__(self, given: Given) -> Any:
+        """What the function returns.
 
         Raises
         ------
@@ -47,14 +69,37 @@ class Caller:
             The function raised; its own exception is the cause.
         """
         try:
-            result = self._function(given, **self._args)
+            result = self._function(given.data, **self._args)
             return list(result) if isinstance(result, GeneratorType) else result
         except (Exception, SystemExit) as e:
-            what = f"{self._task.function.reference} raised {type(e).__name__}: {e}{_line(e)}"
+            raise self._failure(e, "", given) from e
+
+    def fit(self, state: Any, given: Given) -> Any:
+        """What the first pass makes of ``state`` and what it is given.
+
+        Raises
+        ------
+        PreprocessError
+            ``fit`` raised, or forgot to return the state.
+        """
+        fit, _ = first_pass(self._function) or (None, None)
+        assert fit is not None
+        try:
+            new = fit(given.data, state, **named_arguments(fit, self._task.args))
+        except (Exception, SystemExit) as e:
+            raise self._failure(e, ".fit", given) from e
+        if new is None:
             raise PreprocessError(
-                f"{what} on {where}: {shapes(seen())}.",
-                hint=again(self._task, episode),
-            ) from e
+                f"{self._task.function.reference}.fit returned None on {given.where}.",
+                hint="fit(batch, state) returns the state, also when it changed it in place; at first it is None",
+            )
+        return new
+
+    def _failure(self, e: BaseException, of: str, given: Given) -> PreprocessError:
+        what = f"{self._task.function.reference}{of} raised {type(e).__name__}: {e}{line_of(e)}"
+        return PreprocessError(
+            f"{what} on {given.where}: {shapes(given.seen())}.", hint=again(self._task, given.episode)
+        )
 
     @contextmanager
     def refusing(self, episode: int) -> Iterator[None]:
@@ -65,6 +110,18 @@ class Caller:
             raise PreprocessError(
                 f"{self._task.function.reference}: {e.message}", hint=e.hint or again(self._task, episode)
             ) from e
+
+
+def named_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
+    """Of ``args``, those that a ``fit`` or ``merge`` takes by name."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of some built into Python
+        return {}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return dict(args)
+    taken = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    return {name: value for name, value in args.items() if name in taken}
 
 
 def shapes(arrays: Mapping[str, Array]) -> str:
@@ -85,7 +142,7 @@ def again(task: Task, episode: int) -> str:
     return " ".join([*words, f"--episode {episode} -j 0"])
 
 
-def _line(e: BaseException) -> str:
+def line_of(e: BaseException) -> str:
     """Where it was raised: the last line of the user's own code, when that is on the way."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != __file__]
     own = [f for f in frames if is_users(Path(f.filename))] or frames

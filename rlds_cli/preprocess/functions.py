@@ -113,13 +113,40 @@ class Function:
     @property
     def unit(self) -> str | None:
         """What its decorator says."""
-        kind = _marked(self.call, _UNIT)
-        return kind if isinstance(kind, str) else None
+        return marked(self.call)[0]
 
     @property
     def span(self) -> tuple[int, int]:
         """Steps before and after, as its decorator says."""
-        return _marked(self.call, _SPAN) or (0, 0)
+        return marked(self.call)[1]
+
+
+def first_pass(call: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """``fit`` and ``merge`` of a function that has a first pass, at itself or at the object that it is.
+
+    Raises
+    ------
+    PreprocessError
+        It has one of them only.
+    """
+    while isinstance(call, functools.partial):
+        call = call.func
+    fit, merge = (getattr(call, name, None) for name in ("fit", "merge"))
+    if fit is None and merge is None:
+        return None
+    if not callable(fit) or not callable(merge):
+        name = getattr(call, "__name__", type(call).__name__)
+        there, missing = ("fit", "merge") if callable(fit) else ("merge", "fit")
+        raise PreprocessError(
+            f"{name} has {there} and no {missing}.",
+            hint="a first pass is fit(batch, state), which returns the state, and merge(a, b), which makes one of two",
+        )
+    return fit, merge
+
+
+def marked(call: Any) -> tuple[str | None, tuple[int, int]]:
+    """The unit that a decorator gave a function, and how far its windows reach."""
+    return _marked(call, _UNIT), _marked(call, _SPAN) or (0, 0)
 
 
 def _marked(call: Any, mark: str) -> Any:
@@ -305,6 +332,8 @@ def _code_of(fn: Callable[..., Any], kind: Any, reference: str, files: Files) ->
         fn = fn.func
     if fn is not kind:
         held.append(sorted(getattr(fn, "__dict__", {}).items()))
+    if not files:
+        held += [getattr(fn, name) for name in ("fit", "merge") if isinstance(getattr(fn, name, None), FunctionType)]
     return _hash(files, held)
 
 

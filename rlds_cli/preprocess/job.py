@@ -46,7 +46,7 @@ class PreprocessJob:
     @property
     def key(self) -> str:
         """Identifies the work: the task, and what is assumed of it."""
-        plan = [sorted(self.plan.shared), self.plan.kept, [asdict(f) for f in self.plan.schema]]
+        plan = [sorted(self.plan.shared), self.plan.kept, [asdict(f) for f in self.plan.schema], self.task.state]
         return hashlib.sha256(json.dumps([self.task.key, plan]).encode()).hexdigest()
 
     @property
@@ -164,19 +164,17 @@ def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> 
     return frozenset(n for n in untouched if places[n].lower() in taken)
 
 
-def processes(task: Task, jobs: int | None, seconds: float) -> int:
-    """How many processes to work with: as asked for, else as many as pay, when a step takes ``seconds``."""
+def processes(jobs: int | None, seconds: float) -> int:
+    """How many processes to work with: as asked for, else as many as pay, when one takes so many seconds."""
     if jobs is not None:
         return jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, math.floor(seconds * task.dataset.num_steps / _WORTH_A_WORKER))
+    return min(cores, math.floor(seconds / _WORTH_A_WORKER))
 
 
-def parts(task: Task, plan: Plan) -> tuple[Part, ...]:
-    """Whole episodes, about ``PART_ROWS`` rows together."""
+def parts(task: Task, *, kept: bool) -> tuple[Part, ...]:
+    """Whole episodes, about ``PART_ROWS`` rows together; where all are ``kept``, so many will be written."""
     rows = task.dataset.episodes["length"] + 1
     part = np.cumsum(rows) // PART_ROWS
     firsts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(rows)]
-    return tuple(
-        Part(int(rows[a:b].sum()) if plan.kept else None, {"first": a, "last": b}) for a, b in pairwise(firsts)
-    )
+    return tuple(Part(int(rows[a:b].sum()) if kept else None, {"first": a, "last": b}) for a, b in pairwise(firsts))

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive
-from rlds_cli.preprocess import functions, job, task
+from rlds_cli.preprocess import fitting, functions, job, states, task
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan
 from rlds_cli.preprocess.task import Arrays, Task, Unit
@@ -138,10 +139,11 @@ def _forget_others(place: Home, t: Task, keep: Path | None) -> None:
 
 def _publish(t: Task, place: Home, work: Path, jobs: int | None, progress: Progress) -> None:
     known = _recall(work)
+    t = fitting.fitted(t, work, workers=lambda seconds: _workers(t, jobs, seconds, progress), progress=progress)
     while True:
         plan, seconds = job.plan(t, known)
-        todo = PreprocessJob(t, plan, job.parts(t, plan))
-        workers = _workers(t, jobs, seconds, len(todo.parts), progress)
+        todo = PreprocessJob(t, plan, job.parts(t, kept=plan.kept))
+        workers = min(_workers(t, jobs, seconds * t.dataset.num_steps, progress), len(todo.parts))
         try:
             built = write_rows(todo, work, jobs=workers, progress=progress)
         except Otherwise as e:
@@ -167,8 +169,9 @@ def _recall(work: Path) -> Known:
 
 
 def _remember(work: Path, known: Known) -> None:
-    shutil.rmtree(work)
-    work.mkdir()
+    for path in work.iterdir():
+        if path.name != fitting.JOURNAL:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     text = json.dumps({"touched": sorted(known.touched), "kept": known.kept, "apart": sorted(known.apart)})
     (work / "known.new").write_text(text)
     (work / "known.new").rename(work / "known.json")
@@ -190,9 +193,9 @@ def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> Preprocess
     return PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
 
 
-def _workers(t: Task, jobs: int | None, seconds: float, parts: int, progress: Progress) -> int:
+def _workers(t: Task, jobs: int | None, seconds: float, progress: Progress) -> int:
     """How many processes work: as asked for, else as many as pay."""
-    jobs = min(job.processes(t, jobs, seconds), parts)
+    jobs = job.processes(jobs, seconds)
     if jobs < 2:
         return 0
     why = _cannot_leave(t)
@@ -227,9 +230,13 @@ def _description(t: Task, plan: Plan) -> Description:
         spaces=spaces,
         env=m.env,
         options=m.options,
-        provenance=(*m.provenance, {**t.provenance(), "changed": _changed(t, plan)}),
+        provenance=(*m.provenance, {**t.provenance(), **_state(t), "changed": _changed(t, plan)}),
         sources=tuple(_sources(t.dataset.path)),
     )
+
+
+def _state(t: Task) -> dict[str, Any]:
+    return {} if t.state is None else {"state": states.in_provenance(t.state, _state_name(t))}
 
 
 def _changed(t: Task, plan: Plan) -> list[str]:
@@ -254,6 +261,15 @@ def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
     for name in t.dataset.manifest.metadata:
         path = t.dataset.path.joinpath("metadata", *(component(c) for c in name.split("/")))
         yield name, store_arrays.read(path) if store_arrays.is_array(path) else store_arrays.read_strings(path)[0]
+    if t.state is not None:
+        yield _state_name(t), t.state
+
+
+def _state_name(t: Task) -> str:
+    """Where the metadata keep what the first pass found out: under the function's name, the first that is free."""
+    name = f"state/{t.function.name}"
+    numbered = chain([name], (f"{name}-{n}" for n in count(2)))
+    return next(n for n in numbered if n not in t.dataset.manifest.metadata)
 
 
 def _shared(t: Task, plan: Plan) -> dict[str, Shared]:

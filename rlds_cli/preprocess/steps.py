@@ -14,7 +14,7 @@ from rlds_cli.episodes import Flat, Value
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess import calling, forms, windows
 from rlds_cli.preprocess.blocks import Block, Piece, StepName
-from rlds_cli.preprocess.calling import Caller
+from rlds_cli.preprocess.calling import Caller, Given
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
 from rlds_cli.preprocess.reading import Episode, Reader
 from rlds_cli.preprocess.stacking import Stack
@@ -40,12 +40,10 @@ class Transitions:
     def run(self, block: Block) -> tuple[Flat, dict[str, Array], Array]:
         """What the function makes of a block, checked: (fields [B], rows of the source, how its episodes end)."""
         original = {n: self._reader.rows(n, block.runs) for n in self._task.read}
-        reaching = self._task.unit == "window"
-        observed = block.observed if self._partial and not reaching else None
-        given = forms.transitions(original, self._fields, block.steps, observed)
+        given = self._given(block, original)
         done = {forms.DONE: given[forms.DONE].copy()}
         calling.seed(self._task, block.runs[0][0])
-        flat = self._call_windows(block, given) if reaching else self._call(block, given)
+        flat = (self._call_windows if self._task.unit == "window" else self._call)(block, given)
         with self._caller.refusing(int(block.numbers[0])):
             flat = forms.without_root_flags(flat, self._fields) if self._task.arrays == "tensordict" else flat
             flat = forms.without_extras(flat, done, self._fields, str(block))
@@ -55,33 +53,54 @@ class Transitions:
             ends = self._read_flags(flat, block)
         return flat, original, ends
 
+    def inputs(self, part: Part) -> Iterator[Given]:
+        """What the function is given of a part, block by block; of unit step, all steps of a block together."""
+        for pieces in self._pieces(part.args["first"], part.args["last"], self._limit(0)):
+            block = self._block(pieces)
+            if self._task.unit == "window":
+                given = self._windows(block)
+                yield self._input(block, windows.hand(given, self._task.arrays), given)
+            else:
+                given = self._given(block, {n: self._reader.rows(n, block.runs) for n in self._task.read})
+                yield self._input(block, forms.hand(given, self._task.arrays), given)
+
+    def _input(self, block: Block, data: Any, given: Mapping[str, Array]) -> Given:
+        return Given(data, int(block.numbers[0]), str(block), lambda: given, block.runs[0][0])
+
+    def _given(self, block: Block, original: Mapping[str, Array]) -> dict[str, Array]:
+        observed = block.observed if self._partial and self._task.unit != "window" else None
+        return forms.transitions(original, self._fields, block.steps, observed)
+
     def _call(self, block: Block, given: Mapping[str, Array]) -> Flat:
         batch = forms.hand(given, self._task.arrays)
         first = int(block.numbers[0])
         if self._task.unit == "batch":
-            value = self._caller(batch, episode=first, where=str(block), seen=lambda: given)
+            value = self._caller(self._input(block, batch, given))
             with self._caller.refusing(first):
                 return forms.take_back(_returned(value, str(block)), str(block))
         stack = Stack(block.size)
         for i in range(block.size):
             where = StepName(block, i)
-            value = self._caller(forms.one(batch, i), episode=first, where=where, seen=lambda i=i: _row(given, i))  # type: ignore[misc]
+            value = self._caller(Given(forms.one(batch, i), first, where, lambda i=i: _row(given, i), 0))  # type: ignore[misc]
             with self._caller.refusing(first):
                 stack.add(i, _returned(value, where), where)
         return stack.columns()
 
-    def _call_windows(self, block: Block, before: Mapping[str, Array]) -> Flat:
+    def _windows(self, block: Block) -> dict[str, Array]:
+        """The windows of a block's steps, by field name."""
         starts, lengths, final = (
             np.array([of(p.k) for p in block.pieces])
             for of in (self._reader.start, self._reader.length, self._reader.observed)
         )
         near = windows.neighbours(block, starts, lengths, final, self._task.span)
-        first, where = int(block.numbers[0]), str(block)
-        with self._caller.refusing(first):
-            given = windows.given(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
+        with self._caller.refusing(int(block.numbers[0])):
+            return windows.given(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
+
+    def _call_windows(self, block: Block, before: Mapping[str, Array]) -> Flat:
+        given, where = self._windows(block), str(block)
         handed = windows.hand(given, self._task.arrays)
-        value = self._caller(handed, episode=first, where=where, seen=lambda: given)
-        with self._caller.refusing(first):
+        value = self._caller(self._input(block, handed, given))
+        with self._caller.refusing(int(block.numbers[0])):
             return windows.laid_over(_returned(value, where), handed, dict(before), self._fields, where)
 
     def _read_flags(self, flat: Flat, block: Block) -> Array:
@@ -195,9 +214,7 @@ class Transitions:
 
     def chunks(self, part: Part, plan: Plan) -> Iterator[Chunk]:
         """The rows of a part."""
-        width = max(1, sum(f.row_bytes for f in (*plan.schema, *self._fields.values())))
-        limit = STEP_ROWS if self._task.unit == "step" else BLOCK_ROWS
-        limit = max(1, min(limit, BLOCK_BYTES // width) // (1 + sum(self._task.span)))
+        limit = self._limit(sum(f.row_bytes for f in plan.schema))
         tail: dict[str, Any] = {}
         for pieces in self._pieces(part.args["first"], part.args["last"], limit):
             block = self._block(pieces)
@@ -207,6 +224,12 @@ class Transitions:
                 columns = self._columns(flat, block, plan)
             tail = {n: _take(flat[f"next/{n}"], [block.size - 1]) for n in flat if f"next/{n}" in flat}
             yield self._chunk(columns, ends, block)
+
+    def _limit(self, made: int) -> int:
+        """Steps of a block, when so many bytes are made of one."""
+        width = made + sum(f.row_bytes for f in self._fields.values())
+        limit = STEP_ROWS if self._task.unit == "step" else BLOCK_ROWS
+        return max(1, min(limit, BLOCK_BYTES // max(1, width)) // (1 + sum(self._task.span)))
 
     def _pieces(self, first: int, last: int, steps: int) -> Iterator[list[Piece]]:
         """The episodes cut into blocks of ``steps`` steps."""

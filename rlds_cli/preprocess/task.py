@@ -54,6 +54,12 @@ class Task:
     span: tuple[int, int] = (0, 0)  # steps before and after each, of a window
     carried: Mapping[str, str] | None = None  # see `traits.Prepared`
     decoded: tuple[str, ...] = ()
+    state: str | None = None  # what the first pass found out, see `states`; not part of the key, which it follows from
+
+    @property
+    def fits(self) -> bool:
+        """Whether the function has a first pass."""
+        return functions.first_pass(self.function.load()) is not None
 
     @cached_property
     def whole(self) -> bool:
@@ -198,10 +204,13 @@ def _matching(dataset: Dataset, key: str) -> list[str]:
 
 def _check_arguments(function: Function, dataset: Dataset, args: Mapping[str, Any]) -> None:
     assert function.call is not None
+    state = {"state": None} if functions.first_pass(function.call) else {}
+    if state.keys() & args.keys():
+        raise PreprocessError("state= is what the first pass found out; it cannot be an argument.")
     try:
-        traits.complete(function.call, dataset, args)
+        traits.complete(function.call, dataset, {**args, **state})
     except TypeError as e:
-        given = ", ".join(["one argument", *(f"{k}=..." for k in args)])
+        given = ", ".join(["one argument", *(f"{k}=..." for k in (*args, *state))])
         raise PreprocessError(
             f"{function.reference}{inspect.signature(function.call)} cannot be called with {given}: {e}.",
             hint="it is called with the data first, and with --arg NAME=VALUE by name",

@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Value
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess import functions, job, task
+from rlds_cli.home import Home
+from rlds_cli.preprocess import fitting, functions, job, task
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.plan import Known, Plan
 from rlds_cli.preprocess.reading import Episode
@@ -54,7 +56,8 @@ class Report:
 
     ``returned`` are the lengths of the episodes that it made of it (none when it is dropped); ``seconds`` is what the
     call took, ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers; ``linked`` says
-    whether untouched fields would be shared with the source.
+    whether untouched fields would be shared with the source. ``fitted`` says on what the first pass was run, where the
+    function has one: all, or the chunk of the episode.
     """
 
     source: str
@@ -70,6 +73,7 @@ class Report:
     total_seconds: float
     total_bytes: int
     linked: bool
+    fitted: str = ""
 
 
 def attempt(
@@ -103,7 +107,9 @@ def attempt(
     with functions.importable((str(Path.cwd()),)):
         t = task.describe(dataset, fn, name, unit=unit, span=(history, future), arrays=arrays, args=args, fields=fields)
         with functions.importable(t.function.path):
-            return _try(t, _number(dataset, episode), jobs)
+            number = _number(dataset, episode)
+            work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
+            return _try(*fitting.fitted_on(t, number, work), number, jobs)
 
 
 def _number(dataset: Dataset, episode: int) -> int:
@@ -113,7 +119,7 @@ def _number(dataset: Dataset, episode: int) -> int:
     return episode % n
 
 
-def _try(t: Task, k: int, jobs: int | None) -> Report:
+def _try(t: Task, fitted: str, k: int, jobs: int | None) -> Report:
     runner = job.runner_of(t)
     look = runner.probe if isinstance(runner, WholeEpisodes) else runner.try_episode
     with undisturbed():
@@ -121,7 +127,7 @@ def _try(t: Task, k: int, jobs: int | None) -> Report:
         if _WARM < probe.seconds * before.length < _LONG:  # the first call may have imported things
             probe, before, results = look(k, Known())
     made = job.plan_of(t, Known(), probe) if probe.schema else None
-    workers = max(1, job.processes(t, jobs, probe.seconds))
+    workers = max(1, job.processes(jobs, probe.seconds * t.dataset.num_steps))
     steps = sum(r.length for r in results) / max(1, before.length)
     fields = _changes(t, before, results, made, steps)
     return Report(
@@ -138,6 +144,7 @@ def _try(t: Task, k: int, jobs: int | None) -> Report:
         total_seconds=probe.seconds * t.dataset.num_steps / workers,
         total_bytes=sum(f.bytes for f in fields),
         linked=bool(made and made.linked),
+        fitted=fitted,
     )
 
 

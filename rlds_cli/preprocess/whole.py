@@ -13,7 +13,7 @@ from rlds_cli import episodes
 from rlds_cli.episodes import Flat
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess import calling, forms
-from rlds_cli.preprocess.calling import Caller
+from rlds_cli.preprocess.calling import Caller, Given
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
 from rlds_cli.preprocess.reading import Episode, Reader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
@@ -64,13 +64,25 @@ class WholeEpisodes:
         """What the function makes of ``ep``, checked."""
         given = self._given(ep)
         calling.seed(self._task, ep.number)
-        value = self._caller(
-            forms.hand(given, self._task.arrays), episode=ep.number, where=f"{ep.name} ({ep.length:,} steps)",
-            seen=lambda: given,
-        )  # fmt: skip
+        value = self._caller(self._input(ep, given))
         pieces = [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
         with self._caller.refusing(ep.number):
             return [self._result(p, ep, given, apart, _where(ep, i, len(pieces))) for i, p in enumerate(pieces)]
+
+    def inputs(self, part: Part) -> Iterator[Given]:
+        """What the function is given of a part, episode by episode."""
+        limit = self._limit(0)
+        for ep in self._reader.episodes(part.args["first"], part.args["last"], self._task.read, limit):
+            yield self._input(ep, self._given(ep))
+
+    def _input(self, ep: Episode, given: Mapping[str, Array]) -> Given:
+        where = f"{ep.name} ({ep.length:,} steps)"
+        return Given(forms.hand(given, self._task.arrays), ep.number, where, lambda: given, ep.number)
+
+    def _limit(self, made: int) -> int:
+        """Rows that are read at a time, when so many bytes are made of one."""
+        width = made + sum(f.row_bytes for f in self._fields.values())
+        return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, width)))
 
     def _given(self, ep: Episode) -> dict[str, Array]:
         if self._task.arrays != "tensordict":
@@ -155,8 +167,7 @@ class WholeEpisodes:
         """The rows of a part."""
         first, last = part.args["first"], part.args["last"]
         table = self._reader.table(first, last)
-        width = max(1, sum(f.row_bytes for f in (*plan.schema, *self._fields.values())))
-        limit = max(1, min(BLOCK_ROWS, BLOCK_BYTES // width))
+        limit = self._limit(sum(f.row_bytes for f in plan.schema))
         pending = _Pending(plan.written)
         for i, ep in enumerate(self._reader.episodes(first, last, self._task.read, limit)):
             results = self.results(ep, plan.apart)

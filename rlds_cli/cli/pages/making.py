@@ -27,7 +27,8 @@ def outcome(o: Outcome) -> str:
 
 def trial(r: Report) -> str:
     """One episode before and after, and what the whole dataset would take."""
-    lines = [f"{r.function}({r.unit}) on episode {r.episode:,} ({r.length:,} steps), {_time(r.seconds)}"]
+    fitted = f", fitted on {r.fitted}" if r.fitted else ""
+    lines = [f"{r.function}({r.unit}) on episode {r.episode:,} ({r.length:,} steps){fitted}, {_time(r.seconds)}"]
     if not r.returned:
         return "\n".join([*lines, "  dropped: the function returned None"])
     if r.returned != (r.length,):
