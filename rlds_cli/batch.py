@@ -145,7 +145,9 @@ class Batch(dict[Any, Any]):
 
         def move(x: Any) -> Any:
             if _is_jax(x):
-                raise InvalidArgument("batch.to() gives torch tensors.", hint="jax.device_put(batch, device)")
+                raise InvalidArgument(
+                    "batch.to() gives torch tensors.", hint="jax.device_put(batch, device), or batch.numpy() first"
+                )
             tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x
             return tensor.to(device, non_blocking=non_blocking) if isinstance(tensor, torch.Tensor) else x
 
@@ -181,10 +183,15 @@ class Batch(dict[Any, Any]):
     def tensordict(self) -> TensorDict:
         """Return the batch as a TensorDict with batch size [B] or [B, L], root ``done`` flags (False) included.
 
+        [B, L] for slices and whole episodes; [B] for offsets, whose fields have as many rows as offsets. NumPy arrays
+        become tensors that share their memory, text becomes a ``NonTensorStack``.
+
         Raises
         ------
         MissingPackage
             tensordict is not installed.
+        InvalidArgument
+            The batch holds arrays of JAX.
         """
         try:
             from tensordict import NonTensorStack, TensorDict
@@ -192,9 +199,9 @@ class Batch(dict[Any, Any]):
             raise MissingPackage("tensordict is not installed.", hint="pip install 'rlds-cli[tensordict]'") from e
         import torch
 
-        tensors = self.to(torch.device("cpu")) if any(isinstance(x, np.ndarray) for _, x in self.leaves()) else self
+        device = next((x.device for _, x in self.leaves() if isinstance(x, torch.Tensor)), torch.device("cpu"))
+        tensors = self if all(_is_tensor(x) or _is_text(x) for _, x in self.leaves()) else self.to(device)
         size = self._batch_size()
-        device = next((x.device for _, x in tensors.leaves() if isinstance(x, torch.Tensor)), None)
         texts = {name: x for name, x in tensors.leaves() if not isinstance(x, torch.Tensor)}
         td = TensorDict(_plain(tensors), batch_size=size, device=device)
         for name, x in texts.items():
@@ -227,6 +234,10 @@ _ABSENT = object()
 def _is_tensor(x: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _is_text(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype == object
 
 
 def _is_jax(x: Any) -> bool:
