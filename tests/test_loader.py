@@ -242,6 +242,20 @@ def test_set_epoch_as_with_a_distributed_sampler(ds):
         assert list(map(ids, loader)) == epochs[e]
 
 
+@pytest.mark.parametrize("sampler", [Uniform(), Shuffled(), Sequential()])
+@pytest.mark.parametrize("steps", [4, 12, 30])
+def test_every_epoch_that_is_set_has_its_steps(ds, sampler, steps):
+    """Twelve batches make an epoch of the data; a pass may be less or more."""
+    plain = load(ds, sampler=sampler, steps=steps)
+    passes = [list(map(ids, plain)) for _ in range(4)]
+    loader = load(ds, sampler=sampler, steps=steps)
+    for e in (0, 1, 3, 2):
+        loader.set_epoch(e)
+        again = list(map(ids, loader))
+        assert len(again) == steps
+        assert sampler.endless or again == passes[e]
+
+
 def test_a_state_of_something_else_is_refused(ds):
     state = load(ds, sampler=Shuffled(), seed=1).state_dict()
     others = [

@@ -414,7 +414,10 @@ def test_whatever_is_done_with_a_loader(ds, chosen, window, sampler, size, steps
             model.seek(number)
         elif what == "set_epoch":
             loader.set_epoch(number)
-            model.epoch, model.sample, model.sought = number, 0, True
+            if steps and total:
+                model.seek(number * steps)
+            else:
+                model.epoch, model.sample, model.sought = number, 0, True
         else:
             state = json.loads(json.dumps(loader.state_dict(), default=lambda x: x.tolist()))
             try:

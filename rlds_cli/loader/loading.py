@@ -296,10 +296,12 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``; the next ``iter()`` starts there.
 
-        `Shuffled` and `Sequential` move on to the next epoch by themselves; an endless sampler draws other samples in
-        another epoch.
+        `Shuffled` and `Sequential` move on to the next epoch by themselves, and with ``steps`` it is their passes that
+        count: ``set_epoch(e)`` goes to batch ``e * steps``. An endless sampler draws other samples in another epoch.
         """
-        self._go(Spot(whole("epoch", epoch, 0), 0))
+        number = whole("epoch", epoch, 0)
+        by_steps = self.steps is not None and self.schedule.total is not None
+        self._go(self.schedule.at(number * (self.steps or 0), 0) if by_steps else Spot(number, 0))
 
     def _go(self, spot: Spot) -> None:
         self._move(spot)

@@ -32,7 +32,8 @@ class Offsets(Unmasked):
     ``Offsets({"observation": (-1, 0), "action": range(-1, 15)})`` gives two observations and sixteen actions; no other
     row of these fields is read. ``batch["mask", "observation"]`` [B, k] is False where an offset lies outside the
     episode. ``next/observation``, when it is in the batch and not named itself, has the offsets of ``observation``,
-    each one row later.
+    each one row later. Where the fields below a name do not have the same rows, as ``info`` may hold some that have a
+    final one, each has a mask of its own.
 
     Parameters
     ----------
