@@ -1,0 +1,450 @@
+"""The report as a document: what it holds, that no dataset can break it, how big it gets, how it is written."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html.parser
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import page_data
+import pytest
+from frames_data import decoded, film
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import rlds_cli
+from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
+from rlds_cli.report.page import choosing, write_page
+from rlds_cli.report.page.content import gather
+from rlds_cli.report.page.images import is_image, picture
+from rlds_cli.report.page.markup import Markup, data, tag
+from rlds_cli.report.page.reading import Rows
+from rlds_cli.report.page.spreads import spread
+from rlds_cli.ted import Field
+
+STATIC = Path(rlds_cli.__file__).parent / "report" / "page" / "static"
+SAMPLES = ("sample/cartpole-minari", "sample/mountaincar-robohive", "sample/pendulum-d4rl")
+VOID = {"img", "input", "meta", "link", "br", "hr"}
+MIB = 1 << 20
+
+
+class Document(html.parser.HTMLParser):
+    """A page, parsed: elements with their attributes, text by element, and what is wrong with the nesting."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(page)
+        self.close()
+        self.wrong += [f"<{name}> is not closed" for name in self.open]
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((name, dict(attributes)))
+        if name not in VOID:
+            self.open.append(name)
+
+    def handle_endtag(self, name: str) -> None:
+        if not self.open or self.open.pop() != name:
+            self.wrong.append(f"</{name}> closes something else")
+
+    def handle_data(self, text: str) -> None:
+        self.texts.setdefault(self.open[-1] if self.open else "", []).append(text)
+
+    def all(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for found, attributes in self.elements if found == name]
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.texts["script"][0])
+
+
+def page_of(ds: rlds_cli.Dataset | str) -> str:
+    stream = io.BytesIO()
+    write_page(ds, stream)
+    return stream.getvalue().decode()
+
+
+def lists(episodes: list[int], *, seed: int = 0, **fields: Any) -> rlds_cli.Dataset:
+    """Episodes of so many steps with two observations, the second often at its greatest value; more by function."""
+    rng = np.random.default_rng(seed)
+    return rlds_cli.create(
+        "local/lists",
+        (
+            {
+                "observation": np.stack([rng.normal(size=t + 1), rng.integers(0, 5, t + 1)], 1),
+                "action": rng.integers(0, 4, t),
+                "next": {"reward": rng.normal(size=t), "terminated": k % 3 == 0, "truncated": k % 3 == 1},
+                **{name: make(k, t) for name, make in fields.items()},
+            }
+            for k, t in enumerate(episodes)
+        ),
+        force=True,
+    )
+
+
+# -- the document
+
+
+@pytest.fixture(scope="module", params=[*SAMPLES, "pictures", "hostile"])
+def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLDS_HOME", str(tmp_path_factory.mktemp("home")))
+        special = {"pictures": lambda: page_data.pictures(episodes=4), "hostile": page_data.hostile}
+        return page_of(special.get(request.param, lambda: rlds_cli.download(request.param))())
+
+
+def test_elements_are_closed_and_ids_are_unique(page: str) -> None:
+    document = Document(page)
+    assert document.wrong == []
+    ids = [a["id"] for _, a in document.elements if "id" in a]
+    assert [i for i, n in Counter(ids).items() if n > 1] == []
+
+
+def test_links_and_labels_lead_somewhere(page: str) -> None:
+    document = Document(page)
+    ids = {a["id"] for _, a in document.elements if "id" in a}
+    viewed = {e["number"] for e in document.data["episodes"]}
+    for a in document.all("a"):
+        address = a["href"] or ""
+        place = re.fullmatch(r"#episode-(\d+)(-step-\d+)?", address)
+        assert address.startswith("https://") or (int(place[1]) in viewed if place else address[1:] in ids)
+    assert {a["for"] for a in document.all("output")} <= ids
+
+
+def test_scripts_find_the_elements_that_they_ask_for(page: str) -> None:
+    ids = {a["id"] for _, a in Document(page).elements if "id" in a}
+    asked = {name for file in STATIC.glob("*.js") for name in re.findall(r'byId\("([\w-]+)"\)', file.read_text())}
+    assert asked and asked <= ids
+
+
+def test_it_can_be_read_without_seeing_it(page: str) -> None:
+    document = Document(page)
+    levels = [int(name[1]) for name, _ in document.elements if re.fullmatch("h[1-6]", name)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in pairwise(levels))
+    assert document.all("html")[0]["lang"] == "en"
+    assert len(document.all("main")) == 1
+    assert document.all("a")[0]["href"] == "#content"  # the way past the head
+    assert all(a.get("role") == "img" for a in document.all("svg"))
+    assert all("scope" in a for a in document.all("th"))
+    assert len(document.all("caption")) == len(document.all("table")) == 2
+    sortable = [a["aria-sort"] for a in document.all("th") if "aria-sort" in a]
+    assert sortable.count("ascending") == 1 and set(sortable) == {"ascending", "none"}
+    assert all(a.get("tabindex") == "0" and a["aria-label"] for a in document.all("div") if a.get("role") == "region")
+
+
+def test_nothing_is_fetched_and_only_its_own_script_runs(page: str) -> None:
+    document = Document(page)
+    for name, attributes in document.elements:
+        assert "style" not in attributes and not [a for a in attributes if a.startswith("on")]
+        assert "src" not in attributes or name == "img"
+    assert not document.all("iframe") and not document.all("object") and not document.all("base")
+    (policy,) = (a["content"] or "" for a in document.all("meta") if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; ")
+    for name in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(document.texts[name][-1].encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in policy
+    assert "url(" not in document.texts["style"][0] and "@import" not in document.texts["style"][0]
+
+
+def test_scripts_make_no_html() -> None:
+    for file in STATIC.glob("*.js"):
+        text = file.read_text()
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|Function\(|fetch\(|http",
+            text.replace("http://www.w3.org/2000/svg", ""),
+        )
+        assert "</" not in text and "<!--" not in text
+
+
+# -- hostile names
+
+
+def test_what_would_be_html_is_text() -> None:
+    page = page_of(page_data.hostile())
+    document = Document(page)
+    assert len(document.all("script")) == 2 and page.count("</script") == 2
+    assert not document.all("img") and "<img" not in page
+    assert "\x00" not in page and "\x1b" not in page
+    shown = "".join(document.texts["code"] + document.texts["dd"])
+    assert page_data.HOSTILE in shown  # the environment; the fields have another slash
+    (texts,) = document.data["episodes"][0]["texts"].values()
+    assert texts[:3] == [[0, page_data.HOSTILE], [1, "\u2028\u2029\u202e\x00\x1b"], [2, page_data.HOSTILE]]
+
+
+@given(st.text(), st.text())
+def test_any_text_is_escaped(content: str, value: str) -> None:
+    document = Document(f"{tag('p', content, title=value)}<script>{data([content, value])}</script>")
+    assert [name for name, _ in document.elements] == ["p", "script"] and document.wrong == []
+    assert document.data == [content, value]
+
+    def printable(text: str) -> str:
+        return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", text)
+
+    assert "".join(document.texts.get("p", [])) == printable(content)
+    assert document.all("p")[0]["title"] == printable(value)
+
+
+def test_markup_is_not_escaped_again() -> None:
+    assert tag("p", tag("b", "<"), ["&", None], hidden=True, id=None) == "<p hidden><b>&lt;</b>&amp;</p>"
+    assert isinstance(tag("br"), Markup) and tag("br") == "<br>"
+
+
+# -- what it says
+
+
+def test_histograms_are_those_of_the_steps() -> None:
+    ds = lists([7, 1, 30])
+    rows = Rows(ds)
+    found = spread(ds, rows, ds.schema["observation"])
+    assert found is not None and (found.steps, found.sampled, found.hidden) == (38, False, 0)
+    steps = [
+        t for k in range(3) for t in range(ds.episodes["start"][k], ds.episodes["start"][k] + ds.episodes["length"][k])
+    ]
+    first = ds.column("observation")[steps, 0]
+    low, high = first.min(), first.max()
+    expected = [0] * 32
+    for x in first:
+        expected[min(31, int((x - low) / (high - low) * 32))] += 1
+    assert list(found.elements[0].histogram.counts) == expected
+    assert (found.elements[0].min, found.elements[0].max) == (low, high)
+    assert found.elements[0].mean == pytest.approx(first.mean()) and found.elements[0].std == pytest.approx(first.std())
+    whole = spread(ds, rows, ds.schema["action"])
+    assert whole is not None
+    action = ds.column("action")[steps]
+    assert whole.elements[0].histogram.counts == tuple(
+        (action == a).sum() for a in range(action.min(), action.max() + 1)
+    )
+
+
+def test_long_tails_and_values_that_are_not_finite_are_counted_apart() -> None:
+    values = np.concatenate([np.linspace(0, 1, 997), [1e6, np.nan, np.inf]])
+    ds = lists([1000], extra=lambda k, t: values)
+    found = spread(ds, Rows(ds), ds.schema["extra"])
+    assert found is not None
+    (one,) = found.elements
+    assert (one.outside, one.nonfinite, sum(one.histogram.counts)) == (1, 2, 997)
+    assert one.max == 1e6 and one.histogram.high < 2
+
+
+def test_many_steps_are_sampled_and_it_says_so() -> None:
+    ds = lists([40_000, 40_000])
+    found = spread(ds, Rows(ds), ds.schema["next/reward"])
+    assert found is not None and found.sampled and 60_000 < found.steps <= 65_536
+    assert sum(found.elements[0].histogram.counts) + found.elements[0].outside == found.steps
+    assert "steps sampled" in page_of(ds)
+
+
+def test_the_table_has_every_episode() -> None:
+    ds = lists([3, 9, 2, 5], instruction=lambda k, t: ["go"] * t)
+    columns = Document(page_of(ds)).data["columns"]
+    assert columns["number"] == [0, 1, 2, 3] and columns["length"] == [3, 9, 2, 5]
+    assert columns["end"] == [0, 1, 2, 0]  # terminated, truncated, cut
+    assert columns["total"] == pytest.approx(ds.episodes["total_reward"].tolist(), rel=1e-6)
+
+
+def test_curves_are_the_values_of_their_steps() -> None:
+    ds = lists([6, 4])
+    data = Document(page_of(ds)).data
+    names = [f["name"] for f in data["fields"]]
+    assert names == ["observation", "action", "next/reward"]
+    one = data["episodes"][1]
+    assert one["steps"] == 5 and one["number"] == 1
+    values = [np.frombuffer(base64.b64decode(v), "<f4").reshape(-1, 5) for v in one["values"]]
+    start = int(ds.episodes["start"][1])
+    assert np.array_equal(values[0], ds.column("observation")[start : start + 5].T.astype("<f4"))
+    assert np.array_equal(values[1][0, :4], ds.column("action")[start : start + 4]) and np.isnan(values[1][0, 4])
+    assert np.array_equal(values[2][0, :4], ds.column("next/reward")[start : start + 4].astype("<f4"))
+
+
+def test_long_episodes_keep_first_last_and_the_steps_of_findings() -> None:
+    bad = 1234
+    rewards = np.zeros(5000)
+    rewards[bad] = np.nan
+    ds = lists([5000], extra=lambda k, t: rewards)
+    one = Document(page_of(ds)).data["episodes"][0]
+    assert {0, bad, 5000} <= set(one["steps"]) and len(one["steps"]) <= 1201
+    page = page_of(ds)
+    assert f'href="#episode-0-step-{bad}"' in page and "evenly spaced steps" in page
+
+
+def test_film_strips_are_frames_of_their_steps() -> None:
+    ds = film([5, 3])
+    one = Document(page_of(ds)).data["episodes"][1]
+    frames = one["frames"]["observation"]
+    assert [frame[0] for frame in frames] == [0, 1, 2, 3]
+    for step, uri, width, height in frames:
+        kind, _, encoded = uri.partition(";base64,")
+        shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))))
+        assert kind == "data:image/png" and (height, width) == (16, 12)
+        assert np.array_equal(shown, decoded(1, step))
+
+
+def test_a_broken_frame_is_left_out() -> None:
+    frames = Document(page_of(film([5], broken=(0, 2)))).data["episodes"][0]["frames"]["observation"]
+    assert [frame[0] for frame in frames] == [0, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("shape", "image"),
+    [
+        ((64, 64), True),
+        ((8, 8), False),
+        ((32, 32, 3), True),
+        ((3, 32, 32), True),
+        ((4, 84, 84), True),
+        ((5, 9, 9), False),
+    ],
+)
+def test_which_arrays_are_images(shape: tuple[int, ...], image: bool) -> None:
+    assert is_image(Field("x", "uint8", shape)) is image
+    assert not is_image(Field("x", "float32", shape))
+
+
+def test_of_a_stack_of_grey_frames_the_last_is_shown() -> None:
+    stack = np.random.default_rng(0).integers(0, 256, (4, 20, 24), np.uint8)
+    uri = picture(Field("x", "uint8", (4, 20, 24)), stack).uri
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
+    assert np.array_equal(shown, stack[3])
+
+
+@given(st.integers(1, 500), st.integers(2, 60))
+def test_evenly_spaced(n: int, most: int) -> None:
+    found = choosing.evenly(n, most)
+    assert found[0] == 0 and found[-1] == n - 1 and len(found) == min(n, most)
+    assert len(set(found.tolist())) == len(found) and sorted(found.tolist()) == found.tolist()
+
+
+def test_the_viewer_has_the_episodes_worth_a_look() -> None:
+    lengths = [5] * 100
+    lengths[41], lengths[67] = 9, 1
+    ds = lists(lengths, extra=lambda k, t: np.full(t, np.nan if k == 83 else float(k)))
+    c = gather(ds)
+    why = {v.number: v.why for v in c.viewing.episodes}
+    total = ds.episodes["total_reward"]
+    assert len(why) == choosing.MOST_SHOWN
+    assert "longest" in why[41] and "shortest" in why[67] and "finding" in why[83]
+    assert "highest return" in why[int(total.argmax())] and "lowest return" in why[int(total.argmin())]
+
+
+def test_compressed_datasets_give_the_same_page(tmp_path: Path) -> None:
+    made = []
+    for store in ("memmap", "zarr"):
+        ds = rlds_cli.create(f"local/{store}", map(page_data.reaching, range(3)), store=store)  # type: ignore[arg-type]
+        made.append(Document(page_of(ds)).data)
+    made[1]["id"] = made[0]["id"]
+    assert made[0] == made[1]
+
+
+# -- how big
+
+
+@pytest.mark.slow
+def test_it_stays_small() -> None:
+    """Budgets hold where there is too much of everything: episodes, elements, text and pictures."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (21, 96, 96, 3), np.uint8)
+
+    def many() -> Any:
+        for k in range(11_000):
+            t = 20 if k % 400 == 0 else 1
+            yield {
+                "observation": {
+                    "state": rng.normal(size=(t + 1, 400)),
+                    "image": noise[: t + 1] if t > 1 else noise[:2],
+                },
+                "action": rng.normal(size=(t, 60)),
+                "next": {"reward": rng.normal(size=t), "terminated": True},
+                "note": [f"{page_data.HOSTILE * 9}{k}" for _ in range(t)],
+            }
+
+    ds = rlds_cli.create("local/much", many())
+    page = page_of(ds)
+    assert len(page.encode()) < 5 * MIB
+    assert "of 11,000 episodes are listed" in page and "of 11,000 episodes are in this file" in page
+
+
+# -- writing
+
+
+def test_a_report_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
+    ds, to = lists([3]), tmp_path / "report.html"
+    first = write_page(ds, to)
+    assert first.path == to and first.bytes == to.stat().st_size and first.episodes == 1
+    write_page(ds, to)
+    to.write_text("<title>my page</title>")
+    with pytest.raises(NameTaken, match="is not a report of rlds"):
+        write_page(ds, to)
+    assert to.read_text() == "<title>my page</title>"
+    write_page(ds, to, force=True)
+    assert to.read_text().startswith("<!doctype html>")
+    (tmp_path / "empty.html").touch()
+    write_page(ds, tmp_path / "empty.html")
+    assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != "") == ["empty.html", "report.html"]
+
+
+def test_what_is_there_stays_where_making_it_fails(tmp_path: Path) -> None:
+    ds, to = lists([3]), tmp_path / "report.html"
+    write_page(ds, to)
+    before = to.read_bytes()
+    ds.store.directory("observation").joinpath("c/0/0").write_bytes(b"")
+    with pytest.raises(DamagedDataset):
+        write_page(ds.path, to)
+    assert to.read_bytes() == before and [p.name for p in tmp_path.glob("*report*")] == ["report.html"]
+
+
+def test_places_that_are_no_file(tmp_path: Path) -> None:
+    ds = lists([3])
+    with pytest.raises(RldsError, match=r"There is no directory .*none") as e:
+        write_page(ds, tmp_path / "none" / "report.html")
+    assert e.value.hint == f"mkdir -p {tmp_path / 'none'}"
+    with pytest.raises(RldsError, match="is a directory"):
+        write_page(ds, tmp_path)
+    write_page(ds, Path(os.devnull))
+    assert Path(os.devnull).is_char_device()
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link.html").symlink_to(tmp_path / "real.html")
+    write_page(lists([3]), tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink() and (tmp_path / "real.html").read_text().startswith("<!doctype")
+
+
+# -- the command
+
+
+def rlds(*args: str | Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", "rlds_cli", *args], capture_output=True, check=False)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    lists([3])
+    to = tmp_path / "report.html"
+    said = rlds("inspect", "local/lists", "--html", to)
+    assert said.returncode == 0 and said.stdout.decode().startswith(f"{to}  ")
+    piped = rlds("inspect", "local/lists", "--html", "-")
+    assert piped.stdout == to.read_bytes()
+    found = json.loads(rlds("inspect", "local/lists", "--html", to, "--json").stdout)
+    assert found["bytes"] == to.stat().st_size and found["episodes_viewed"] == 1
+    to.write_text("something else")
+    refused = rlds("inspect", "local/lists", "--html", to)
+    assert refused.returncode == 1 and b"--force replaces it" in refused.stderr
+    assert rlds("inspect", "local/lists", "--html", to, "--force").returncode == 0
+    assert rlds("inspect", "local/lists", "--html", "-", "--json").returncode == 2
+    assert rlds("inspect", "local/lists", "--html", to, "--episode", "0").returncode == 2
+    assert rlds("inspect", to, "--html", "x.html").returncode == 2
