@@ -1,7 +1,7 @@
 """Episodes that are there twice: they count double, and stand on both sides of a split.
 
-A key of every episode is made of its length and of three of its rows; episodes that share one are then compared row by
-row. Frames that are kept encoded are compared by their lengths in bytes.
+Episodes that agree in length and first step are hashed as a whole, and those that still agree are compared row by row.
+Frames that are kept encoded are compared by their lengths in bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from rlds_cli.ted import Array, Field, IntArray
 NAME = "duplicates"
 
 _EPISODES = 1 << 14  # keys are made for so many at a time
-_COMPARED_BYTES = 1 << 23
-_SPAN = 4096  # rows of an episode that are compared at a time
+_AT_ONCE = 1 << 22  # bytes that are hashed or compared at a time
 _ROOTS = ("observation", "action", "next/reward")
 
 Words = np.ndarray
@@ -42,29 +41,73 @@ def find(s: Subject) -> Iterator[Finding]:
 
 def repeated(s: Subject, columns: list[Field]) -> IntArray:
     """For every episode the first one with the same content, -1 where it is the first; int64 [E]."""
-    keys = episode_keys(s, columns)
-    first = np.full(len(keys), -1, np.int64)
-    todo = np.arange(len(keys))
-    while len(todo):
-        earliest, group, size = np.unique(keys[todo], return_index=True, return_inverse=True, return_counts=True)[1:]
-        candidate = todo[earliest[group]]
-        pairs = (size[group] > 1) & (candidate != todo)
-        again, of = todo[pairs], candidate[pairs]
-        same = _equal(s, columns, of, again)
-        first[again[same]] = of[same]
-        todo = again[~same]  # one key, other content: compared among themselves
+    first = np.full(len(s.length), -1, np.int64)
+    todo = _sharing(episode_keys(s, columns, shares=(0.0,)))
+    keys = _whole_keys(s, columns, todo)
+    again, of = _later(keys)
+    again, of = todo[again], todo[of]
+    same = np.zeros(len(again), bool)
+    for pairs, steps in _batches(s, columns, again):
+        x, y = (_rows_of(s, columns, which[pairs], steps) for which in (of, again))
+        same[pairs] = (same[pairs] | (steps[0] == 0)) & (x == y).all(axis=1)
+    first[again[same]] = of[same]
     return first
 
 
-def episode_keys(s: Subject, columns: list[Field]) -> Words:
-    """A key of every episode, uint64 [E]: of its length, and of its first, middle and last step in ``columns``."""
+def episode_keys(s: Subject, columns: list[Field], *, shares: tuple[float, ...] = (0.0, 0.5, 1.0)) -> Words:
+    """A key of every episode, uint64 [E]: of its length, and of its steps at ``shares`` of it in ``columns``."""
     keys = s.length.astype(np.uint64)
     for a in range(0, len(keys), _EPISODES):
         start, length = s.start[a : a + _EPISODES], s.length[a : a + _EPISODES]
-        for rows in (start, start + length // 2, start + length - 1):
+        for share in shares:
+            rows = start + np.minimum((length * share).astype(np.int64), length - 1)
             for f in columns:
                 keys[a : a + _EPISODES] = _mix(keys[a : a + _EPISODES], _words(s.at(f.name, rows)))
     return keys
+
+
+def _sharing(keys: Words) -> IntArray:
+    """Places of the keys that come more than once, in order."""
+    group, size = np.unique(keys, return_inverse=True, return_counts=True)[1:]
+    return np.flatnonzero(size[group] > 1)
+
+
+def _later(keys: Words) -> tuple[IntArray, IntArray]:
+    """Places of keys that came before, and where they came first."""
+    earliest, group = np.unique(keys, return_index=True, return_inverse=True)[1:]
+    of = earliest[group]
+    again = np.flatnonzero(of != np.arange(len(keys)))
+    return again, of[again]
+
+
+def _whole_keys(s: Subject, columns: list[Field], episodes: IntArray) -> Words:
+    """A key of the whole content of each of ``episodes``."""
+    keys = s.length[episodes].astype(np.uint64)
+    for chosen, steps in _batches(s, columns, episodes):
+        keys[chosen] = _mix(keys[chosen], _words(_rows_of(s, columns, episodes[chosen], steps)))
+    return keys
+
+
+def _batches(s: Subject, columns: list[Field], episodes: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    """Batches of ``episodes`` (places in it) of one length and steps of them in order, a few MiB at a time."""
+    if not len(episodes):
+        return
+    width = sum(8 if f.kind == "frames" else f.row_bytes for f in columns)
+    order = np.argsort(s.length[episodes], kind="stable")
+    lengths, starts = np.unique(s.length[episodes][order], return_index=True)
+    for length, group in zip(lengths, np.split(order, starts[1:]), strict=True):
+        span = min(int(length), max(1, _AT_ONCE // width))
+        at_once = max(1, _AT_ONCE // (span * width))
+        for a in range(0, len(group), at_once):
+            for step in range(0, int(length), span):
+                yield group[a : a + at_once], np.arange(step, min(step + span, int(length)))
+
+
+def _rows_of(s: Subject, columns: list[Field], episodes: IntArray, steps: IntArray) -> Array:
+    """The bytes of some steps of episodes, in all columns; uint8 [n, ...], so that NaN equals itself."""
+    rows = (s.start[episodes][:, None] + steps).ravel()
+    values = [np.ascontiguousarray(s.at(f.name, rows)).reshape(len(episodes), -1) for f in columns]
+    return np.concatenate([v.view(np.uint8) for v in values], axis=1)
 
 
 def _words(values: Array) -> Words:
@@ -77,44 +120,8 @@ def _words(values: Array) -> Words:
 
 def _mix(keys: Words, words: Words) -> Words:
     """Fold words into keys: multiplied by odd numbers of their own, as in multilinear hashing."""
-    odd = np.random.default_rng(words.shape[1]).integers(0, 2**63, words.shape[1], np.uint64) * np.uint64(
-        2
-    ) + np.uint64(1)
+    odd = np.random.default_rng(words.shape[1]).integers(0, 2**63, words.shape[1], np.uint64) | np.uint64(1)
     folded = (words ^ (words >> np.uint64(29))) * odd
     total: Words = folded.sum(axis=1, dtype=np.uint64) + keys * np.uint64(0x9E3779B97F4A7C15)
     mixed: Words = total ^ (total >> np.uint64(32))
     return mixed
-
-
-def _equal(s: Subject, columns: list[Field], of: IntArray, again: IntArray) -> Array:
-    """Whether pairs of episodes of one length are equal, row by row; bool [n]."""
-    same = np.ones(len(again), bool)
-    if not len(again):
-        return same
-    width = max(8 if f.kind == "frames" else f.row_bytes for f in columns)
-    order = np.argsort(s.length[again], kind="stable")
-    lengths, starts = np.unique(s.length[again][order], return_index=True)
-    for length, group in zip(lengths, np.split(order, starts[1:]), strict=True):
-        span = min(int(length), _SPAN, max(1, _COMPARED_BYTES // width))
-        at_once = max(1, _COMPARED_BYTES // (span * width))
-        for a in range(0, len(group), at_once):
-            pairs = group[a : a + at_once]
-            same[pairs] = _same_rows(s, columns, s.start[of[pairs]], s.start[again[pairs]], int(length), span)
-    return same
-
-
-def _same_rows(s: Subject, columns: list[Field], one: IntArray, other: IntArray, length: int, span: int) -> Array:
-    same = np.ones(len(one), bool)
-    for a in range(0, length, span):
-        steps = np.arange(a, min(a + span, length))
-        for f in columns:
-            x, y = (_bytes(s.at(f.name, (start[:, None] + steps).ravel())) for start in (one, other))
-            same &= (x == y).reshape(len(one), -1).all(axis=1)
-        if not same.any():
-            break
-    return same
-
-
-def _bytes(values: Array) -> Array:
-    """So that NaN equals itself."""
-    return np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)

@@ -91,10 +91,11 @@ def _curves(ds: Dataset, f: Field, element: int | None, episode: int) -> str:
     values = np.asarray(read_range(ds.store.directory(f.name), start, stop), np.float64).reshape(stop - start, -1)
     shown = range(min(values.shape[1], svg.COLOURS)) if element is None else [element]
     places = [list(map(int, np.unravel_index(k, f.shape))) if f.shape else [] for k in shown]
-    lines = [_curve(f.name + (str(p) if p else ""), values[:, k]) for k, p in zip(shown, places, strict=True)]
+    lines = [_curve(str(p) if p else f.name, values[:, k]) for k, p in zip(shown, places, strict=True)]
     more = values.shape[1] - len(lines) if element is None else 0
-    title = f"{f.name}, episode {episode:,} of {ds.id}" + (f" ({more} more elements)" if more else "")
-    return svg.curves(lines, title=title if len(lines) == 1 else "", x=f"step: {title}" if len(lines) > 1 else "step")
+    name = f.name + (str(places[0]) if element is not None else "")
+    title = f"{name}, episode {episode:,} of {ds.id}"
+    return svg.curves(lines, title=title, x="step" + (f"   ({more} more elements are not drawn)" if more else ""))
 
 
 def _curve(name: str, values: npt.NDArray[np.float64]) -> svg.Curve:

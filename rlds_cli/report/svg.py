@@ -167,9 +167,9 @@ def _legend(names: Sequence[str], width: int) -> list[str]:
     shown = list(names[:COLOURS])
     parts, at = [], float(width - _RIGHT)
     for k, name in reversed(list(enumerate(shown))):
-        parts.append(_text(at, 20, name, anchor="end"))
+        parts.append(_text(at, 30, name, anchor="end"))
         at -= 7 * len(name) + 6
-        parts.append(f'<path class="curve c{k}" d="M{at - 14:.1f} 16H{at:.1f}"/>')
+        parts.append(f'<path class="curve c{k}" d="M{at - 14:.1f} 26H{at:.1f}"/>')
         at -= 24
     return parts
 
@@ -181,7 +181,7 @@ def _text(x: float, y: float, text: str, *, anchor: str, kind: str = "label") ->
 def _document(width: int, height: int, title: str, parts: Sequence[str], says: str, standalone: bool) -> str:
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
     name = f"<title>{escape(says)}</title>"
-    heading = _text(_LEFT, 20, title, anchor="start", kind="title")
+    heading = _text(_LEFT, 15, title, anchor="start", kind="title")
     body = "\n".join([heading, *parts])
     if not standalone:
         return f'<svg {size} class="chart">{name}\n{body}\n</svg>'
