@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -162,3 +164,12 @@ def test_a_state_without_priorities_is_refused(ds):
 def test_n_step_transitions(ds):
     batch = next(iter(load(ds, window=Transition(3, 0.9))))
     assert batch["weight"].shape == (16, 1) and batch["next/discount"].shape == (16, 1)
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_pickled_loader_takes_its_priorities_along(ds, lag):
+    options = {"sampler": Prioritized(lag=lag)}
+    whole = train(load(ds, **options), 9)
+    loader = load(ds, **options)
+    assert train(loader, 4) == whole[:4]
+    assert train(pickle.loads(pickle.dumps(loader)), 5) == whole[4:]

@@ -341,10 +341,19 @@ class Loader:
         Batch size, ranks, fields, transforms and dtypes are not part of it: they may differ when it is loaded.
         """
         spot = self.schedule.settle(self._spot)
-        saved = state.save(self, spot)
+        return state.save(self, spot) | self._held(spot)
+
+    def _held(self, spot: Spot) -> dict[str, Any]:
+        """What the samples after ``spot`` depend on, beside the order."""
         if isinstance(self.source, MixtureSource):
-            return saved | self.source.state(spot)
-        return saved | self._draw.state(*spot) if isinstance(self._draw, PrioritizedDraw) else saved
+            return self.source.state(spot)
+        return self._draw.state(*spot) if isinstance(self._draw, PrioritizedDraw) else {}
+
+    def _hold(self, held: Mapping[str, Any], spot: Spot) -> None:
+        if isinstance(self.source, MixtureSource):
+            self.source.load(held, spot)
+        if isinstance(self._draw, PrioritizedDraw):
+            self._draw.load(held, Order(self.seed, spot.epoch))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go where `state_dict` was; the next ``iter()`` starts there.
@@ -355,14 +364,11 @@ class Loader:
             It is of other data, another sampler, window or seed, or of another version of the order.
         """
         spot = state.load(self, state_dict)
-        if isinstance(self.source, MixtureSource):
-            self.source.load(state_dict, spot)
-        if isinstance(self._draw, PrioritizedDraw):
-            self._draw.load(state_dict, Order(self.seed, spot.epoch))
+        self._hold(state_dict, spot)
         self._move(spot)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Only what it was made of: maps are opened anew where it is unpickled."""
+        """Only what it was made of and where it is: maps are opened anew where it is unpickled."""
         made_of = self._arguments | {
             "window": self.window,
             "sampler": self.sampler,
@@ -372,8 +378,7 @@ class Loader:
             "world_size": self.ranks.world,
             "anchors": self.anchors,
         }
-        mixed = self.source.state(self._spot) if isinstance(self.source, MixtureSource) else None
-        return _again, (self.dataset, self.batch_size, made_of, self._spot, self._sought, mixed)
+        return _again, (self.dataset, self.batch_size, made_of, self._spot, self._sought, self._held(self._spot))
 
     # -- workers
 
@@ -427,11 +432,10 @@ def _again(
     made_of: Mapping[str, Any],
     spot: Spot,
     sought: bool,
-    mixed: Mapping[str, Any] | None,
+    held: Mapping[str, Any],
 ) -> Loader:
     loader = Loader(dataset, batch_size, **made_of)
-    if isinstance(loader.source, MixtureSource) and mixed is not None:
-        loader.source.load(mixed, spot)
+    loader._hold(held, spot)
     loader._spot, loader._sought = spot, sought
     return loader
 
