@@ -298,6 +298,25 @@ def test_the_code_about_mixtures_runs(desk: Path) -> None:
     assert (next(iter(ran["loader"]))["source"] == 0).sum() in (198, 199)  # 5,100 and 1,479 transitions
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_the_code_about_frameworks_runs(desk: Path) -> None:
+    ran = run_code("docs/frameworks.md")
+    assert ran["step"] == 30 and tuple(ran["td"].batch_size) == (8, 32) and tuple(ran["flat"].batch_size) == (256,)
+    assert ran["state"].shape == () and ran["batch"]["observation"].dtype == np.float32
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # other packages' own
+@pytest.mark.parametrize("package", ["lightning", "accelerate"])
+def test_the_code_about_other_packages_runs(package: str, desk: Path) -> None:
+    pytest.importorskip(package)
+    namespace: dict[str, Any] = {}
+    shown = [code for code in blocks("docs/frameworks.md", "py") if package in code]
+    for code in (blocks("docs/frameworks.md", "python")[0], *shown):
+        exec(compile(stand_in(code), package, "exec"), namespace)
+    assert len(shown) == 1
+
+
 def test_the_code_about_datasets_runs(desk: Path) -> None:
     ran = run_code("docs/dataset.md")
     with h5py.File(SAMPLES / "cartpole-minari/data/main_data.hdf5") as f:
