@@ -40,7 +40,11 @@ class SummaryPage:
         yield table
         yield from (line(console, text, "dim") for text in _below(s, remarks=table.columns[-1].header == ""))
         if any(f.elements for f in s.fields):
-            yield fitting(console, options, [partial(elements.table, s.fields, w, ascii_only) for w in (16, 8, 0)])
+            yield fitting(
+                console,
+                options,
+                [partial(elements.table, s.fields, names, w, ascii_only) for names, w in elements.DETAIL],
+            )
         yield fitting(console, options, [partial(_distributions, s, w, ascii_only) for w in (16, 8, 0)])
         yield from (line(console, text) for text in (*_ends(s, 16, ascii_only), *_more(s)))
         if s.findings:
