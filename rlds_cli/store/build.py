@@ -4,12 +4,13 @@
 
     <work>/journal.jsonl     finished parts and the hashes of what they wrote
     <work>/dataset/          rows in their place
-    <work>/segments/<part>/  rows of a part whose place was not yet known, spliced in at the end
+    <work>/segments/<part>.* rows of a part whose place was not yet known, spliced in at the end
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.store import arrays, names, publishing, rows
 from rlds_cli.store.journal import Journal
 from rlds_cli.store.rows import Position, RowWriter, Written
-from rlds_cli.store.workers import WorkerDied, work_through
+from rlds_cli.store.workers import Executor, Processes, WorkerDied
 from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part
 
 PLACE = "dataset"
@@ -74,21 +75,24 @@ class Built:
     notes: tuple[Note, ...]
 
 
-def write_rows(job: Job, work: Path, *, jobs: int, progress: Progress) -> Built:
+def write_rows(job: Job, work: Path, *, jobs: int, progress: Progress, executor: Executor | None = None) -> Built:
     """Write all parts of ``job`` below ``work``; with the journal there, go on where an earlier run stopped.
 
-    ``jobs`` processes work at it; with 0 or 1 this one does. Their number does not change a byte.
+    ``executor`` works at it, else ``jobs`` processes; with 0 or 1 this one does. Who it is does not change a byte.
     """
     paths = names.paths(f.name for f in job.schema)
     journal = Journal(work, job.key)
     done = journal.load(work, job.schema, paths)
     _forget_unfinished(work, done)
     tell = _Teller(job, done, progress)
-    if jobs > 1 and len(job.parts) - len(done) > 1:
-        _work_apart(job, work, journal, done, jobs, tell)
+    left = len(job.parts) - len(done)
+    if executor is None and jobs > 1 and left > 1:
+        executor = Processes(min(jobs, left))
+    if executor is not None and left:
+        _work_apart(job, work, journal, done, executor, tell)
     else:
         _work_here(job, work, journal, done, tell)
-    return _assemble(job, work, paths, done)
+    return assemble(job, work, done)
 
 
 def _forget_unfinished(work: Path, done: Mapping[int, tuple[str, Written]]) -> None:
@@ -146,24 +150,20 @@ def _work_here(job: Job, work: Path, journal: Journal, done: dict[int, tuple[str
 
 
 def _work_apart(
-    job: Job, work: Path, journal: Journal, done: dict[int, tuple[str, Written]], jobs: int, tell: _Teller
+    job: Job, work: Path, journal: Journal, done: dict[int, tuple[str, Written]], executor: Executor, tell: _Teller
 ) -> None:
-    starts = _known_starts(job)
-    places = {
-        i: (PLACE, Position(starts[i])) if starts else (f"segments/{i}", Position())
-        for i in range(len(job.parts))
-        if i not in done
-    }
-    todo = {i: (job, job.parts[i], work / where, start) for i, (where, start) in places.items()}
+    starts = _known_starts(job) if executor.in_place else None
+    missing = [i for i in range(len(job.parts)) if i not in done]
+    todo = {i: (job, job.parts[i], work, i, starts and starts[i]) for i in missing}
     try:
-        for i, written in work_through(_run, todo, jobs, tell.died):
-            journal.record(i, places[i][0], written)
-            done[i] = (places[i][0], written)
+        for i, (where, written) in executor.work_through(write_part, todo, tell.died):
+            journal.record(i, where, written)
+            done[i] = (where, written)
             tell.rows(written.rows)
             tell.part()
     except WorkerDied as e:
         raise RldsError(
-            f"{job.id}: the process that worked at {job.name(e.number)} {e.how}, twice. "
+            f"{job.id}: the process that worked at {job.name(e.number)} {e.how}, {e.times}. "
             f"{len(done)} of {len(job.parts)} parts are kept.",
             hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
         ) from e
@@ -181,6 +181,18 @@ def _known_starts(job: Job) -> list[int] | None:
         starts.append(total)
         total += n
     return starts
+
+
+def write_part(job: Job, part: Part, work: Path, number: int, start: int | None = None) -> tuple[str, Written]:
+    """Write part ``number``; where it was written below ``work``, and what.
+
+    With ``start`` its rows are put in their place, which is that row. Else they go to a directory of their own,
+    whoever else may be at the same part: a process thought dead, or the same shard on another machine.
+    """
+    if start is not None:
+        return PLACE, _run(job, part, work / PLACE, Position(start))
+    where = f"segments/{number}.{secrets.token_hex(4)}"
+    return where, _run(job, part, work / where, Position())
 
 
 def _run(job: Job, part: Part, directory: Path, start: Position, tell: _Teller | None = None) -> Written:
@@ -215,7 +227,9 @@ def _merged(known: list[str], new: list[str]) -> list[str]:
     return [*known, *(s for s in new if s not in seen)]
 
 
-def _assemble(job: Job, work: Path, paths: Mapping[str, str], done: Mapping[int, tuple[str, Written]]) -> Built:
+def assemble(job: Job, work: Path, done: Mapping[int, tuple[str, Written]]) -> Built:
+    """All rows in their place, of parts that are ``done``: where each was written below ``work``, and what."""
+    paths = names.paths(f.name for f in job.schema)
     position = Position()
     for i in range(len(job.parts)):
         where, written = done[i]

@@ -19,9 +19,14 @@ from rlds_cli.ted import EpisodeTable, Field, Note
 class Journal:
     """The file ``journal.jsonl`` of a directory; ``key`` says what is being made, and other work is forgotten."""
 
-    def __init__(self, directory: Path, key: str) -> None:
-        self._path = directory / "journal.jsonl"
+    def __init__(self, directory: Path, key: str, name: str = "journal.jsonl") -> None:
+        self._path = directory / name
         self._key = key
+
+    def begin(self, **about: Any) -> None:
+        """Start it anew; ``about`` stands in its first line."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps({"key": self._key, **about}) + "\n")
 
     def record(self, part: int, where: str, written: Written) -> None:
         """Add a finished part; ``where`` is its directory relative to the journal's."""
@@ -36,8 +41,7 @@ class Journal:
         """The parts that are whole on disk. A journal of other work is started anew."""
         lines = self._lines()
         if not lines or lines[0].get("key") != self._key:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps({"key": self._key}) + "\n")
+            self.begin()
             return {}
         found: dict[int, tuple[str, Written]] = {}
         for line in lines[1:]:
@@ -59,6 +63,16 @@ class Journal:
             return [json.loads(line) for line in whole.splitlines()]
         except ValueError:
             return []
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[tuple[int, str, Written]]]:
+    """A journal that another process may be writing: its first line, and the parts that it says are finished."""
+    try:
+        text = path.read_text()
+        head, *lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return head, [(line["part"], line["where"], _from_json(line)) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}, []  # it is just beginning, or gone
 
 
 def _to_json(w: Written) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 R = TypeVar("R")
 
@@ -17,12 +18,43 @@ _ATTEMPTS = 2
 
 
 class WorkerDied(Exception):
-    """The process that worked at item ``number`` ended without an answer every time; ``how`` says it in words."""
+    """The process that worked at item ``number`` ended without an answer every time; ``how`` says it in words.
 
-    def __init__(self, number: int, how: str) -> None:
-        super().__init__(number, how)
+    ``times`` says how often it was tried.
+    """
+
+    def __init__(self, number: int, how: str, times: str = "twice") -> None:
+        super().__init__(number, how, times)
         self.number = number
         self.how = how
+        self.times = times
+
+
+class Executor(Protocol):
+    """Whoever works through items when this process does not."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether its processes may write to one file, each its own rows; over a network they had better not."""
+
+    def work_through(
+        self, call: Callable[..., R], items: Mapping[int, tuple[Any, ...]], died: Callable[[int, str], None]
+    ) -> Iterator[tuple[int, R]]:
+        """Yield ``(number, call(*arguments))`` of every item as it is done; see `work_through`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """So many processes of this machine."""
+
+    count: int
+    in_place: bool = True
+
+    def work_through(
+        self, call: Callable[..., R], items: Mapping[int, tuple[Any, ...]], died: Callable[[int, str], None]
+    ) -> Iterator[tuple[int, R]]:
+        """See `Executor`."""
+        return work_through(call, items, self.count, died)
 
 
 class _Worker(Generic[R]):
