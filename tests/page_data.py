@@ -72,7 +72,7 @@ def pictures(id: str = "local/reaching", *, episodes: int = 40) -> rlds_cli.Data
 
 
 def hostile(id: str = "local/hostile") -> rlds_cli.Dataset:
-    """Names of fields, of the environment and texts that would be HTML or script if they were not escaped."""
+    """Names of fields, of the environment and texts that would be HTML or script unescaped; numbers of 64 bits."""
     name = HOSTILE.replace("/", "∕")  # a slash in a name is a level of nesting
     rng = np.random.default_rng(0)
 
@@ -82,6 +82,7 @@ def hostile(id: str = "local/hostile") -> rlds_cli.Dataset:
                 "observation": {name: rng.normal(size=(21, 2))},
                 "action": rng.normal(size=(20, 1)),
                 "next": {"reward": np.full(20, np.nan if k == 1 else 1.0), "terminated": True},
+                "great": np.full(20, 2**64 - 1, np.uint64),
                 f"note {name}": [HOSTILE, "\u2028\u2029\u202e\x00\x1b", *[HOSTILE] * 18],
             }
 

@@ -26,7 +26,7 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
-from rlds_cli.report.page import choosing, write_page
+from rlds_cli.report.page import choosing, reading, viewing, write_page
 from rlds_cli.report.page.content import gather
 from rlds_cli.report.page.images import is_image, picture
 from rlds_cli.report.page.markup import Markup, data, tag
@@ -448,3 +448,16 @@ def test_the_command(tmp_path: Path) -> None:
     assert rlds("inspect", "local/lists", "--html", "-", "--json").returncode == 2
     assert rlds("inspect", "local/lists", "--html", to, "--episode", "0").returncode == 2
     assert rlds("inspect", to, "--html", "x.html").returncode == 2
+    assert rlds("inspect", "local/lists", "--html", to, "--plot", "returns").returncode == 2
+
+
+def test_the_code_of_the_page_about_reports_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rlds_cli.download("sample/cartpole-minari")
+    page = (Path(__file__).parents[1] / "docs" / "report.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    assert namespace["written"].bytes == (tmp_path / "report.html").stat().st_size
+    limits = (choosing.MOST_LISTED, choosing.MOST_SHOWN, reading.SAMPLE_STEPS, viewing.MOST_ELEMENTS)
+    assert all(f"{limit:,}" in page for limit in limits)

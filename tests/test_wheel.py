@@ -83,6 +83,13 @@ def test_the_wheel_holds_registry_and_samples(wheel):
     assert not [n for n in names if n.startswith(("tests/", "docs/", "registry/")) or "__pycache__" in n]
 
 
+def test_the_wheel_holds_the_parts_of_reports(wheel):
+    static = ROOT / "rlds_cli" / "report" / "page" / "static"
+    with zipfile.ZipFile(wheel) as z:
+        for path in static.iterdir():
+            assert z.read(path.relative_to(ROOT).as_posix()) == path.read_bytes()
+
+
 def test_rlds_list_in_a_clean_environment(clean):
     lines = rlds(clean, "list").splitlines()
     assert [line.split()[:2] for line in lines[1:5]] == [

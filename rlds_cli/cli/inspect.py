@@ -65,6 +65,8 @@ def inspect(
         raise typer.BadParameter(f"--episode needs a dataset; {ref} is a file (rlds import makes one of it)")
     if (plot is not None or video is not None) and not is_dataset:
         raise typer.BadParameter(f"--plot and --video need a dataset; {ref} is a file (rlds import makes one of it)")
+    if html is not None and (plot is not None or video is not None):
+        raise typer.BadParameter("--html by itself, without --plot and --video")
     if plot is not None or video is not None:
         from rlds_cli.cli.pages import pictures
 

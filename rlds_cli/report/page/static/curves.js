@@ -83,7 +83,8 @@ function chartOf(f, i, moved) {
       let [low, high] = common ? commonRange(f, i) : extremes(values);
       range.textContent = low > high ? "no value" : `${figure(low)} to ${figure(high)}`;
       drawing.setAttribute("aria-label", `${field.name}${field.indices[i]} over ${plural(steps.length, "step")}: ${range.textContent}`);
-      if (!(high > low)) [low, high] = [low - 1, high + 1];
+      const pad = Math.max(1, Math.abs(low) / 100); // of a constant, however great
+      if (!(high > low)) [low, high] = [low - pad, high + pad];
       const up = (value) => HEIGHT - 3 - ((value - low) / (high - low)) * (HEIGHT - 6);
       line.setAttribute("d", outline(values, steps, across, up, field.hold));
     },

@@ -155,7 +155,7 @@
     const found = /^#episode-(\d+)(?:-step-(\d+))?$/.exec(location.hash);
     if (!found || !VIEWED.has(Number(found[1]))) return;
     show(VIEWED.get(Number(found[1])), Number(found[2] || 0));
-    byId("viewer").scrollIntoView();
+    byId("viewer").scrollIntoView({ behavior: "instant" });
     slider.focus({ preventScroll: true });
   }
 
