@@ -11,7 +11,7 @@ import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.keeping.garbage import Collection, collect, plan
 from rlds_cli.keeping.usage import usage
-from rlds_cli.loader.blocks import open_block, stored
+from rlds_cli.loader.access.blocks import open_block, stored
 
 SAMPLE = "sample/pendulum-d4rl"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.loader.blocks import Block, BlockField, Layout, obstacle, open_block, stored
+from rlds_cli.loader.access.blocks import Block, BlockField, Layout, obstacle, open_block, stored
 from rlds_cli.ted import Array
 
 ROWS = 10_000  # more than two tiles

@@ -33,10 +33,9 @@ from rlds_cli.loader import (
     Transition,
     Uniform,
     Weighted,
-    memory,
-    resident,
-    staging,
 )
+from rlds_cli.loader.access import memory, resident
+from rlds_cli.loader.output import staging
 
 CPU = torch.device("cpu")
 

@@ -40,9 +40,9 @@ from rlds_cli.loader import (
     Transition,
     Uniform,
     Weighted,
-    nstep,
-    packing,
 )
+from rlds_cli.loader.access import packing
+from rlds_cli.loader.windowing import nstep
 
 ENDS = ("terminated", "truncated")
 KNOWN = [episode(k, 5 + k, observed=k % 2 == 0, end=ENDS[k > 2], inner=(2,)) for k in range(6)]  # 5 to 10 steps

@@ -14,17 +14,7 @@ from loader_data import episode
 from loader_samples import DRAWS, known, load, make, probability, read, table
 
 from rlds_cli.errors import EmptyWindow
-from rlds_cli.loader import (
-    Episode,
-    Offsets,
-    Prioritized,
-    Sequential,
-    Shuffled,
-    Slice,
-    Transition,
-    Uniform,
-    Weighted,
-)
+from rlds_cli.loader import Episode, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition, Uniform, Weighted
 
 ALPHA, EPS = 0.7, 0.01
 

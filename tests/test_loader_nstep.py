@@ -4,7 +4,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loader_data import create, episode, episode_lists
 
-from rlds_cli.loader import Loader, Reward, Sequential, Shuffled, Transition, nstep
+from rlds_cli.loader import Loader, Reward, Sequential, Shuffled, Transition
+from rlds_cli.loader.windowing import nstep
 
 
 def check(loader, episodes, n, gamma, scale=1.0):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.loader.order import EPISODE, SHUFFLE, VERSION, WINDOW, Order, permute
+from rlds_cli.loader.sampling.order import EPISODE, SHUFFLE, VERSION, WINDOW, Order, permute
 
 SEEDS = st.integers(0, 2**64 - 1)
 

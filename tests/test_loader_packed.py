@@ -13,8 +13,8 @@ import pytest
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.loader import packed
-from rlds_cli.loader.packed import Held, open_or_build
+from rlds_cli.loader.access import packed
+from rlds_cli.loader.access.packed import Held, open_or_build
 from rlds_cli.ted import Array
 
 CONTENT = np.arange(100_000, dtype=np.uint32)
@@ -24,7 +24,7 @@ BUILDER = """
 import os, sys, time
 import numpy as np
 import rlds_cli
-from rlds_cli.loader.packed import open_or_build
+from rlds_cli.loader.access.packed import open_or_build
 
 log, seconds = sys.argv[1], float(sys.argv[2])
 def parts():

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from loader_data import create, episode
 
-from rlds_cli.loader import Loader, Shuffled, Transition, packing
+from rlds_cli.loader import Loader, Shuffled, Transition
+from rlds_cli.loader.access import packing
 
 EPISODES = [
     episode(0, 9),

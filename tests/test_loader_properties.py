@@ -23,9 +23,9 @@ from rlds_cli.loader import (
     Transition,
     Uniform,
     Weighted,
-    nstep,
-    packing,
 )
+from rlds_cli.loader.access import packing
+from rlds_cli.loader.windowing import nstep
 
 VARIED = varied()
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,8 +10,9 @@ from loader_data import create, episode, episode_lists
 
 import rlds_cli
 from rlds_cli.errors import InvalidArgument, NeedsMemory, NoReward
-from rlds_cli.loader import Loader, Offsets, ReturnToGo, Sequential, Slice, Transition, returns
-from rlds_cli.loader.returns import Scan
+from rlds_cli.loader import Loader, Offsets, ReturnToGo, Sequential, Slice, Transition
+from rlds_cli.loader.content import returns
+from rlds_cli.loader.content.returns import Scan
 
 EXACT = {"backend": "numpy", "dtype": None, "sampler": Sequential()}
 GAMMAS = st.sampled_from([0.0, 0.5, 0.99, 1.0])

@@ -28,9 +28,9 @@ from rlds_cli.loader import (
     Slice,
     Transition,
     Uniform,
-    parcels,
 )
-from rlds_cli.loader.parcels import Parcel
+from rlds_cli.loader.output import parcels
+from rlds_cli.loader.output.parcels import Parcel
 
 pytestmark = [
     # Python 3.12 and later warn of any fork of a process with threads; torch has some.

@@ -21,9 +21,9 @@ from rlds_cli.loader import (
     Transition,
     Uniform,
     Weighted,
-    nstep,
-    packing,
 )
+from rlds_cli.loader.access import packing
+from rlds_cli.loader.windowing import nstep
 
 SAMPLES = Path(__file__).parents[1] / "rlds_cli" / "samples"
 FLAGS = ("next/reward", "next/terminated", "next/truncated")

@@ -10,18 +10,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.loader import (
-    Episode,
-    Goals,
-    Loader,
-    Normalize,
-    Offsets,
-    ReturnToGo,
-    Reward,
-    Shuffled,
-    Slice,
-    ToFloat,
-)
+from rlds_cli.loader import Episode, Goals, Loader, Normalize, Offsets, ReturnToGo, Reward, Shuffled, Slice, ToFloat
 
 
 def episodes(count, length, observation, width, *, reward=True):

@@ -5,17 +5,17 @@
 """
 
 from rlds_cli.batch import Batch
-from rlds_cli.loader.goals import Goals
-from rlds_cli.loader.images import Resize, ToFloat
+from rlds_cli.loader.content.goals import Goals
+from rlds_cli.loader.content.returns import ReturnToGo
 from rlds_cli.loader.loading import Loader
-from rlds_cli.loader.mixture import Member, Mixture
-from rlds_cli.loader.offsets import Offsets
-from rlds_cli.loader.prioritized import Prioritized
-from rlds_cli.loader.returns import ReturnToGo
-from rlds_cli.loader.samplers import Sampler, Sequential, Shuffled, Uniform
-from rlds_cli.loader.transforms import Clip, Normalize, Reward
-from rlds_cli.loader.weighted import Weighted
-from rlds_cli.loader.windows import Episode, Slice, Transition, Window
+from rlds_cli.loader.mixtures.mixture import Member, Mixture
+from rlds_cli.loader.output.images import Resize, ToFloat
+from rlds_cli.loader.output.transforms import Clip, Normalize, Reward
+from rlds_cli.loader.sampling.prioritized import Prioritized
+from rlds_cli.loader.sampling.samplers import Sampler, Sequential, Shuffled, Uniform
+from rlds_cli.loader.sampling.weighted import Weighted
+from rlds_cli.loader.windowing.offsets import Offsets
+from rlds_cli.loader.windowing.windows import Episode, Slice, Transition, Window
 
 __all__ = [
     "Batch",

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow
-from rlds_cli.loader import memory, nstep, packing
-from rlds_cli.loader.columns import Column, RewardSum, Stored
-from rlds_cli.loader.fields import Extra, Fields, Name, Names
-from rlds_cli.loader.guide import Guide
-from rlds_cli.loader.offsets import Offsets
-from rlds_cli.loader.pool import Pool
+from rlds_cli.loader.access import memory, packing
+from rlds_cli.loader.content.columns import Column, RewardSum, Stored
+from rlds_cli.loader.content.fields import Extra, Fields, Name, Names
 from rlds_cli.loader.reading import DatasetSource, Draw, Transforms
-from rlds_cli.loader.samplers import Draw as Drawing
-from rlds_cli.loader.samplers import Sampler
-from rlds_cli.loader.table import Table
-from rlds_cli.loader.windows import Anchors, Transition, Window
+from rlds_cli.loader.sampling.guide import Guide
+from rlds_cli.loader.sampling.pool import Pool
+from rlds_cli.loader.sampling.samplers import Draw as Drawing
+from rlds_cli.loader.sampling.samplers import Sampler
+from rlds_cli.loader.sampling.table import Table
+from rlds_cli.loader.windowing import nstep
+from rlds_cli.loader.windowing.offsets import Offsets
+from rlds_cli.loader.windowing.windows import Anchors, Transition, Window
 from rlds_cli.ted import FLAGS, REWARD
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.hashing import short
-from rlds_cli.loader.columns import Beside, Column, Decoded, RewardSum, Stacked, Stored
-from rlds_cli.loader.goals import GoalRows
-from rlds_cli.loader.mixing import MixtureSource
-from rlds_cli.loader.pool import Pool
+from rlds_cli.loader.content.columns import Beside, Column, Decoded, RewardSum, Stacked, Stored
+from rlds_cli.loader.content.goals import GoalRows
+from rlds_cli.loader.content.returns import Returns
+from rlds_cli.loader.mixtures.mixing import MixtureSource
 from rlds_cli.loader.reading import DatasetSource
-from rlds_cli.loader.returns import Returns
-from rlds_cli.loader.table import Table
-from rlds_cli.loader.windows import Episode
+from rlds_cli.loader.sampling.pool import Pool
+from rlds_cli.loader.sampling.table import Table
+from rlds_cli.loader.windowing.windows import Episode
 
 if TYPE_CHECKING:
     from rlds_cli.loader.loading import Loader

@@ -11,30 +11,31 @@ from rlds_cli import pytrees
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import BatchSize, InvalidArgument
-from rlds_cli.loader import arrays, building, describing, state
-from rlds_cli.loader.ahead import ahead
-from rlds_cli.loader.arrays import Backend
-from rlds_cli.loader.fields import Extra, Name, Names
-from rlds_cli.loader.mixing import MixtureSource
-from rlds_cli.loader.mixture import Mixture
-from rlds_cli.loader.order import Order, Positions
-from rlds_cli.loader.pool import Drawn, Pool
-from rlds_cli.loader.prioritized import PrioritizedDraw
+from rlds_cli.loader import building, describing, state
+from rlds_cli.loader.access.ahead import ahead
+from rlds_cli.loader.access.residency import Told
+from rlds_cli.loader.content.fields import Extra, Name, Names
+from rlds_cli.loader.mixtures.mixing import MixtureSource
+from rlds_cli.loader.mixtures.mixture import Mixture
+from rlds_cli.loader.output import arrays
+from rlds_cli.loader.output.arrays import Backend
+from rlds_cli.loader.output.transforms import Elementwise
 from rlds_cli.loader.ranks import Ranks
 from rlds_cli.loader.reading import BatchFunction, DatasetSource, Reader, Run, Transforms
-from rlds_cli.loader.residency import Told
 from rlds_cli.loader.runs import runs
-from rlds_cli.loader.samplers import Sampler, Uniform
+from rlds_cli.loader.sampling.order import Order, Positions
+from rlds_cli.loader.sampling.pool import Drawn, Pool
+from rlds_cli.loader.sampling.prioritized import PrioritizedDraw
+from rlds_cli.loader.sampling.samplers import Sampler, Uniform
 from rlds_cli.loader.schedule import Schedule, Spot
-from rlds_cli.loader.transforms import Elementwise
 from rlds_cli.loader.wholes import whole
-from rlds_cli.loader.windows import Anchors, Transition, Window
+from rlds_cli.loader.windowing.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
 
 LOOK_AHEAD = 2  # gathers of which the kernel is told early
 
 if TYPE_CHECKING:
-    from rlds_cli.loader.torch_batches import TorchBatches
+    from rlds_cli.loader.output.torch_batches import TorchBatches
 
 Transform = Elementwise | BatchFunction
 
@@ -167,7 +168,7 @@ class Loader:
             self._draw = self._drawing(pool)
             self.source = building.source(pool, self._draw, request, transforms, made.working)
             if resident:
-                from rlds_cli.loader.resident import reside
+                from rlds_cli.loader.access.resident import reside
 
                 self.source = reside(self.source, made)
         self.reader = Reader(self.source, self.ranks, transforms, made)
@@ -390,7 +391,7 @@ class Loader:
         InvalidArgument
             ``backend="jax"``.
         """
-        from rlds_cli.loader.torch_batches import TorchBatches
+        from rlds_cli.loader.output.torch_batches import TorchBatches
 
         batches = TorchBatches(self, self._start())
         self._given_out.add(batches)

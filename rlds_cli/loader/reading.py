@@ -11,20 +11,20 @@ import numpy as np
 
 from rlds_cli.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.loader import allocation
-from rlds_cli.loader.ahead import depth
-from rlds_cli.loader.arrays import Arrays
-from rlds_cli.loader.columns import Beside, Column, Mapped, RewardSum
-from rlds_cli.loader.fields import no_reward
-from rlds_cli.loader.order import Order, Positions
-from rlds_cli.loader.packing import Packed
-from rlds_cli.loader.pool import Drawn, Pool
-from rlds_cli.loader.prioritized import PrioritizedDraw
+from rlds_cli.loader.access import allocation
+from rlds_cli.loader.access.ahead import depth
+from rlds_cli.loader.access.packing import Packed
+from rlds_cli.loader.access.residency import Coming, Told, Watch
+from rlds_cli.loader.content.columns import Beside, Column, Mapped, RewardSum
+from rlds_cli.loader.content.fields import no_reward
+from rlds_cli.loader.output.arrays import Arrays
+from rlds_cli.loader.output.transforms import Elementwise, Reward
 from rlds_cli.loader.ranks import Ranks
-from rlds_cli.loader.residency import Coming, Told, Watch
-from rlds_cli.loader.samples import Samples
-from rlds_cli.loader.transforms import Elementwise, Reward
-from rlds_cli.loader.windows import Spanning, Window
+from rlds_cli.loader.sampling.order import Order, Positions
+from rlds_cli.loader.sampling.pool import Drawn, Pool
+from rlds_cli.loader.sampling.prioritized import PrioritizedDraw
+from rlds_cli.loader.windowing.samples import Samples
+from rlds_cli.loader.windowing.windows import Spanning, Window
 from rlds_cli.ted import REWARD, Array, IntArray
 
 if TYPE_CHECKING:

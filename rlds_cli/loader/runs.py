@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlds_cli.loader.order import Order
 from rlds_cli.loader.reading import Run
+from rlds_cli.loader.sampling.order import Order
 from rlds_cli.loader.schedule import Schedule, Spot
 
 

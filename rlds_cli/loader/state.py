@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_cli.errors import WrongState
 from rlds_cli.hashing import short
-from rlds_cli.loader import order
-from rlds_cli.loader.mixture import Mixture
+from rlds_cli.loader.mixtures.mixture import Mixture
+from rlds_cli.loader.sampling import order
 from rlds_cli.loader.schedule import Spot
 from rlds_cli.loader.wholes import whole
 

@@ -12,8 +12,8 @@ import numpy as np
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.images import Resize
-from rlds_cli.loader.transforms import stands_for
+from rlds_cli.loader.output.images import Resize
+from rlds_cli.loader.output.transforms import stands_for
 from rlds_cli.preprocess.builtin.naming import Names, listed, stored
 from rlds_cli.preprocess.traits import Prepared, builtin
 from rlds_cli.store.frames import Codec, encode_frames

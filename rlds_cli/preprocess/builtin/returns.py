@@ -9,7 +9,7 @@ import numpy as np
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.returns import ReturnToGo, sum_from_ends
+from rlds_cli.loader.content.returns import ReturnToGo, sum_from_ends
 from rlds_cli.preprocess.builtin.dtypes import dtype_of
 from rlds_cli.preprocess.traits import Prepared, builtin
 from rlds_cli.ted import FLAGS, REWARD

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset
-from rlds_cli.loader.transforms import Mode, Normalize
+from rlds_cli.loader.output.transforms import Mode, Normalize
 from rlds_cli.preprocess.builtin.naming import Names, listed, stored
 from rlds_cli.preprocess.traits import Prepared, builtin
 

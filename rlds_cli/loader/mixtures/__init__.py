@@ -1,0 +1,1 @@
+"""Several datasets in one loader."""

@@ -1,0 +1,153 @@
+"""One member of a mixture: which of its samples, and how they are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from rlds_cli.batch import Batch
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import RldsError
+from rlds_cli.loader import building
+from rlds_cli.loader.building import Request
+from rlds_cli.loader.content.fields import Fields
+from rlds_cli.loader.mixtures.mixture import Member
+from rlds_cli.loader.mixtures.renaming import EitherName, renamed
+from rlds_cli.loader.output.arrays import Arrays
+from rlds_cli.loader.output.transforms import Elementwise
+from rlds_cli.loader.reading import DatasetSource, Gathered, Places, Transforms
+from rlds_cli.loader.sampling.order import Order, Positions
+from rlds_cli.loader.windowing.samples import Samples
+from rlds_cli.ted import Array, IntArray
+
+
+@lru_cache(maxsize=256)
+def order_of(seed: int, name: str, epoch: int) -> Order:
+    """The randomness of a member, or with no name of the draws of members; its epochs are its own."""
+    digest = hashlib.sha256(f"{seed} {epoch} {name}".encode()).digest()
+    return Order(int.from_bytes(digest[:8], "little"))
+
+
+class Drawing:
+    """A member, and the fields that it is asked for."""
+
+    def __init__(self, name: str, member: Member, request: Request, *, lenient: bool) -> None:
+        self.name, self.member = name, member
+        assert isinstance(member.dataset, Dataset)
+        with _told(name):
+            self.dataset = renamed(member.dataset, member.rename)
+            self.request = replace(request.in_steps(self.dataset), views=True)  # merging copies
+            window = self.request.window
+            self.pool = building.pool(self.dataset, window, request.anchors)
+            self.draw = request.sampler.over(self.pool)
+            self.fields = Fields(self.pool, window, request.sampler, request.anchors, request.memory)
+            self.chosen = self.fields.choose(request.fields, request.extra, lenient=lenient)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Errors name the member that they are about."""
+    try:
+        yield
+    except RldsError as e:
+        raise type(e)(f"Mixture, {name}: {e.message}", hint=e.hint) from None
+
+
+class Reading:
+    """A member that is read.
+
+    Parameters
+    ----------
+    drawing : Drawing
+    names : sequence of str
+        Fields of the mixture: those that the member can give are read.
+    request : Request
+    transforms : Transforms
+        Of the loader: rewards pass them before they are summed up.
+    arrays : Arrays
+    """
+
+    def __init__(
+        self, drawing: Drawing, names: Sequence[str], request: Request, transforms: Transforms, arrays: Arrays
+    ) -> None:
+        self.name, self.dataset, self.pool = drawing.name, drawing.dataset, drawing.pool
+        self._endless, self._arrays = request.sampler.endless, arrays
+        fields, member = drawing.fields, drawing.member
+        given = member.transform if isinstance(member.transform, Sequence) else [member.transform]
+        own = [EitherName(t, member.rename) if isinstance(t, Elementwise) and member.rename else t for t in given]
+        self.transforms = Transforms.of(own)
+        chosen = [name for name in names if name in drawing.chosen or fields.has(name)]
+        self.transforms.like = fields.like(chosen)
+        with _told(self.name):
+            self.transforms.check(chosen, self.dataset, summed=fields.n_step > 1)
+            both = Transforms([*self.transforms.elementwise, *transforms.elementwise])
+            self.source: DatasetSource = building.read(
+                fields, chosen, drawing.draw, drawing.request, both, arrays.working
+            )
+
+    # -- which samples
+
+    def stretches(self, seed: int, epoch: int, places: IntArray) -> Iterator[tuple[Order, Positions, slice]]:
+        """The samples ``places`` [n], ascending, by the member's own epochs: positions there, and which of n."""
+        own = order_of(seed, self.name, epoch)
+        if not len(places):
+            return
+        if self._endless:
+            yield own, _dense(places), slice(None)
+            return
+        total, at = self.pool.guide.total, 0
+        while at < len(places):
+            passed = int(places[at]) // total
+            stop = int(np.searchsorted(places, (passed + 1) * total))
+            yield replace(own, epoch=passed), _dense(places[at:stop] - passed * total), slice(at, stop)
+            at = stop
+
+    def place(self, order: Order, positions: Positions, longest: int) -> Samples:
+        """Where these samples lie; ``longest`` is the length of whole episodes in the batch."""
+        draw = self.source.draw
+        drawn = draw.draw(order, positions)
+        return draw.window.place(self.pool.table, replace(drawn, longest=longest) if longest else drawn, draw.reach)
+
+    def longest(self, seed: int, epoch: int, places: IntArray) -> int:
+        """Steps of the longest episode among the member's samples ``places`` [n]; 0 without any."""
+        drawn = [self.source.draw.draw(order, at) for order, at, _ in self.stretches(seed, epoch, places)]
+        return max((int(self.pool.table.steps.take(d.episode).max()) for d in drawn), default=0)
+
+    # -- their columns
+
+    def probe(self, longest: int) -> Gathered:
+        """One sample, whichever."""
+        return self.gather(self.place(Order(0), range(1), longest))
+
+    def gather(self, samples: Samples) -> Gathered:
+        """Columns of the samples, after the member's transforms."""
+        gathered = self.source.gather(samples)
+        if not self.transforms.elementwise and not self.transforms.functions:
+            return gathered
+        values = gathered.values | {
+            name: np.asarray(self.transforms.column(name, x))
+            for name, x in self._arrays.convert(gathered.values).items()
+            if name not in self.source.summed
+        }
+        if self.transforms.functions:
+            values = self._called(values, gathered.blank)
+        return Gathered(values, gathered.blank)
+
+    def _called(self, values: Mapping[str, Array], blank: Mapping[str, Places]) -> dict[str, Array]:
+        """What the functions make of a batch of these samples."""
+        own = {name: np.array(x, order="C", copy=True if name in blank else None) for name, x in values.items()}
+        for name, places in blank.items():
+            own[name][places] = None if own[name].dtype == object else 0
+        batch = self.transforms.batch(Batch.nest(self._arrays.convert(own)))
+        return {name: np.asarray(x) for name, x in batch.numpy().leaves()}
+
+
+def _dense(places: IntArray) -> Positions:
+    """As a range where nothing is left out: all ranks' samples together."""
+    first, last = int(places[0]), int(places[-1])
+    return range(first, last + 1) if last - first + 1 == len(places) else places

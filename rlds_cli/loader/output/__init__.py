@@ -1,0 +1,1 @@
+"""What comes out: arrays of a framework, on a device, transformed."""

@@ -1,0 +1,1 @@
+"""What samples: order, samplers, and the index maths behind them."""

@@ -1,0 +1,1 @@
+"""What one sample is: rows around an anchor step, and where they lie."""
