@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -464,3 +465,32 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     shutil.copy(Path(rlds_cli.__file__).parent / "samples/pendulum-d4rl.hdf5", tmp_path / "mine.hdf5")
     assert rlds("check", str(tmp_path / "mine.hdf5"), "-q") == 0
     assert rlds("check", "local/none") == 1
+
+
+# what is written about them
+
+ROOT = Path(__file__).parents[1]
+
+
+def codes() -> set[str]:
+    """The codes in the sources of the checks."""
+    found = set[str]()
+    for path in (ROOT / "rlds_cli" / "checks").glob("*.py"):
+        found |= set(re.findall(r'Finding\(\s*NAME,\s*"([a-z-]+)"', path.read_text()))
+    return found
+
+
+def test_every_code_is_documented() -> None:
+    table = (ROOT / "docs" / "inspect.md").read_text().split("## Check")[1].split("## Compare")[0]
+    documented = {code for line in table.splitlines() if line.startswith("|") for code in _codes_of(line)}
+    assert documented == codes() and len(codes()) > 20
+
+
+def _codes_of(line: str) -> list[str]:
+    return re.findall(r"`([a-z-]+)`", line.split("|")[2])
+
+
+def test_known_defects_show_as_codes_that_there_are() -> None:
+    families = json.loads((ROOT / "registry" / "families.json").read_text())
+    shown = {code for f in families.values() for d in f.get("defects", {}).values() for code in d.get("shows_as", ())}
+    assert shown <= codes() and shown

@@ -104,11 +104,15 @@ def test_inspect(rlds: Rlds) -> None:
     assert table["observation"].split()[1:4] == ["both", "float32", "[3]"]
     assert re.search(r"-1\.00 +1\.00 +█\S+  \d\d % saturated$", table["action"])
     assert table["next/reward"].split()[-4:-2] != []
-    assert any(line.startswith("info/qpos, info/qvel") for line in lines)
+    below = lines.index(next(line for line in lines if line.split()[0] == "info"))
+    assert lines[below + 1].startswith("├─ qpos, qvel  root")
     assert any("1 text" in line for line in lines)
     assert any(line.startswith("not loaded by default: info/qpos") and 'extra=("info/qpos",)' in line for line in lines)
-    assert re.match(r"returns  \S[\S ]+\S +0 … 20 … 40$", lines[-2])
-    assert re.match(r"lengths  █ +40 … 40 … 40$", lines[-1])
+    returns = next(k for k, line in enumerate(lines) if line.startswith("returns"))
+    assert re.match(r"returns  \S[\S ]+\S +0 … 20 … 40$", lines[returns])
+    assert re.match(r"lengths  █ +40 … 40 … 40$", lines[returns + 1])
+    assert re.match(r"ends     █+░+  20 % terminated, 80 % cut$", lines[returns + 2])
+    assert lines[-1].endswith("at a glance; rlds check local/x reads the rows, too")
 
 
 def test_inspect_stats_and_episode(rlds: Rlds) -> None:

@@ -347,6 +347,10 @@ def test_commands_run(page: str, desk: Path) -> None:
     if page == "docs/preprocess.md":
         rlds_cli.download("sample/pendulum-d4rl")
         rlds_cli.download("sample/cartpole-minari")
+    if page == "docs/inspect.md":
+        for sample in ("pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"):
+            rlds_cli.download(f"sample/{sample}")
+        assert run_code(page)["report"].errors == 0
     for command in commands(page):
         shown = stand_in(command)
         done = subprocess.run(shown, shell=True, env=environment, capture_output=True, text=True, timeout=120)

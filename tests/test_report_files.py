@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import shlex
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 from conftest import write_d4rl
 
 import rlds_cli
+from rlds_cli import importing
 from rlds_cli.cli import main
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.report import describe_file
@@ -45,6 +49,25 @@ def press(tmp_path: Path) -> Path:
         operator="me",
         calibration=np.eye(4),
     )
+
+
+def test_a_directory_of_far_too_many_files_is_none_to_look_at(tmp_path: Path) -> None:
+    for k in range(4):
+        (tmp_path / f"{k}.h5").touch()
+    assert len(importing.expand([tmp_path], most=4)) == 4
+    with pytest.raises(ArchiveError, match="more than 3 files"):
+        importing.expand([tmp_path], most=3)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0)
+    for command in (
+        ["du", "--cache-dir", str(tmp_path / "locked" / "home")],
+        ["inspect", str(tmp_path / "locked" / "x")],
+    ):
+        done = subprocess.run([sys.executable, "-m", "rlds_cli", *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and done.stderr.startswith("NoPermission"), done.stderr
 
 
 def test_d4rl(tmp_path: Path) -> None:
