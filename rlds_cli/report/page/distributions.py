@@ -101,12 +101,13 @@ def _element(s: Spreads, e: Spread) -> Markup:
     label = "all values" if images else e.index
     low, mean, std, high = (tick(x) for x in (e.min, e.mean, e.std, e.max))
     says = f"{name}: least {low}, mean {mean}, standard deviation {std}, greatest {high}"
-    remarks = [f"{e.outside:,} beyond the bars"] if e.outside else []
+    remarks = [f"{e.outside:,} beyond the bars, from {low} to {high}"] if e.outside else []
+    left, right = (tick(e.histogram.low), tick(e.histogram.high)) if e.outside else (low, high)
     remarks += [f"{e.nonfinite:,} not finite"] if e.nonfinite else []
     return tag(
         "figure",
         tag("figcaption", tag("span", label), tag("span", f"{mean} ± {std}", class_="middle")),
         charts.small(e, says),
-        tag("p", tag("span", low), tag("span", high), class_="ends", aria_hidden="true"),
+        tag("p", tag("span", left), tag("span", right), class_="ends", aria_hidden="true"),
         tag("p", ", ".join(remarks), class_="remark") if remarks else None,
     )

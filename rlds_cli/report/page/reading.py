@@ -50,10 +50,15 @@ class Rows:
             count = min(_BLOCKS if self.ds.encoding == "memmap" else _BLOCKS // 8, most)
             size = most // count
             stretches = [(int(a), int(a) + size) for a in np.linspace(0, rows - size, count)]
+        parts, held = list[Array](), 0
         for a, b in stretches:
             values = self._range(f.name, a, b)
             no_steps = self.final[slice(*np.searchsorted(self.final, (a, b)))] - a
-            yield np.delete(values, no_steps, axis=0) if len(no_steps) else values
+            parts.append(np.delete(values, no_steps, axis=0) if len(no_steps) else values)
+            held += b - a
+            if held * f.row_bytes >= _TILE_BYTES or b == stretches[-1][1]:
+                yield np.concatenate(parts) if len(parts) > 1 else parts[0]
+                parts, held = [], 0
 
     def at(self, f: Field, rows: IntArray) -> Array:
         """The values of an array field, or the codes of a text field, at ascending ``rows`` [n]."""
