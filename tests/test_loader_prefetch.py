@@ -206,6 +206,32 @@ def test_threads_end_with_the_iterator(ds: rlds_cli.Dataset) -> None:
     assert not our_threads()
 
 
+def test_an_iterator_collected_in_one_of_its_threads() -> None:
+    forgotten, collected = threading.Event(), threading.Event()
+
+    def work(n: int) -> int:
+        if n == 1:
+            forgotten.wait(10)
+            gc.collect()
+            collected.set()
+        return n
+
+    done: Any = ahead(work, range(9), 1)
+    next(done)
+    circle = [done]
+    circle.append(circle)
+    gc.disable()
+    try:
+        del done, circle
+        forgotten.set()
+        assert collected.wait(10)
+    finally:
+        gc.enable()
+    for thread in our_threads():
+        thread.join(10)
+    assert not our_threads()
+
+
 def test_nothing_is_begun_after_the_end() -> None:
     begun: list[int] = []
     released = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,8 @@ from typing import TypeVar
 LARGE = 16 << 10  # bytes of a sample from which a thread pays: below, handing work over costs more than it saves
 DECODERS = 8  # threads that decode frames, at most
 HELD = 256 << 20  # bytes of gathers read ahead at most, unless there is only one
+
+THREADS = "rlds-loader"
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -26,7 +29,7 @@ def ahead(work: Callable[[A], B], items: Iterable[A], depth: int) -> Iterator[tu
     if depth == 0:
         yield from ((item, work(item)) for item in items)
         return
-    threads = ThreadPoolExecutor(depth, "rlds-loader")
+    threads = ThreadPoolExecutor(depth, THREADS)
     waiting: deque[tuple[A, Future[B]]] = deque()
     failure: Exception | None = None
     source = iter(items)
@@ -48,7 +51,9 @@ def ahead(work: Callable[[A], B], items: Iterable[A], depth: int) -> Iterator[tu
         if failure is not None:
             raise failure
     finally:
-        threads.shutdown(wait=True, cancel_futures=True)
+        # An iterator that was forgotten may be collected in one of its own threads, which cannot wait for itself.
+        mine = threading.current_thread().name.startswith(THREADS)
+        threads.shutdown(wait=not mine, cancel_futures=True)
 
 
 def depth(*, sample_bytes: int, gather_bytes: int, decodes: bool, ships: bool) -> int:
