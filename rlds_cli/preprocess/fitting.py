@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from multiprocessing import parent_process
@@ -26,9 +26,10 @@ from typing import Any
 from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.preprocess import calling, functions, job, states
 from rlds_cli.preprocess.calling import Caller, named_arguments, undisturbed
+from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.task import Task
-from rlds_cli.progress import Event, Progress
-from rlds_cli.store.workers import WorkerDied, work_through
+from rlds_cli.progress import Event
+from rlds_cli.store.workers import WorkerDied
 from rlds_cli.ted import Part
 
 JOURNAL = "state.jsonl"
@@ -37,15 +38,15 @@ _ALL = -1
 Fitted = Iterator[tuple[int, str]]  # numbers of chunks, and their states
 
 
-def fitted(task: Task, work: Path, *, workers: Callable[[float], int], progress: Progress) -> Task:
+def fitted(task: Task, work: Path, staff: Staff) -> Task:
     """The task with what the first pass of its function finds out; as it is where there is none.
 
     Parameters
     ----------
     work : Path
         A directory that keeps the states of finished chunks; with those there, the pass goes on where it was.
-    workers : callable
-        Given the seconds that all of it may take in this process, how many to work with.
+    staff : Staff
+        Who may work at it.
 
     Raises
     ------
@@ -58,7 +59,7 @@ def fitted(task: Task, work: Path, *, workers: Callable[[float], int], progress:
     known = journal.read()
     state = known.pop(_ALL, None)
     if state is None:
-        state = _pass(task, known, journal, workers, progress)
+        state = _pass(task, known, journal, staff)
         journal.write(_ALL, state)
     return replace(task, state=state)
 
@@ -106,9 +107,7 @@ class _Journal:
             f.write(line.encode())
 
 
-def _pass(
-    task: Task, known: dict[int, str], journal: _Journal, workers: Callable[[float], int], progress: Progress
-) -> str:
+def _pass(task: Task, known: dict[int, str], journal: _Journal, staff: Staff) -> str:
     chunks = job.parts(task, kept=True)
     rows = [int(p.rows or 0) for p in chunks]
     done = sum(rows[i] for i in known)
@@ -116,39 +115,39 @@ def _pass(
     held = dict(known)
     merge = _Merge(task)
     merge.take(held)
-    for number, state in _fit(task, todo, len(chunks), workers, progress):
+    for number, state in _fit(task, todo, len(chunks), staff):
         journal.write(number, state)
         held[number] = state
         merge.take(held)
         done += rows[number]
-        progress(Event(str(task.id), "preprocess", "first pass", done, sum(rows), "rows"))
+        staff.progress(Event(str(task.id), "preprocess", "first pass", done, sum(rows), "rows"))
     assert merge.state is not None
     return merge.state
 
 
-def _fit(task: Task, todo: dict[int, Part], chunks: int, workers: Callable[[float], int], progress: Progress) -> Fitted:
+def _fit(task: Task, todo: dict[int, Part], chunks: int, staff: Staff) -> Fitted:
     """States of chunks as they are done: the first here, the others by as many processes as pay."""
     first = next(iter(todo), None)
     if first is None:
         return
     began = time.perf_counter()
     yield first, fit_chunk(task, todo.pop(first))
-    jobs = workers((time.perf_counter() - began) * len(todo))
-    if jobs < 2 or len(todo) < 2:
+    executor = staff.executor((time.perf_counter() - began) * len(todo), len(todo)) if todo else None
+    if executor is None:
         for number, part in todo.items():
             yield number, fit_chunk(task, part)
         return
 
     def died(number: int, how: str) -> None:
         what = f"the process that worked at chunk {number + 1:,} of {chunks:,} in the first pass {how}; trying again"
-        progress(Event(str(task.id), "note", note=what))
+        staff.progress(Event(str(task.id), "note", note=what))
 
     try:
-        yield from work_through(fit_chunk, {i: (task, part) for i, part in todo.items()}, jobs, died)
+        yield from executor.work_through(fit_chunk, {i: (task, part) for i, part in todo.items()}, died)
     except WorkerDied as e:
         raise RldsError(
             f"{task.id}: the process that worked at chunk {e.number + 1:,} of {chunks:,} in the first pass {e.how}, "
-            "twice.",
+            f"{e.times}.",
             hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
         ) from e
 

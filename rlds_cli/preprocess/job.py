@@ -164,12 +164,16 @@ def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> 
     return frozenset(n for n in untouched if places[n].lower() in taken)
 
 
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def processes(jobs: int | None, seconds: float) -> int:
     """How many processes to work with: as asked for, else as many as pay, when one takes so many seconds."""
     if jobs is not None:
         return jobs
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, math.floor(seconds / _WORTH_A_WORKER))
+    return min(cores(), math.floor(seconds / _WORTH_A_WORKER))
 
 
 def parts(task: Task, *, kept: bool) -> tuple[Part, ...]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, count
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +14,15 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive
-from rlds_cli.preprocess import fitting, functions, job, states, task
+from rlds_cli.preprocess import fitting, functions, job, result, task
+from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.job import PreprocessJob
-from rlds_cli.preprocess.plan import Known, Otherwise, Plan
+from rlds_cli.preprocess.plan import Known, Otherwise
 from rlds_cli.preprocess.task import Arrays, Task, Unit
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays as store_arrays
-from rlds_cli.store import manifest, publishing
+from rlds_cli.store import manifest
 from rlds_cli.store.build import write_rows
-from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.manifest import Stats
-from rlds_cli.store.names import component
-from rlds_cli.store.sharing import Shared
-from rlds_cli.ted import Array
 
 
 def run(
@@ -139,13 +132,14 @@ def _forget_others(place: Home, t: Task, keep: Path | None) -> None:
 
 def _publish(t: Task, place: Home, work: Path, jobs: int | None, progress: Progress) -> None:
     known = _recall(work)
-    t = fitting.fitted(t, work, workers=lambda seconds: _workers(t, jobs, seconds, progress), progress=progress)
+    staff = Staff(t, jobs, progress)
+    t = fitting.fitted(t, work, staff)
     while True:
         plan, seconds = job.plan(t, known)
         todo = PreprocessJob(t, plan, job.parts(t, kept=plan.kept))
-        workers = min(_workers(t, jobs, seconds * t.dataset.num_steps, progress), len(todo.parts))
+        executor = staff.executor(seconds * t.dataset.num_steps, len(todo.parts))
         try:
-            built = write_rows(todo, work, jobs=workers, progress=progress)
+            built = write_rows(todo, work, jobs=0, progress=progress, executor=executor)
         except Otherwise as e:
             known = known | e.known
             _remember(work, known)
@@ -153,8 +147,7 @@ def _publish(t: Task, place: Home, work: Path, jobs: int | None, progress: Progr
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
-        finish(built, _description(t, plan), metadata=_metadata(t), shared=_shared(t, plan), threads=max(2, workers))
-        publishing.publish(built.directory, place.dataset(t.id))
+        result.publish(built, t, plan, place.dataset(t.id), threads=staff.threads)
         shutil.rmtree(work, ignore_errors=True)
         return
 
@@ -191,90 +184,3 @@ def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> Preprocess
         kept = 0
     tail = f" {kept} of {parts} chunks are kept." if parts > 1 else ""
     return PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
-
-
-def _workers(t: Task, jobs: int | None, seconds: float, progress: Progress) -> int:
-    """How many processes work: as asked for, else as many as pay."""
-    jobs = job.processes(jobs, seconds)
-    if jobs < 2:
-        return 0
-    why = _cannot_leave(t)
-    if why:
-        progress(Event(str(t.id), "note", note=f"working in this process: {why}"))
-        return 0
-    return jobs
-
-
-def _cannot_leave(t: Task) -> str:
-    """Why no other process can run the function; empty where one can."""
-    if not t.function.portable:
-        return f"{t.function.name} is in no module and cannot be pickled (pip install cloudpickle)"
-    script = functions.script()
-    if script is None and hasattr(sys.modules.get("__main__"), "__file__"):
-        return "a program from standard input cannot be run again by workers"
-    if script and script.suffix == ".py" and "__name__" not in script.read_text(errors="replace"):
-        return f'workers would run {script.name} again: put its main part under `if __name__ == "__main__":`'
-    return ""
-
-
-def _description(t: Task, plan: Plan) -> Description:
-    m = t.dataset.manifest
-    spaces = {k: v for k, v in m.spaces.items() if _keeps_space(k, t, plan)}
-    return Description(
-        id=str(t.id),
-        encoding=m.encoding,
-        reader="preprocess",
-        reader_version=1,
-        episodes_by=m.episodes_by,
-        facts=m.facts,
-        spaces=spaces,
-        env=m.env,
-        options=m.options,
-        provenance=(*m.provenance, {**t.provenance(), **_state(t), "changed": _changed(t, plan)}),
-        sources=tuple(_sources(t.dataset.path)),
-    )
-
-
-def _state(t: Task) -> dict[str, Any]:
-    return {} if t.state is None else {"state": states.in_provenance(t.state, _state_name(t))}
-
-
-def _changed(t: Task, plan: Plan) -> list[str]:
-    """Fields that are not as they were in the source; new ones and those left out are among them."""
-    names = {*t.dataset.schema, *(f.name for f in plan.schema)}
-    return sorted(names - plan.same)
-
-
-def _keeps_space(name: str, t: Task, plan: Plan) -> bool:
-    """Whether a space still describes its fields: all are there, and as they were."""
-    before = {n for n in t.dataset.schema if n.split("/")[0] == name}
-    after = {f.name for f in plan.schema if f.name.split("/")[0] == name}
-    return before == after and before <= plan.same
-
-
-def _sources(path: Path) -> Iterator[dict[str, Any]]:
-    if (path / "sources").exists():
-        yield from map(json.loads, store_arrays.read_strings(path / "sources"))
-
-
-def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
-    for name in t.dataset.manifest.metadata:
-        path = t.dataset.path.joinpath("metadata", *(component(c) for c in name.split("/")))
-        yield name, store_arrays.read(path) if store_arrays.is_array(path) else store_arrays.read_strings(path)[0]
-    if t.state is not None:
-        yield _state_name(t), t.state
-
-
-def _state_name(t: Task) -> str:
-    """Where the metadata keep what the first pass found out: under the function's name, the first that is free."""
-    name = f"state/{t.function.name}"
-    numbered = chain([name], (f"{name}-{n}" for n in count(2)))
-    return next(n for n in numbered if n not in t.dataset.manifest.metadata)
-
-
-def _shared(t: Task, plan: Plan) -> dict[str, Shared]:
-    m = t.dataset.manifest
-    stats = {n: Stats(**s) for n, s in m.stats.items()}
-    fields = {f.name: f for f in m.fields}
-    before = {n: plan.renamed.get(n, n) for n in plan.shared}
-    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n) for n, old in before.items()}
