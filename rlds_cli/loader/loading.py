@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from rlds_cli import pytrees
 from rlds_cli.batch import Batch
-from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.dataset import Dataset
 from rlds_cli.errors import BatchSize, InvalidArgument
-from rlds_cli.loader import building, describing, state
+from rlds_cli.loader import asking, building, describing, planning, state
 from rlds_cli.loader.access.ahead import ahead
 from rlds_cli.loader.access.residency import Told
+from rlds_cli.loader.asking import Transform
 from rlds_cli.loader.content.fields import Extra, Name, Names
 from rlds_cli.loader.mixtures.mixing import MixtureSource
 from rlds_cli.loader.mixtures.mixture import Mixture
 from rlds_cli.loader.output import arrays
 from rlds_cli.loader.output.arrays import Backend
-from rlds_cli.loader.output.transforms import Elementwise
 from rlds_cli.loader.ranks import Ranks
-from rlds_cli.loader.reading import BatchFunction, DatasetSource, Reader, Run, Transforms
+from rlds_cli.loader.reading import DatasetSource, Reader, Run
 from rlds_cli.loader.runs import runs
-from rlds_cli.loader.sampling.order import Order, Positions
-from rlds_cli.loader.sampling.pool import Drawn, Pool
+from rlds_cli.loader.sampling.order import Order
 from rlds_cli.loader.sampling.prioritized import PrioritizedDraw
 from rlds_cli.loader.sampling.samplers import Sampler, Uniform
-from rlds_cli.loader.schedule import Schedule, Spot
+from rlds_cli.loader.schedule import Spot
 from rlds_cli.loader.wholes import whole
 from rlds_cli.loader.windowing.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
 
-LOOK_AHEAD = 2  # gathers of which the kernel is told early
-
 if TYPE_CHECKING:
     from rlds_cli.loader.output.torch_batches import TorchBatches
-
-Transform = Elementwise | BatchFunction
 
 
 class Loader:
@@ -52,8 +46,8 @@ class Loader:
     3. **Batch size** is of the global batch. Rank and world size come from the arguments, else from
        ``torch.distributed`` when it is initialised, else 0 of 1; ``repr`` says which.
     4. **Memory.** Fields are contiguous, writable and overlap nothing. Batches of one gather are parts of one
-       allocation: ``batch.clone()`` before keeping or saving one. Rows come from the store's maps, shared by all
-       processes of the machine; ``memory`` caps private copies only.
+       allocation: ``batch.clone()`` before keeping or saving one. Rows come from the store's maps or from one packed
+       file, shared by all processes of the machine; ``memory`` caps private copies only.
 
     Parameters
     ----------
@@ -61,9 +55,9 @@ class Loader:
         An id, a directory, a dataset or selection, or several of these.
     batch_size : int
         B: samples, all ranks together.
-    window : Transition or Slice
+    window : Transition, Slice, Offsets or Episode
         What a sample is: fields are [B, ...], or [B, L, ...].
-    sampler : Uniform, Shuffled or Sequential
+    sampler : Uniform, Shuffled, Sequential, Weighted or Prioritized
         Which samples.
     fields : sequence of str, optional
         Instead of observation, action and ``next/{observation, reward, done, terminated, truncated}``. A name stands
@@ -139,7 +133,7 @@ class Loader:
         prefetch: int | None = None,
         views: bool = False,
     ) -> None:
-        self.dataset = _opened(dataset)
+        self.dataset = asking.opened(dataset)
         self.window, self.sampler, self.anchors = window, sampler, anchors
         self.batch_size = whole("batch_size", batch_size, 1, BatchSize)
         self.seed = whole("seed", seed, 0)
@@ -148,32 +142,22 @@ class Loader:
         self._size = self.ranks.share(self.batch_size)
         if self.seed >= 1 << 64:
             raise InvalidArgument(f"seed={seed}: seeds are below 2**64.")
-        _check_kinds(self.window, self.sampler, self.anchors)
-        made, transforms = arrays.make(backend, dtype, device), _transforms(transform)
+        asking.check_kinds(self.window, self.sampler, self.anchors)
+        made, transforms = arrays.make(backend, dtype, device), asking.transforms_of(transform)
         resident = memory == "device"
-        most = None if resident else memory
-        request = building.Request(self.window, sampler, anchors, fields, extra, most, views, resident)
-        self._draw: Callable[[Order, Positions], Drawn] | None = None
+        request = building.Request(
+            window, sampler, anchors, fields, extra, None if resident else memory, views, resident
+        )
+        plan = planning.Plan(request, self.ranks, self.batch_size, self.seed)
+        self._draw: planning.Draw | None = None
         self.source: DatasetSource | MixtureSource
         if isinstance(self.dataset, Mixture):
-            if resident:
-                raise InvalidArgument('memory="device" is for one dataset, not for a Mixture.', hint="memory=None")
-            on_cpu = arrays.make(backend, dtype, None)
-            self.source = MixtureSource(
-                self.dataset, request, transforms, on_cpu, batch_size=self.batch_size, seed=self.seed
-            )
+            self.source = plan.of_mixture(self.dataset, transforms, arrays.make(backend, dtype, None))
         else:
-            request = request.in_steps(self.dataset)
-            pool = building.pool(self.dataset, request.window, anchors)
-            self._draw = self._drawing(pool)
-            self.source = building.source(pool, self._draw, request, transforms, made.working)
-            if resident:
-                from rlds_cli.loader.access.resident import reside
-
-                self.source = reside(self.source, made)
+            self._draw, self.source = plan.of_dataset(self.dataset, transforms, made)
         self.reader = Reader(self.source, self.ranks, transforms, made)
-        self.prefetch = self._read_ahead(prefetch)
-        self.schedule = self._plan()
+        self.prefetch = planning.read_ahead(prefetch, self.reader.depth(self._size), sampler, self._draw)
+        self.schedule = planning.schedule(self.source, sampler, self.batch_size, self.steps)
         self._spot, self._sought = Spot(0, 0), False
         self._given_out: WeakSet[TorchBatches] = WeakSet()
         self._arguments = {
@@ -187,42 +171,6 @@ class Loader:
             "prefetch": prefetch,
             "views": views,
         }
-
-    # -- what is read
-
-    def _drawing(self, pool: Pool) -> Callable[[Order, Positions], Drawn]:
-        draw = self.sampler.over(pool)
-        if isinstance(draw, PrioritizedDraw) and self.ranks.world > 1:
-            raise InvalidArgument(
-                f"Prioritized on {self.ranks}: ranks do not know each other's updates.",
-                hint="Loader(..., world_size=1) on every rank, with a seed of its own",
-            )
-        return draw
-
-    def _read_ahead(self, prefetch: int | None) -> int:
-        """How many gathers are read ahead."""
-        depth = self.reader.depth(self._size) if prefetch is None else whole("prefetch", prefetch, 0)
-        if isinstance(self._draw, PrioritizedDraw):
-            if prefetch is not None and depth > self._draw.ahead:
-                raise InvalidArgument(
-                    f"prefetch={depth} with {self.sampler}: batches would be drawn before updates that count.",
-                    hint=f"Prioritized(lag={depth}), or prefetch={self._draw.ahead}",
-                )
-            depth = min(depth, self._draw.ahead)
-            self._draw.ahead -= depth
-        return depth
-
-    def _plan(self) -> Schedule:
-        if self.sampler.endless or isinstance(self.source, MixtureSource):
-            return Schedule(self.batch_size, None, steps=self.steps)
-        total = self.source.draw.pool.guide.total
-        schedule = Schedule(self.batch_size, total, self.sampler.drop_last, self.steps)
-        if schedule.per_epoch == 0:
-            raise BatchSize(
-                f"{self.batch_size} is more than the {total:,} samples of an epoch, and its last batch is dropped.",
-                hint=f"a batch of at most {total:,}, or {type(self.sampler).__name__}(drop_last=False)",
-            )
-        return schedule
 
     # -- iteration
 
@@ -257,23 +205,13 @@ class Loader:
             with on_stream():
                 return self.reader.read(*located)
 
-        for (run, *_), batches in ahead(read, self._looked_up(pieces), prefetch):
+        located = self.reader.located(pieces, early=not isinstance(self._draw, PrioritizedDraw))
+        for (run, *_), batches in ahead(read, located, prefetch):
             sample = run.first + run.size
             for batch in batches:
                 self._spot, self._sought = Spot(run.order.epoch, sample), False
                 sample += run.every * run.size
                 yield batch
-
-    def _looked_up(self, runs: Iterator[Run]) -> Iterator[tuple[Run, Any, Told]]:
-        """Where the samples of each run lie; some runs early while data comes from the disk."""
-        waiting: deque[tuple[Run, Any, Told]] = deque()
-        for run in runs:
-            located = self.reader.locate(run)
-            waiting.append((run, located, self.reader.expect(located)))
-            early = LOOK_AHEAD if self.reader.watch.advising and not isinstance(self._draw, PrioritizedDraw) else 0
-            while len(waiting) > early:
-                yield waiting.popleft()
-        yield from waiting
 
     def __len__(self) -> int:
         """Batches of one ``iter()``: ``steps``, or those of an epoch.
@@ -439,30 +377,3 @@ def _again(
     loader._hold(held, spot)
     loader._spot, loader._sought = spot, sought
     return loader
-
-
-def _opened(dataset: StrPath | Dataset | Mixture) -> Dataset | Mixture:
-    if isinstance(dataset, Mixture):
-        return dataset.opened()
-    return dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-
-
-def _check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
-    if isinstance(window, type) or not hasattr(window, "place"):
-        raise InvalidArgument(f"window={window!r} is not a window.", hint="Transition() or Slice(length)")
-    if isinstance(sampler, type) or not hasattr(sampler, "over"):
-        raise InvalidArgument(f"sampler={sampler!r} is not a sampler.", hint="Uniform(), Shuffled() or Sequential()")
-    if anchors not in ("transitions", "steps"):
-        raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
-    if anchors == "steps" and isinstance(window, Transition) and window.n_step > 1:
-        raise InvalidArgument(
-            f'{window} sums up to a next observation, which anchors="steps" does without.', hint='anchors="transitions"'
-        )
-
-
-def _transforms(transform: Transform | Sequence[Transform]) -> Transforms:
-    given = list(transform) if isinstance(transform, Sequence) else [transform]
-    for t in given:
-        if not callable(t):
-            raise InvalidArgument(f"transform={t!r} is neither a transform nor a function of a batch.")
-    return Transforms.of(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 GATHER_BYTES = 3 << 20  # read at once: enough to share the cost of a call, little enough to stay in a cache
 MOST_BATCHES = 56
+LOOK_AHEAD = 2  # gathers of which the kernel is told early
 
 Places = tuple[IntArray, ...]
 BatchFunction = Callable[[Batch], Batch | None]
@@ -326,6 +328,16 @@ class Reader:
         gathered = one * size * self.batches_at_once(size)
         ships = self.arrays.ships and not self.source.resident
         return depth(sample_bytes=one, gather_bytes=gathered, decodes=self.source.decodes, ships=ships)
+
+    def located(self, runs: Iterable[Run], *, early: bool) -> Iterator[tuple[Run, Any, Told]]:
+        """Where the samples of each run lie; with ``early`` some runs ahead while data comes from the disk."""
+        waiting: deque[tuple[Run, Any, Told]] = deque()
+        for run in runs:
+            located = self.locate(run)
+            waiting.append((run, located, self.expect(located)))
+            while len(waiting) > (LOOK_AHEAD if early and self.watch.advising else 0):
+                yield waiting.popleft()
+        yield from waiting
 
     def locate(self, run: Run) -> Any:
         """Index maths alone: where the samples lie."""
