@@ -352,14 +352,21 @@ class Reader:
         with self.watch.gather(told):
             gathered = self.source.gather(located)
         size = len(self.ranks.part(range(run.size)))
-        values = self.arrays.convert(gathered.values)
-        if gathered.complete is not None:
-            values = gathered.complete(values)
-        finished = {name: self._finish(name, x, gathered.blank) for name, x in values.items()}
+        values, blank = self._converted(gathered)
+        finished = {name: self._finish(name, x, blank) for name, x in values.items()}
         made = _assemble(self._tree, self.arrays.parts(finished, size))
         return map(self.transforms.batch, made) if self.transforms.functions else made
 
-    def _finish(self, name: str, values: Any, blank: Mapping[str, Places]) -> Any:
+    def _converted(self, gathered: Gathered) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Columns, and where they are to be zeroed, as the backend's own: they go to the device together."""
+        places = {f"\0{id(x)}": x for found in gathered.blank.values() for x in found}
+        converted = self.arrays.convert({**gathered.values, **places})
+        blank = {name: tuple(converted[f"\0{id(x)}"] for x in found) for name, found in gathered.blank.items()}
+        for key in places:
+            del converted[key]
+        return (gathered.complete(converted) if gathered.complete else converted), blank
+
+    def _finish(self, name: str, values: Any, blank: Mapping[str, Any]) -> Any:
         if name not in self.source.summed:
             values = self.transforms.column(name, values)
         values = self.arrays.finish(values)

@@ -42,8 +42,8 @@ class Arrays(Protocol):
         """Floats in the dtype asked for, after transforms."""
         ...
 
-    def zero(self, values: Any, places: tuple[IntArray, ...]) -> None:
-        """Blank ``values[places]``, in place."""
+    def zero(self, values: Any, places: tuple[Any, ...]) -> None:
+        """Blank ``values[places]``, in place; of text too, ``places`` are int arrays of the backend."""
         ...
 
     def parts(self, columns: Mapping[str, Any], size: int) -> dict[str, Sequence[Any]]:
@@ -142,14 +142,14 @@ class TorchArrays:
             return values
         return values.to(self._dtype) if values.is_floating_point() else values
 
-    def zero(self, values: Any, places: tuple[IntArray, ...]) -> None:
+    def zero(self, values: Any, places: tuple[torch.Tensor, ...]) -> None:
         """Blank places, see `Arrays`."""
         if isinstance(values, np.ndarray):
-            values[places] = None
+            values[tuple(x.cpu().numpy() for x in places)] = None
         else:
             bits = self._bits.get(values.element_size())  # unsigned integers cannot be set by index
             values = values if bits is None else values.view(bits)
-            values[tuple(self._torch.from_numpy(x).to(values.device) for x in places)] = 0
+            values[places] = 0
 
     def parts(self, columns: Mapping[str, Any], size: int) -> dict[str, Sequence[Any]]:
         """Return the batches' parts, see `Arrays`.
