@@ -68,7 +68,8 @@ def _mixture(loader: Loader, source: MixtureSource) -> list[str]:
 def _batches(loader: Loader) -> str:
     size = loader.reader.batches_at_once(loader.ranks.share(loader.batch_size))
     early = f", {_count(loader.prefetch, 'gather')} read ahead" if loader.prefetch else ""
-    return f"batches   {_count(loader.batch_size, 'sample')}, {loader.ranks}; {_count(size, 'batch')} at a gather{early}"
+    together = f"{_count(size, 'batch')} at a gather{early}"
+    return f"batches   {_count(loader.batch_size, 'sample')}, {loader.ranks}; {together}"
 
 
 def _extent(pool: Pool) -> str:
