@@ -171,7 +171,21 @@ class NeedsMemory(LoaderError):
 
 
 class PreprocessError(RldsError):
-    """A preprocess function that failed, or a result that cannot be stored."""
+    """A preprocess function that failed, or a result that cannot be stored.
+
+    ``episode`` (its number in the source) and ``step`` say where, as far as that is known.
+    """
+
+    episode: int | None = None
+    step: int | None = None
+
+    def at(self, episode: int, step: int | None = None) -> PreprocessError:
+        """The same error, knowing where."""
+        self.episode, self.step = episode, step
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), {"episode": self.episode, "step": self.step})
 
 
 class NoEnvironment(RldsError):

@@ -256,3 +256,18 @@ def _fit_centre(batch, state, field="action"):
 
 centre.fit = _fit_centre
 centre.merge = lambda a, b: a + b
+
+
+def doubles_but_some(data, bad=()):
+    """Doubles actions, in every unit; fails on some episodes, at step 3 or the last one before."""
+    number, action = np.asarray(data["info"]["number"]), np.asarray(data["action"])
+    if "mask" in data:
+        number, action = number[:, 0], action[:, 0]
+    wanted = {0: 0}
+    for k in bad:
+        if ((number == k) & (action[..., 0] == wanted.get(k, 3))).any():
+            raise KeyError("no such sensor")
+    if "mask" in data:
+        return {"action": action * 2}
+    data["action"] *= 2
+    return data

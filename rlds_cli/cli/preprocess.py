@@ -53,6 +53,8 @@ def preprocess(
     fields: Annotated[str | None, typer.Option("--fields", metavar="A,B", help="Give it these alone.")] = None,
     try_: Annotated[bool, typer.Option("--try", help="Show one episode before and after; write nothing.")] = False,
     episode: Annotated[int | None, typer.Option("--episode", help="Try it on this one.", show_default=False)] = None,
+    step: Annotated[int | None, typer.Option("--step", help="Of it, this step alone.", show_default=False)] = None,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Leave out episodes that FUNC fails on.")] = False,
     jobs: options.Jobs = None,
     force: options.Force = False,
     cache_dir: options.CacheDir = None,
@@ -73,15 +75,17 @@ def preprocess(
     how |= {"history": history, "future": future}
     how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "cache_dir": cache_dir}
     alone = try_ or episode is not None
+    if step is not None and episode is None:
+        raise typer.BadParameter("needs --episode", param_hint="--step")
     with (
         _explained(debug=alone and jobs == 0, verbose=verbose),
         redirect_stdout(sys.stderr),
         out.progress() as progress,
     ):
         if alone:
-            report = library.attempt(id, fn, name, episode=episode or 0, **how)
+            report = library.attempt(id, fn, name, episode=episode or 0, step=step, **how)
         else:
-            made = outcome.of(library.run(id, fn, name, force=force, progress=progress, **how))
+            made = outcome.of(library.run(id, fn, name, keep_going=keep_going, force=force, progress=progress, **how))
     out.result(report, making.trial(report)) if alone else out.result(made, making.outcome(made))
 
 

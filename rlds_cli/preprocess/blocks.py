@@ -62,6 +62,19 @@ class Block:
         total = self.size + len(final)
         return np.delete(np.arange(total), final), final, total
 
+    def cut(self, first: int, last: int) -> Block:
+        """Its steps number ``first`` to ``last``."""
+        pieces, runs, numbers = [], [], []
+        at = 0
+        for p, (start, _), number in zip(self.pieces, self.runs, self.numbers, strict=True):
+            a, b = max(first - at, 0), min(last - at, p.steps)
+            if a < b:
+                pieces.append(Piece(p.k, p.first + a, p.first + b, p.ends and b == p.steps))
+                runs.append((start + a, start + b + 1))
+                numbers.append(number)
+            at += p.steps
+        return Block(pieces, runs, self.observed[first:last], np.array(numbers))
+
     def at(self, step: int) -> tuple[int, int]:
         """Episode (in the whole dataset) and step of step number ``step``."""
         for number, p in zip(self.numbers, self.pieces, strict=True):
@@ -76,6 +89,8 @@ class Block:
         return f"episode {episode:,}, step {t:,}"
 
     def __str__(self) -> str:
+        if self.size == 1:
+            return self.name(0)
         if len(self.pieces) == 1:
             p = self.pieces[0]
             return f"episode {self.numbers[0]:,}, steps {p.first:,} to {p.last - 1:,}"
@@ -87,6 +102,11 @@ class StepName:
 
     def __init__(self, block: Block, step: int) -> None:
         self._block, self._step = block, step
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Episode (in the whole dataset) and step."""
+        return self._block.at(self._step)
 
     def __str__(self) -> str:
         return self._block.name(self._step)

@@ -9,23 +9,22 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import GeneratorType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import states, traits
+from rlds_cli.preprocess.blocks import StepName
 from rlds_cli.preprocess.functions import first_pass
 from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """What a function is given, and what to call it.
 
     Parameters
@@ -40,13 +39,16 @@ class Given:
         Gives the arrays in ``data``, for their shapes.
     seed : int
         Tells it from all others, for what the function draws.
+    step : int or None
+        Its number in the episode, where it is a single one; of a `StepName`, that says it.
     """
 
     data: Any
     episode: int
     where: object
     seen: Callable[[], Mapping[str, Array]]
-    seed: int
+    seed: int = 0
+    step: int | None = None
 
 
 class Caller:
@@ -97,9 +99,10 @@ class Caller:
 
     def _failure(self, e: BaseException, of: str, given: Given) -> PreprocessError:
         what = f"{self._task.function.reference}{of} raised {type(e).__name__}: {e}{line_of(e)}"
-        return PreprocessError(
-            f"{what} on {given.where}: {shapes(given.seen())}.", hint=again(self._task, given.episode)
-        )
+        where = given.where
+        episode, step = where.at if isinstance(where, StepName) else (given.episode, given.step)
+        failed = f"{what} on {where}: {shapes(given.seen())}."
+        return PreprocessError(failed, hint=again(self._task, episode, step)).at(episode, step)
 
     @contextmanager
     def refusing(self, episode: int) -> Iterator[None]:
@@ -107,9 +110,8 @@ class Caller:
         try:
             yield
         except InvalidEpisode as e:
-            raise PreprocessError(
-                f"{self._task.function.reference}: {e.message}", hint=e.hint or again(self._task, episode)
-            ) from e
+            message = f"{self._task.function.reference}: {e.message}"
+            raise PreprocessError(message, hint=e.hint or again(self._task, episode)).at(episode) from e
 
 
 def named_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,17 +131,19 @@ def shapes(arrays: Mapping[str, Array]) -> str:
     return ", ".join(f"{n} {'text' if a.dtype == object else a.dtype} {list(a.shape)}" for n, a in arrays.items())
 
 
-def again(task: Task, episode: int) -> str:
+def again(task: Task, episode: int, step: int | None = None) -> str:
     """What to type to see it happen."""
     f = task.function
     if f.file is None and (f.module is None or f.module == "__main__"):
-        return f"rlds_cli.preprocess.attempt(dataset, {f.name}, episode={episode}) runs that episode alone"
+        at, what = ("", "episode") if step is None else (f", step={step}", "step")
+        return f"rlds_cli.preprocess.attempt(dataset, {f.name}, episode={episode}{at}) runs that {what} alone"
     words = [f"rlds preprocess {task.dataset.id} --fn {f.reference}"]
     words += [f"--unit {task.unit}"] if task.unit != (f.unit or "episode") else []
     words += [f"--history {task.span[0]} --future {task.span[1]}"] if task.span != f.span else []
     words += [f"--arrays {task.arrays}"] if task.arrays != "numpy" else []
     words += [f"--arg {k}={v}" for k, v in task.args.items() if isinstance(v, str | int | float)]
-    return " ".join([*words, f"--episode {episode} -j 0"])
+    words += [f"--episode {episode}"] if step is None else [f"--episode {episode} --step {step}"]
+    return " ".join([*words, "-j 0"])
 
 
 def line_of(e: BaseException) -> str:

@@ -88,10 +88,21 @@ def plan(task: Task, known: Known) -> tuple[Plan, float]:
     """
     runner = runner_of(task)
     with undisturbed():
-        probes = [runner.probe(k, known)[0] for k in _looked_at(task)]
+        probes = [_probe(task, runner, k, known) for k in _looked_at(task)]
         first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, known)
-    seconds = min(p.seconds for p in probes)  # the first call may import things
+    known = replace(known, kept=known.kept and all(p.kept for p in probes))
+    seconds = min((p.seconds for p in probes if p.schema), default=first.seconds)  # the first call may import things
     return plan_of(task, known, first, [p for p in probes if p.schema]), seconds
+
+
+def _probe(task: Task, runner: WholeEpisodes | Transitions, k: int, known: Known) -> Probe:
+    """What an episode shows; one on which the function fails is as one that it drops, where the task goes on."""
+    try:
+        return runner.probe(k, known)[0]
+    except PreprocessError:
+        if not task.keep_going:
+            raise
+        return Probe(None, frozenset(), kept=False)
 
 
 def _looked_at(task: Task) -> list[int]:
@@ -102,12 +113,23 @@ def _looked_at(task: Task) -> list[int]:
 
 
 def _first_kept(task: Task, runner: WholeEpisodes | Transitions, known: Known) -> Probe:
+    failure: PreprocessError | None = None
     for k in range(len(task.dataset.episodes)):
-        probe = runner.probe(k, known)[0]
+        try:
+            probe = runner.probe(k, known)[0]
+        except PreprocessError as e:
+            if not task.keep_going:
+                raise
+            failure = failure or e
+            continue
         if probe.schema is not None:
             return probe
+    of = f"{len(task.dataset.episodes):,} episodes: nothing is left"
+    if failure is not None:
+        message = f"No episode came back of {of}. The first failure: {failure.message}"
+        raise PreprocessError(message, hint=failure.hint) from failure.__cause__
     raise PreprocessError(
-        f"{task.function.reference} returned None for all {len(task.dataset.episodes):,} episodes: nothing is left.",
+        f"{task.function.reference} returned None for all {of}.",
         hint="a function returns the episode, also when it changed it in place; None drops it",
     )
 

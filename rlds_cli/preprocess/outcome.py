@@ -7,13 +7,15 @@ from pathlib import Path
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.keeping.usage import size_on_disk
+from rlds_cli.preprocess import failures
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A derived dataset. ``bytes`` on disk are ``added`` and ``shared`` ones; ``copied`` are fields that could not be.
 
-    ``notes`` are what a user should know, such as episodes left out.
+    ``notes`` are what a user should know, such as episodes left out; ``errors`` is the file that names
+    those on which the function failed.
     """
 
     id: str
@@ -26,11 +28,13 @@ class Outcome:
     shared: int
     copied: tuple[str, ...]
     notes: tuple[str, ...]
+    errors: Path | None = None
 
 
 def of(ds: Dataset) -> Outcome:
     """Measure the files of a dataset that ``run`` made."""
     m = ds.manifest
+    errors = ds.path / failures.FILE
     whole = size_on_disk(ds.path)
     linked = [f for f in m.fields if m.shared.get(f.name) in ("link", "reflink")]
     shared = sum(size_on_disk(ds.path / above / f.path) for f in linked for above in ("", "digests", "text"))
@@ -45,4 +49,5 @@ def of(ds: Dataset) -> Outcome:
         shared=shared,
         copied=tuple(sorted(n for n, how in m.shared.items() if how == "copy")),
         notes=tuple(f"{n['text']} ({n['count']:,})" for n in m.notes),
+        errors=errors if errors.exists() else None,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.preprocess import states
+from rlds_cli.preprocess import failures, states
 from rlds_cli.preprocess.plan import Plan
 from rlds_cli.preprocess.task import Task
 from rlds_cli.store import arrays, publishing
@@ -22,6 +23,8 @@ from rlds_cli.ted import Array
 
 def publish(built: Built, t: Task, plan: Plan, target: Path, *, threads: int) -> None:
     """Complete the dataset and move it to ``target``, where it is seen as a whole."""
+    failures.write(built.directory, built.notes)
+    built = replace(built, notes=failures.told(built.notes))
     finish(built, _description(t, plan), metadata=_metadata(t), shared=_shared(t, plan), threads=threads)
     publishing.publish(built.directory, target)
 

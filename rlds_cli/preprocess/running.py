@@ -37,6 +37,7 @@ def run(
     args: Mapping[str, Any] = {},
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
+    keep_going: bool = False,
     force: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | None = None,
@@ -72,6 +73,8 @@ def run(
         Fields that are read and given to it; the others are carried over.
     jobs : int, optional
         Worker processes; 0 and 1 work in this one. Their number does not change a byte.
+    keep_going : bool
+        Leave out episodes on which the function fails; ``errors.jsonl`` in the result's directory names them.
     force : bool
         Do it again, and replace a dataset of this name.
 
@@ -93,7 +96,7 @@ def run(
     """
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     with functions.importable((str(Path.cwd()),)):
-        t = task.describe(dataset, fn, name, unit=unit, span=(history, future), arrays=arrays, args=args, fields=fields)
+        t = task.describe(dataset, fn, name, unit=unit, span=(history, future), arrays=arrays, args=args, fields=fields, keep_going=keep_going)
         with functions.importable(t.function.path):
             _make(t, cache_dir, jobs=jobs, force=force, progress=progress or silent)
     return open_dataset(str(t.id), cache_dir=cache_dir)
@@ -183,4 +186,6 @@ def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> Preprocess
     except OSError:
         kept = 0
     tail = f" {kept} of {parts} chunks are kept." if parts > 1 else ""
-    return PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
+    told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
+    told.episode, told.step = e.episode, e.step
+    return told

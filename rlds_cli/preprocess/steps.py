@@ -11,16 +11,18 @@ import numpy as np
 
 from rlds_cli import episodes
 from rlds_cli.episodes import Flat, Value
-from rlds_cli.errors import InvalidEpisode
-from rlds_cli.preprocess import calling, forms, windows
+from rlds_cli.errors import InvalidEpisode, PreprocessError
+from rlds_cli.preprocess import calling, failures, forms, windows
 from rlds_cli.preprocess.blocks import Block, Piece, StepName
 from rlds_cli.preprocess.calling import Caller, Given
+from rlds_cli.preprocess.narrowing import narrowed
+from rlds_cli.preprocess.pairs import Pairs, take
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
 from rlds_cli.preprocess.reading import Episode, Reader
 from rlds_cli.preprocess.stacking import Stack
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, STEP_ROWS, Task
 from rlds_cli.preprocess.whole import Result, extended
-from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, Chunk, Column, Field, IntArray, Part, Placement
+from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, Chunk, Column, Field, Part, Placement, lay_out
 
 PROBE_STEPS = 256
 
@@ -32,6 +34,8 @@ class Transitions:
         self._task = task
         self._caller = Caller(task)
         self._reader = Reader(task.dataset)
+        self._pairs = Pairs(task, self._reader)
+        self.narrows = True  # a failure down to a step
         self._fields = task.dataset.schema
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
@@ -56,16 +60,36 @@ class Transitions:
     def inputs(self, part: Part) -> Iterator[Given]:
         """What the function is given of a part, block by block; of unit step, all steps of a block together."""
         for pieces in self._pieces(part.args["first"], part.args["last"], self._limit(0)):
-            block = self._block(pieces)
-            if self._task.unit == "window":
-                given = self._windows(block)
-                yield self._input(block, windows.hand(given, self._task.arrays), given)
-            else:
-                given = self._given(block, {n: self._reader.rows(n, block.runs) for n in self._task.read})
-                yield self._input(block, forms.hand(given, self._task.arrays), given)
+            yield self._input_of(self._block(pieces))
+
+    def _input_of(self, block: Block) -> Given:
+        if self._task.unit == "window":
+            given = self._windows(block)
+            return self._input(block, windows.hand(given, self._task.arrays), given)
+        given = self._given(block, {n: self._reader.rows(n, block.runs) for n in self._task.read})
+        return self._input(block, forms.hand(given, self._task.arrays), given)
 
     def _input(self, block: Block, data: Any, given: Mapping[str, Array]) -> Given:
-        return Given(data, int(block.numbers[0]), str(block), lambda: given, block.runs[0][0])
+        step = block.pieces[0].first if block.size == 1 else None
+        return Given(data, int(block.numbers[0]), str(block), lambda: given, block.runs[0][0], step)
+
+    def _narrowing(self, block: Block, given: Given) -> Any:
+        """What the function returns; where it fails, the failure on the fewest steps that it fails on alone."""
+        try:
+            return self._caller(given)
+        except PreprocessError as e:
+            if self.narrows:
+                raise narrowed(block, e, self._fails) from e.__cause__
+            raise
+
+    def _fails(self, block: Block) -> PreprocessError | None:
+        given = self._input_of(block)
+        calling.seed(self._task, given.seed)
+        try:
+            self._caller(given)
+        except PreprocessError as e:
+            return e
+        return None
 
     def _given(self, block: Block, original: Mapping[str, Array]) -> dict[str, Array]:
         observed = block.observed if self._partial and self._task.unit != "window" else None
@@ -75,13 +99,13 @@ class Transitions:
         batch = forms.hand(given, self._task.arrays)
         first = int(block.numbers[0])
         if self._task.unit == "batch":
-            value = self._caller(self._input(block, batch, given))
+            value = self._narrowing(block, self._input(block, batch, given))
             with self._caller.refusing(first):
                 return forms.take_back(_returned(value, str(block)), str(block))
         stack = Stack(block.size)
         for i in range(block.size):
             where = StepName(block, i)
-            value = self._caller(Given(forms.one(batch, i), first, where, lambda i=i: _row(given, i), 0))  # type: ignore[misc]
+            value = self._caller(Given(forms.one(batch, i), first, where, lambda i=i: _row(given, i)))  # type: ignore[misc]
             with self._caller.refusing(first):
                 stack.add(i, _returned(value, where), where)
         return stack.columns()
@@ -99,7 +123,7 @@ class Transitions:
     def _call_windows(self, block: Block, before: Mapping[str, Array]) -> Flat:
         given, where = self._windows(block), str(block)
         handed = windows.hand(given, self._task.arrays)
-        value = self._caller(self._input(block, handed, given))
+        value = self._narrowing(block, self._input(block, handed, given))
         with self._caller.refusing(int(block.numbers[0])):
             return windows.laid_over(_returned(value, where), handed, dict(before), self._fields, where)
 
@@ -126,10 +150,15 @@ class Transitions:
         steps = min(self._reader.length(k), PROBE_STEPS)
         return self.probe_piece(Piece(k, 0, steps, steps == self._reader.length(k)), known)
 
-    def try_episode(self, k: int, known: Known) -> tuple[Probe, Episode, list[Result]]:
-        """Try the function on all steps of episode ``k`` of the selection, and give them back as an episode."""
+    def attempt(self, k: int, step: int | None = None) -> tuple[Probe, Episode, list[Result]]:
+        """Try the function on all steps of episode ``k`` of the selection, or on one; they come back as an episode."""
         ep = self._reader.episode(k, self._task.read)
-        probe, _, flat, _ = self.probe_piece(Piece(k, 0, ep.length, True), known)
+        if step is None:
+            piece = Piece(k, 0, ep.length, True)
+        else:
+            piece = Piece(k, step, step + 1, step + 1 == ep.length)
+            ep = _one_step(ep, step, self._fields)
+        probe, _, flat, _ = self.probe_piece(piece, Known())
         assert probe.schema is not None
         columns = {f.name: flat[f.name] for f in probe.schema}
         for f in probe.schema:
@@ -144,9 +173,9 @@ class Transitions:
         began = time.perf_counter()
         flat, original, _ = self.run(block)
         seconds = (time.perf_counter() - began) / block.size
-        untouched = frozenset(n for n in original if self._same(n, flat, original, block)) - known.touched
+        untouched = frozenset(n for n in original if self._pairs.same(n, flat, original, block)) - known.touched
         with self._caller.refusing(int(block.numbers[0])):
-            apart = self._task.apart | known.apart | self._disagreeing(flat, block, untouched, {})
+            apart = self._task.apart | known.apart | self._pairs.disagreeing(flat, block, untouched, {})
             schema = self._infer(flat, apart, untouched)
         return Probe(schema, untouched, True, seconds, apart), block, flat, original
 
@@ -160,70 +189,50 @@ class Transitions:
             placements[name] = "next" if name.startswith("next/") else "both" if both else "root"
         return infer({n: flat[n] for n in placements}, placements, tuple(self._fields.values()), untouched)
 
-    def _same(self, name: str, flat: Flat, original: Mapping[str, Array], block: Block) -> bool:
-        """Whether a field of the source came back as it was, next included."""
-        if name not in flat or not forms.same(flat[name], original[name][block.steps]):
-            return False
-        both = self._fields[name].placement == "both"
-        return not both or forms.same(flat[f"next/{name}"], original[name][block.steps + 1])
-
-    def _disagreeing(
-        self, flat: Flat, block: Block, untouched: frozenset[str], before: Mapping[str, Any]
-    ) -> frozenset[str]:
-        """New fields whose next value is not the value one step on; a field of the source must stay one.
-
-        ``before`` are the next values of the step before the block, in the same episode.
-        """
-        inner = np.ones(block.size, bool)
-        inner[np.cumsum([p.steps for p in block.pieces]) - 1] = False
-        at = np.flatnonzero(inner)
-        found = []
-        for name in (n for n in flat if f"next/{n}" in flat and n not in untouched and n not in self._task.apart):
-            root, after = flat[name], flat[f"next/{name}"]
-            fits = forms.agree(_take(root, at + 1), _take(after, at))
-            if name in before and block.pieces[0].first:
-                fits = fits and forms.agree(_take(root, np.array([0])), before[name])
-            if not fits:
-                self._refuse(name, flat, block, at)
-                found.append(name)
-        return frozenset(found)
-
-    def _refuse(self, name: str, flat: Flat, block: Block, at: IntArray) -> None:
-        if name not in self._fields or self._fields[name].placement != "both" or self._task.unit == "window":
-            return
-        original = self._reader.rows(name, block.runs)
-        changed = {
-            n: not forms.same(flat[n], original[block.steps + step]) for n, step in ((name, 0), (f"next/{name}", 1))
-        }
-        what = (
-            f'"{name}" and "next/{name}" were changed, but not alike'
-            if all(changed.values())
-            else f'"{name}" was changed and "next/{name}" was not'
-            if changed[name]
-            else f'"next/{name}" was changed and "{name}" was not'
-        )
-        step = next(
-            (int(i) for i in at if not forms.agree(_take(flat[name], [i + 1]), _take(flat[f"next/{name}"], [i]))), 0
-        )
-        raise InvalidEpisode(
-            f"{what}: after {block.name(step)} they are no longer the same observation.",
-            hint="edit both, or use unit=episode (--unit episode), which gives every observation once",
-        )
-
     # -- many
 
     def chunks(self, part: Part, plan: Plan) -> Iterator[Chunk]:
         """The rows of a part."""
         limit = self._limit(sum(f.row_bytes for f in plan.schema))
+        first, last = part.args["first"], part.args["last"]
+        if not self._task.keep_going:
+            yield from self._chunks(first, last, limit, plan)
+            return
+        for a, b in self._wholes(first, last, limit):
+            yield from self._without_failing(a, b, limit, plan)
+
+    def _chunks(self, first: int, last: int, limit: int, plan: Plan) -> Iterator[Chunk]:
         tail: dict[str, Any] = {}
-        for pieces in self._pieces(part.args["first"], part.args["last"], limit):
+        for pieces in self._pieces(first, last, limit):
             block = self._block(pieces)
             flat, original, ends = self.run(block)
             self._check(flat, original, block, plan, tail)
             with self._caller.refusing(int(block.numbers[0])):
                 columns = self._columns(flat, block, plan)
-            tail = {n: _take(flat[f"next/{n}"], [block.size - 1]) for n in flat if f"next/{n}" in flat}
+            tail = {n: take(flat[f"next/{n}"], [block.size - 1]) for n in flat if f"next/{n}" in flat}
             yield self._chunk(columns, ends, block)
+
+    def _without_failing(self, first: int, last: int, limit: int, plan: Plan) -> list[Chunk]:
+        """Episodes together; where the function fails, each by itself, and those on which it fails left out."""
+        self.narrows = last - first == 1
+        try:
+            return list(self._chunks(first, last, limit, plan))
+        except PreprocessError as e:
+            if last - first > 1:
+                return [c for k in range(first, last) for c in self._without_failing(k, k + 1, limit, plan)]
+            nothing = lay_out(plan.written, [])
+            nothing.notes = (failures.left_out(self._task, self._reader.number(first), plan, e),)
+            return [nothing]
+
+    def _wholes(self, first: int, last: int, steps: int) -> Iterator[tuple[int, int]]:
+        """Runs of whole episodes of at most ``steps`` steps, or of one episode."""
+        a, held = first, 0
+        for k in range(first, last):
+            if held and held + self._reader.length(k) > steps:
+                yield a, k
+                a, held = k, 0
+            held += self._reader.length(k)
+        yield a, last
 
     def _limit(self, made: int) -> int:
         """Steps of a block, when so many bytes are made of one."""
@@ -262,9 +271,9 @@ class Transitions:
         self, flat: Flat, original: Mapping[str, Array], block: Block, plan: Plan, tail: Mapping[str, Any]
     ) -> None:
         """Raise Otherwise where the plan assumes what is not so."""
-        same = frozenset(n for n in plan.untouched if self._same(n, flat, original, block))
+        same = frozenset(n for n in plan.untouched if self._pairs.same(n, flat, original, block))
         with self._caller.refusing(int(block.numbers[0])):
-            apart = self._disagreeing(flat, block, same, tail) - plan.apart
+            apart = self._pairs.disagreeing(flat, block, same, tail) - plan.apart
         if same != plan.untouched or apart:
             raise Otherwise(Known(plan.untouched - same, True, apart))
 
@@ -294,6 +303,13 @@ class Transitions:
         return Chunk(columns, last, table)
 
 
+def _one_step(ep: Episode, step: int, fields: Mapping[str, Field]) -> Episode:
+    """An episode of one step of another."""
+    rows = {n: step + 1 + (fields[n].placement == "both") for n in ep.original}
+    original = {n: v[step : rows[n]] for n, v in ep.original.items()}
+    return replace(ep, start=ep.start + step, length=1, observed=ep.observed or step + 1 < ep.length, original=original)
+
+
 def _returned(value: Any, where: object) -> Any:
     if value is None:
         raise InvalidEpisode(
@@ -305,10 +321,6 @@ def _returned(value: Any, where: object) -> Any:
 
 def _row(given: Mapping[str, Array], i: int) -> dict[str, Array]:
     return {n: np.asarray(v[i]) for n, v in given.items()}
-
-
-def _take(values: Any, index: Any) -> Any:
-    return [values[i] for i in index] if isinstance(values, list) else values[index]
 
 
 def _check_rows(flat: Flat, block: Block) -> None:

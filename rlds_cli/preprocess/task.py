@@ -34,6 +34,7 @@ _LABELS = {
     "args": "args",
     "unit": "unit",
     "window": "history and future",
+    "keep_going": "keep_going",
     "arrays": "arrays",
     "fields": "fields",
     "chunk": "chunk",
@@ -54,6 +55,7 @@ class Task:
     span: tuple[int, int] = (0, 0)  # steps before and after each, of a window
     carried: Mapping[str, str] | None = None  # see `traits.Prepared`
     decoded: tuple[str, ...] = ()
+    keep_going: bool = False
     state: str | None = None  # what the first pass found out, see `states`; not part of the key, which it follows from
 
     @property
@@ -97,6 +99,7 @@ class Task:
             "args": _plain(self.args),
             "unit": self.unit,
             **({"window": list(self.span)} if self.unit == "window" else {}),
+            **({"keep_going": True} if self.keep_going else {}),
             "arrays": self.arrays,
             "fields": sorted(self.fields) if self.fields is not None else None,
             "chunk": [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS],
@@ -127,10 +130,11 @@ class Task:
         hint = "another name (--name, name=), or --force (force=True) to replace it"
         if str(made.get("id")).lower() != str(self.id).lower():
             raise NameTaken(f"{self.id} exists, and preprocess did not make it.", hint=hint)
+        mine = self.parts_of_key
         differs = "; ".join(
-            f"{_LABELS[k]} was {_short(made.get(k))}, is {_short(v)}"
-            for k, v in self.parts_of_key.items()
-            if made.get(k) != v
+            f"{label} was {_short(made.get(k))}, is {_short(mine.get(k))}"
+            for k, label in _LABELS.items()
+            if made.get(k) != mine.get(k)
         )
         raise NameTaken(f"{self.id} exists and was made otherwise: {differs}.", hint=hint)
 
@@ -145,6 +149,7 @@ def describe(
     args: Mapping[str, Any],
     fields: Sequence[str] | None,
     span: tuple[int | None, int | None] = (None, None),
+    keep_going: bool = False,
 ) -> Task:
     """Find the function and check what can be checked before it runs."""
     function = functions.find(fn)
@@ -169,6 +174,7 @@ def describe(
         dict(args),
         None if fields is None else tuple(join_name(f) for f in fields),
         span=(reach[0], reach[1]),
+        keep_going=keep_going,
         carried=prepared.carried,
         decoded=prepared.decoded,
     )

@@ -17,7 +17,7 @@ from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.preprocess import fitting, functions, job, task
 from rlds_cli.preprocess.calling import undisturbed
-from rlds_cli.preprocess.plan import Known, Plan
+from rlds_cli.preprocess.plan import Known, Plan, Probe
 from rlds_cli.preprocess.reading import Episode
 from rlds_cli.preprocess.task import Arrays, Task, Unit
 from rlds_cli.preprocess.whole import Result, WholeEpisodes
@@ -52,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A function tried on one episode.
+    """A function tried on one episode, or on one ``step`` of it.
 
     ``returned`` are the lengths of the episodes that it made of it (none when it is dropped); ``seconds`` is what the
     call took, ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers; ``linked`` says
@@ -74,6 +74,7 @@ class Report:
     total_bytes: int
     linked: bool
     fitted: str = ""
+    step: int | None = None
 
 
 def attempt(
@@ -82,6 +83,7 @@ def attempt(
     name: str | None = None,
     *,
     episode: int = 0,
+    step: int | None = None,
     unit: Unit | None = None,
     history: int | None = None,
     future: int | None = None,
@@ -97,11 +99,13 @@ def attempt(
     ----------
     episode : int
         Which one, by its number in ``source``; negative ones count from the end.
+    step : int, optional
+        Of it, this step alone; not with unit ``episode``.
 
     Raises
     ------
     PreprocessError
-        There is no such episode or function, or it fails there.
+        There is no such episode, step or function, or it fails there.
     """
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     with functions.importable((str(Path.cwd()),)):
@@ -109,7 +113,7 @@ def attempt(
         with functions.importable(t.function.path):
             number = _number(dataset, episode)
             work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
-            return _try(*fitting.fitted_on(t, number, work), number, jobs)
+            return _try(*fitting.fitted_on(t, number, work), number, _step(t, number, step), jobs)
 
 
 def _number(dataset: Dataset, episode: int) -> int:
@@ -119,13 +123,27 @@ def _number(dataset: Dataset, episode: int) -> int:
     return episode % n
 
 
-def _try(t: Task, fitted: str, k: int, jobs: int | None) -> Report:
+def _step(t: Task, episode: int, step: int | None) -> int | None:
+    if step is None:
+        return None
+    if t.unit == "episode":
+        raise PreprocessError(f"step={step}: the unit is episode, and has no single steps.", hint="leave out step")
+    length = int(t.dataset.episodes["length"][episode])
+    if not 0 <= step < length:
+        raise PreprocessError(f"Episode {episode:,} has no step {step:,}.", hint=f"0 to {length - 1:,}")
+    return step
+
+
+def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Report:
     runner = job.runner_of(t)
-    look = runner.probe if isinstance(runner, WholeEpisodes) else runner.try_episode
+
+    def look() -> tuple[Probe, Episode, list[Result]]:
+        return runner.probe(k, Known()) if isinstance(runner, WholeEpisodes) else runner.attempt(k, step)
+
     with undisturbed():
-        probe, before, results = look(k, Known())
+        probe, before, results = look()
         if _WARM < probe.seconds * before.length < _LONG:  # the first call may have imported things
-            probe, before, results = look(k, Known())
+            probe, before, results = look()
     made = job.plan_of(t, Known(), probe) if probe.schema else None
     workers = max(1, job.processes(jobs, probe.seconds * t.dataset.num_steps))
     steps = sum(r.length for r in results) / max(1, before.length)
@@ -145,6 +163,7 @@ def _try(t: Task, fitted: str, k: int, jobs: int | None) -> Report:
         total_bytes=sum(f.bytes for f in fields),
         linked=bool(made and made.linked),
         fitted=fitted,
+        step=step,
     )
 
 

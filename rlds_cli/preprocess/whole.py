@@ -11,8 +11,8 @@ import numpy as np
 
 from rlds_cli import episodes
 from rlds_cli.episodes import Flat
-from rlds_cli.errors import InvalidEpisode
-from rlds_cli.preprocess import calling, forms
+from rlds_cli.errors import InvalidEpisode, PreprocessError
+from rlds_cli.preprocess import calling, failures, forms
 from rlds_cli.preprocess.calling import Caller, Given
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
 from rlds_cli.preprocess.reading import Episode, Reader
@@ -170,10 +170,15 @@ class WholeEpisodes:
         limit = self._limit(sum(f.row_bytes for f in plan.schema))
         pending = _Pending(plan.written)
         for i, ep in enumerate(self._reader.episodes(first, last, self._task.read, limit)):
-            results = self.results(ep, plan.apart)
-            self._check(ep, results, plan)
-            for j, r in enumerate(results):
-                pending.add(self._data(ep, r, plan, table, i, j), r.observed)
+            try:
+                results = self.results(ep, plan.apart)
+                self._check(ep, results, plan)
+                made = [self._data(ep, r, plan, table, i, j) for j, r in enumerate(results)]
+            except PreprocessError as e:
+                pending.notes.append(failures.left_out(self._task, ep.number, plan, e))
+                continue
+            for data, r in zip(made, results, strict=True):
+                pending.add(data, r.observed)
             if pending.rows >= limit:
                 yield pending.take()
         if pending.rows or pending.notes:

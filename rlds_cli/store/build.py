@@ -21,6 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rlds_cli import sizes
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.store import arrays, names, publishing, rows
@@ -30,6 +31,7 @@ from rlds_cli.store.workers import Executor, Processes, WorkerDied
 from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part
 
 PLACE = "dataset"
+FAILED = "failed-episodes"  # the code of notes of episodes that are left out, each one
 _IN_FLIGHT = 2  # chunks between the reader and the writer
 
 
@@ -115,6 +117,7 @@ class _Teller:
         self._by_rows = None not in known
         self._total = sum(r for r in known if r is not None) if self._by_rows else len(known)
         self._done = sum(w.rows for _, w in done.values()) if self._by_rows else len(done)
+        self._failed = sum(n.code == FAILED for _, w in done.values() for n in w.notes)
         if done:
             self._say(0, f"resumed: {len(done)} of {len(known)} parts were there")
 
@@ -122,9 +125,13 @@ class _Teller:
         if self._by_rows:
             self._say(n)
 
-    def part(self) -> None:
+    def part(self, written: Written) -> None:
         if not self._by_rows:
             self._say(1)
+        before, self._failed = self._failed, self._failed + sum(n.code == FAILED for n in written.notes)
+        if self._failed.bit_length() > before.bit_length():  # at 1, 2, 4, 8, ... of them
+            left_out = sizes.plural(self._failed, "episode")
+            self._progress(Event(self._job.id, "note", note=f"{left_out} left out so far: the function failed"))
 
     def died(self, number: int, how: str) -> None:
         note = f"the process that worked at {self._job.name(number)} {how}; trying again"
@@ -145,7 +152,7 @@ def _work_here(job: Job, work: Path, journal: Journal, done: dict[int, tuple[str
             written = _run(job, part, work / PLACE, position, tell)
             journal.record(i, PLACE, written)
             done[i] = (PLACE, written)
-            tell.part()
+            tell.part(written)
         position = _advance(position, done[i][1])
 
 
@@ -160,7 +167,7 @@ def _work_apart(
             journal.record(i, where, written)
             done[i] = (where, written)
             tell.rows(written.rows)
-            tell.part()
+            tell.part(written)
     except WorkerDied as e:
         raise RldsError(
             f"{job.id}: the process that worked at {job.name(e.number)} {e.how}, {e.times}. "

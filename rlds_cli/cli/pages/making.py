@@ -22,13 +22,17 @@ def outcome(o: Outcome) -> str:
     lines = [f"{o.id}   {short(o.fingerprint)}   {out.size(o.bytes)}: +{out.size(o.added)} on disk{shared}"]
     if o.copied:
         lines.append(f"note: copied, for they cannot be linked: {', '.join(o.copied)}")
-    return "\n".join([*lines, *(f"note: {n}" for n in o.notes)])
+    lines += [f"note: {n}" for n in o.notes]
+    return "\n".join([*lines, *([f"errors: {o.errors}"] if o.errors else [])])
 
 
 def trial(r: Report) -> str:
     """One episode before and after, and what the whole dataset would take."""
     fitted = f", fitted on {r.fitted}" if r.fitted else ""
-    lines = [f"{r.function}({r.unit}) on episode {r.episode:,} ({r.length:,} steps){fitted}, {_time(r.seconds)}"]
+    where = (
+        f"episode {r.episode:,} ({r.length:,} steps)" if r.step is None else f"episode {r.episode:,}, step {r.step:,}"
+    )
+    lines = [f"{r.function}({r.unit}) on {where}{fitted}, {_time(r.seconds)}"]
     if not r.returned:
         return "\n".join([*lines, "  dropped: the function returned None"])
     if r.returned != (r.length,):

@@ -1,0 +1,103 @@
+"""Episodes that were left out because the function failed on them: ``errors.jsonl`` in the dataset's directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rlds_cli.errors import PreprocessError
+from rlds_cli.preprocess.plan import Known, Otherwise, Plan
+from rlds_cli.preprocess.task import Task
+from rlds_cli.store.build import FAILED
+from rlds_cli.ted import Note
+
+FILE = "errors.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One episode that was left out.
+
+    Parameters
+    ----------
+    id : str
+        The source.
+    episode : int
+        Its number there.
+    step : int or None
+        Where that is known.
+    function : str
+    exception : str
+        The name of what was raised; empty where something was returned that cannot be stored.
+    message : str
+        All that is known of it.
+    again : str
+        The command that makes it happen again.
+    """
+
+    id: str
+    episode: int
+    step: int | None
+    function: str
+    exception: str
+    message: str
+    again: str
+
+
+def left_out(task: Task, episode: int, plan: Plan, e: PreprocessError) -> Note:
+    """The failure of an episode as a note of the part that it is of, where the task goes on without it.
+
+    Raises
+    ------
+    PreprocessError
+        It does not: the failure itself.
+    Otherwise
+        All episodes were to be kept.
+    """
+    if not task.keep_going:
+        raise e
+    if plan.kept:
+        raise Otherwise(Known(kept=False))
+    failure = Failure(
+        task.dataset.id,
+        episode,
+        e.step,
+        task.function.reference,
+        type(e.__cause__).__name__ if e.__cause__ is not None else "",
+        e.message,
+        e.hint or "",
+    )
+    return Note(
+        FAILED, f"episodes on which the function failed were left out: {FILE}", where=json.dumps(asdict(failure))
+    )
+
+
+def of(notes: Iterable[Note]) -> Iterator[Failure]:
+    """The failures among notes."""
+    return (Failure(**json.loads(n.where)) for n in notes if n.code == FAILED)
+
+
+def told(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """The notes as the manifest has them: failures by their episode alone."""
+    return tuple(replace(n, where=_episode(n)) if n.code == FAILED else n for n in notes)
+
+
+def _episode(n: Note) -> str:
+    return f"episode {json.loads(n.where)['episode']}"
+
+
+def write(directory: Path, notes: Iterable[Note]) -> None:
+    """Write ``errors.jsonl``, one failure a line, unless there is none."""
+    lines = [json.dumps(asdict(failure)) + "\n" for failure in of(notes)]
+    if lines:
+        (directory / FILE).write_text("".join(lines))
+
+
+def read(directory: Path) -> tuple[Failure, ...]:
+    """The failures that stand in ``errors.jsonl`` of a dataset's directory."""
+    try:
+        return tuple(Failure(**json.loads(line)) for line in (directory / FILE).read_text().splitlines())
+    except OSError:
+        return ()
