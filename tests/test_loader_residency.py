@@ -140,10 +140,13 @@ def gather(mapped: RandomMap, first: Array) -> Array:
 
 
 @linux
-def test_from_the_first_gather_that_waits_until_all_is_in_memory(file: Path) -> None:
+def test_until_all_is_in_memory_and_again_from_a_gather_that_waits(file: Path) -> None:
     expected, watch = rows_of(file), Watch()
     mapped = cold(file)
     first = np.arange(0, ROWS, 40)
+    assert watch.expect([Coming(mapped, first)])  # of what is read first, too
+    watch.advising = False
+    mapped = cold(file)
     assert watch.expect([Coming(mapped, first)]) == ()
     with watch.gather():
         np.testing.assert_array_equal(gather(mapped, first), expected[first])
@@ -168,8 +171,10 @@ def test_from_the_first_gather_that_waits_until_all_is_in_memory(file: Path) -> 
 def test_gathers_in_memory_need_no_advice(file: Path) -> None:
     rows_of(file)
     watch, mapped = Watch(), RandomMap(file, ROW_BYTES, ROWS)
-    for _ in range(3):
-        with watch.gather(watch.expect([Coming(mapped, np.arange(ROWS))])):
+    for _ in range(CALM):
+        told = watch.expect([Coming(mapped, np.arange(ROWS))])
+        assert told == ()
+        with watch.gather(told):
             gather(mapped, np.arange(ROWS))
     assert not watch.advising
 

@@ -2,7 +2,7 @@
 
 A page fault waits for the disk, one row at a time. Advice (``posix_fadvise(WILLNEED)``) only starts the reading, so the
 disk works on thousands of rows at once; by the time of the gather they are there. Where the rows are in memory already
-advice is a waste: `Watch` gives it from the first gather that waited for the disk until what comes is resident.
+advice is a waste: `Watch` gives it until what comes is resident, and again from a gather that waited for the disk.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ class Watch:
     Attributes
     ----------
     advising : bool
-        From a gather that took major faults until `CALM` gathers found their rows in memory.
+        At first, and from a gather that took major faults, until `CALM` gathers found their rows in memory.
     """
 
     def __init__(self) -> None:
-        self.advising = False
+        self.advising = True  # a first gather of faults could bring in a read-ahead window of MiB for each row
         self._calm = self._blind = 0
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0
