@@ -169,6 +169,7 @@ def _locks(home: Home, g: Garbage) -> list[Path]:
         locks.append(home.packed_lock(g.path.name.removeprefix(".")))
     elif g.path.parent == home.root / "partial":
         locks.append(home.root / "locks" / f"{g.path.name.rpartition('.')[0]}.lock")
+        locks += sorted((g.path / "running").glob("*.lock"))  # of shards of a preprocess job
     elif g.id is not None:
         own = home.lock(ids.parse(g.id))
         # Variants with decoded frames are made of the same archive.

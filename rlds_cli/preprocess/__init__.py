@@ -13,6 +13,9 @@ from rlds_cli.preprocess.builtin import catalogue as catalogue
 from rlds_cli.preprocess.builtin import get as _get
 from rlds_cli.preprocess.functions import unit as unit
 from rlds_cli.preprocess.running import run as run
+from rlds_cli.preprocess.shards import ShardReport as ShardReport
+from rlds_cli.preprocess.shards import finish as finish
+from rlds_cli.preprocess.shards import run_shard as run_shard
 from rlds_cli.preprocess.states import state as state
 from rlds_cli.preprocess.trial import Report as Report
 from rlds_cli.preprocess.trial import attempt as attempt
@@ -35,7 +38,19 @@ if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin.rewards import sparsify_reward as sparsify_reward
     from rlds_cli.preprocess.builtin.scaling import normalise as normalise
 
-__all__ = ["Report", "attempt", "catalogue", "encode_frames", "run", "state", "unit", *_BUILTIN]
+__all__ = [
+    "Report",
+    "ShardReport",
+    "attempt",
+    "catalogue",
+    "encode_frames",
+    "finish",
+    "run",
+    "run_shard",
+    "state",
+    "unit",
+    *_BUILTIN,
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ again with a better assumption.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,19 @@ class Known:
 
     def __or__(self, other: Known) -> Known:
         return Known(self.touched | other.touched, self.kept and other.kept, self.apart | other.apart)
+
+    def to_json(self) -> str:
+        """As text, for a run that comes later."""
+        return json.dumps({"touched": sorted(self.touched), "kept": self.kept, "apart": sorted(self.apart)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Known:
+        """From what `to_json` gave; nothing where it is no such text."""
+        try:
+            d = json.loads(text)
+            return cls(frozenset(d["touched"]), d["kept"], frozenset(d["apart"]))
+        except (ValueError, KeyError, TypeError):
+            return cls()
 
 
 class Otherwise(Exception):

@@ -9,16 +9,33 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import home
 from rlds_cli.preprocess import failures, states
 from rlds_cli.preprocess.plan import Plan
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store import arrays, publishing
+from rlds_cli.settings import Settings
+from rlds_cli.store import arrays, manifest, publishing
 from rlds_cli.store.build import Built
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import Array
+
+
+def is_made(t: Task, where: Settings) -> bool:
+    """Whether the result is there already.
+
+    Raises
+    ------
+    NameTaken
+        Something else is there, under its name.
+    """
+    path = home.find(t.id, where)
+    if path is None:
+        return False
+    t.check_name(manifest.read(path))
+    return True
 
 
 def publish(built: Built, t: Task, plan: Plan, target: Path, *, threads: int) -> None:

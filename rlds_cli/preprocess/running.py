@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home, settings
+from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive
-from rlds_cli.preprocess import fitting, functions, job, result, task
+from rlds_cli.preprocess import fitting, job, result, shards
 from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import Known, Otherwise
-from rlds_cli.preprocess.task import Arrays, Task, Unit
+from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import StrPath
-from rlds_cli.store import manifest
 from rlds_cli.store.build import write_rows
 
 
@@ -94,22 +92,20 @@ def run(
     >>> ds.id  # doctest: +SKIP
     'd4rl/hopper-medium-v2@norm'
     """
-    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    with functions.importable((str(Path.cwd()),)):
-        t = task.describe(dataset, fn, name, unit=unit, span=(history, future), arrays=arrays, args=args, fields=fields, keep_going=keep_going)
-        with functions.importable(t.function.path):
-            _make(t, cache_dir, jobs=jobs, force=force, progress=progress or silent)
+    how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
+    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+        _make(t, cache_dir, jobs=jobs, force=force, progress=progress or silent)
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
 def _make(t: Task, cache_dir: StrPath | None, *, jobs: int | None, force: bool, progress: Progress) -> None:
     where = settings.read(cache_dir)
-    if not force and _is_made(t, where):
+    if not force and result.is_made(t, where):
         progress(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
         return
     place = Home(where.home)
     with exclusive(place, t.id, progress):
-        if not force and _is_made(t, where):
+        if not force and result.is_made(t, where):
             return  # by whoever held the lock
         work = place.partial(t.id, t.key[:16])
         _forget_others(place, t, None if force else work)
@@ -117,19 +113,12 @@ def _make(t: Task, cache_dir: StrPath | None, *, jobs: int | None, force: bool, 
         _publish(t, place, work, jobs, progress)
 
 
-def _is_made(t: Task, where: settings.Settings) -> bool:
-    path = home.find(t.id, where)
-    if path is None:
-        return False
-    t.check_name(manifest.read(path))
-    return True
-
-
 def _forget_others(place: Home, t: Task, keep: Path | None) -> None:
-    """Remove unfinished work of other functions under this name; it will not be gone on with."""
+    """Remove unfinished work of other functions under this name; it will not be gone on with. Shards at work stay."""
     mine = place.partial(t.id, "")
+    kept = () if keep is None else (keep, shards.directory(place, t))
     for path in mine.parent.glob(f"{mine.name}*"):
-        if path != keep:
+        if path not in kept and not shards.at_work(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -158,9 +147,8 @@ def _publish(t: Task, place: Home, work: Path, jobs: int | None, progress: Progr
 def _recall(work: Path) -> Known:
     """What an earlier run learned before it was interrupted."""
     try:
-        d = json.loads((work / "known.json").read_text())
-        return Known(frozenset(d["touched"]), d["kept"], frozenset(d["apart"]))
-    except (OSError, ValueError, KeyError):
+        return Known.from_json((work / "known.json").read_text())
+    except OSError:
         return Known()
 
 
@@ -168,8 +156,7 @@ def _remember(work: Path, known: Known) -> None:
     for path in work.iterdir():
         if path.name != fitting.JOURNAL:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    text = json.dumps({"touched": sorted(known.touched), "kept": known.kept, "apart": sorted(known.apart)})
-    (work / "known.new").write_text(text)
+    (work / "known.new").write_text(known.to_json())
     (work / "known.new").rename(work / "known.json")
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from rlds_cli import __version__, ids
-from rlds_cli.dataset import Dataset
+from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import functions, traits
 from rlds_cli.preprocess.functions import Function
+from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, join_name
 
@@ -130,13 +134,33 @@ class Task:
         hint = "another name (--name, name=), or --force (force=True) to replace it"
         if str(made.get("id")).lower() != str(self.id).lower():
             raise NameTaken(f"{self.id} exists, and preprocess did not make it.", hint=hint)
+        raise NameTaken(f"{self.id} exists and was made otherwise: {self.differs(made)}.", hint=hint)
+
+    def differs(self, made: Mapping[str, Any]) -> str:
+        """In what a step of some provenance is other than this one."""
         mine = self.parts_of_key
-        differs = "; ".join(
+        return "; ".join(
             f"{label} was {_short(made.get(k))}, is {_short(mine.get(k))}"
             for k, label in _LABELS.items()
             if made.get(k) != mine.get(k)
         )
-        raise NameTaken(f"{self.id} exists and was made otherwise: {differs}.", hint=hint)
+
+
+@contextmanager
+def described(
+    source: str | os.PathLike[str] | Dataset,
+    fn: Any,
+    name: str | None,
+    *,
+    cache_dir: StrPath | None,
+    **how: Any,
+) -> Iterator[Task]:
+    """The task that `describe` gives; the function's modules can be imported meanwhile."""
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    with functions.importable((str(Path.cwd()),)):
+        t = describe(dataset, fn, name, **how)
+        with functions.importable(t.function.path):
+            yield t
 
 
 def describe(

@@ -1,0 +1,306 @@
+"""A task done in shards: on machines that share a home and nothing else, in any order; published when all are there.
+
+::
+
+    <home>/partial/<dataset>.<key>-shards/
+        task.json                what is being made
+        running/<attempt>.lock   held while a shard is at work
+        state.jsonl              the first pass, done by whichever shard comes first
+        known-<hash>.json        what some shard learned of episodes that are not as planned
+        <plan>/                  journals and rows, see `rlds_cli.store.shards`; what was learned makes another plan
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rlds_cli import settings
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import PreprocessError
+from rlds_cli.home import Home
+from rlds_cli.locking import exclusive, writing
+from rlds_cli.preprocess import fitting, result
+from rlds_cli.preprocess.agreeing import Planned, learn, planned, write_once
+from rlds_cli.preprocess.executors import Staff
+from rlds_cli.preprocess.plan import Otherwise
+from rlds_cli.preprocess.task import Arrays, Task, Unit, described
+from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.settings import StrPath
+from rlds_cli.store import build, shards
+from rlds_cli.store.shards import Finished, Shard
+
+SUFFIX = "-shards"
+_NAMED = 10  # missing shards that are named; the others are counted
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """What a call of `run_shard` left behind.
+
+    ``parts`` and ``rows`` are those of the shard; ``missing`` the numbers of the shards that are not all there yet, of
+    so many ``shards``. ``published`` where the dataset was made before.
+    """
+
+    id: str
+    shard: int
+    shards: int
+    parts: int
+    rows: int
+    missing: tuple[int, ...]
+    published: bool = False
+
+
+def run_shard(
+    source: str | os.PathLike[str] | Dataset,
+    fn: Callable[..., Any] | str,
+    name: str | None = None,
+    *,
+    shard: tuple[int, int],
+    unit: Unit | None = None,
+    history: int | None = None,
+    future: int | None = None,
+    arrays: Arrays = "numpy",
+    args: Mapping[str, Any] = {},
+    fields: Sequence[str] | None = None,
+    jobs: int | None = None,
+    keep_going: bool = False,
+    force: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | None = None,
+) -> ShardReport:
+    """Do a part of what `run` does, on any machine that has the same home; `finish` publishes when all are done.
+
+    Shards run in any order, at the same time, and again where one was stopped: it goes on where it was. A first pass
+    (``fit``) is done by the shard that comes first; the others wait for it.
+
+    Parameters
+    ----------
+    shard : (int, int)
+        Number and count, from (1, n) to (n, n).
+    source, fn, name, unit, history, future, arrays, args, fields, jobs, keep_going, cache_dir
+        As in `run`, and the same for all shards, but for ``jobs``.
+    force : bool
+        Work also where a dataset of this name exists.
+
+    Raises
+    ------
+    PreprocessError
+        There is no such shard; or as in `run`. What is finished is kept.
+    """
+    number = _checked(shard)
+    how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
+    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+        where = settings.read(cache_dir)
+        tell = progress or silent
+        if not force and result.is_made(t, where):
+            tell(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
+            return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
+        place = Home(where.home)
+        work = directory(place, t)
+        with writing(place), _at_work(work):
+            report = _work(t, work, number, Staff(t, jobs, tell, in_place=False))
+        if not force and result.is_made(t, where):
+            shutil.rmtree(work, ignore_errors=True)  # another attempt at the same was enough
+        return report
+
+
+def finish(
+    source: str | os.PathLike[str] | Dataset,
+    fn: Callable[..., Any] | str,
+    name: str | None = None,
+    *,
+    unit: Unit | None = None,
+    history: int | None = None,
+    future: int | None = None,
+    arrays: Arrays = "numpy",
+    args: Mapping[str, Any] = {},
+    fields: Sequence[str] | None = None,
+    jobs: int | None = None,
+    keep_going: bool = False,
+    force: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Publish what all shards made: the same bytes as `run` makes alone.
+
+    Parameters
+    ----------
+    source, fn, name, unit, history, future, arrays, args, fields, keep_going, cache_dir
+        Those of the shards.
+    jobs : int, optional
+        Threads that hash.
+    force : bool
+        Replace a dataset of this name.
+
+    Raises
+    ------
+    PreprocessError
+        Shards are missing; the message says which. Nothing is published, and what there is stays.
+    """
+    how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
+    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+        where = settings.read(cache_dir)
+        place, tell = Home(where.home), progress or silent
+        if force or not result.is_made(t, where):
+            with exclusive(place, t.id, tell):
+                if force or not result.is_made(t, where):
+                    _publish(t, place, Staff(t, jobs, tell))
+        return open_dataset(str(t.id), cache_dir=cache_dir)
+
+
+def directory(place: Home, t: Task) -> Path:
+    """Where shards of a task lie."""
+    return place.partial(t.id, f"{t.key[:16]}{SUFFIX}")
+
+
+def at_work(work: Path) -> bool:
+    """Whether some shard is being worked at below ``work``."""
+    with ExitStack() as held:
+        try:
+            for file in (work / "running").glob("*.lock"):
+                held.enter_context(FileLock(file, mode=0o666).acquire(timeout=0))
+        except Timeout:
+            return True
+        except (NotImplementedError, OSError):
+            return False
+    return False
+
+
+def _checked(shard: tuple[int, int]) -> Shard:
+    try:
+        number, count = (int(n) for n in shard)
+    except (TypeError, ValueError):
+        number = count = 0
+    if not 1 <= number <= count:
+        raise PreprocessError(
+            f"There is no shard {shard!r}.",
+            hint=f"(1, n) to (n, n): shards are counted from 1, as in {(1, max(count, 4))}",
+        )
+    return Shard(number, count)
+
+
+@contextmanager
+def _at_work(work: Path) -> Iterator[None]:
+    """Hold a lock that says so; where the file system has none, nobody is told."""
+    lock = FileLock(work / "running" / f"{shards.attempt()}.lock", mode=0o666)
+    (work / "running").mkdir(parents=True, exist_ok=True)
+    try:
+        lock.acquire(timeout=0)
+    except (NotImplementedError, OSError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+        Path(lock.lock_file).unlink(missing_ok=True)
+
+
+# -- one shard
+
+
+def _work(t: Task, work: Path, shard: Shard, staff: Staff) -> ShardReport:
+    write_once(work / "task.json", json.dumps(t.provenance()))
+    t = _fitted(t, work, staff)
+    while True:
+        plan, seconds = planned(t, work)
+        steps = seconds * t.dataset.num_steps / max(1, len(plan.job.parts))
+        try:
+            done = shards.write(
+                plan.job,
+                plan.below,
+                shard,
+                there=plan.finished,
+                executor=lambda chunks, steps=steps: staff.executor(steps * chunks, chunks),  # type: ignore[misc]
+                progress=staff.progress,
+                check=plan.check,
+            )
+        except Otherwise as e:
+            learn(work, e.known)
+            continue
+        except PreprocessError as e:
+            raise _with_what_is_kept(e) from e.__cause__
+        rows = sum(w.rows for _, w in done.values())
+        missing = _missing(len(plan.job.parts), plan.said(), shard.count)
+        return ShardReport(str(t.id), shard.number, shard.count, len(done), rows, missing)
+
+
+def _with_what_is_kept(e: PreprocessError) -> PreprocessError:
+    told = PreprocessError(f"{e.message.rstrip('.')}. Finished chunks are kept.", hint=e.hint)
+    told.episode, told.step = e.episode, e.step
+    return told
+
+
+def _missing(parts: int, there: Collection[int], count: int) -> tuple[int, ...]:
+    numbered = (Shard(i, count) for i in range(1, count + 1))
+    return tuple(s.number for s in numbered if not set(s.parts(parts)) <= set(there))
+
+
+def _fitted(t: Task, work: Path, staff: Staff) -> Task:
+    """The task with the state of the first pass; one shard at a time is at it."""
+    if not t.fits:
+        return t
+    lock = FileLock(work / "first-pass.lock", mode=0o666)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        staff.progress(Event(str(t.id), "note", note="another shard is at the first pass: waiting"))
+        lock.acquire()
+    except (NotImplementedError, OSError):  # no locks here: each does it for itself
+        alone = work / f"first-pass-{shards.attempt()}"
+        alone.mkdir()
+        return fitting.fitted(t, alone, staff)
+    try:
+        return fitting.fitted(t, work, staff)
+    finally:
+        lock.release()
+
+
+# -- all of them
+
+
+def _publish(t: Task, place: Home, staff: Staff) -> None:
+    work = directory(place, t)
+    if not work.exists():
+        raise PreprocessError(
+            f"No shard of {t.id} is here{_others(t, place)}.", hint="--shard 1/4, and so on, makes them"
+        )
+    t = fitting.fitted(t, work, replace(staff, task=t))
+    plan, _ = planned(t, work)
+    done = plan.finished(range(len(plan.job.parts)))
+    _check_complete(t, plan, done)
+    shutil.rmtree(plan.below / build.PLACE, ignore_errors=True)  # of a finish that was stopped
+    built = build.assemble(plan.job, plan.below, done)
+    result.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _others(t: Task, place: Home) -> str:
+    """What shards of this name there are of, where they are of something else."""
+    mine = place.partial(t.id, "")
+    for file in sorted(mine.parent.glob(f"{mine.name}*{SUFFIX}/task.json")):
+        return f"; those that are differ: {t.differs(json.loads(file.read_text()))}"
+    return ""
+
+
+def _check_complete(t: Task, plan: Planned, done: Finished) -> None:
+    parts = len(plan.job.parts)
+    if len(done) == parts:
+        return
+    count = max(shards.count(d) for d in (plan.below, *plan.work.glob("*/"))) or 1
+    missing = [f"{n}/{count}" for n in _missing(parts, done.keys(), count)]
+    listed = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+    raise PreprocessError(
+        f"{t.id}: {f'shards {listed} are' if len(missing) > 1 else f'shard {listed} is'} not finished: "
+        f"{parts - len(done)} of {parts} chunks are missing. Nothing was published.",
+        hint=f"the same command with --shard {missing[0]} in the place of --finish does what is missing of it",
+    )
