@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import pickle
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -291,25 +292,32 @@ def test_anything_that_a_function_puts_into_a_batch(by_pipe: int, monkeypatch: p
 # -- what cannot be, and what fails
 
 
+def refusal(loader: Loader, workers: int = 1) -> str:
+    """What a loop over batches raises, as text."""
+    try:
+        for _ in feed(loader, workers):
+            pass
+    except (InvalidArgument, RuntimeError) as e:
+        traceback.clear_frames(e.__traceback__)  # torch's refer to themselves: workers would wait for a collection
+        return str(e)
+    raise AssertionError("nothing was refused")
+
+
 def test_priorities_are_not_learned_by_workers(ds: rlds_cli.Dataset) -> None:
-    with pytest.raises(InvalidArgument, match="would not learn of priorities") as e:
-        next(iter(feed(load(ds, sampler=Prioritized()), 1)))
-    assert "num_workers=0" in str(e.value)
+    said = refusal(load(ds, sampler=Prioritized()))
+    assert "would not learn of priorities" in said and "num_workers=0" in said
     loader = load(ds, sampler=Prioritized(), steps=5)
     for batch in feed(loader, 0):
         loader.update_priorities(batch, np.ones(4))
 
 
 def test_devices_are_left_to_the_training_process(ds: rlds_cli.Dataset) -> None:
-    with pytest.raises(InvalidArgument, match=r"batches come from another process") as e:
-        next(iter(feed(load(ds, device="meta"), 1)))
-    assert "batch.to(device)" in str(e.value)
+    said = refusal(load(ds, device="meta"))
+    assert "batches come from another process" in said and "batch.to(device)" in said
 
 
 def test_an_error_in_a_worker_reaches_the_loop(ds: rlds_cli.Dataset) -> None:
-    batches = iter(feed(load(ds, sampler=Sequential(), transform=_fail_at_episode_2), 2))
-    with pytest.raises(RuntimeError, match="episode 2 in worker"):
-        list(batches)
+    assert "episode 2 in worker" in refusal(load(ds, sampler=Sequential(), transform=_fail_at_episode_2), 2)
 
 
 def _fail_at_episode_2(batch: Any) -> None:
