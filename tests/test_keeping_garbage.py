@@ -10,6 +10,7 @@ from filelock import FileLock
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.keeping.garbage import Collection, collect, plan
+from rlds_cli.keeping.removal import remove
 from rlds_cli.keeping.usage import usage
 from rlds_cli.loader.access.blocks import open_block, stored
 
@@ -175,7 +176,7 @@ def test_archives_that_are_still_needed(home: Path) -> None:
     column.write_bytes(b"short")
     (still,) = plan(archives=True).kept
     assert still.why.startswith("its dataset is damaged: ")
-    rlds_cli.keeping.removal.remove([SAMPLE])
+    remove([SAMPLE])
     assert kept(plan(archives=True)) == [(name, "its dataset is not here")]
     assert file.exists()
 
