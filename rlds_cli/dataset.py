@@ -190,7 +190,8 @@ class Dataset:
             return self.schema[name]
         if name == REWARD:
             raise NoReward(
-                f"{self.id} has no reward.", hint="add one with rlds preprocess, or leave next/reward out of fields="
+                f"{self.id} has no reward.",
+                hint="leave it out of fields=, or make one of goals: rlds preprocess ID --fn reward_from_goal",
             )
         close = get_close_matches(name, self.schema, 1, 0.5) or [n for n in self.schema if n.endswith(f"/{name}")][:1]
         did_you_mean = f' Did you mean "{close[0]}"?' if close else ""

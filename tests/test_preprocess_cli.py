@@ -127,3 +127,73 @@ def test_the_example_in_torchrls_manner_runs(pendulum):
     assert done.returncode == 0, done.stderr
     norm = rlds_cli.open_dataset("sample/pendulum-d4rl@obs_norm").episode(0)["obs_norm"]
     assert np.allclose(norm, np.linalg.norm(pendulum.episode(0)["observation"], axis=1), rtol=1e-6)
+
+
+# -- built-in functions
+
+
+def test_the_built_in_functions_are_listed(rlds):
+    listed = rlds("preprocess", "--list")
+    assert listed.returncode == 0, listed.stderr
+    lines = listed.stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("resize "))
+    assert lines[at].split() == ["resize", "size=...", "[fields]", "[codec=raw]", "[quality=95]"]
+    assert lines[at + 1] == "    Give frames another height and width, bilinear and antialiased."
+    assert lines[at + 2] == "    while loading: Loader(ds, transform=Resize(field, size))"
+    found = json.loads(rlds("preprocess", "--list", "--json").stdout)
+    assert found[0]["name"] == "normalise" and found[0]["loader"].startswith("Loader(")
+    assert found[0]["arguments"][1] == {"name": "mode", "required": False, "default": "std"}
+
+
+def test_a_built_in_function_by_name(pendulum, rlds):
+    words = ("preprocess", "sample/pendulum-d4rl", "--fn", "select-episodes", "--name", "best")
+    made = rlds(*words, "--arg", "where=total_reward > -200 and length >= 150")
+    assert made.returncode == 0, made.stderr
+    total, length = pendulum.episodes["total_reward"], pendulum.episodes["length"]
+    best = rlds_cli.open_dataset("sample/pendulum-d4rl@best")
+    assert 0 < best.num_episodes == int(((total > -200) & (length >= 150)).sum()) < len(total)
+    tried = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "top_episodes", "--arg", "percent=8", "--episode", "1")
+    assert tried.returncode == 0 and "@top_episodes" in tried.stdout
+    beyond = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "top_episodes", "--arg", "percent=8", "--episode", "2")
+    assert beyond.returncode == 1 and "has no episode 2" in beyond.stderr
+
+
+def test_what_is_missing_is_wrong_usage(pendulum, rlds):
+    for words, text in (
+        ((), "ID"),
+        (("sample/pendulum-d4rl",), "--fn"),
+        (("sample/pendulum-d4rl", "--fn", "normalise", "--shard", "2"), "is not I/N"),
+        (("sample/pendulum-d4rl", "--fn", "normalise", "--shard", "1/2", "--finish"), "one of them at a time"),
+    ):
+        failed = rlds("preprocess", *words)
+        assert failed.returncode == 2 and text in failed.stderr, failed.stderr
+
+
+# -- shards
+
+
+def test_shards_and_the_finish(pendulum, rlds, home):
+    words = ("preprocess", "sample/pendulum-d4rl", "--fn", f"{EXAMPLES / 'normalise.py'}:normalise")
+    nothing = rlds(*words, "--finish")
+    assert nothing.returncode == 1 and "No shard of sample/pendulum-d4rl@normalise is here" in nothing.stderr
+    first = rlds(*words, "--shard", "1/2")  # one chunk in all: shard 2 has it
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.splitlines() == [
+        "sample/pendulum-d4rl@normalise, shard 1/2: 0 chunks, 0 rows",
+        "not there yet: 2/2",
+    ]
+    early = rlds(*words, "--finish")
+    assert early.returncode == 1
+    assert "shard 2/2 is not finished: 1 of 1 chunks are missing. Nothing was published." in early.stderr
+    assert "the same command with --shard 2/2 in the place of --finish" in early.stderr
+    second = rlds(*words, "--shard", "2/2", "--json")
+    assert json.loads(second.stdout)["missing"] == [] and json.loads(second.stdout)["rows"] == 5126
+    made = rlds(*words, "--finish", "--json")
+    assert made.returncode == 0, made.stderr
+    again = rlds(*words, "--shard", "2/2")
+    assert again.stdout == "sample/pendulum-d4rl@normalise is here already\n"
+    assert rlds(*words, "--name", "alone", "--json").returncode == 0
+    ours, alone = (rlds_cli.open_dataset(f"sample/pendulum-d4rl@{n}") for n in ("normalise", "alone"))
+    assert ours.fingerprint == alone.fingerprint == json.loads(made.stdout)["fingerprint"]
+    bad = rlds(*words, "--name", "other", "--shard", "3/2")
+    assert bad.returncode == 1 and "There is no shard (3, 2)" in bad.stderr

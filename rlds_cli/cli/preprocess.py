@@ -39,11 +39,26 @@ def register(app: typer.Typer) -> None:
     app.command("preprocess")(preprocess)
 
 
+def _complete_name(incomplete: str) -> list[str]:
+    """Names of built-in functions, for the shell's completion."""
+    from rlds_cli.preprocess.builtin import MODULES
+
+    return [n for n in MODULES if n.startswith(incomplete.replace("-", "_"))]
+
+
 def preprocess(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
-    ],
-    fn: Annotated[str, typer.Option("--fn", metavar="MOD:FUNC|FILE.py:FUNC", help="The function.")],
+        str | None, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
+    ] = None,
+    fn: Annotated[
+        str | None,
+        typer.Option(
+            "--fn",
+            metavar="MOD:FUNC|FILE.py:FUNC|NAME",
+            help="The function: yours, or a built-in one.",
+            autocompletion=_complete_name,
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="ID@NAME is made; else the function's name.")] = None,
     unit: Annotated[Unit | None, typer.Option("--unit", help="What the function is given at a time.")] = None,
     history: Annotated[int | None, typer.Option("--history", metavar="N", help="Steps before, of a window.")] = None,
@@ -55,6 +70,12 @@ def preprocess(
     episode: Annotated[int | None, typer.Option("--episode", help="Try it on this one.", show_default=False)] = None,
     step: Annotated[int | None, typer.Option("--step", help="Of it, this step alone.", show_default=False)] = None,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Leave out episodes that FUNC fails on.")] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option("--shard", metavar="I/N", help="Do this share of it, 1/N to N/N, on any machine."),
+    ] = None,
+    finish: Annotated[bool, typer.Option("--finish", help="Publish what all shards have made.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show the built-in functions.")] = False,
     jobs: options.Jobs = None,
     force: options.Force = False,
     cache_dir: options.CacheDir = None,
@@ -62,9 +83,13 @@ def preprocess(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make a new dataset with a function of yours. It sees every episode, batch or step of ID and makes ID@NAME.
+    """Make a new dataset, ID@NAME, with a function of yours or a built-in one. It sees every episode, batch or step.
 
-    Example: rlds preprocess d4rl/hopper-medium-v2 --fn my_prep.py:norm --try
+    \b
+    Examples:
+      rlds preprocess d4rl/hopper-medium-v2 --fn my_prep.py:norm --try
+      rlds preprocess d4rl/hopper-medium-v2 --fn top_episodes --arg percent=10
+      rlds preprocess d4rl/hopper-medium-v2 --fn my_prep.py:norm --shard 2/8
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
@@ -75,8 +100,15 @@ def preprocess(
     how |= {"history": history, "future": future}
     how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "cache_dir": cache_dir}
     alone = try_ or episode is not None
+    if list_:
+        return out.result(library.catalogue(), making.catalogue(library.catalogue()))
+    if id is None or fn is None:
+        raise typer.BadParameter("is missing", param_hint="ID" if id is None else "--fn")
     if step is not None and episode is None:
         raise typer.BadParameter("needs --episode", param_hint="--step")
+    if alone + finish + (shard is not None) > 1:
+        raise typer.BadParameter("one of them at a time", param_hint="--try, --shard, --finish")
+    making_it: dict[str, Any] = {"keep_going": keep_going, "force": force}
     with (
         _explained(debug=alone and jobs == 0, verbose=verbose),
         redirect_stdout(sys.stderr),
@@ -84,9 +116,23 @@ def preprocess(
     ):
         if alone:
             report = library.attempt(id, fn, name, episode=episode or 0, step=step, **how)
+            text = making.trial(report)
+        elif shard is not None:
+            share = library.run_shard(id, fn, name, shard=_share(shard), progress=progress, **making_it, **how)
+            text = making.share(share)
         else:
-            made = outcome.of(library.run(id, fn, name, keep_going=keep_going, force=force, progress=progress, **how))
-    out.result(report, making.trial(report)) if alone else out.result(made, making.outcome(made))
+            make = library.finish if finish else library.run
+            made = outcome.of(make(id, fn, name, progress=progress, **making_it, **how))
+            text = making.outcome(made)
+    return out.result(report if alone else share if shard is not None else made, text)
+
+
+def _share(text: str) -> tuple[int, int]:
+    """``I/N``."""
+    number, slash, count = text.partition("/")
+    if not (slash and number.strip().isdecimal() and count.strip().isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not I/N, as in 1/4", param_hint="--shard")
+    return int(number), int(count)
 
 
 def _arguments(given: list[str]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def attempt(
     with functions.importable((str(Path.cwd()),)):
         t = task.describe(dataset, fn, name, unit=unit, span=(history, future), arrays=arrays, args=args, fields=fields)
         with functions.importable(t.function.path):
-            number = _number(dataset, episode)
+            number = _number(t.dataset, episode)
             work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
             return _try(*fitting.fitted_on(t, number, work), number, _step(t, number, step), jobs)
 

@@ -10,9 +10,12 @@ from rlds_cli.cli.pages.figures import number, shape
 from rlds_cli.hashing import short
 
 if TYPE_CHECKING:
+    from rlds_cli.preprocess.builtin import Argument, Builtin
     from rlds_cli.preprocess.outcome import Outcome
+    from rlds_cli.preprocess.shards import ShardReport
     from rlds_cli.preprocess.trial import Change, Report, Values
 
+_SHARDS = 10  # that are named; the others are counted
 _NAMED = 2  # fields of which nothing is to be said that are named; the others are counted
 
 
@@ -24,6 +27,38 @@ def outcome(o: Outcome) -> str:
         lines.append(f"note: copied, for they cannot be linked: {', '.join(o.copied)}")
     lines += [f"note: {n}" for n in o.notes]
     return "\n".join([*lines, *([f"errors: {o.errors}"] if o.errors else [])])
+
+
+def share(r: ShardReport) -> str:
+    """What a shard has done, and which are missing."""
+    if r.published:
+        return f"{r.id} is here already"
+    lines = [f"{r.id}, shard {r.shard}/{r.shards}: {_counted(r.parts, 'chunk')}, {_counted(r.rows, 'row')}"]
+    if not r.missing:
+        return "\n".join([*lines, "all shards are there: the same command with --finish publishes them"])
+    named = ", ".join(f"{n}/{r.shards}" for n in r.missing[:_SHARDS])
+    more = f" and {len(r.missing) - _SHARDS} more" if len(r.missing) > _SHARDS else ""
+    return "\n".join([*lines, f"not there yet: {named}{more}"])
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def catalogue(built_in: Sequence[Builtin]) -> str:
+    """The built-in functions with their arguments, and how the loader does the same."""
+    width = max(len(b.name) for b in built_in)
+    lines = []
+    for b in built_in:
+        lines += [f"{b.name:{width}}  {' '.join(map(_argument, b.arguments))}", f"    {b.summary}"]
+        lines += [f"    while loading: {b.loader}"] if b.loader else []
+    return "\n".join([*lines, "", "arguments are given as --arg NAME=VALUE; those in brackets need not be"])
+
+
+def _argument(a: Argument) -> str:
+    if a.required:
+        return f"{a.name}=..."
+    return f"[{a.name}]" if a.default is None else f"[{a.name}={a.default}]"
 
 
 def trial(r: Report) -> str:

@@ -88,5 +88,5 @@ def _describe(name: str) -> Builtin:
         for p in parameters
         if p.name != traits.SOURCE
     )
-    summary = (function.__doc__ or "").partition("\n")[0]
+    summary = (function.__doc__ or "").partition("\n")[0].replace("``", "")
     return Builtin(name, arguments, summary, traits.of(function).loader)
