@@ -34,20 +34,10 @@ class Results:
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
             "cores": os.cpu_count(),
-            "machine": f"{os.cpu_count()} cores of {_processor()}, {_memory_gib():.0f} GiB, {platform.system()}",
+            "machine": f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB, {platform.system()}",
             "load": LOAD,
         }
         (RESULTS / f"{self.name}.json").write_text(json.dumps(about | asdict(self), indent=1) + "\n")
-
-
-def _processor() -> str:
-    """The model's name, where the system gives one."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def _memory_gib() -> float:
