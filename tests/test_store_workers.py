@@ -62,3 +62,28 @@ def test_an_item_whose_process_dies_twice_is_named(tmp_path):
         list(work_through(dies, items, 2, lambda n, how: told.append(n)))
     assert (e.value.number, e.value.how, told) == (1, "left with exit code 7", [1])
     assert (tmp_path / "mark").read_text() == "xx"
+
+
+def meets(n, mark):
+    """Item 0 fails when item 1 is worked at; item 1 ends some time after that."""
+    import time
+
+    if n == 1:
+        Path(mark).touch()
+        time.sleep(0.5)
+        return n
+    while not Path(mark).exists():
+        time.sleep(0.01)
+    raise ValueError("nought")
+
+
+def test_what_others_are_at_is_done_before_a_failure_is_raised(tmp_path):
+    done = []
+
+    def take():
+        for number, _ in work_through(meets, {n: (n, str(tmp_path / "mark")) for n in range(5)}, 2, never):
+            done.append(number)
+
+    with pytest.raises(ValueError, match="nought"):
+        take()
+    assert done == [1]

@@ -10,17 +10,13 @@ from typing import Any
 
 from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive
-from rlds_cli.preprocess import fitting, job, result, shards
+from rlds_cli.preprocess import making, result, shards
 from rlds_cli.preprocess.executors import Staff
-from rlds_cli.preprocess.job import PreprocessJob
-from rlds_cli.preprocess.plan import Known, Otherwise
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import StrPath
-from rlds_cli.store.build import write_rows
 
 
 def run(
@@ -110,7 +106,7 @@ def _make(t: Task, cache_dir: StrPath | None, *, jobs: int | None, force: bool, 
         work = place.partial(t.id, t.key[:16])
         _forget_others(place, t, None if force else work)
         work.mkdir(parents=True, exist_ok=True)
-        _publish(t, place, work, jobs, progress)
+        making.make(Staff(t, jobs, progress), work, place.dataset(t.id))
 
 
 def _forget_others(place: Home, t: Task, keep: Path | None) -> None:
@@ -120,59 +116,3 @@ def _forget_others(place: Home, t: Task, keep: Path | None) -> None:
     for path in mine.parent.glob(f"{mine.name}*"):
         if path not in kept and not shards.at_work(path):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _publish(t: Task, place: Home, work: Path, jobs: int | None, progress: Progress) -> None:
-    known = _recall(work)
-    staff = Staff(t, jobs, progress)
-    t = fitting.fitted(t, work, staff)
-    while True:
-        plan, seconds = job.plan(t, known)
-        todo = PreprocessJob(t, plan, job.parts(t, kept=plan.kept))
-        executor = staff.executor(seconds * t.dataset.num_steps, len(todo.parts))
-        try:
-            built = write_rows(todo, work, jobs=0, progress=progress, executor=executor)
-        except Otherwise as e:
-            known = known | e.known
-            _remember(work, known)
-            progress(Event(str(t.id), "note", note=f"writing anew, as a later episode showed: {_learned(e.known)}"))
-            continue
-        except PreprocessError as e:
-            raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
-        result.publish(built, t, plan, place.dataset(t.id), threads=staff.threads)
-        shutil.rmtree(work, ignore_errors=True)
-        return
-
-
-def _recall(work: Path) -> Known:
-    """What an earlier run learned before it was interrupted."""
-    try:
-        return Known.from_json((work / "known.json").read_text())
-    except OSError:
-        return Known()
-
-
-def _remember(work: Path, known: Known) -> None:
-    for path in work.iterdir():
-        if path.name != fitting.JOURNAL:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (work / "known.new").write_text(known.to_json())
-    (work / "known.new").rename(work / "known.json")
-
-
-def _learned(known: Known) -> str:
-    what = [] if known.kept else ["not every episode keeps its length"]
-    what += [f"{', '.join(sorted(known.touched))} changed after all"] if known.touched else []
-    what += [f"{n} and next/{n} differ" for n in sorted(known.apart)]
-    return "; ".join(what)
-
-
-def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
-    try:
-        kept = (work / "journal.jsonl").read_text().count("\n") - 1
-    except OSError:
-        kept = 0
-    tail = f" {kept} of {parts} chunks are kept." if parts > 1 else ""
-    told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
-    told.episode, told.step = e.episode, e.step
-    return told

@@ -106,12 +106,13 @@ def work_through(
     WorkerDied
         The process of the second attempt died as well.
     Exception
-        Whatever ``call`` raised. Items that other processes are at are done, and their results lost.
+        Whatever ``call`` raised first; after the items that other processes are at, which are yielded.
     """
     waiting = deque(items)
     attempts = dict.fromkeys(items, 0)
     idle: list[_Worker[R]] = [_Worker() for _ in range(min(workers, len(items)))]
     busy: dict[Future[R], tuple[int, _Worker[R]]] = {}
+    failed: Exception | None = None
     try:
         while waiting or busy:
             while waiting and idle:
@@ -127,13 +128,18 @@ def work_through(
                     worker.stop()
                     how = worker.how_it_died()
                     attempts[number] += 1
-                    if attempts[number] == _ATTEMPTS:
-                        raise WorkerDied(number, how) from None
+                    if attempts[number] == _ATTEMPTS or failed:
+                        failed, waiting = failed or WorkerDied(number, how), deque[int]()
+                        continue
                     died(number, how)
                     idle.append(_Worker())
                     waiting.appendleft(number)
-                    continue
-                yield number, result
+                except Exception as e:
+                    failed, waiting = failed or e, deque[int]()
+                else:
+                    yield number, result
+        if failed is not None:
+            raise failed
     finally:
         for worker in (*idle, *(w for _, w in busy.values())):
             worker.stop()

@@ -1,0 +1,83 @@
+"""A task from its plan to its published result: done in parts, gone on with, and planned anew where need be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rlds_cli.errors import PreprocessError
+from rlds_cli.preprocess import fitting, job, result
+from rlds_cli.preprocess.executors import Staff
+from rlds_cli.preprocess.job import PreprocessJob
+from rlds_cli.preprocess.plan import Known, Otherwise
+from rlds_cli.progress import Event
+from rlds_cli.store.build import write_rows
+
+
+def make(staff: Staff, work: Path, target: Path) -> None:
+    """Do the task and publish its result as ``target``.
+
+    Parameters
+    ----------
+    work : Path
+        Where it is done; what an interrupted run of the same task left there is gone on with. Removed at the end.
+
+    Raises
+    ------
+    PreprocessError
+        The function failed. Finished chunks are kept.
+    """
+    known = _recall(work)
+    t = fitting.fitted(staff.task, work, staff)
+    while True:
+        plan, seconds = job.plan(t, known)
+        todo = PreprocessJob(t, plan, job.parts(t, kept=plan.kept))
+        executor = staff.executor(seconds * t.dataset.num_steps, len(todo.parts))
+        try:
+            built = write_rows(todo, work, jobs=0, progress=staff.progress, executor=executor)
+        except Otherwise as e:
+            known = known | e.known
+            _remember(work, known)
+            staff.progress(
+                Event(str(t.id), "note", note=f"writing anew, as a later episode showed: {_learned(e.known)}")
+            )
+            continue
+        except PreprocessError as e:
+            raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
+        result.publish(built, t, plan, target, threads=staff.threads)
+        shutil.rmtree(work, ignore_errors=True)
+        return
+
+
+def _recall(work: Path) -> Known:
+    """What an earlier run learned before it was interrupted."""
+    try:
+        return Known.from_json((work / "known.json").read_text())
+    except OSError:
+        return Known()
+
+
+def _remember(work: Path, known: Known) -> None:
+    for path in work.iterdir():
+        if path.name != fitting.JOURNAL:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (work / "known.new").write_text(known.to_json())
+    (work / "known.new").rename(work / "known.json")
+
+
+def _learned(known: Known) -> str:
+    what = [] if known.kept else ["not every episode keeps its length"]
+    what += [f"{', '.join(sorted(known.touched))} changed after all"] if known.touched else []
+    what += [f"{n} and next/{n} differ" for n in sorted(known.apart)]
+    return "; ".join(what)
+
+
+def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
+    try:
+        kept = (work / "journal.jsonl").read_text().count("\n") - 1
+    except OSError:
+        kept = 0
+    tail = f" {kept} of {parts} chunks are kept." if parts > 1 else ""
+    told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
+    told.episode, told.step = e.episode, e.step
+    return told
