@@ -361,8 +361,8 @@ def no_reward(dataset: Dataset) -> NoReward:
     """What to raise where rewards are asked of a dataset without rewards."""
     return NoReward(
         f"{dataset.id} has no reward.",
-        hint="leave it out of fields=, draw goals (extra=Goals(...)), or make rewards of goals: rlds preprocess ID --fn "
-        "reward_from_goal",
+        hint="leave it out of fields=, draw goals (extra=Goals(...)), or make rewards of goals:"
+        " rlds preprocess ID --fn reward_from_goal",
     )
 
 
