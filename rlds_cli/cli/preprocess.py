@@ -6,7 +6,7 @@ import json as json_module
 import sys
 import traceback
 from ast import literal_eval
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from typing import Annotated, Any
@@ -51,19 +51,23 @@ def preprocess(
         str | None, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
     ] = None,
     fn: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--fn",
             metavar="MOD:FUNC|FILE.py:FUNC|NAME",
-            help="The function: yours, or a built-in one.",
+            help="The function: yours, or a built-in one. Given several times, they work one after the other.",
             autocompletion=_complete_name,
         ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="ID@NAME is made; else the function's name.")] = None,
-    unit: Annotated[Unit | None, typer.Option("--unit", help="What the function is given at a time.")] = None,
+    unit: Annotated[
+        list[Unit] | None, typer.Option("--unit", help="What the function is given at a time; for several, each.")
+    ] = None,
     history: Annotated[int | None, typer.Option("--history", metavar="N", help="Steps before, of a window.")] = None,
     future: Annotated[int | None, typer.Option("--future", metavar="N", help="Steps after, of a window.")] = None,
-    arrays: Annotated[Arrays, typer.Option("--arrays", help="What its values are.")] = Arrays.numpy,
+    arrays: Annotated[
+        list[Arrays] | None, typer.Option("--arrays", help="What its values are; numpy unless given.")
+    ] = None,
     arg: Annotated[list[str] | None, typer.Option("--arg", metavar="K=V", help="An argument of the function.")] = None,
     fields: Annotated[str | None, typer.Option("--fields", metavar="A,B", help="Give it these alone.")] = None,
     try_: Annotated[bool, typer.Option("--try", help="Show one episode before and after; write nothing.")] = False,
@@ -96,18 +100,20 @@ def preprocess(
     from rlds_cli.cli.pages import making
     from rlds_cli.preprocess import outcome
 
-    how: dict[str, Any] = {"unit": unit and unit.value, "arrays": arrays.value, "args": _arguments(arg or [])}
+    how: dict[str, Any] = {"args": _arguments(arg or [])}
+    how |= {"unit": _one_or_all(unit), "arrays": _one_or_all(arrays) or "numpy"}
     how |= {"history": history, "future": future}
     how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "cache_dir": cache_dir}
     alone = try_ or episode is not None
     if list_:
         return out.result(library.catalogue(), making.catalogue(library.catalogue()))
-    if id is None or fn is None:
+    if id is None or not fn:
         raise typer.BadParameter("is missing", param_hint="ID" if id is None else "--fn")
     if step is not None and episode is None:
         raise typer.BadParameter("needs --episode", param_hint="--step")
     if alone + finish + (shard is not None) > 1:
         raise typer.BadParameter("one of them at a time", param_hint="--try, --shard, --finish")
+    which: Any = fn if len(fn) > 1 else fn[0]
     making_it: dict[str, Any] = {"keep_going": keep_going, "force": force}
     with (
         _explained(debug=alone and jobs == 0, verbose=verbose),
@@ -115,16 +121,22 @@ def preprocess(
         out.progress() as progress,
     ):
         if alone:
-            report = library.attempt(id, fn, name, episode=episode or 0, step=step, **how)
+            report = library.attempt(id, which, name, episode=episode or 0, step=step, **how)
             text = making.trial(report)
         elif shard is not None:
-            share = library.run_shard(id, fn, name, shard=_share(shard), progress=progress, **making_it, **how)
+            share = library.run_shard(id, which, name, shard=_share(shard), progress=progress, **making_it, **how)
             text = making.share(share)
         else:
             make = library.finish if finish else library.run
-            made = outcome.of(make(id, fn, name, progress=progress, **making_it, **how))
+            made = outcome.of(make(id, which, name, progress=progress, **making_it, **how))
             text = making.outcome(made)
     return out.result(report if alone else share if shard is not None else made, text)
+
+
+def _one_or_all(given: Sequence[StrEnum] | None) -> str | list[str] | None:
+    """What was given once, for all functions, or once for each."""
+    values = [v.value for v in given or ()]
+    return values if len(values) > 1 else values[0] if values else None
 
 
 def _share(text: str) -> tuple[int, int]:
@@ -140,7 +152,7 @@ def _arguments(given: list[str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier():
+        if not equals or not key.rpartition(".")[2].isidentifier():
             raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--arg")
         arguments[key] = _value(value)
     return arguments

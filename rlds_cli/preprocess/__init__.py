@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli.preprocess.builtin import MODULES as _BUILTIN
 from rlds_cli.preprocess.builtin import catalogue as catalogue
 from rlds_cli.preprocess.builtin import get as _get
+from rlds_cli.preprocess.changes import Report as Report
 from rlds_cli.preprocess.functions import unit as unit
 from rlds_cli.preprocess.running import run as run
 from rlds_cli.preprocess.shards import ShardReport as ShardReport
 from rlds_cli.preprocess.shards import finish as finish
 from rlds_cli.preprocess.shards import run_shard as run_shard
 from rlds_cli.preprocess.states import state as state
-from rlds_cli.preprocess.trial import Report as Report
 from rlds_cli.preprocess.trial import attempt as attempt
 from rlds_cli.store.frames import encode_frames as encode_frames
 

@@ -18,7 +18,7 @@ import numpy as np
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import states, traits
 from rlds_cli.preprocess.blocks import StepName
-from rlds_cli.preprocess.functions import first_pass
+from rlds_cli.preprocess.functions import Function, first_pass
 from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import Array
@@ -134,16 +134,29 @@ def shapes(arrays: Mapping[str, Array]) -> str:
 def again(task: Task, episode: int, step: int | None = None) -> str:
     """What to type to see it happen."""
     f = task.function
-    if f.file is None and (f.module is None or f.module == "__main__"):
+    words = words_of(f, task.unit, task.span, task.arrays, task.args)
+    if words is None:
         at, what = ("", "episode") if step is None else (f", step={step}", "step")
         return f"rlds_cli.preprocess.attempt(dataset, {f.name}, episode={episode}{at}) runs that {what} alone"
-    words = [f"rlds preprocess {task.dataset.id} --fn {f.reference}"]
-    words += [f"--unit {task.unit}"] if task.unit != (f.unit or "episode") else []
-    words += [f"--history {task.span[0]} --future {task.span[1]}"] if task.span != f.span else []
-    words += [f"--arrays {task.arrays}"] if task.arrays != "numpy" else []
-    words += [f"--arg {k}={v}" for k, v in task.args.items() if isinstance(v, str | int | float)]
-    words += [f"--episode {episode}"] if step is None else [f"--episode {episode} --step {step}"]
-    return " ".join([*words, "-j 0"])
+    which = f"--episode {episode}" if step is None else f"--episode {episode} --step {step}"
+    return f"rlds preprocess {task.dataset.id} {words} {which} -j 0"
+
+
+def words_of(
+    f: Function, unit: str, span: tuple[int, int], arrays: str, args: Mapping[str, Any], of: str = ""
+) -> str | None:
+    """How the command line names a function and what goes with it; None where it cannot.
+
+    ``of`` stands before the names of its arguments, where there are several functions.
+    """
+    if f.file is None and (f.module is None or f.module == "__main__"):
+        return None
+    words = [f"--fn {f.reference}"]
+    words += [f"--unit {unit}"] if of or unit != (f.unit or "episode") else []
+    words += [f"--history {span[0]} --future {span[1]}"] if span != f.span and not of else []
+    words += [f"--arrays {arrays}"] if of or arrays != "numpy" else []
+    words += [f"--arg {of}{k}={v}" for k, v in args.items() if isinstance(v, str | int | float)]
+    return " ".join(words)
 
 
 def line_of(e: BaseException) -> str:

@@ -88,10 +88,11 @@ def _episode(n: Note) -> str:
     return f"episode {json.loads(n.where)['episode']}"
 
 
-def write(directory: Path, notes: Iterable[Note]) -> None:
+def write(directory: Path, found: Iterable[Failure]) -> None:
     """Write ``errors.jsonl``, one failure a line, unless there is none."""
-    lines = [json.dumps(asdict(failure)) + "\n" for failure in of(notes)]
+    lines = [json.dumps(asdict(failure)) + "\n" for failure in found]
     if lines:
+        directory.mkdir(parents=True, exist_ok=True)
         (directory / FILE).write_text("".join(lines))
 
 

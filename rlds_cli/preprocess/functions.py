@@ -169,7 +169,7 @@ def importable(path: tuple[str, ...]) -> Iterator[None]:
                 sys.path.remove(p)
 
 
-def find(fn: str | Callable[..., Any]) -> Function:
+def find(fn: str | Callable[..., Any] | Function) -> Function:
     """The function that ``fn`` names, or is.
 
     Raises
@@ -177,8 +177,12 @@ def find(fn: str | Callable[..., Any]) -> Function:
     PreprocessError
         There is none; the message says where was searched, and what there is.
     """
+    if isinstance(fn, Function):
+        return fn
     if isinstance(fn, str):
         return _referenced(fn)
+    if isinstance(fn, list | tuple):
+        raise PreprocessError("Several functions are a pipeline, which is run as a whole.", hint="preprocess.run")
     if not callable(fn):
         raise PreprocessError(f"{fn!r} is not a function.", hint=f"a function, or {_FORM}")
     if isinstance(fn, FunctionType) and traits.of(fn).version:

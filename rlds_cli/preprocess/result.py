@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli import home
 from rlds_cli.preprocess import failures, states
@@ -22,8 +22,11 @@ from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import Array
 
+if TYPE_CHECKING:
+    from rlds_cli.preprocess.pipeline import Pipeline
 
-def is_made(t: Task, where: Settings) -> bool:
+
+def is_made(t: Task | Pipeline, where: Settings) -> bool:
     """Whether the result is there already.
 
     Raises
@@ -40,8 +43,9 @@ def is_made(t: Task, where: Settings) -> bool:
 
 def publish(built: Built, t: Task, plan: Plan, target: Path, *, threads: int) -> None:
     """Complete the dataset and move it to ``target``, where it is seen as a whole."""
-    failures.write(built.directory, built.notes)
-    built = replace(built, notes=failures.told(built.notes))
+    found = t.chain.failures(built.notes) if t.chain else tuple(failures.of(built.notes))
+    failures.write(built.directory, found)
+    built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *failures.told(built.notes)))
     finish(built, _description(t, plan), metadata=_metadata(t), shared=_shared(t, plan), threads=threads)
     publishing.publish(built.directory, target)
 
@@ -106,4 +110,6 @@ def _shared(t: Task, plan: Plan) -> dict[str, Shared]:
     stats = {n: Stats(**s) for n, s in m.stats.items()}
     fields = {f.name: f for f in m.fields}
     before = {n: plan.renamed.get(n, n) for n in plan.shared}
-    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n) for n, old in before.items()}
+    # What lies between two functions is removed: only what it shares with the source itself is shared in the end.
+    lasting = m.shared if t.chain and t.chain.number else fields
+    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n, old in lasting) for n, old in before.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive
-from rlds_cli.preprocess import making, result, shards
+from rlds_cli.preprocess import making, pipeline, result, shards
 from rlds_cli.preprocess.executors import Staff
+from rlds_cli.preprocess.pipeline import Pipeline
+from rlds_cli.preprocess.stages import Functions
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import StrPath
@@ -21,14 +24,14 @@ from rlds_cli.settings import StrPath
 
 def run(
     source: str | os.PathLike[str] | Dataset,
-    fn: Callable[..., Any] | str,
+    fn: Callable[..., Any] | str | Functions,
     name: str | None = None,
     *,
-    unit: Unit | None = None,
+    unit: Unit | Sequence[Unit | None] | None = None,
     history: int | None = None,
     future: int | None = None,
-    arrays: Arrays = "numpy",
-    args: Mapping[str, Any] = {},
+    arrays: Arrays | Sequence[Arrays] = "numpy",
+    args: Mapping[str, Any] | Sequence[Mapping[str, Any]] = {},
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     keep_going: bool = False,
@@ -45,14 +48,16 @@ def run(
     ----------
     source : str, path or Dataset
         A dataset that is on this disk, or a selection of its episodes.
-    fn : callable or str
-        The function; ``"module:function"`` or ``"file.py:function"``. With unit ``episode`` (the default) it is given
-        nested fields: ``observation`` [T+1, ...] (T rows where the final one is not recorded), ``action`` [T, ...],
-        ``next/reward``, ``next/terminated`` and ``next/truncated`` [T], frames decoded, text as object arrays; all
-        writable copies. It returns the same kind of dict, of any length; None drops the episode, a list splits it.
-        With ``batch`` it is given transitions as a loader's batch has them, ``next/reward`` [B, 1], and with ``step``
-        one of them; it returns as many. With ``window`` it is given steps with their neighbours in the episode, [B,
-        L, ...], and ``mask`` [B, L], False outside of it; it returns what it adds or changes, [B, ...].
+    fn : callable, str, or a list of them
+        The function, or several that work one after the other: each is given what the one before it made, and what
+        the last one makes is the result. As itself, ``"module:function"``, ``"file.py:function"`` or a built-in one's
+        name. With unit ``episode`` (the default) it is given nested fields: ``observation`` [T+1, ...] (T rows where
+        the final one is not recorded), ``action`` [T, ...], ``next/reward``, ``next/terminated`` and
+        ``next/truncated`` [T], frames decoded, text as object arrays; all writable copies. It returns the same kind of
+        dict, of any length; None drops the episode, a list splits it. With ``batch`` it is given transitions as a
+        loader's batch has them, ``next/reward`` [B, 1], and with ``step`` one of them; it returns as many. With
+        ``window`` it is given steps with their neighbours in the episode, [B, L, ...], and ``mask`` [B, L], False
+        outside of it; it returns what it adds or changes, [B, ...].
     name : str, optional
         The function's name unless given.
     unit : {"episode", "batch", "step", "window"}, optional
@@ -62,7 +67,8 @@ def run(
     arrays : {"numpy", "torch", "tensordict"}
         What values are. A TensorDict holds the transitions of an episode or batch, batch size [T] or [B].
     args : mapping
-        Keyword arguments of the function.
+        Keyword arguments of the function. Of several functions each gets those that it takes; ``"NAME.key"`` or
+        ``"2.key"`` is for one of them alone. Or a list, one mapping for each; ``unit`` and ``arrays`` alike.
     fields : sequence of str, optional
         Fields that are read and given to it; the others are carried over.
     jobs : int, optional
@@ -89,12 +95,22 @@ def run(
     'd4rl/hopper-medium-v2@norm'
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+    with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         _make(t, cache_dir, jobs=jobs, force=force, progress=progress or silent)
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
-def _make(t: Task, cache_dir: StrPath | None, *, jobs: int | None, force: bool, progress: Progress) -> None:
+def _described(
+    source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, cache_dir: StrPath | None, **how: Any
+) -> AbstractContextManager[Task | Pipeline]:
+    """The task, or the pipeline of several functions."""
+    if not isinstance(fn, list | tuple):
+        return described(source, fn, name, cache_dir=cache_dir, **how)
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    return pipeline.described(dataset, fn, name, **how)
+
+
+def _make(t: Task | Pipeline, cache_dir: StrPath | None, *, jobs: int | None, force: bool, progress: Progress) -> None:
     where = settings.read(cache_dir)
     if not force and result.is_made(t, where):
         progress(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
@@ -106,13 +122,17 @@ def _make(t: Task, cache_dir: StrPath | None, *, jobs: int | None, force: bool, 
         work = place.partial(t.id, t.key[:16])
         _forget_others(place, t, None if force else work)
         work.mkdir(parents=True, exist_ok=True)
-        making.make(Staff(t, jobs, progress), work, place.dataset(t.id))
+        if isinstance(t, Task):
+            making.make(Staff(t, jobs, progress), work, place.dataset(t.id))
+        else:
+            pipeline.make(t, Staff(t.task(0, t.dataset), jobs, progress), work, place.dataset(t.id))
 
 
-def _forget_others(place: Home, t: Task, keep: Path | None) -> None:
+def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:
     """Remove unfinished work of other functions under this name; it will not be gone on with. Shards at work stay."""
     mine = place.partial(t.id, "")
-    kept = () if keep is None else (keep, shards.directory(place, t))
-    for path in mine.parent.glob(f"{mine.name}*"):
+    kept = [] if keep is None else [keep]
+    kept += [shards.directory(place, t)] if keep and isinstance(t, Task) else []
+    for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # those of ID@NAME.x are of others
         if path not in kept and not shards.at_work(path):
             shutil.rmtree(path, ignore_errors=True)

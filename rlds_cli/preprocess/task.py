@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from rlds_cli.preprocess.functions import Function
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, join_name
+
+if TYPE_CHECKING:
+    from rlds_cli.preprocess.chain import Chain
 
 ARRAYS = ("numpy", "torch", "tensordict")
 PART_ROWS = 1 << 16  # rows of a part, about: parts end where episodes do
@@ -61,6 +64,10 @@ class Task:
     decoded: tuple[str, ...] = ()
     keep_going: bool = False
     state: str | None = None  # what the first pass found out, see `states`; not part of the key, which it follows from
+    chain: Chain | None = None  # the pipeline that it is of
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "chain": None}  # workers have no use for it
 
     @property
     def fits(self) -> bool:
@@ -70,14 +77,12 @@ class Task:
     @cached_property
     def whole(self) -> bool:
         """Whether all episodes of the store are to be processed, in their order."""
-        index = self.dataset.episodes.index
-        everything = self.dataset.manifest.counts.episodes
-        return len(index) == everything and bool(np.array_equal(index, np.arange(everything)))
+        return is_whole(self.dataset)
 
     @cached_property
     def source(self) -> str:
         """Fingerprint of the source; of a selection, with its episodes."""
-        return self.dataset.manifest.fingerprint if self.whole else self.dataset.fingerprint
+        return source_of(self.dataset)
 
     @cached_property
     def read(self) -> tuple[str, ...]:
@@ -98,15 +103,9 @@ class Task:
         """What the result depends on; not workers, nor where the function's file lies."""
         return {
             "source": self.source,
-            "function": self.function.name,
-            "code": self.function.code,
-            "args": _plain(self.args),
-            "unit": self.unit,
-            **({"window": list(self.span)} if self.unit == "window" else {}),
+            **identity(self.function, self.args, self.unit, self.span, self.arrays),
             **({"keep_going": True} if self.keep_going else {}),
-            "arrays": self.arrays,
             "fields": sorted(self.fields) if self.fields is not None else None,
-            "chunk": [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS],
         }
 
     @cached_property
@@ -124,6 +123,7 @@ class Task:
             **self.parts_of_key,
             "key": self.key,
             "rlds_version": __version__,
+            **({"pipeline": dict(self.chain.record)} if self.chain and self.chain.record else {}),
         }
 
     def check_name(self, manifest: Manifest) -> None:
@@ -138,12 +138,33 @@ class Task:
 
     def differs(self, made: Mapping[str, Any]) -> str:
         """In what a step of some provenance is other than this one."""
-        mine = self.parts_of_key
-        return "; ".join(
-            f"{label} was {_short(made.get(k))}, is {_short(mine.get(k))}"
-            for k, label in _LABELS.items()
-            if made.get(k) != mine.get(k)
-        )
+        if "pipeline" in made and not (self.chain and self.chain.record):
+            return f"by {len(made['pipeline']['functions'])} functions one after the other"
+        return differences(made, self.parts_of_key)
+
+
+def identity(
+    function: Function, args: Mapping[str, Any], unit: str, span: tuple[int, int], arrays: str
+) -> dict[str, Any]:
+    """What the result of a function depends on, but for what it is given."""
+    return {
+        "function": function.name,
+        "code": function.code,
+        "args": _plain(args),
+        "unit": unit,
+        **({"window": list(span)} if unit == "window" else {}),
+        "arrays": arrays,
+        "chunk": [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS],
+    }
+
+
+def differences(made: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
+    """In words, in what two things that a result depends on are not the same."""
+    return "; ".join(
+        f"{label} was {_short(made.get(k))}, is {_short(mine.get(k))}"
+        for k, label in _LABELS.items()
+        if made.get(k) != mine.get(k)
+    )
 
 
 @contextmanager
@@ -177,11 +198,7 @@ def describe(
 ) -> Task:
     """Find the function and check what can be checked before it runs."""
     function = functions.find(fn)
-    unit = unit or function.unit or "episode"
-    reach = tuple(
-        d if g is None else g for g, d in zip(span, function.span if unit == "window" else (0, 0), strict=True)
-    )
-    functions.check_unit(unit, *reach)
+    unit, reach = unit_of(function, unit, span)
     if arrays not in ARRAYS:
         raise PreprocessError(f'arrays must not be "{arrays}".', hint=f"one of {', '.join(ARRAYS)}")
     _check_arguments(function, dataset, args)
@@ -197,13 +214,34 @@ def describe(
         arrays,
         dict(args),
         None if fields is None else tuple(join_name(f) for f in fields),
-        span=(reach[0], reach[1]),
+        span=reach,
         keep_going=keep_going,
         carried=prepared.carried,
         decoded=prepared.decoded,
     )
     _check(task)
     return task
+
+
+def unit_of(function: Function, unit: str | None, span: tuple[int | None, int | None]) -> tuple[str, tuple[int, int]]:
+    """The unit of a function and how far its windows reach: as given, else as its decorator says."""
+    unit = unit or function.unit or "episode"
+    usual = function.span if unit == "window" else (0, 0)
+    history, future = (d if g is None else g for g, d in zip(span, usual, strict=True))
+    functions.check_unit(unit, history, future)
+    return unit, (history, future)
+
+
+def source_of(dataset: Dataset) -> str:
+    """Fingerprint of a dataset; of a selection of some of the episodes, with these."""
+    return dataset.manifest.fingerprint if is_whole(dataset) else dataset.fingerprint
+
+
+def is_whole(dataset: Dataset) -> bool:
+    """Whether all episodes of the store are in it, in their order."""
+    index = dataset.episodes.index
+    everything = dataset.manifest.counts.episodes
+    return len(index) == everything and bool(np.array_equal(index, np.arange(everything)))
 
 
 def _id_of(dataset: Dataset, function: Function, name: str | None) -> DatasetId:

@@ -1,99 +1,52 @@
-"""A function on one episode, before and after, and what the whole dataset would take; nothing is written."""
+"""A function on one episode, before and after, and what the whole dataset would take; nothing is kept."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.episodes import Value
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.preprocess import fitting, functions, job, task
+from rlds_cli.preprocess import fitting, functions, job, pipeline, task
 from rlds_cli.preprocess.calling import undisturbed
+from rlds_cli.preprocess.changes import Report, changes
+from rlds_cli.preprocess.pipeline import Pipeline
 from rlds_cli.preprocess.plan import Known, Plan, Probe
-from rlds_cli.preprocess.reading import Episode
+from rlds_cli.preprocess.reading import Episode, Reader
+from rlds_cli.preprocess.stages import Functions
 from rlds_cli.preprocess.task import Arrays, Task, Unit
 from rlds_cli.preprocess.whole import Result, WholeEpisodes
 from rlds_cli.settings import StrPath
-from rlds_cli.ted import EncodedFrames, Field
 
 _WARM, _LONG = 0.02, 2.0  # seconds of a call that is timed again
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """One field of one episode. ``mean std min max`` are over all elements; None where not numeric."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    mean: float | None = None
-    std: float | None = None
-    min: float | None = None
-    max: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What became of a field. ``bytes`` is what it would add on disk for the whole dataset; 0 where it is shared."""
-
-    name: str
-    what: Literal["changed", "new", "removed", "untouched", "not read"]
-    before: Values | None
-    after: Values | None
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A function tried on one episode, or on one ``step`` of it.
-
-    ``returned`` are the lengths of the episodes that it made of it (none when it is dropped); ``seconds`` is what the
-    call took, ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers; ``linked`` says
-    whether untouched fields would be shared with the source. ``fitted`` says on what the first pass was run, where the
-    function has one: all, or the chunk of the episode.
-    """
-
-    source: str
-    id: str
-    function: str
-    unit: str
-    episode: int
-    length: int
-    returned: tuple[int, ...]
-    seconds: float
-    fields: tuple[Change, ...]
-    jobs: int
-    total_seconds: float
-    total_bytes: int
-    linked: bool
-    fitted: str = ""
-    step: int | None = None
-
-
 def attempt(
     source: str | os.PathLike[str] | Dataset,
-    fn: Callable[..., Any] | str,
+    fn: Callable[..., Any] | str | Functions,
     name: str | None = None,
     *,
     episode: int = 0,
     step: int | None = None,
-    unit: Unit | None = None,
+    unit: Unit | Sequence[Unit | None] | None = None,
     history: int | None = None,
     future: int | None = None,
-    arrays: Arrays = "numpy",
-    args: Mapping[str, Any] = {},
+    arrays: Arrays | Sequence[Arrays] = "numpy",
+    args: Mapping[str, Any] | Sequence[Mapping[str, Any]] = {},
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
 ) -> Report:
-    """Run a function on one episode and say what it changes; nothing is written. Arguments are those of ``run``.
+    """Run a function on one episode and say what it changes; nothing is kept. Arguments are those of ``run``.
+
+    Of several functions, those after the first are given that episode alone: what they find out in a first pass, or
+    take from the statistics of what they work on, is of it.
 
     Parameters
     ----------
@@ -108,8 +61,15 @@ def attempt(
         There is no such episode, step or function, or it fails there.
     """
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    if isinstance(fn, list | tuple):
+        how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args}
+        with pipeline.described(dataset, fn, name, fields=fields, **how) as p:
+            if step is not None:
+                raise PreprocessError(f"step={step}: several functions are tried on an episode.", hint="leave out step")
+            return _rehearse(p, _number(dataset, episode), jobs)
+    alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args}
     with functions.importable((str(Path.cwd()),)):
-        t = task.describe(dataset, fn, name, unit=unit, span=(history, future), arrays=arrays, args=args, fields=fields)
+        t = task.describe(dataset, fn, name, span=(history, future), fields=fields, **alone)
         with functions.importable(t.function.path):
             number = _number(t.dataset, episode)
             work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
@@ -146,8 +106,7 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
             probe, before, results = look()
     made = job.plan_of(t, Known(), probe) if probe.schema else None
     workers = max(1, job.processes(jobs, probe.seconds * t.dataset.num_steps))
-    steps = sum(r.length for r in results) / max(1, before.length)
-    fields = _changes(t, before, results, made, steps)
+    fields = changes(t.dataset, before, results, made)
     return Report(
         source=t.dataset.id,
         id=str(t.id),
@@ -167,49 +126,49 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
     )
 
 
-def _changes(
-    t: Task, before: Episode, results: Sequence[Result], made: Plan | None, steps: float
-) -> tuple[Change, ...]:
-    if not results:
-        return ()
-    schema, after = t.dataset.schema, results[0].flat
-    rows = t.dataset.num_steps * steps + t.dataset.num_episodes * len(results)
-    new = {f.name: f for f in made.schema} if made else {}
-    shared = made.shared if made else frozenset()
-    changes = []
-    for name in sorted({*schema, *after}):
-        f = new.get(name)
-        a, b = before.original.get(name), after.get(name)
-        size = int(rows * _row_bytes(f, b)) if f is not None and name not in shared else 0
-        if name in schema and name not in before.original:
-            changes.append(Change(name, "not read", None, None, size))
-        elif a is None:
-            changes.append(Change(name, "new", None, _values(b), size))
-        elif b is None:
-            changes.append(Change(name, "removed", _values(a), None, 0))
-        else:
-            same = len(results) == 1 and results[0].rows.get(name) == slice(None)
-            changes.append(Change(name, "untouched" if same else "changed", _values(a), _values(b), size))
-    return tuple(changes)
+def _rehearse(p: Pipeline, k: int, jobs: int | None) -> Report:
+    """All functions of a pipeline, on one episode, in a directory that is removed."""
+    alone = replace(p, dataset=p.dataset.select(episodes=[k]))
+    before = Reader(p.dataset).episode(k, alone.task(0, alone.dataset).read)
+    with TemporaryDirectory(prefix="rlds-") as directory:
+        took: list[float] = []
+        made = pipeline.rehearse(alone, Path(directory), took.append)
+        results = () if made is None else _episodes(made)
+        plan = None if made is None else _plan(p.dataset, made, results, before)
+        fields = changes(p.dataset, before, [replace(r, rows=_same(r, before, plan)) for r in results], plan)
+    workers = max(1, job.processes(jobs, sum(took) * p.dataset.num_steps))
+    return Report(
+        source=p.dataset.id,
+        id=str(p.id),
+        function=" | ".join(s.function.name for s in p.stages),
+        unit=" | ".join(s.unit for s in p.stages),
+        episode=before.number,
+        length=before.length,
+        returned=tuple(r.length for r in results),
+        seconds=sum(took) * before.length,
+        fields=fields,
+        jobs=workers,
+        total_seconds=sum(took) * p.dataset.num_steps / workers,
+        total_bytes=sum(f.bytes for f in fields),
+        linked=bool(plan and plan.linked),
+    )
 
 
-def _row_bytes(f: Field, values: Value | None) -> float:
-    """Bytes of a row on disk; of encoded frames, as those of the episode."""
-    if isinstance(values, EncodedFrames):
-        return len(values.data) / max(1, len(values))
-    return f.row_bytes
+def _episodes(made: Dataset) -> tuple[Result, ...]:
+    """The episodes of a dataset, as results."""
+    reader, names = Reader(made), list(made.schema)
+    episodes = [reader.episode(k, names) for k in range(made.num_episodes)]
+    return tuple(Result(dict(e.original), e.length, e.end, e.observed, {}) for e in episodes)
 
 
-def _values(values: Value | None) -> Values | None:
-    if values is None:
-        return None
-    if isinstance(values, EncodedFrames):
-        return Values(f"{values.codec} frames", (len(values), *values.shape))
-    if isinstance(values, list) or values.dtype == object:
-        return Values("text", (len(values),))
-    if values.size == 0 or values.dtype.kind not in "fiub":
-        return Values(values.dtype.name, values.shape)
-    x = values.astype(np.float64)
-    finite = x[np.isfinite(x)]
-    moments = [float(m(finite)) for m in (np.mean, np.std, np.min, np.max)] if finite.size else [None] * 4
-    return Values(values.dtype.name, values.shape, *moments)
+def _plan(source: Dataset, made: Dataset, results: Sequence[Result], before: Episode) -> Plan:
+    """What all of it would share, and write, if all episodes came back like this one."""
+    kept = len(results) == 1 and results[0].length == before.length
+    changed = {n for step in made.manifest.provenance[len(source.manifest.provenance) :] for n in step["changed"]}
+    untouched = frozenset(n for n in made.schema if kept and n not in changed)
+    return Plan(tuple(made.schema.values()), untouched, frozenset(), kept, kept, frozenset())
+
+
+def _same(r: Result, before: Episode, plan: Plan | None) -> dict[str, slice]:
+    untouched = plan.untouched if plan else frozenset()
+    return {n: slice(None) for n in r.flat if n in untouched}

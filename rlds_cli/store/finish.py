@@ -184,7 +184,7 @@ def _share(directory: Path, s: Shared) -> _Finished:
     sharing.share_tree(s.dataset / "digests" / s.field.path, directory / "digests" / f.path)
     if f.kind == "text":
         sharing.share_tree(s.dataset / "text" / s.field.path, directory / "text" / f.path)
-    return _Finished(f, s.stats, how)
+    return _Finished(f, s.stats, how if s.lasts else "")
 
 
 def _renamed(s: Shared) -> StoredField:

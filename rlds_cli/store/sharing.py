@@ -12,12 +12,16 @@ from rlds_cli.store.manifest import Stats, StoredField
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A field whose rows are those of ``field`` of another dataset; ``name`` is what it is called here."""
+    """A field whose rows are those of ``field`` of another dataset; ``name`` is what it is called here.
+
+    Where that does not ``last``, the result is said to have the field for itself.
+    """
 
     dataset: Path
     field: StoredField
     stats: Stats | None
     name: str
+    lasts: bool = True
 
 
 def share_tree(source: Path, target: Path) -> links.How:
