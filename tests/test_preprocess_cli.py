@@ -197,3 +197,16 @@ def test_shards_and_the_finish(pendulum, rlds, home):
     assert ours.fingerprint == alone.fingerprint == json.loads(made.stdout)["fingerprint"]
     bad = rlds(*words, "--name", "other", "--shard", "3/2")
     assert bad.returncode == 1 and "There is no shard (3, 2)" in bad.stderr
+
+
+def test_what_is_wrong_with_a_result_is_said_and_info_tells_the_chain_back_to_the_archive(pendulum, rlds, tmp_path):
+    (tmp_path / "divide.py").write_text("def by_zero(e, by):\n    e['action'] = e['action'] / by\n    return e\n")
+    made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "divide.py:by_zero", "--arg", "by=1e-44", "--name", "bad")
+    assert made.returncode == 0 and "error: not-finite: " in made.stdout and " in action" in made.stdout
+    rlds("preprocess", "sample/pendulum-d4rl@bad", "--fn", "return_to_go", "--name", "worse")
+    chain = rlds("info", "sample/pendulum-d4rl@worse").stdout.split("made of")[1]
+    archive = json.loads(rlds("info", "sample/pendulum-d4rl", "--json").stdout)["entry"]["files"][0]["sha256"]
+    code = rlds_cli.open_dataset("sample/pendulum-d4rl@worse").manifest.provenance[0]["code"]
+    assert archive in " ".join(chain.split())
+    assert "by divide.py:by_zero(by=1e-44), source " + code[:8] in " ".join(chain.split())
+    assert chain.index(archive[:8]) < chain.index("divide.py") < chain.index("return_to_go()")

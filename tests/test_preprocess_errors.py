@@ -1,5 +1,7 @@
 """Functions that fail, and what they return that cannot be stored: named, with nothing published."""
 
+import shutil
+
 import numpy as np
 import preprocess_functions as functions
 import pytest
@@ -231,3 +233,16 @@ def test_a_result_does_not_replace_its_source_nor_another_dataset(ds, home):
 
         remove(made.path)
         remove(other.path)
+
+
+def test_a_source_that_is_removed_meanwhile_is_named(home):
+    gone = rlds_cli.create("local/gone", episodes(LENGTHS))
+
+    def f(episode):
+        if (gone.path / "zarr.json").exists() and episode["info", "number"][0] == 3:
+            shutil.rmtree(gone.path)
+        return {**episode, "action": episode["action"] + 1}
+
+    with pytest.raises(PreprocessError, match=r"local/gone was removed from .* while it was worked on") as e:
+        preprocess.run(gone, f, jobs=0)
+    assert "rlds download local/gone" in e.value.hint

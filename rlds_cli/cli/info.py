@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 import textwrap
 from collections.abc import Iterator
 from typing import Annotated
@@ -155,10 +156,22 @@ def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
     yield "steps", f"{c.steps:,}, of them {c.transitions:,} transitions"
     ends = f"{c.terminated:,} terminated, {c.truncated:,} truncated, {c.cut:,} cut"
     yield "episodes", f"{c.episodes:,}: {ends}; {_episodes(m.episodes_by)}"
-    for step in m.provenance:
-        yield "made of", f"{step.get('from')} by {step.get('reference') or step.get('function')}"
+    for k, line in enumerate(_chain(m)):
+        yield "made of" if k == 0 else "", line
     reader = f", reader {m.reader}" if m.reader and not m.provenance else ""
     yield "made", f"{m.created} by rlds {m.rlds_version}{reader}"
+
+
+def _chain(m: Manifest) -> Iterator[str]:
+    """From the archive to the dataset, a line a step."""
+    if m.provenance and m.archive.get("sha256"):
+        count = m.archive["files"]
+        yield f"{count:,} archive file{'' if count == 1 else 's'}, sha256 {m.archive['sha256']}"
+    for step in m.provenance:
+        args = ", ".join(f"{k}={json_module.dumps(v)}" for k, v in (step.get("args") or {}).items())
+        function = step.get("reference") or step.get("function")
+        code = f", source {step['code'][:8]}" if step.get("code") else ""
+        yield f"{step.get('from')} ({short(str(step.get('source')))}) by {function}({args}){code}"
 
 
 def _episodes(rule: str | None) -> str:

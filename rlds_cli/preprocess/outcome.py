@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlds_cli.checks.findings import Finding, ranked
+from rlds_cli.checks.running import manifest_findings
 from rlds_cli.dataset import Dataset
 from rlds_cli.keeping.usage import size_on_disk
 from rlds_cli.preprocess import failures
@@ -14,8 +16,9 @@ from rlds_cli.preprocess import failures
 class Outcome:
     """A derived dataset. ``bytes`` on disk are ``added`` and ``shared`` ones; ``copied`` are fields that could not be.
 
-    ``notes`` are what a user should know, such as episodes left out; ``errors`` is the file that names
-    those on which the function failed.
+    ``notes`` are what a user should know, such as episodes left out; ``findings`` are the errors and warnings of the
+    quick checks about what was changed, such as NaN; ``errors`` is the file that names the episodes on which the
+    function failed.
     """
 
     id: str
@@ -28,6 +31,7 @@ class Outcome:
     shared: int
     copied: tuple[str, ...]
     notes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
     errors: Path | None = None
 
 
@@ -49,5 +53,13 @@ def of(ds: Dataset) -> Outcome:
         shared=shared,
         copied=tuple(sorted(n for n, how in m.shared.items() if how == "copy")),
         notes=tuple(f"{n['text']} ({n['count']:,})" for n in m.notes),
+        findings=_findings(ds),
         errors=errors if errors.exists() else None,
     )
+
+
+def _findings(ds: Dataset) -> tuple[Finding, ...]:
+    """What is wrong with the fields that the function made or changed; of the others their source says it."""
+    changed = {n for step in ds.manifest.provenance[-1:] for n in step.get("changed", ())}
+    about = (f for f in manifest_findings(ds) if f.severity != "note" and f.check != "defects")
+    return ranked(f for f in about if f.field is not None and f.field in changed)

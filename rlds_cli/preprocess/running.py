@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive
 from rlds_cli.preprocess import making, pipeline, result, shards
@@ -122,10 +123,26 @@ def _make(t: Task | Pipeline, cache_dir: StrPath | None, *, jobs: int | None, fo
         work = place.partial(t.id, t.key[:16])
         _forget_others(place, t, None if force else work)
         work.mkdir(parents=True, exist_ok=True)
-        if isinstance(t, Task):
-            making.make(Staff(t, jobs, progress), work, place.dataset(t.id))
-        else:
-            pipeline.make(t, Staff(t.task(0, t.dataset), jobs, progress), work, place.dataset(t.id))
+        with _source_stays(t.dataset):
+            if isinstance(t, Task):
+                making.make(Staff(t, jobs, progress), work, place.dataset(t.id))
+            else:
+                pipeline.make(t, Staff(t.task(0, t.dataset), jobs, progress), work, place.dataset(t.id))
+
+
+@contextmanager
+def _source_stays(source: Dataset) -> Iterator[None]:
+    """Say that the source is gone, where that is why the work failed."""
+    try:
+        yield
+    except (RldsError, OSError) as e:
+        if (source.path / "zarr.json").exists():
+            raise
+        raise PreprocessError(
+            f"{source.id} was removed from {source.path} while it was worked on. Nothing was published; "
+            "finished chunks are kept.",
+            hint=f"rlds download {source.id}, or import it again, and the same command goes on",
+        ) from e
 
 
 def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:

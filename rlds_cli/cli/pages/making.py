@@ -26,6 +26,7 @@ def outcome(o: Outcome) -> str:
     if o.copied:
         lines.append(f"note: copied, for they cannot be linked: {', '.join(o.copied)}")
     lines += [f"note: {n}" for n in o.notes]
+    lines += [f"{f.severity}: {f.code}: {f.text}" for f in o.findings]
     return "\n".join([*lines, *([f"errors: {o.errors}"] if o.errors else [])])
 
 
