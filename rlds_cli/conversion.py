@@ -164,6 +164,7 @@ def _key(c: Conversion, plan: Plan) -> str:
         "episodes_by": plan.episodes_by,
         "fields": dict(plan.archive.fields),
         "frames": c.frames,
+        **({"skip_bad": True} if plan.archive.skip_bad else {}),
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
 

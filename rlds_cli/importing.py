@@ -58,6 +58,7 @@ def plan_import(
     format: str | None = None,
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
+    skip_bad: bool = False,
 ) -> ImportPlan:
     """Recognise files and plan their import; reads no bulk data and writes nothing.
 
@@ -73,6 +74,8 @@ def plan_import(
         Keys of the archive for TED names, as in ``{"observation": "state/q"}``.
     episodes_by : str, optional
         ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` or ``file``.
+    skip_bad : bool
+        Leave out files that cannot be read; the notes name them.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def plan_import(
         )
     files = expand([paths] if isinstance(paths, str | os.PathLike) else paths)
     name, what = _reader_for(files, format, bool(fields))
-    archive = Archive(_root(files), files, episodes_by, dict(fields or {}))
+    archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad)
     plan = reader(name).plan(archive)
     known = [p.rows for p in plan.parts]
     return ImportPlan(
@@ -113,6 +116,7 @@ def import_archive(
     format: str | None = None,
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
+    skip_bad: bool = False,
     store: Literal["memmap", "zarr"] = "memmap",
     frames: str = "encoded",
     jobs: int | None = None,
@@ -131,10 +135,12 @@ def import_archive(
     """
     tell = progress or silent
     ids.frames_variant(frames)
-    planned = plan_import(paths, ref, format=format, fields=fields, episodes_by=episodes_by)
+    planned = plan_import(paths, ref, format=format, fields=fields, episodes_by=episodes_by, skip_bad=skip_bad)
     where = settings.read(cache_dir)
     place, id = Home(where.home), ids.parse(planned.id)
     options = {"fields": dict(fields or {}), "episodes_by": episodes_by, "store": store, "frames": frames}
+    if skip_bad:
+        options["skip_bad"] = True
     sources = _describe_files(planned, tell)
     if not force and _is_done(id, where, options, sources):
         return open_dataset(planned.id, cache_dir=cache_dir)

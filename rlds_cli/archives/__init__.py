@@ -35,13 +35,15 @@ class Archive:
 
     ``files`` are absolute, in the order that they are read; ``root`` is the directory that the manifest names them
     relative to. ``episodes_by`` overrides the family's rule (``flags``, ``timeouts``, ``jumps``, ``field``, ``file``;
-    ``field:KEY`` names the key). ``fields`` maps TED names to keys of the archive, for ``--map``.
+    ``field:KEY`` names the key). ``fields`` maps TED names to keys of the archive, for ``--map``. With ``skip_bad`` a
+    reader leaves out files that it cannot read, and says so in a note each; without, they are an error.
     """
 
     root: Path
     files: tuple[Path, ...]
     episodes_by: str | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
+    skip_bad: bool = False
 
     def name_of(self, index: int) -> str:
         """File number ``index`` as the manifest names it."""

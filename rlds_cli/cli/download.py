@@ -28,6 +28,7 @@ def download(
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     no_keep_archive: Annotated[bool, typer.Option("--no-keep-archive", help="Remove the archive afterwards.")] = False,
+    skip_bad: options.SkipBad = False,
     dry_run: options.DryRun = False,
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False,
     force: options.Force = False,
@@ -46,7 +47,7 @@ def download(
     from rlds_cli.delivery.orders import Order
 
     orders = [
-        Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir)
+        Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad)
         for ref in deliveries.expand(ids)
     ]
     with out.progress() as progress:

@@ -26,6 +26,7 @@ def import_(
     store: options.Store = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
+    skip_bad: options.SkipBad = False,
     force: options.Force = False,
     dry_run: options.DryRun = False,
     cache_dir: options.CacheDir = None,
@@ -42,6 +43,7 @@ def import_(
     from rlds_cli.cli import render
 
     what: dict[str, Any] = {"format": format, "fields": _mapping(map or []), "episodes_by": episodes_by}
+    what["skip_bad"] = skip_bad
     how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
     try:
         planned = importing.plan_import(path, as_, **what)

@@ -39,5 +39,6 @@ Store = Annotated[Encoding, typer.Option("--store", help="Mapped files, or compr
 Frames = Annotated[
     str, typer.Option("--frames", metavar="encoded|raw|HxW", help="Keep images as published, or decode them.")
 ]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and name them.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again, and replace what is there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")]

@@ -71,6 +71,7 @@ def download(
     force: bool = False,
     keep_archive: bool = True,
     offline: bool = False,
+    skip_bad: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -95,6 +96,8 @@ def download(
         False removes the downloaded files after the conversion.
     offline : bool
         Never touch the network, as ``RLDS_OFFLINE=1``.
+    skip_bad : bool
+        Leave out files of the archive that cannot be read; the manifest names them. Else the first is an error.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -116,7 +119,7 @@ def download(
     >>> ds.schema["observation"].shape
     (3,)
     """
-    order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir)
+    order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad)
     return deliver(order, jobs=jobs or 0, progress=progress or silent)
 
 

@@ -69,13 +69,14 @@ def _conversion(order: Order, id: DatasetId, entry: Entry, destination: Path, fe
     return Conversion(
         id=id,
         reader=entry.format,
-        archive=Archive(destination, tuple(f.path for f in came), entry.episodes_by),
+        archive=Archive(destination, tuple(f.path for f in came), entry.episodes_by, skip_bad=order.skip_bad),
         encoding=order.store,
         frames=order.frames,
         sources=tuple(_source(f) for f in came),
         facts={k: v for k, v in scores.items() if v is not None},
         env={k: v for k, v in env.items() if v is not None},
-        options={"episodes_by": entry.episodes_by, "frames": order.frames},
+        options={"episodes_by": entry.episodes_by, "frames": order.frames}
+        | ({"skip_bad": True} if order.skip_bad else {}),
     )
 
 

@@ -23,6 +23,7 @@ class Order:
     keep_archive: bool = True
     offline: bool = False
     cache_dir: StrPath | None = None
+    skip_bad: bool = False
 
     @property
     def where(self) -> Settings:
