@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import archives
+from rlds_cli import archives, preprocess
 from rlds_cli.cli import COMMANDS
 from rlds_cli.importing import import_archive
 
@@ -329,10 +329,15 @@ def test_the_code_about_datasets_runs(desk: Path) -> None:
 
 
 def test_the_code_about_preprocessing_runs(desk: Path) -> None:
-    ds = run_code("docs/preprocess.md")["ds"]
+    made = run_code("docs/preprocess.md")
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
-        np.testing.assert_array_equal(ds.column("next/reward")[:200], f["rewards"][:200] - np.float32(1))
-    assert ds.manifest.shared["observation"] in ("link", "reflink", "copy")
+        rewards = f["rewards"][:]
+    np.testing.assert_array_equal(made["ds"].column("next/reward")[:200], rewards[:200] - np.float32(1))
+    returns = [x.sum(dtype=np.float64) for x in np.split(rewards, range(200, 5100, 200))]  # 25 of 200 steps, one of 100
+    np.testing.assert_allclose(preprocess.state(made["scaled"]), [min(returns), max(returns)], rtol=1e-5)
+    np.testing.assert_allclose(np.ptp(made["scaled"].episodes["total_reward"]), 1000, rtol=1e-5)
+    assert min(made["long"].episodes["length"]) >= 400 and "return_to_go" in made["long"].schema
+    assert made["ds"].manifest.shared["observation"] in ("link", "reflink", "copy")
 
 
 def commands(page: str) -> list[str]:
