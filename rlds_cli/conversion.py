@@ -116,8 +116,10 @@ def _check_room(c: Conversion, plan: Plan, home: Home) -> None:
     known = [p.rows for p in plan.parts]
     schema = [framing.decoded(f, c.frames) for f in plan.schema]
     frames = [f for f in schema if f.kind == "array" and f not in plan.schema]
+    if c.frames == "raw" and any(map(framing.is_raw_frame, plan.schema)) and not frames:
+        raise Frames(f"The frames of {c.id.base} are published raw, and kept so.", hint="--frames encoded, or HxW")
     if c.frames != "encoded" and not frames:
-        raise Frames(f"{c.id.base} has no encoded frames to decode.", hint=f"rlds download {c.id.base}")
+        raise Frames(f"{c.id.base} has no frames to decode or resize.", hint=f"rlds download {c.id.base}")
     if None in known:
         return
     rows = sum(r for r in known if r is not None)

@@ -1,4 +1,4 @@
-"""``--frames raw|HxW``: encoded frames decoded, and resized, while an archive is converted."""
+"""``--frames raw|HxW``: encoded frames decoded, and frames of any kind resized, while an archive is converted."""
 
 from __future__ import annotations
 
@@ -11,19 +11,38 @@ from rlds_cli.ids import FRAME_SIZE
 from rlds_cli.store.frames import decode_frame
 from rlds_cli.ted import CHUNK_BYTES, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field
 
+_LEAST, _MOST_CHANNELS = 16, 16  # sides of a frame that is published raw, and the axis that is none of them
+
 
 def decoded(f: Field, frames: str) -> Field:
     """The field as it is stored with ``frames``."""
-    if f.kind != "frames" or frames == "encoded":
-        return f
     size = FRAME_SIZE.fullmatch(frames)
-    shape = (int(size[1]), int(size[2]), *f.shape[2:]) if size else f.shape
-    return replace(f, kind="array", codec=None, shape=shape)
+    if f.kind != "frames" and not (size and is_raw_frame(f)):
+        return f
+    if frames == "encoded":
+        return f
+    return replace(f, kind="array", codec=None, shape=_resized(f, (int(size[1]), int(size[2]))) if size else f.shape)
+
+
+def is_raw_frame(f: Field) -> bool:
+    """Whether rows are frames that are published as arrays: uint8 [H, W], [H, W, C] or [C, H, W]."""
+    if f.kind != "array" or f.dtype != "uint8" or len(f.shape) not in (2, 3):
+        return False
+    sides = f.shape[1:] if _channels_first(f) else f.shape[:2]
+    return min(sides) >= _LEAST and (len(f.shape) == 2 or min(f.shape) <= _MOST_CHANNELS)
+
+
+def _channels_first(f: Field) -> bool:
+    return f.kind == "array" and len(f.shape) == 3 and f.shape[2] > _MOST_CHANNELS
+
+
+def _resized(f: Field, size: tuple[int, int]) -> tuple[int, ...]:
+    return (f.shape[0], *size) if _channels_first(f) else (*size, *f.shape[2:])
 
 
 def decode(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str) -> Iterator[Chunk]:
-    """The chunks with their frames decoded, cut to pieces of about 16 MiB."""
-    encoded = [f for f in schema if f.kind == "frames"]
+    """The chunks with their frames decoded and resized, cut to pieces of about 16 MiB."""
+    encoded = [f for f in schema if decoded(f, frames) != f]
     width = max(1, sum(decoded(f, frames).row_bytes for f in encoded))
     step = max(1, CHUNK_BYTES // width)
     for chunk in chunks:
@@ -32,7 +51,7 @@ def decode(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str) -> Ite
         for a in range(0, len(chunk), step):
             b = min(a + step, len(chunk))
             columns: dict[str, Column] = {
-                n: c[a:b] for n, c in chunk.columns.items() if not isinstance(c, EncodedFrames)
+                n: c[a:b] for n, c in chunk.columns.items() if n not in offsets and not isinstance(c, EncodedFrames)
             }
             columns |= {f.name: _decode(f, chunk.columns[f.name], offsets[f.name], a, b, frames) for f in encoded}
             episodes = np.arange(int(ends[a - 1]) if a else 0, int(ends[b - 1]))
@@ -44,18 +63,33 @@ def _some(table: EpisodeTable, index: Array) -> EpisodeTable:
 
 
 def _offsets(column: Column) -> Array:
-    assert isinstance(column, EncodedFrames)
+    if not isinstance(column, EncodedFrames):
+        return np.zeros(0, np.int64)
     return np.concatenate([[0], np.cumsum(column.lengths)])
 
 
 def _decode(f: Field, column: Column, offsets: Array, a: int, b: int, frames: str) -> Array:
-    assert isinstance(column, EncodedFrames)
     target = decoded(f, frames)
+    if isinstance(column, np.ndarray):
+        return _resize_rows(f, column[a:b], target.shape)
+    assert isinstance(column, EncodedFrames)
     out = np.zeros((b - a, *target.shape), np.uint8)
     for row in range(a, b):
         if column.lengths[row]:
             image = decode_frame(column.data[offsets[row] : offsets[row + 1]].tobytes(), f, row)
             out[row - a] = image if target.shape == f.shape else _resize(image, target.shape[:2])
+    return out
+
+
+def _resize_rows(f: Field, rows: Array, shape: tuple[int, ...]) -> Array:
+    first = _channels_first(f)
+    out = np.empty((len(rows), *shape), np.uint8)
+    for row, image in enumerate(rows):
+        planes = image if first else image[None] if image.ndim == 2 else np.moveaxis(image, 2, 0)
+        small = np.stack(
+            [_resize(np.ascontiguousarray(p)[..., None], shape[first : first + 2])[..., 0] for p in planes]
+        )
+        out[row] = small if first else small[0] if image.ndim == 2 else np.moveaxis(small, 0, 2)
     return out
 
 

@@ -138,7 +138,7 @@ def import_archive(
     planned = plan_import(paths, ref, format=format, fields=fields, episodes_by=episodes_by, skip_bad=skip_bad)
     where = settings.read(cache_dir)
     place, id = Home(where.home), ids.parse(planned.id)
-    options = {"fields": dict(fields or {}), "episodes_by": episodes_by, "store": store, "frames": frames}
+    options: dict[str, Any] = {"fields": dict(fields or {}), "episodes_by": episodes_by, "store": store, "frames": frames}
     if skip_bad:
         options["skip_bad"] = True
     sources = _describe_files(planned, tell)

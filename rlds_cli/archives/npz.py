@@ -79,8 +79,15 @@ def is_npz(path: Path) -> bool:
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[NpzFile]:
+def open_npz(path: Path, content: IO[bytes] | None = None) -> Iterator[NpzFile]:
     """Open for reading, and refuse what a trustworthy npz does not hold.
+
+    Parameters
+    ----------
+    path : Path
+        The file; with ``content`` only its name, for messages.
+    content : binary file, optional
+        What to read instead: a member of another archive, which can seek.
 
     Raises
     ------
@@ -95,11 +102,12 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
         The file may not be read.
     """
     try:
-        archive = zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(content or path)
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, OverflowError) as e:
-        raise CorruptArchive(f"{path.name} cannot be opened as npz: {_why(path, e)}.", hint=_hint(path)) from e
+        why = str(e) if content else _why(path, e)
+        raise CorruptArchive(f"{path.name} cannot be opened as npz: {why}.", hint=_hint(path)) from e
     with archive:
         yield NpzFile(path, archive)
 
@@ -305,7 +313,7 @@ def _checked(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]
             raise UnknownLayout(f"{path.name}: {name} is compressed by method {info.compress_type}, not by deflate.")
         if found.setdefault(name.removesuffix(".npy"), info) is not info:
             raise _refused(f"{path.name}: {name} stands twice.")
-    _check_sizes(path, infos)
+    _check_sizes(path, archive, infos)
     return found
 
 
@@ -315,8 +323,13 @@ def _check_name(path: Path, name: str) -> None:
         raise _refused(f"{path.name}: {name!r} is no name for a field.")
 
 
-def _check_sizes(path: Path, infos: Collection[zipfile.ZipInfo]) -> None:
-    size = path.stat().st_size
+def _size(archive: zipfile.ZipFile) -> int:
+    assert archive.fp is not None
+    return archive.fp.seek(0, 2)
+
+
+def _check_sizes(path: Path, archive: zipfile.ZipFile, infos: Collection[zipfile.ZipInfo]) -> None:
+    size = _size(archive)
     stored, claimed = sum(i.compress_size for i in infos), sum(i.file_size for i in infos)
     if stored > size:
         raise _refused(f"{path.name}: its members overlap ({stored:,} bytes in a file of {size:,}).")
