@@ -26,7 +26,7 @@ from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Field, Note
 from rlds_cli.ted import Part as Part
 
-READERS = ("minari", "d4rl", "roboset")
+READERS = ("minari", "d4rl", "roboset", "openx", "vd4rl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Archive:
     ``files`` are absolute, in the order that they are read; ``root`` is the directory that the manifest names them
     relative to. ``episodes_by`` overrides the family's rule (``flags``, ``timeouts``, ``jumps``, ``field``, ``file``;
     ``field:KEY`` names the key). ``fields`` maps TED names to keys of the archive, for ``--map``. With ``skip_bad`` a
-    reader leaves out files that it cannot read, and says so in a note each; without, they are an error.
+    reader leaves out files that it cannot read, and says so in a note each; without, they are an error. ``last_step``
+    (``action``, ``observation``) says what the last step of an RLDS episode holds.
     """
 
     root: Path
@@ -44,6 +45,7 @@ class Archive:
     episodes_by: str | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
     skip_bad: bool = False
+    last_step: str | None = None
 
     def name_of(self, index: int) -> str:
         """File number ``index`` as the manifest names it."""

@@ -1,0 +1,77 @@
+"""V-D4RL: frames of the DeepMind control suite, 64 px as one npz per episode, 84 px as HDF5 shards.
+
+Both are written as the environment answers: a row holds an observation and what led to it::
+
+    row            0     1     2     3              T = 3 steps, T+1 rows
+    image          o0    o1    o2    o3             -> observation     both
+    action         0     a0    a1    a2             -> action          root: of step t is row t+1's
+    reward         0     r0    r1    r2             -> next/reward, next/discount, next/terminated: likewise
+    step_type      0     1     1     2              shards only; in an npz is_first, is_last, is_terminal
+
+``npz`` reads files of one episode each, ``shards`` finds episodes in files that were cut anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rlds_cli.archives import Archive, Part, Plan
+from rlds_cli.archives.hdf5 import attributes, is_hdf5, open_file
+from rlds_cli.archives.npz import is_npz
+from rlds_cli.archives.vd4rl import files, shards
+from rlds_cli.errors import UnknownLayout
+from rlds_cli.ted import Array, Chunk
+
+VERSION = 1
+
+
+def recognise(paths: Sequence[Path]) -> str | None:
+    """V-D4RL's layout in one line, or None."""
+    if paths and all(map(is_npz, paths)):
+        return files.recognise(paths)
+    if paths and all(map(is_hdf5, paths)):
+        return shards.recognise(paths)
+    return None
+
+
+def plan(archive: Archive) -> Plan:
+    """Fields, parts and episodes. Reads headers and flags only.
+
+    Raises
+    ------
+    UnknownLayout
+        Files of neither kind, or options that do not apply.
+    CorruptArchive
+        Files that are ragged, damaged or unlike the others; all are named. With ``skip_bad`` they are left out.
+    """
+    if archive.fields or archive.episodes_by not in (None, "file", "flags"):
+        raise UnknownLayout("V-D4RL's names and ends are fixed; --map and --episodes-by do not apply.")
+    kinds = {p.suffix.lower() for p in archive.files}
+    if kinds == {".npz"}:
+        return files.plan(archive)
+    if kinds <= {".hdf5", ".h5"}:
+        return shards.plan(archive)
+    raise UnknownLayout(
+        f"{archive.root.name} mixes files of the kinds {', '.join(sorted(kinds)) or 'without a suffix'}.",
+        hint="an archive of V-D4RL is all .npz (64 px) or all .hdf5 (84 px): name one of its directories",
+    )
+
+
+def read(plan: Plan, part: Part) -> Iterator[Chunk]:
+    """The episodes of one part, some to a chunk.
+
+    Raises
+    ------
+    CorruptArchive
+        Damaged data.
+    """
+    return files.read(plan, part) if "files" in part.args else shards.read(plan, part)
+
+
+def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
+    """Attributes of shards."""
+    episodes = [e for part in plan.parts for e in part.args.get("episodes", ())]
+    for index in sorted({piece[0] for e in episodes for piece in e["pieces"]}):
+        with open_file(plan.archive.files[index], check=False) as f:
+            yield from ((f"{plan.archive.name_of(index)}/{name}", value) for name, value in attributes(f))
