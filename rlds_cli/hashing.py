@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 
 def short(fingerprint: str) -> str:
@@ -32,7 +33,30 @@ def git_sha1_of(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _feed(digest: hashlib._Hash, file: Path, told: Callable[[int], None]) -> None:
+def hash_of(kind: str, file: Path) -> str:
+    """The hash of a file of the kind ``git_sha1``, ``md5`` or ``crc32c``, as sources promise them."""
+    if kind == "git_sha1":
+        return git_sha1_of(file)
+    if kind == "crc32c":
+        return _crc32c_of(file)
+    digest = hashlib.md5(usedforsecurity=False)
+    _feed(digest, file, _nothing)
+    return digest.hexdigest()
+
+
+def _crc32c_of(file: Path) -> str:
+    import google_crc32c  # seldom needed, and at the start of every command too dear
+
+    digest = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
+    _feed(digest, file, _nothing)
+    return str(digest.digest().hex())  # type: ignore[no-untyped-call]
+
+
+class _Digest(Protocol):
+    def update(self, block: bytes, /) -> None: ...
+
+
+def _feed(digest: _Digest, file: Path, told: Callable[[int], None]) -> None:
     done = 0
     with file.open("rb", buffering=0) as stream:
         while block := stream.read(1 << 20):

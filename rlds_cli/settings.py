@@ -7,6 +7,8 @@ RLDS_OFFLINE              1: never touch the network
 HF_ENDPOINT               the hub; https://huggingface.co unless given
 HF_TOKEN                  the hub token; else the token file of the hub's own client
 HF_HOME                   where that client keeps its token and cache
+RLDS_GCS_ENDPOINT         another host for gs:// sources; STORAGE_EMULATOR_HOST is honoured, too
+AWS_ENDPOINT_URL          another host for s3:// sources; AWS_ENDPOINT_URL_S3 goes before it
 D4RL_DATASET_DIR          where D4RL keeps its downloads; ~/.d4rl/datasets unless given
 MINARI_DATASETS_PATH      where Minari keeps its datasets; ~/.minari/datasets unless given
 ========================  ==========================================================================
@@ -33,6 +35,8 @@ class Settings:
     hub_token: str | None = field(repr=False)
     hub_cache: Path
     elsewhere: tuple[Path, ...] = ()  # where other tools keep the same archives
+    gcs: str = "https://storage.googleapis.com"
+    s3: str | None = None  # None: amazonaws.com
 
     @property
     def homes(self) -> tuple[Path, ...]:
@@ -59,7 +63,15 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
             Path(env.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser(),
             Path("~/.ogbench/data").expanduser(),
         ),
+        gcs=_endpoint(env, "RLDS_GCS_ENDPOINT", "STORAGE_EMULATOR_HOST") or "https://storage.googleapis.com",
+        s3=_endpoint(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     )
+
+
+def _endpoint(env: Mapping[str, str], *variables: str) -> str | None:
+    """The first that is set, as a URL without a slash at its end; emulators are often named without a scheme."""
+    found = next((env[name] for name in variables if env.get(name)), None)
+    return found and (found if "://" in found else f"http://{found}").rstrip("/")
 
 
 def _token_file(env: Mapping[str, str], hub_home: Path) -> str | None:

@@ -24,6 +24,7 @@ RULE = re.compile(r"flags|timeouts|jumps|file|field:[\w/]+")
 URL = re.compile(
     r"https?://[\w.-]+(:\d+)?/[\w./%()~+-]+"
     r"|hf://datasets/[\w.-]+/[\w.-]+(/[\w.()-]+)*"
+    r"|(gs|s3)://[a-z0-9._-]+(/[\w.$()~+=-]+)*"
     r"|package:[\w.-]+(/[\w.-]+)+"
 )
 REFERENCE = re.compile(r"[\w.-]+/[\w.-]+#\d+|arXiv:\d{4}\.\d{5}|https://[\w.-]+/\S+")

@@ -6,6 +6,7 @@
         page = server.add("/d4rl/hopper.hdf5", content, drops=[1000])     # the first answer breaks off
         url = server.url + "/d4rl/hopper.hdf5"
         server.add_repository("owner/name", {"a/b.h5": content})           # HF_ENDPOINT = server.url
+        server.add_bucket("name", {"a/b.h5": content})                     # gs:// and s3://: server.environment(...)
         ...
         page.requests                                                      # what was asked, and the bytes sent
 """
@@ -18,7 +19,6 @@ import re
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
@@ -26,53 +26,13 @@ from threading import Lock, Thread
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from server_listings import GcsBucket, Repository, S3Bucket, Tree
+from server_pages import Listing, Page, Request
+
 from rlds_cli import settings
 from rlds_cli.settings import Settings
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-@dataclass
-class Request:
-    """What was asked of a page, and how many bytes of its body went out."""
-
-    headers: dict[str, str]
-    start: int = 0
-    sent: int = 0
-    status: int = 0
-
-
-@dataclass
-class Page:
-    """One path of the server.
-
-    Lists of misbehaviour are used up, one entry a request; None in them means to behave once.
-    """
-
-    content: bytes
-    etag: str | None = '"v1"'
-    last_modified: str | None = None
-    content_type: str = "application/octet-stream"
-    statuses: list[tuple[int, dict[str, str]] | None] = field(default_factory=list)
-    drops: list[int | None] = field(default_factory=list)  # break the connection off after so many bytes
-    short: list[int | None] = field(default_factory=list)  # tell this length only, and send so much
-    ranges: bool = True  # False: answer 200 and everything
-    content_range: str | None = None  # said instead of the truth
-    if_range: bool = True  # False: a range is a range, whatever If-Range says
-    length: int | None = None  # said instead of the truth
-    chunked: bool = False  # no length at all
-    new_etag: bool = False  # another one each time
-    redirect: str | None = None
-    token: str | None = None
-    pace: float = 0.0  # seconds between blocks of 16 KiB
-    stall: int | None = None  # nothing comes from this position on
-    headers: dict[str, str] = field(default_factory=dict)
-    requests: list[Request] = field(default_factory=list)
-
-    @property
-    def sent(self) -> int:
-        """Bytes of bodies sent so far."""
-        return sum(r.sent for r in self.requests)
 
 
 class Server:
@@ -123,7 +83,9 @@ class Server:
         ``recursive=False`` and ``subpaths=False`` ignore that parameter; ``revisions=False`` knows no revision call,
         ``pinned=False`` no commit either. ``lfs`` names the files kept in LFS; all unless given.
         """
-        listing = _Listing(self, repository, files, set(files if lfs is None else lfs), page_size, recursive, subpaths)
+        listing = Repository(
+            self.url, repository, files, set(files if lfs is None else lfs), page_size, recursive, subpaths
+        )
         commit = COMMIT if pinned else None
         roots = [f"/api/datasets/{repository}/tree/{quote(r, safe='')}" for r in (revision, commit) if r]
         for root in roots:
@@ -141,6 +103,33 @@ class Server:
                     self.pages[f"/datasets/{repository}/resolve/{quote(r, safe='')}/{path}"] = pages[path]
         return pages
 
+    def add_bucket(
+        self,
+        bucket: str,
+        files: Mapping[str, bytes],
+        *,
+        page_size: int = 1000,
+        composite: Iterable[str] = (),
+        packed: Iterable[str] = (),
+        closed: bool = False,
+        **behaviour: Any,
+    ) -> dict[str, Page]:
+        """Stand in for ``gs://<bucket>`` and ``s3://<bucket>``: both listings, and the files; returns their pages.
+
+        ``composite`` names files of whose content no md5 is known, ``packed`` those kept with ``Content-Encoding``;
+        ``closed`` answers 403 to everything.
+        """
+        known = {"files": files, "composite": frozenset(composite), "packed": frozenset(packed)}
+        refusal: dict[str, Any] = {"statuses": [(403, {})] * 1000} if closed else {}
+        json_root, xml_root = f"/storage/v1/b/{bucket}/o", f"/{bucket}/"
+        self.pages[json_root] = GcsBucket(b"", page_size=page_size, **known, **refusal)
+        self.pages[xml_root] = S3Bucket(b"", page_size=page_size, **known, **refusal)
+        pages = {}
+        for path, content in files.items():
+            etag = f'"{hashlib.md5(content).hexdigest()}"'
+            pages[path] = self.add(f"/{bucket}/{path}", content, **{"etag": etag, **refusal, **behaviour})
+        return pages
+
     def settings(self, root: Path, **environment: str) -> Settings:
         """Settings with this server as the hub and nothing of the user's own below ``root``."""
         return settings.read(root / "home", self.environment(root) | environment)
@@ -152,6 +141,8 @@ class Server:
             "HOME": str(root / "user"),
             "XDG_CACHE_HOME": str(root / "cache"),
             "HF_ENDPOINT": self.url,
+            "RLDS_GCS_ENDPOINT": self.url,
+            "AWS_ENDPOINT_URL": self.url,
             "D4RL_DATASET_DIR": str(root / "d4rl"),
             "MINARI_DATASETS_PATH": str(root / "minari"),
             "NO_PROXY": "127.0.0.1,localhost",
@@ -164,73 +155,13 @@ class Server:
         if unquote(path) in self.pages:
             return self.pages[unquote(path)], ""
         for root, page in self.pages.items():
-            if isinstance(page, Tree) and path.startswith(root + "/"):
+            if isinstance(page, Listing) and path.startswith(root + "/"):
                 return page, unquote(path[len(root) + 1 :])
         return None, ""
 
     def next_etag(self) -> str:
         with self._lock:
             return f'"changed-{next(self._etags)}"'
-
-
-@dataclass
-class _Listing:
-    server: Server
-    repository: str
-    files: Mapping[str, bytes]
-    lfs: set[str]
-    page_size: int
-    recursive: bool
-    subpaths: bool
-
-    def entries(self, below: str, recursive: bool) -> list[dict[str, Any]] | None:
-        """The answer to a tree call; None where there is no such directory."""
-        prefix = f"{below}/" if below and self.subpaths else ""
-        inside = [f for f in self.files if f.startswith(prefix)]
-        if not inside:
-            return None
-        found: dict[str, dict[str, Any]] = {}
-        for path in sorted(inside):
-            parts = path[len(prefix) :].split("/")
-            for k in range(1, len(parts)):
-                folder = prefix + "/".join(parts[:k])
-                found.setdefault(folder, {"type": "directory", "oid": "0" * 40, "size": 0, "path": folder})
-                if not (recursive and self.recursive):
-                    break
-            else:
-                found[path] = self._file(path)
-        return list(found.values())
-
-    def _file(self, path: str) -> dict[str, Any]:
-        content = self.files[path]
-        blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-        entry = {"type": "file", "oid": blob, "size": len(content), "path": path}
-        if path in self.lfs:
-            oid = hashlib.sha256(content).hexdigest()
-            entry |= {"oid": "f" * 40, "lfs": {"oid": oid, "size": len(content), "pointerSize": 130}}
-        return entry
-
-
-@dataclass
-class Tree(Page):
-    """The tree call of a repository at one revision."""
-
-    listing: _Listing | None = None
-    root: str = ""
-    commit: str | None = None
-
-    def answer(self, below: str, query: Mapping[str, list[str]]) -> tuple[bytes, dict[str, str]] | None:
-        assert self.listing
-        entries = self.listing.entries(below, query.get("recursive") == ["true"])
-        if entries is None:
-            return None
-        start, size = int(query.get("cursor", ["0"])[0]), self.listing.page_size
-        headers = {"X-Repo-Commit": self.commit} if self.commit else {}
-        if start + size < len(entries):
-            path = f"{self.root}/{quote(below)}" if below else self.root
-            url = f"{self.listing.server.url}{path}?recursive={query.get('recursive', [''])[0]}&cursor={start + size}"
-            headers["Link"] = f'<{url}>; rel="next"'
-        return json.dumps(entries[start : start + size]).encode(), headers
 
 
 class _Quiet(ThreadingHTTPServer):
@@ -266,15 +197,15 @@ class _Handler(BaseHTTPRequestHandler):
         if page.redirect:
             request.status = 302
             return self._say(302, b"", {"Location": page.redirect})
-        if isinstance(page, Tree):
-            return self._tree(page, below, parse_qs(parts.query))
+        if isinstance(page, Listing):
+            return self._listing(page, below, parse_qs(parts.query))
         return self._file(page, request)
 
-    def _tree(self, page: Tree, below: str, query: Mapping[str, list[str]]) -> None:
+    def _listing(self, page: Listing, below: str, query: Mapping[str, list[str]]) -> None:
         answer = page.answer(below, query)
         if answer is None:
             return self._say(404, b"[]")
-        return self._say(200, answer[0], answer[1] | {"Content-Type": "application/json"})
+        return self._say(200, answer[0], {"Content-Type": "application/json"} | answer[1])
 
     def _file(self, page: Page, request: Request) -> None:
         content, headers = page.content, {"Content-Type": page.content_type, **page.headers}

@@ -10,12 +10,12 @@ from pathlib import Path
 from rlds_cli import hashing, links, sizes, space
 from rlds_cli.errors import DownloadFailed, Offline, TransferError, WrongHash
 from rlds_cli.progress import Event, Progress, Stage
-from rlds_cli.transfer import http, hub, local, names
+from rlds_cli.transfer import http, local, names, sources
 from rlds_cli.transfer.client import Client, Refused
 from rlds_cli.transfer.part import Part, alone, offset_of, opened
 from rlds_cli.transfer.planning import Action, Plan, Step, ways
 from rlds_cli.transfer.records import Record
-from rlds_cli.transfer.remote import RemoteFile
+from rlds_cli.transfer.remote import KINDS, RemoteFile
 
 _EVERY = 0.1  # seconds between two events of a file
 
@@ -97,7 +97,7 @@ class Bringer:
             file = replace(file, sha256=old.sha256)
         record = self._examine(file, step.target)
         if old:
-            record = replace(old, **{k: getattr(record, k) for k in ("size", "sha256", "git_sha1", "mtime_ns")})
+            record = replace(old, **{k: getattr(record, k) for k in ("size", *KINDS, "mtime_ns")})
         record.write(step.target)
         return Fetched(step.file, step.target, "verify", record)
 
@@ -121,9 +121,9 @@ class Bringer:
         try:
             total = path.stat().st_size
             sha256 = hashing.sha256_of(path, _Paced(lambda done: self._tell(file, "verify", done, total), total))
-            git_sha1 = hashing.git_sha1_of(path) if file.git_sha1 else None
+            promised = file.promise and file.promise[0]
             record = Record.of(
-                path, url=names.shown(file.urls[0]), revision=file.revision, sha256=sha256, git_sha1=git_sha1
+                path, url=names.shown(file.urls[0]), revision=file.revision, sha256=sha256, promised=promised
             )
         except OSError as exc:
             raise _Unfit(str(path), f"cannot be read ({exc.strerror})") from None
@@ -136,7 +136,7 @@ class Bringer:
         failures += [
             _Unfit(u, "does not exist") for u in step.file.urls if local.is_local(u) and not local.path_of(u).is_file()
         ]
-        urls = [hub.https(u, self.client.where.hub) for u in step.file.urls if not local.is_local(u)]
+        urls = [sources.https(u, self.client.where) for u in step.file.urls if not local.is_local(u)]
         if urls and self.client.where.offline:
             raise _offline(step, failures)
         with opened(step.target) as part:
@@ -151,7 +151,7 @@ class Bringer:
         """The file from one URL; where an old part spoilt it, once more from the start."""
         while True:
             self._pull(file, url, part)
-            record = part.record(revision=file.revision, git_sha1=file.git_sha1)
+            record = part.record(revision=file.revision, promised=file.promise and file.promise[0])
             unfit = _misfit(file, record, f"{names.shown(url)} (what came is removed)")
             if unfit is None:
                 part.publish(record)
@@ -199,19 +199,19 @@ class _Paced:
 
 def _misfit(file: RemoteFile, record: Record, source: str) -> _Unfit | None:
     """What is wrong with a file: hashes first, for they say more than sizes."""
-    for kind, got, expected in (
-        ("sha256", record.sha256, file.sha256),
-        ("git sha1", record.git_sha1, None if file.sha256 else file.git_sha1),
-    ):
-        if expected and got != expected:
-            return _Unfit(source, f"{kind} is {got}, expected {expected}", wrong=True)
+    if file.promise and (got := getattr(record, file.promise[0])) != file.promise[1]:
+        return _Unfit(source, f"{_called(file)} is {got}, expected {file.promise[1]}", wrong=True)
     if file.size not in (None, record.size):
         return _Unfit(source, f"has {record.size:,} B, expected {file.size:,} B", wrong=True)
     return None
 
 
 def _verdict(file: RemoteFile) -> str:
-    return "sha256 ok" if file.sha256 else "git sha1 ok" if file.git_sha1 else "sha256 recorded, none is published"
+    return f"{_called(file)} ok" if file.promise else "sha256 recorded, none is published"
+
+
+def _called(file: RemoteFile) -> str:
+    return file.promise[0].replace("_", " ") if file.promise else ""
 
 
 def _failed(step: Step, failures: list[_Unfit]) -> TransferError:

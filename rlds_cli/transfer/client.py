@@ -42,10 +42,11 @@ _FINAL = (
 class Refused(Exception):
     """An answer that asking again will not change."""
 
-    def __init__(self, reason: str, status: int = 0) -> None:
+    def __init__(self, reason: str, status: int = 0, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.status = status
+        self.headers = headers or {}
 
 
 class Again(Exception):
@@ -168,7 +169,7 @@ class Client:
         if status in (401, 403) and self.is_hub(response.url):
             text += " (private and gated repositories need a token: HF_TOKEN)"
         if status not in _PASSING:
-            return Refused(text, status)
+            return Refused(text, status, response.headers)
         wait = _retry_after(response.headers.get("Retry-After", ""))
         if wait > self._patience.asked:
             return Refused(f"{text}, and asks to wait for {wait:.0f} s", status)

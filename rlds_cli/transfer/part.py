@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
-from rlds_cli import hashing, sizes, space
+from rlds_cli import sizes, space
 from rlds_cli.errors import RldsError
 from rlds_cli.links import sync_directory
 from rlds_cli.transfer import records
@@ -113,8 +113,8 @@ class Part:
         kept = f"{sizes.text(self.offset)} of {self.target.name} are kept; the next run goes on from there."
         return space.disk_error(exc, self.path, kept=kept)
 
-    def record(self, *, revision: str | None, git_sha1: str | None) -> Record:
-        """The record of the part as it is now; ``git_sha1`` is computed where one is expected."""
+    def record(self, *, revision: str | None, promised: str | None) -> Record:
+        """The record of the part as it is now, with the kind of hash that is promised."""
         origin = self.origin or Origin(url="")
         return Record.of(
             self.path,
@@ -123,7 +123,7 @@ class Part:
             etag=origin.etag,
             last_modified=origin.last_modified,
             sha256=self._sha256.hexdigest(),
-            git_sha1=hashing.git_sha1_of(self.path) if git_sha1 else None,
+            promised=promised,
         )
 
     def publish(self, record: Record) -> None:

@@ -136,10 +136,8 @@ def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[Step]:
 
 def _promised(file: RemoteFile, record: Record) -> bool:
     """Whether a recorded file is the one that the source promises now."""
-    return (
-        file.size in (None, record.size)
-        and file.sha256 in (None, record.sha256)
-        and (file.sha256 is not None or file.git_sha1 in (None, record.git_sha1))
+    return file.size in (None, record.size) and (
+        file.promise is None or getattr(record, file.promise[0]) == file.promise[1]
     )
 
 
@@ -180,5 +178,5 @@ def recorded(destination: Path) -> tuple[RemoteFile, ...] | None:
 
 
 def _remembered(values: dict[str, Any]) -> RemoteFile:
-    known = {f.name: values[f.name] for f in fields(RemoteFile)}
+    known = {f.name: values[f.name] for f in fields(RemoteFile) if f.name in values}
     return RemoteFile(**known | {"path": names.safe(values["path"]), "urls": tuple(values["urls"])})

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from rlds_cli import hashing
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -27,6 +29,8 @@ class Record:
     git_sha1: str | None
     fetched_at: str
     mtime_ns: int
+    md5: str | None = None
+    crc32c: str | None = None
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
@@ -44,13 +48,14 @@ class Record:
         *,
         url: str,
         sha256: str,
-        git_sha1: str | None = None,
+        promised: str | None = None,
         revision: str | None = None,
         etag: str | None = None,
         last_modified: str | None = None,
     ) -> Self:
-        """A record, made now, of a file as it is on the disk."""
+        """A record, made now, of a file as it is on the disk, with the kind of hash that its source has promised."""
         status = file.stat()
+        other = {promised: hashing.hash_of(promised, file)} if promised not in (None, "sha256") else {}
         return cls(
             url=url,
             revision=revision,
@@ -58,7 +63,9 @@ class Record:
             etag=etag,
             last_modified=last_modified,
             sha256=sha256,
-            git_sha1=git_sha1,
+            git_sha1=other.get("git_sha1"),
+            md5=other.get("md5"),
+            crc32c=other.get("crc32c"),
             fetched_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             mtime_ns=status.st_mtime_ns,
         )

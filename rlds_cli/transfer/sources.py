@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 from rlds_cli.errors import DownloadFailed, Offline, TransferError
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import hub, local, names
+from rlds_cli.transfer import buckets, hub, local, names
 from rlds_cli.transfer.client import Client, Patience
 from rlds_cli.transfer.remote import RemoteFile
 
-__all__ = ["RemoteFile", "list_files", "list_source"]
+__all__ = ["RemoteFile", "https", "list_files", "list_source"]
 
 
 def list_source(url: str, where: Settings, *, patience: Patience | None = None) -> tuple[RemoteFile, ...]:
@@ -21,8 +21,9 @@ def list_source(url: str, where: Settings, *, patience: Patience | None = None) 
     Parameters
     ----------
     url : str
-        ``http(s)://.../file``; ``hf://datasets/<owner>/<repo>[/<path>][@rev]``; ``file:`` or a path; or
-        ``package:samples/...``. ``<path>`` is a file, a directory, a pattern with ``*`` or, on the hub, a prefix.
+        ``http(s)://.../file``; ``hf://datasets/<owner>/<repo>[/<path>][@rev]``; ``gs://<bucket>/<path>``;
+        ``s3://<bucket>/<path>``; ``file:`` or a path; or ``package:samples/...``. ``<path>`` is a file, a directory,
+        a pattern with ``*`` or, on the hub and in buckets, a prefix.
         Files are named relative to the directory: ``.../human-v2/data`` gives ``main_data.hdf5``.
     where : Settings
         The hub, its token, and whether the network may be used.
@@ -50,11 +51,22 @@ def list_source(url: str, where: Settings, *, patience: Patience | None = None) 
             raise _offline(url)
         with Client(where, patience=patience) as client:
             return hub.list_hub(url, client)
+    if buckets.is_bucket(url):
+        buckets.parse(url)
+        if where.offline:
+            raise _offline(url)
+        with Client(where, patience=patience) as client:
+            return buckets.list_bucket(url, client)
     if local.is_local(url):
         return local.list_local(url)
     raise DownloadFailed(
-        f"{url}: there is no way to fetch {scheme}: sources.", hint="http(s)://, hf://datasets/, file://"
+        f"{url}: there is no way to fetch {scheme}: sources.", hint="http(s)://, hf://datasets/, gs://, s3://, file://"
     )
+
+
+def https(url: str, where: Settings) -> str:
+    """Where a file is fetched: URLs of the hub and of buckets as HTTPS, others as they are."""
+    return buckets.https(hub.https(url, where.hub), where)
 
 
 def list_files(
@@ -110,6 +122,11 @@ def _one(url: str) -> RemoteFile | None:
     """The one file that a remote URL names, without asking; None where only a listing can tell."""
     if url.startswith(("http://", "https://")):
         return _http_file(url)
+    if buckets.is_bucket(url):
+        found = buckets.parse(url)
+        if "*" in found.path or not names.has_suffix(found.path):
+            return None
+        return RemoteFile(found.path.rpartition("/")[2], (url,), key=f"{found.bucket}/{found.path}")
     if not url.startswith("hf://"):
         return None
     place = hub.parse(url)
@@ -180,6 +197,9 @@ def _key(url: str) -> str:
     if url.startswith("hf://"):
         place = hub.parse(url)
         return f"{place.repo}/{place.path}".rstrip("/")
+    if buckets.is_bucket(url):
+        found = buckets.parse(url)
+        return f"{found.bucket}/{found.path}".rstrip("/")
     if url.startswith(("http://", "https://")):
         return _http_file(url).key
     return local.path_of(url).as_posix()

@@ -1,0 +1,258 @@
+"""Listings of public buckets by plain HTTPS: GCS by its JSON API, S3 and what speaks like it by ListObjectsV2.
+
+::
+
+    gs://<bucket>/<path>      https://storage.googleapis.com/storage/v1/b/<bucket>/o?prefix=...
+    s3://<bucket>/<path>      https://<bucket>.s3.amazonaws.com/?list-type=2&prefix=...
+
+``<path>`` is a file, a directory, a pattern with ``*`` or a prefix, as on the hub.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+from xml.etree import ElementTree as ET
+
+from rlds_cli.errors import DownloadFailed
+from rlds_cli.settings import Settings
+from rlds_cli.transfer import names
+from rlds_cli.transfer.client import Client, Refused
+from rlds_cli.transfer.remote import RemoteFile
+
+_URL = re.compile(r"(?P<scheme>gs|s3)://(?P<bucket>[a-z0-9][a-z0-9._-]{0,220})(?:/(?P<path>.*))?", re.DOTALL)
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_LONGEST = 64 << 20  # bytes of a page of a listing
+_FIELDS = "items(name,size,md5Hash,crc32c,generation,contentEncoding),nextPageToken"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file, a directory, a pattern or a prefix in a bucket; ``region`` where S3 has sent us to one."""
+
+    scheme: str
+    bucket: str
+    path: str
+    region: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
+
+    def root(self, where: Settings) -> str:
+        """The URL below which the bucket's files are fetched."""
+        if self.scheme == "gs":
+            return f"{where.gcs}/{self.bucket}"
+        if where.s3:
+            return f"{where.s3}/{self.bucket}"
+        host = f"s3.{self.region}.amazonaws.com" if self.region else "s3.amazonaws.com"
+        # A certificate for *.s3.amazonaws.com is none for a.b.s3.amazonaws.com.
+        return f"https://{host}/{self.bucket}" if "." in self.bucket else f"https://{self.bucket}.{host}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """What a bucket says of one of its files; ``generation`` names its content in GCS."""
+
+    name: str
+    size: int | None
+    md5: str | None = None
+    crc32c: str | None = None
+    generation: str | None = None
+
+
+def is_bucket(url: str) -> bool:
+    """Whether a URL names something in a bucket."""
+    return url.startswith(("gs://", "s3://"))
+
+
+def parse(url: str) -> Place:
+    """Read ``gs://<bucket>[/<path>]`` or ``s3://<bucket>[/<path>]``; the path is taken as it is, without escapes.
+
+    Raises
+    ------
+    DownloadFailed
+        For anything else.
+    """
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise DownloadFailed(f"{url} does not name a bucket.", hint="gs://BUCKET/PATH or s3://BUCKET/PATH")
+    path = (match["path"] or "").strip("/")
+    return Place(match["scheme"], match["bucket"], names.safe(path) if path else "")
+
+
+def https(url: str, where: Settings) -> str:
+    """Where a file is fetched: ``gs://`` and ``s3://`` URLs of files as HTTPS, others as they are."""
+    if not is_bucket(url):
+        return url
+    place = parse(url)
+    return f"{place.root(where)}/{quote(place.path)}"
+
+
+def list_bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
+    """The files that a bucket URL means, with their sizes and the bucket's own hashes.
+
+    Raises
+    ------
+    DownloadFailed
+        When the bucket does not answer, is closed, or has no such file in it.
+    """
+    asked = parse(url)
+    try:
+        place, objects = _found(asked, client)
+    except Refused as exc:
+        raise _failed(asked, exc) from None
+    chosen = names.selected(objects, place.path)
+    if not chosen:
+        raise DownloadFailed(f'{place.scheme}://{place.bucket} has nothing called "{place.path}".')
+    names.all_safe(chosen.values())
+    root = place.root(client.where)
+    return tuple(_file(place, objects[name], f"{root}/{quote(name)}", path) for name, path in chosen.items())
+
+
+def _file(place: Place, found: _Object, url: str, path: str) -> RemoteFile:
+    return RemoteFile(
+        path=path,
+        urls=(url,),
+        size=found.size,
+        md5=found.md5,
+        crc32c=found.crc32c,
+        revision=found.generation,
+        key=f"{place.bucket}/{found.name}",
+    )
+
+
+def _found(place: Place, client: Client) -> tuple[Place, dict[str, _Object]]:
+    """What may belong to the place, by name: what lies below the directory, else what begins alike."""
+    fixed = place.path.split("*")[0]
+    directory = [f"{fixed}/"] if fixed == place.path != "" and not names.has_suffix(fixed) else []
+    for prefix in (*directory, fixed):
+        place, objects = _listed(place, prefix, client)
+        if objects:
+            break
+    return place, objects
+
+
+def _listed(place: Place, prefix: str, client: Client) -> tuple[Place, dict[str, _Object]]:
+    if place.scheme == "gs":
+        return place, {o.name: o for o in _gcs(place, prefix, client)}
+    try:
+        return place, {o.name: o for o in _s3(place, prefix, client)}
+    except Refused as exc:
+        region = exc.headers.get("x-amz-bucket-region", "")
+        if place.region or client.where.s3 or not re.fullmatch(r"[a-z0-9-]+", region):
+            raise
+        return _listed(Place(place.scheme, place.bucket, place.path, region), prefix, client)
+
+
+def _gcs(place: Place, prefix: str, client: Client) -> Iterator[_Object]:
+    root = f"{client.where.gcs}/storage/v1/b/{place.bucket}/o"
+    page: str | None = ""
+    seen: set[str] = set()
+    while page is not None and page not in seen:
+        seen.add(page)
+        query = {"prefix": prefix, "fields": _FIELDS, "maxResults": 1000} | ({"pageToken": page} if page else {})
+        answer = _json(_page(client, f"{root}?{urlencode(query)}"))
+        yield from (_gcs_object(item) for item in answer.get("items", []) if not item["name"].endswith("/"))
+        page = answer.get("nextPageToken")
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(body)
+        items = answer.get("items", [])
+        if all(isinstance(item["name"], str) for item in items):
+            return dict(answer)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise Refused("the answer is not a list of files")
+
+
+def _gcs_object(item: dict[str, Any]) -> _Object:
+    size = str(item.get("size", ""))
+    if item.get("contentEncoding") in (None, "", "identity"):
+        number = int(size) if size.isdecimal() else None
+        return _Object(
+            item["name"], number, _hex(item.get("md5Hash"), 16), _hex(item.get("crc32c"), 4), item.get("generation")
+        )
+    # Kept packed and sent unpacked: the size and the hashes are those of what is kept.
+    return _Object(item["name"], None, generation=item.get("generation"))
+
+
+def _hex(encoded: object, length: int) -> str | None:
+    """Base64 as GCS writes its hashes, as hexadecimal."""
+    try:
+        raw = base64.b64decode(str(encoded or ""), validate=True)
+    except binascii.Error:
+        return None
+    return raw.hex() if len(raw) == length else None
+
+
+def _s3(place: Place, prefix: str, client: Client) -> Iterator[_Object]:
+    root = place.root(client.where)
+    page: str | None = ""
+    seen: set[str] = set()
+    while page is not None and page not in seen:
+        seen.add(page)
+        query = {"list-type": 2, "prefix": prefix} | ({"continuation-token": page} if page else {})
+        tree = _xml(_page(client, f"{root}/?{urlencode(query)}"))
+        for contents in (e for e in tree if _tag(e) == "Contents"):
+            found = {_tag(e): e.text or "" for e in contents}
+            if not found.get("Key", "/").endswith("/"):
+                yield _s3_object(place, found)
+        page = next((e.text for e in tree if _tag(e) == "NextContinuationToken" and e.text), None)
+
+
+def _xml(body: bytes) -> ET.Element:
+    try:
+        tree = ET.fromstring(body)
+    except ET.ParseError:
+        raise Refused("the answer is not a list of files") from None
+    if _tag(tree) != "ListBucketResult":
+        raise Refused("the answer is not a list of files")
+    return tree
+
+
+def _tag(element: ET.Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+def _s3_object(place: Place, found: dict[str, str]) -> _Object:
+    """The ETag of an object that came in one piece is its md5, except in directory buckets."""
+    etag = found.get("ETag", "").strip('"').lower()
+    md5 = etag if _MD5.fullmatch(etag) and not place.bucket.endswith("--x-s3") else None
+    size = found.get("Size", "")
+    return _Object(found["Key"], int(size) if size.isdecimal() else None, md5)
+
+
+def _page(client: Client, url: str) -> bytes:
+    """One page of a listing, asked for with patience; raises Refused."""
+
+    def ask() -> bytes:
+        with client.open(url) as response:
+            body = b""
+            for block in client.blocks(response):
+                body += block
+                if len(body) > _LONGEST:
+                    raise Refused("the answer is too long for a list of files")
+            return body
+
+    return client.persist(ask)
+
+
+def _failed(place: Place, exc: Refused) -> DownloadFailed:
+    bucket = f"{place.scheme}://{place.bucket}"
+    elsewhere = "--from DIR|URL takes the files from somewhere else"
+    if exc.status in (401, 403):
+        return DownloadFailed(
+            f"{bucket} is closed: it does not show its files to everybody (HTTP {exc.status}). Nothing was written.",
+            hint=elsewhere,
+        )
+    if exc.status == 404:
+        return DownloadFailed(f"There is no bucket {bucket} (HTTP 404). Nothing was written.", hint=elsewhere)
+    return DownloadFailed(f"{bucket} does not list its files: {exc.reason}. Nothing was written.", hint=elsewhere)
