@@ -174,3 +174,4 @@ def _key(c: Conversion, plan: Plan) -> str:
 def _identity(file: Path) -> tuple[str, int, int]:
     stat = file.stat()
     return file.name, stat.st_size, stat.st_mtime_ns
+        **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),

@@ -85,6 +85,8 @@ class Entry:
         What ends an episode: ``flags timeouts jumps field:KEY file``; None leaves it to the reader.
     env_id, eval_env_id, max_episode_steps, ref_min_score, ref_max_score
         The environment, its time limit in steps, and the returns that scores 0 and 1 stand for.
+    last_step : {"action", "observation"} or None
+        What the last step of an RLDS episode holds; None leaves it to the reader.
     num_steps, num_episodes, observation, action, algorithm, author
         As the source describes it.
     status : {"open", "deprecated", "closed"}
@@ -113,6 +115,7 @@ class Entry:
     algorithm: str | None = None
     author: str | None = None
     episodes_by: str | None = None
+    last_step: str | None = None
     status: Status = "open"
     replaced_by: str | None = None
     aliases: tuple[str, ...] = ()

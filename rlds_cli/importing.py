@@ -59,6 +59,7 @@ def plan_import(
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
+    last_step: str | None = None,
 ) -> ImportPlan:
     """Recognise files and plan their import; reads no bulk data and writes nothing.
 
@@ -76,6 +77,8 @@ def plan_import(
         ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` or ``file``.
     skip_bad : bool
         Leave out files that cannot be read; the notes name them.
+    last_step : {"action", "observation"}, optional
+        What the last step of an RLDS episode holds; by content when not given.
 
     Raises
     ------
@@ -91,7 +94,7 @@ def plan_import(
         )
     files = expand([paths] if isinstance(paths, str | os.PathLike) else paths)
     name, what = _reader_for(files, format, bool(fields))
-    archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad)
+    archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step)
     plan = reader(name).plan(archive)
     known = [p.rows for p in plan.parts]
     return ImportPlan(
@@ -117,6 +120,7 @@ def import_archive(
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
+    last_step: str | None = None,
     store: Literal["memmap", "zarr"] = "memmap",
     frames: str = "encoded",
     jobs: int | None = None,
@@ -135,12 +139,21 @@ def import_archive(
     """
     tell = progress or silent
     ids.frames_variant(frames)
-    planned = plan_import(paths, ref, format=format, fields=fields, episodes_by=episodes_by, skip_bad=skip_bad)
+    planned = plan_import(
+        paths, ref, format=format, fields=fields, episodes_by=episodes_by, skip_bad=skip_bad, last_step=last_step
+    )
     where = settings.read(cache_dir)
     place, id = Home(where.home), ids.parse(planned.id)
-    options: dict[str, Any] = {"fields": dict(fields or {}), "episodes_by": episodes_by, "store": store, "frames": frames}
+    options: dict[str, Any] = {
+        "fields": dict(fields or {}),
+        "episodes_by": episodes_by,
+        "store": store,
+        "frames": frames,
+    }
     if skip_bad:
         options["skip_bad"] = True
+    if last_step:
+        options["last_step"] = last_step
     sources = _describe_files(planned, tell)
     if not force and _is_done(id, where, options, sources):
         return open_dataset(planned.id, cache_dir=cache_dir)

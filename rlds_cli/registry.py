@@ -32,7 +32,7 @@ ENTRY_KEYS = (
     *("id", "aliases", "urls", "tree", "suffix", "files", "size", "sha256"),
     *("env_id", "eval_env_id", "max_episode_steps", "ref_min_score", "ref_max_score"),
     *("num_steps", "num_episodes", "observation", "action", "algorithm", "author"),
-    *("format", "episodes_by", "status", "replaced_by", "defects", "licence", "paper", "citation", "notes"),
+    *("format", "episodes_by", "last_step", "status", "replaced_by", "defects", "licence", "paper", "citation", "notes"),
 )
 
 

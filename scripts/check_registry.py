@@ -115,6 +115,8 @@ def _places(line: Line) -> Iterator[str]:
 def _rules(line: Line) -> Iterator[str]:
     if not RULE.fullmatch(line.get("episodes_by", "flags")):
         yield f"episodes_by {line['episodes_by']!r} is no rule"
+    if line.get("last_step", "action") not in ("action", "observation"):
+        yield f"last_step {line['last_step']!r} is neither action nor observation"
     if line.get("format", READERS[0]) not in READERS:
         yield f"format {line['format']!r} is none of {', '.join(READERS)}"
 

@@ -23,6 +23,10 @@ def import_(
     episodes_by: Annotated[
         str | None, typer.Option("--episodes-by", metavar="RULE", help="flags, timeouts, jumps, field:KEY, file.")
     ] = None,
+    last_step: Annotated[
+        str | None,
+        typer.Option("--last-step", metavar="action|observation", help="What the last step of an RLDS episode holds."),
+    ] = None,
     store: options.Store = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
@@ -43,7 +47,7 @@ def import_(
     from rlds_cli.cli import render
 
     what: dict[str, Any] = {"format": format, "fields": _mapping(map or []), "episodes_by": episodes_by}
-    what["skip_bad"] = skip_bad
+    what |= {"skip_bad": skip_bad, "last_step": last_step}
     how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
     try:
         planned = importing.plan_import(path, as_, **what)

@@ -69,14 +69,21 @@ def _conversion(order: Order, id: DatasetId, entry: Entry, destination: Path, fe
     return Conversion(
         id=id,
         reader=entry.format,
-        archive=Archive(destination, tuple(f.path for f in came), entry.episodes_by, skip_bad=order.skip_bad),
+        archive=Archive(
+            destination,
+            tuple(f.path for f in came),
+            entry.episodes_by,
+            skip_bad=order.skip_bad,
+            last_step=entry.last_step,
+        ),
         encoding=order.store,
         frames=order.frames,
         sources=tuple(_source(f) for f in came),
         facts={k: v for k, v in scores.items() if v is not None},
         env={k: v for k, v in env.items() if v is not None},
         options={"episodes_by": entry.episodes_by, "frames": order.frames}
-        | ({"skip_bad": True} if order.skip_bad else {}),
+        | ({"skip_bad": True} if order.skip_bad else {})
+        | ({"last_step": entry.last_step} if entry.last_step else {}),
     )
 
 

@@ -1,0 +1,60 @@
+"""What the first bytes of a PNG or JPEG image say of it: enough to refuse what does not fit, without decoding."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG = b"\xff\xd8\xff"
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by colour type; a palette counts as RGB
+_NOT_SIZES = {0xC4, 0xC8, 0xCC}  # markers among the frame headers that are none: DHT, JPG, DAC
+_BARE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
+
+
+class Header(NamedTuple):
+    """Codec, height, width, channels, and bits of one channel."""
+
+    codec: Literal["jpeg", "png"]
+    height: int
+    width: int
+    channels: int
+    bits: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """``(H, W, C)``."""
+        return self.height, self.width, self.channels
+
+
+def read(data: bytes, start: int = 0, stop: int | None = None) -> Header | None:
+    """The header of the image in ``data[start:stop]``, or None where there is none that can be read.
+
+    PNG: the IHDR chunk comes first (PNG specification, 5.6). JPEG: the first SOF marker (ITU-T T.81, B.2.2).
+    """
+    stop = len(data) if stop is None else stop
+    if data.startswith(_PNG, start, stop):
+        if stop - start < 26 or data[start + 12 : start + 16] != b"IHDR":
+            return None
+        width, height = _number(data, start + 16, 4), _number(data, start + 20, 4)
+        bits, kind = data[start + 24], data[start + 25]
+        return Header("png", height, width, _PNG_CHANNELS[kind], bits) if kind in _PNG_CHANNELS else None
+    return _jpeg(data, start + 2, stop) if data.startswith(_JPEG, start, stop) else None
+
+
+def _jpeg(data: bytes, at: int, stop: int) -> Header | None:
+    while at + 9 < stop and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill
+            at += 1
+        elif marker in _BARE:
+            at += 2
+        elif 0xC0 <= marker <= 0xCF and marker not in _NOT_SIZES:
+            height, width = _number(data, at + 5, 2), _number(data, at + 7, 2)
+            return Header("jpeg", height, width, data[at + 9], data[at + 4])
+        else:
+            at += 2 + max(2, _number(data, at + 2, 2))
+    return None
+
+
+def _number(data: bytes, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "big")

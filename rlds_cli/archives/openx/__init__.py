@@ -1,0 +1,244 @@
+"""RLDS datasets as TensorFlow Datasets stores them: Open X-Embodiment, and any other directory of the kind.
+
+``directory`` finds the files, ``features`` says what a record holds, ``values`` reads its lists, ``steps`` makes
+episodes of them. TensorFlow is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.archives import Archive, Part, Plan, Replan, image_header, tfrecord
+from rlds_cli.archives.example import Feature, parse
+from rlds_cli.archives.openx import directory, features, steps
+from rlds_cli.archives.openx.directory import Located, Shard
+from rlds_cli.archives.openx.features import STEPS, Features, Leaf
+from rlds_cli.archives.openx.steps import LastStep, Layout, Origin
+from rlds_cli.archives.openx.values import OtherImages
+from rlds_cli.archives.pieces import Whole, chunks
+from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
+from rlds_cli.ted import FLAGS, Array, Chunk, Field, Note, lay_out
+
+VERSION = 1
+
+LOOKED_AT = 4  # shards whose first episodes say what is not described
+EPISODES = 4  # of each
+
+_VARY = "images of different sizes; --frames HxW makes them one"
+
+
+def recognise(paths: Sequence[Path]) -> str | None:
+    """An RLDS dataset in a TFDS directory, in one line, or None."""
+    try:
+        located = directory.locate(paths)
+        if located is None or not features.is_rlds(features.read_json(located.features)):
+            return None
+    except UnknownLayout as e:
+        return e.message
+    except RldsError:
+        return None
+    said = sum(s.episodes or 0 for s in located.shards)
+    count = f", {said:,} episodes" if all(s.episodes is not None for s in located.shards) else ""
+    splits = dict.fromkeys(s.split for s in located.shards)
+    files = f"{len(located.shards)} shard{'s' if len(located.shards) > 1 else ''}"
+    return f"RLDS dataset {located.name} (TFRecord, {', '.join(splits)}: {files}{count})"
+
+
+def plan(archive: Archive) -> Plan:
+    """Fields and parts of an archive; a part is a shard. Reads the first episodes of up to four shards.
+
+    Raises
+    ------
+    UnknownLayout
+        No RLDS dataset, or more than one; a rule that does not apply.
+    CorruptArchive
+        A description or a first record is damaged, or they do not agree.
+    """
+    located = directory.locate(archive.files)
+    if located is None:
+        raise UnknownLayout(
+            "There is no TFDS directory here: NAME-SPLIT.tfrecord-00000-of-00001 beside features.json.",
+            hint="import the directory that holds features.json",
+        )
+    if archive.episodes_by not in (None, "file"):
+        raise UnknownLayout(
+            f'episodes_by="{archive.episodes_by}" does not apply: every record of an RLDS dataset is an episode.',
+            hint="leave it out",
+        )
+    found = features.load(located.features)
+    columns = _columns(found, archive.fields)
+    heads = list(_heads(archive, located))
+    rule, decided = _rule(archive.last_step, found, heads)
+    schema = {name: steps.field(leaf, name, rule) for name, leaf in columns.items()}
+    notes = [*directory.notes(located), *steps.left_out([*found.steps.values(), *found.episode.values()])]
+    for name, f in schema.items():
+        if f.kind == "frames":
+            schema[name], odd = _frames(f, columns[name], heads)
+            notes += odd
+    schema |= {flag: Field(flag, "bool", (), "next") for flag in FLAGS}
+    return Plan(
+        reader="openx",
+        archive=archive,
+        schema=tuple(sorted(schema.values(), key=lambda f: f.name)),
+        parts=tuple(_part(shard) for shard in located.shards),
+        episodes_by="file",
+        facts=_facts(located) | {"last_step": rule, "last_step_by": decided},
+        notes=tuple(notes),
+    )
+
+
+def read(plan: Plan, part: Part) -> Iterator[Chunk]:
+    """The episodes of one shard.
+
+    Raises
+    ------
+    CorruptArchive
+        A damaged record, or fewer records than the dataset says.
+    Replan
+        Images turn out to be of different sizes.
+    """
+    located = directory.locate(plan.archive.files)
+    assert located is not None
+    found = features.load(located.features)
+    fields = {f.name: f for f in plan.schema}
+    layout = Layout(fields, _columns(found, plan.archive.fields), found.steps, found.episode, plan.facts["last_step"])
+    notes: list[Note] = []
+    episodes = _episodes(plan.archive, part, layout, notes)
+    try:
+        yield from chunks(plan.schema, episodes)
+    except OtherImages as e:
+        raise Replan(_with_images_of_any_size(plan, layout, e.key)) from None
+    if notes:
+        end = lay_out(plan.schema, [])
+        end.notes = tuple(notes)
+        yield end
+
+
+def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
+    """The two descriptions, as text."""
+    located = directory.locate(plan.archive.files)
+    assert located is not None
+    for name in (directory.FEATURES, directory.INFO):
+        path = located.features.with_name(name)
+        if path.is_file():
+            yield f"tfds/{name}", path.read_text(encoding="utf-8", errors="replace")
+
+
+def _facts(located: Located) -> dict[str, Any]:
+    said = {"dataset": located.info.get("name"), "version": located.info.get("version")}
+    return {k: str(v) for k, v in said.items() if v}
+
+
+def _columns(found: Features, chosen: Mapping[str, str]) -> dict[str, Leaf]:
+    """The leaves that become fields, by field; ``chosen`` maps fields to keys, before all others."""
+    marks = (steps.FIRST, steps.LAST, steps.TERMINAL)
+    usable = {k: x for k, x in found.steps.items() if not x.problem and k not in marks}
+    named: dict[str, Leaf] = {}
+    for name, key in chosen.items():
+        key = key if key.startswith(f"{STEPS}/") else f"{STEPS}/{key}"
+        below = {k: x for k, x in usable.items() if k == key or k.startswith(f"{key}/")}
+        if not below:
+            raise UnknownLayout(f'The steps have no "{key}".', hint=f"they hold {', '.join(sorted(usable))}")
+        named |= {name + k[len(key) :]: usable.pop(k) for k in below}
+    named |= {name: x for x in usable.values() if (name := steps.field_name(x)) not in named}
+    if not any(name.split("/")[0] == "observation" for name in named):
+        raise UnknownLayout(
+            f"The steps have no observation. They hold {', '.join(sorted(found.steps))}.",
+            hint="say which key it is: --map observation=KEY",
+        )
+    return named
+
+
+def _heads(archive: Archive, located: Located) -> Iterator[tuple[Origin, Mapping[str, Feature]]]:
+    """The first episodes of some shards, one at a time."""
+    for shard in located.shards[:: max(1, len(located.shards) // LOOKED_AT)][:LOOKED_AT]:
+        try:
+            for record in islice(tfrecord.records(archive.files[shard.file]), EPISODES):
+                origin = Origin(shard.file, archive.name_of(shard.file), record.number, shard.split)
+                yield origin, parse(record.data, where=str(origin))
+        except ArchiveError:
+            if not archive.skip_bad:
+                raise
+
+
+def _rule(
+    asked: str | None, found: Features, heads: Sequence[tuple[Origin, Mapping[str, Feature]]]
+) -> tuple[LastStep, str]:
+    """What the last step means, and what says so."""
+    for rule in steps.RULES:
+        if asked == rule:
+            return rule, "as asked or registered"
+    if asked is not None:
+        raise UnknownLayout(f'last_step="{asked}" is no rule.', hint="action or observation")
+    votes = [steps.last_action_is_filler(example, found.steps, str(origin)) for origin, example in heads]
+    said = [v for v in votes if v is not None]
+    filler = bool(said) and all(said)
+    return ("observation", "last actions are 0") if filler else ("action", "last actions are not 0")
+
+
+def _frames(
+    f: Field, leaf: Leaf, heads: Sequence[tuple[Origin, Mapping[str, Feature]]]
+) -> tuple[Field, Sequence[Note]]:
+    """The field with the codec and the shape that the first images have."""
+    headers = {h for origin, example in heads for h in _headers(leaf, example)}
+    if not headers:
+        return f, ()
+    codec = next(iter(sorted(h.codec for h in headers)))
+    shapes = {h.shape for h in headers}
+    if len(shapes) > 1:
+        return replace(f, codec=codec, shape=(0, 0, max(s[2] for s in shapes))), [
+            Note("image-sizes", f"{f.name}: {_VARY}")
+        ]
+    (shape,) = shapes
+    said = tuple(n or m for n, m in zip(leaf.shape, shape, strict=True))
+    odd = [Note("image-shape", f"{leaf.key} is said to be {list(leaf.shape)}, and its images are {list(shape)}")]
+    return replace(f, codec=codec, shape=shape), [] if said == shape else odd
+
+
+def _headers(leaf: Leaf, example: Mapping[str, Feature]) -> Iterator[image_header.Header]:
+    if leaf.key in example:
+        for a, b in zip(*(x.tolist() for x in example[leaf.key].places()), strict=True):
+            header = image_header.read(example[leaf.key].data, a, b)
+            if header is not None:
+                yield header
+
+
+def _part(shard: Shard) -> Part:
+    return Part(None, {"file": shard.file, "split": shard.split, "episodes": shard.episodes})
+
+
+def _episodes(archive: Archive, part: Part, layout: Layout, notes: list[Note]) -> Iterator[Whole]:
+    file, said = int(part.args["file"]), part.args["episodes"]
+    name, count, empty = archive.name_of(file), 0, 0
+    try:
+        for record in tfrecord.records(archive.files[file]):
+            origin = Origin(file, name, record.number, str(part.args["split"]))
+            episode = layout.read(parse(record.data, where=str(origin)), origin)
+            count, empty = count + 1, empty + (episode is None)
+            if episode is not None:
+                yield episode
+        if said is not None and count != said:
+            raise CorruptArchive(
+                f"{name} holds {count:,} episodes; {directory.INFO} says {said:,}.",
+                hint=f"delete {archive.files[file]} and fetch it again",
+            )
+    except ArchiveError as e:
+        if not archive.skip_bad:
+            raise
+        notes.append(Note("skipped-files", f"files cannot be read to their end: {e.message}", 1, name))
+    if empty:
+        notes.append(Note("empty-episodes", "episodes without steps were left out", empty, name))
+
+
+def _with_images_of_any_size(plan: Plan, layout: Layout, key: str) -> Plan:
+    schema = list(plan.schema)
+    names = {name for name, leaf in layout.columns.items() if leaf.key == key}
+    for i, f in enumerate(schema):
+        if f.name in names:
+            schema[i] = replace(f, shape=(0, 0, f.shape[2]))
+    notes = (*plan.notes, *(Note("image-sizes", f"{name}: {_VARY}") for name in sorted(names)))
+    return replace(plan, schema=tuple(schema), notes=notes)

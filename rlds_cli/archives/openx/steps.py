@@ -1,0 +1,223 @@
+"""Steps of RLDS -> TED: which leaf is which field, and what the last step of an episode means.
+
+RLDS pairs o_t with a_t, r_t and discount_t, and an episode of n steps ends with ``is_last``. By its definition the last
+step holds the final observation, and its action and reward mean nothing; most robot sets are converted otherwise, and
+their last step holds a real action whose outcome is not recorded. Both are read as what they are::
+
+    last_step     steps kept   final observation   next/terminated[t]
+    observation   T = n - 1    row n - 1           is_terminal[t + 1]
+    action        T = n        not known           is_terminal[t]
+
+``next/truncated`` is ``is_last`` without ``is_terminal``, on the last step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from rlds_cli.archives.example import Feature
+from rlds_cli.archives.openx import values
+from rlds_cli.archives.openx.features import STEPS, Leaf
+from rlds_cli.archives.openx.values import ColumnOf
+from rlds_cli.archives.pieces import Encoded, Whole
+from rlds_cli.errors import CorruptArchive
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Placement
+
+LastStep = Literal["action", "observation"]
+RULES: tuple[LastStep, ...] = ("action", "observation")
+
+FIRST, LAST, TERMINAL = (f"{STEPS}/is_{k}" for k in ("first", "last", "terminal"))
+MAX_OPTION = 4096  # values of an episode's array that are kept
+
+_SCALARS = {f"{STEPS}/reward": REWARD, f"{STEPS}/discount": "next/discount"}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an episode comes from."""
+
+    source: int
+    file: str
+    record: int
+    split: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: record {self.record:,}"
+
+
+def field_name(leaf: Leaf) -> str:
+    """What a leaf of the steps is called in TED; flags keep their own keys."""
+    path = leaf.key.removeprefix(f"{STEPS}/")
+    if leaf.key in _SCALARS:
+        return _SCALARS[leaf.key] if int(np.prod(leaf.shape, dtype=np.int64)) == 1 else f"next/info/{path}"
+    if path.split("/")[0] in ("reward", "discount"):
+        return f"next/info/{path}"
+    return f"extra/{path}" if path.split("/")[0] == "next" else path
+
+
+def field(leaf: Leaf, name: str, rule: LastStep) -> Field:
+    """The field of a leaf."""
+    if name in _SCALARS.values():
+        return Field(name, leaf.dtype, (), "next")
+    kind = "array" if leaf.packed_image else leaf.kind
+    codec = "jpeg" if kind == "frames" else None
+    return Field(name, leaf.dtype, leaf.shape, _placement(name, rule), kind, codec)
+
+
+def _placement(name: str, rule: LastStep) -> Placement:
+    first = name.split("/")[0]
+    if first == "next":
+        return "next"
+    if first == "observation":
+        return "both"
+    return "root" if rule == "action" or first.startswith("action") else "both"
+
+
+def last_action_is_filler(example: Mapping[str, Feature], leaves: Mapping[str, Leaf], where: str) -> bool | None:
+    """Whether the last action of an episode is all zero or NaN, and those before are not; None where none says."""
+    said = []
+    for leaf in leaves.values():
+        path = leaf.key.removeprefix(f"{STEPS}/")
+        if path.split("/")[0] != "action" or leaf.kind != "array" or leaf.problem or leaf.key not in example:
+            continue
+        actions = values.array(leaf, example[leaf.key], where).astype(np.float64)
+        empty = (np.nan_to_num(actions.reshape(len(actions), -1)) == 0).all(axis=1)
+        if len(empty) > 1 and not empty[:-1].all():
+            said.append(bool(empty[-1]))
+    return all(said) if said else None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the records of an archive are read: ``columns`` maps fields to leaves of the steps."""
+
+    schema: Mapping[str, Field]
+    columns: Mapping[str, Leaf]
+    steps: Mapping[str, Leaf]
+    episode: Mapping[str, Leaf]
+    rule: LastStep
+
+    def read(self, example: Mapping[str, Feature], origin: Origin) -> Whole | None:
+        """One episode; None where it has no steps.
+
+        Raises
+        ------
+        OtherImages
+            Images are of another size than planned.
+        CorruptArchive
+            Lists are missing, or have different numbers of rows.
+        """
+        notes: list[Note] = []
+        found = {name: self._column(name, leaf, example, origin, notes) for name, leaf in self.columns.items()}
+        marks = {key: self._mark(key, example, origin) for key in (FIRST, LAST, TERMINAL) if key in self.steps}
+        n = _rows(found | marks, origin)
+        length = n if self.rule == "action" else n - 1
+        if length < 1:
+            return None
+        notes += self._oddities(found, marks, origin)
+        terminal = marks.get(TERMINAL, np.zeros(n, bool))
+        terminated = terminal if self.rule == "action" else terminal[1:]
+        ended = LAST in marks and bool(marks[LAST][-1])
+        end = TERMINATED if terminated[-1] else TRUNCATED if ended else CUT
+        columns = {name: self._shortened(name, column, length) for name, column in found.items()}
+        columns[FLAGS[0]] = terminated
+        columns[FLAGS[1]] = (np.arange(length) == length - 1) & (end != TERMINATED)
+        if inside := int(terminated[:-1].sum()):
+            notes.append(
+                Note("terminated-inside", "steps are terminated and their episode goes on", inside, str(origin))
+            )
+        return Whole(
+            columns,
+            length,
+            end,
+            observed=self.rule == "observation",
+            source=origin.source,
+            group=f"record_{origin.record}",
+            options=self._options(example, origin),
+            splits=(origin.split,),
+            notes=tuple(notes),
+        )
+
+    def _column(
+        self, name: str, leaf: Leaf, example: Mapping[str, Feature], origin: Origin, notes: list[Note]
+    ) -> ColumnOf:
+        feature = _feature(example, leaf.key, origin)
+        if leaf.kind == "text":
+            texts, wrong = values.text(leaf, feature, str(origin))
+            if wrong:
+                notes.append(Note("not-utf8", "texts hold bytes that are no UTF-8, replaced by �", wrong, str(origin)))
+            return texts
+        if leaf.kind == "frames":
+            return values.images(leaf, feature, str(origin), shape=self.schema[name].shape)
+        return values.array(leaf, feature, str(origin)).reshape(-1, *self.schema[name].shape)
+
+    def _shortened(self, name: str, column: ColumnOf, length: int) -> ColumnOf:
+        """The rows that belong to steps; fields placed ``both`` keep the last."""
+        if self.schema[name].placement == "both" or len(column) == length:
+            return column
+        if isinstance(column, Encoded):
+            return Encoded(column.data, column.starts[:length], column.stops[:length])
+        return column.head(length) if isinstance(column, values.PackedImages) else column[:length]  # type: ignore[index]
+
+    def _mark(self, key: str, example: Mapping[str, Feature], origin: Origin) -> BoolArray:
+        mark: BoolArray = values.array(self.steps[key], _feature(example, key, origin), str(origin)).reshape(-1) != 0
+        return mark
+
+    def _oddities(
+        self, found: Mapping[str, ColumnOf], marks: Mapping[str, BoolArray], origin: Origin
+    ) -> Iterator[Note]:
+        inside = [marks[key][rows] for key, rows in ((FIRST, slice(1, None)), (LAST, slice(-1))) if key in marks]
+        if any(m.any() for m in inside):
+            yield Note("marks-inside", "episodes have is_first or is_last inside", 1, str(origin))
+        reward = found.get(REWARD)
+        if self.rule == "observation" and isinstance(reward, np.ndarray) and reward[-1] != 0:
+            yield Note("last-reward", "rewards beside the final observation are not 0, and left out", 1, str(origin))
+
+    def _options(self, example: Mapping[str, Feature], origin: Origin) -> str | None:
+        """What holds for the whole episode, as JSON; images and what is long are left out."""
+        said = {}
+        for leaf in self.episode.values():
+            if leaf.problem or leaf.kind == "frames" or leaf.key not in example:
+                continue
+            name = leaf.key.removeprefix("episode_metadata/")
+            if leaf.kind == "text":
+                texts = values.text(leaf, example[leaf.key], str(origin))[0]
+                said[name] = texts[0] if len(texts) == 1 else texts
+                continue
+            rows = values.array(leaf, example[leaf.key], str(origin))
+            if rows.size <= MAX_OPTION:
+                said[name] = _plain(rows[0] if len(rows) == 1 else rows)
+        return json.dumps(said, ensure_ascii=False, sort_keys=True) if said else None
+
+
+def _plain(row: Array) -> Any:
+    """Numbers as JSON has them: what is not finite becomes null."""
+    if row.dtype.kind != "f":
+        return row.tolist()
+    values = np.asarray(row).astype(object)
+    values[~np.isfinite(np.asarray(row))] = None
+    return values.tolist()
+
+
+def _feature(example: Mapping[str, Feature], key: str, origin: Origin) -> Feature:
+    if key not in example:
+        raise CorruptArchive(f"{origin} has no {key}; features.json says that every episode has.")
+    return example[key]
+
+
+def _rows(columns: Mapping[str, Any], origin: Origin) -> int:
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} {n:,}" for name, n in lengths.items())
+        raise CorruptArchive(f"{origin}: lists have different numbers of rows: {listed}.")
+    return next(iter(lengths.values()), 0)
+
+
+def left_out(leaves: Sequence[Leaf]) -> list[Note]:
+    """Notes on leaves that cannot be stored."""
+    return [Note("left-out", f"{x.key} is left out: {x.problem}", 1, x.key) for x in leaves if x.problem]
