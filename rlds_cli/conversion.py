@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rlds_cli.store import publishing
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import FORMAT, Manifest
+from rlds_cli.store.videos import Extent
 from rlds_cli.ted import Chunk, Field, merge_notes
 
 
@@ -49,7 +51,7 @@ class ArchiveJob:
         try:
             chunks = reader(self.plan.reader).read(self.plan, part)
             if self.frames != "encoded":
-                chunks = framing.decode(chunks, self.plan.schema, self.frames)
+                chunks = framing.decode(chunks, self.plan.schema, self.frames, self.plan.archive.root)
             yield from chunks
         except InvalidEpisode as e:
             raise ArchiveError(f"{self.id}: {e.message}", hint=e.hint) from e
@@ -151,7 +153,12 @@ def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> None:
         options=c.options,
         sources=c.sources,
     )
-    finish(built, about, metadata=module.metadata(plan), threads=threads)
+    finish(built, about, metadata=module.metadata(plan), locate=partial(_video, plan), threads=threads)
+
+
+def _video(plan: Plan, field: str, name: str) -> Extent:
+    """A video of the archive, by its file's name there."""
+    return Extent.whole(plan.archive.root / name)
 
 
 def _key(c: Conversion, plan: Plan) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
+from rlds_cli import mp4
 from rlds_cli.ids import FRAME_SIZE
 from rlds_cli.store.frames import decode_frame
-from rlds_cli.ted import CHUNK_BYTES, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field
+from rlds_cli.store.video_decoding import Video, decode_video
+from rlds_cli.ted import CHUNK_BYTES, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
 _LEAST, _MOST_CHANNELS = 16, 16  # sides of a frame that is published raw, and the axis that is none of them
 
@@ -40,8 +44,8 @@ def _resized(f: Field, size: tuple[int, int]) -> tuple[int, ...]:
     return (f.shape[0], *size) if _channels_first(f) else (*size, *f.shape[2:])
 
 
-def decode(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str) -> Iterator[Chunk]:
-    """The chunks with their frames decoded and resized, cut to pieces of about 16 MiB."""
+def decode(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str, root: Path) -> Iterator[Chunk]:
+    """The chunks with their frames decoded and resized, cut to pieces of about 16 MiB; videos lie below ``root``."""
     encoded = [f for f in schema if decoded(f, frames) != f]
     width = max(1, sum(decoded(f, frames).row_bytes for f in encoded))
     step = max(1, CHUNK_BYTES // width)
@@ -51,9 +55,16 @@ def decode(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str) -> Ite
         for a in range(0, len(chunk), step):
             b = min(a + step, len(chunk))
             columns: dict[str, Column] = {
-                n: c[a:b] for n, c in chunk.columns.items() if n not in offsets and not isinstance(c, EncodedFrames)
+                n: c[a:b]
+                for n, c in chunk.columns.items()
+                if n not in offsets and not isinstance(c, EncodedFrames | VideoFrames)
             }
-            columns |= {f.name: _decode(f, chunk.columns[f.name], offsets[f.name], a, b, frames) for f in encoded}
+            for f in encoded:
+                column = chunk.columns[f.name]
+                if isinstance(column, VideoFrames):
+                    columns[f.name] = _decode_videos(f, column, slice(a, b), frames, root)
+                else:
+                    columns[f.name] = _decode(f, column, offsets[f.name], a, b, frames)
             episodes = np.arange(int(ends[a - 1]) if a else 0, int(ends[b - 1]))
             yield Chunk(columns, chunk.last[a:b], _some(chunk.episodes, episodes), chunk.notes if a == 0 else ())
 
@@ -79,6 +90,19 @@ def _decode(f: Field, column: Column, offsets: Array, a: int, b: int, frames: st
             image = decode_frame(column.data[offsets[row] : offsets[row + 1]].tobytes(), f, row)
             out[row - a] = image if target.shape == f.shape else _resize(image, target.shape[:2])
     return out
+
+
+def _decode_videos(f: Field, column: VideoFrames, rows: slice, frames: str, root: Path) -> Array:
+    target = decoded(f, frames)
+    images = decode_video(column.index[rows], lambda n: _video(root / column.files[n]), f, str(root / f.name))
+    if target.shape == f.shape:
+        return images
+    return np.stack([_resize(image, target.shape[:2]) for image in images])
+
+
+@lru_cache(maxsize=16)
+def _video(file: Path) -> Video:
+    return Video(str(file), np.memmap(file, np.uint8, "r"), mp4.read(file))
 
 
 def _resize_rows(f: Field, rows: Array, shape: tuple[int, ...]) -> Array:

@@ -32,6 +32,7 @@ Kind = Literal["array", "frames", "text"]
 
 TERMINATED, TRUNCATED, CUT = 0, 1, 2
 END_NAMES = ("terminated", "truncated", "cut")
+VIDEO = "mp4"  # the codec of frames that are kept in videos
 
 CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20  # about so much is read and written at a time
 
@@ -54,7 +55,7 @@ class Field:
     kind : {"array", "frames", "text"}
         ``frames`` are kept as published, encoded (``codec``); ``text`` is a string or None per row.
     codec : str or None
-        ``jpeg`` or ``png`` for frames.
+        ``jpeg`` or ``png`` for frames; ``mp4`` where they are in videos.
     """
 
     name: str
@@ -86,8 +87,22 @@ class EncodedFrames:
         return len(self.lengths)
 
 
+@dataclass(slots=True)
+class VideoFrames:
+    """Frames of videos, one per row: ``index`` [n, 2] is the number of a video in ``files`` and of the frame in it.
+
+    Frames are counted in the order in which they are shown; -1 and -1 stand for none.
+    """
+
+    files: tuple[str, ...]
+    index: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
 Text = list[str | None]
-Column = Array | EncodedFrames | Text
+Column = Array | EncodedFrames | VideoFrames | Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +325,8 @@ def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> boo
 def _lay_out_field(f: Field, episodes: Sequence[EpisodeData]) -> Column:
     if f.kind == "text":
         return [value for e in episodes for value in _text_rows(f, e)]
+    if f.codec == VIDEO:
+        return _video_rows(f, episodes)
     if f.kind == "frames":
         return _frame_rows(f, episodes)
     rows = sum(e.length + 1 for e in episodes)
@@ -331,6 +348,22 @@ def _text_rows(f: Field, e: EpisodeData) -> Text:
     if len(column) == e.length + 1:
         return column
     return [*column, column[-1] if f.placement == "both" and column else None]
+
+
+def _video_rows(f: Field, episodes: Sequence[EpisodeData]) -> VideoFrames:
+    numbers: dict[str, int] = {}
+    rows = []
+    for e in episodes:
+        column = e.columns[f.name]
+        assert isinstance(column, VideoFrames)
+        number = np.array([*(numbers.setdefault(v, len(numbers)) for v in column.files), -1], np.int32)
+        index = column.index.copy()
+        index[:, 0] = number[index[:, 0]]
+        rows.append(index)
+        if len(index) == e.length:
+            repeated = f.placement == "both" and e.length
+            rows.append(index[-1:] if repeated else np.full((1, 2), -1, np.int32))
+    return VideoFrames(tuple(numbers), np.concatenate([np.zeros((0, 2), np.int32), *rows]))
 
 
 def _frame_rows(f: Field, episodes: Sequence[EpisodeData]) -> EncodedFrames:

@@ -16,7 +16,7 @@ from rlds_cli.entries import Entry, short
 from rlds_cli.errors import RldsError
 from rlds_cli.store import arrays
 from rlds_cli.store.ranges import read_range
-from rlds_cli.ted import Array, BoolArray, Field, IntArray
+from rlds_cli.ted import VIDEO, Array, BoolArray, Field, IntArray
 
 TILE_BYTES = 1 << 20  # stays in the cache of a core while a check looks at it
 _DECODED_BYTES = 1 << 24  # what a compressed dataset decodes at a time
@@ -125,6 +125,8 @@ class Subject:
         Of frames kept encoded: their lengths in bytes [n].
         """
         directory = self.ds.store.directory(name)
+        if self.ds.schema[name].codec == VIDEO:
+            return self.ds.store.frame_sizes(name, rows)
         if self.ds.schema[name].kind == "frames":
             offsets = directory / "offsets"
             if self.ds.encoding == "memmap":

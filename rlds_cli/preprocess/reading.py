@@ -16,7 +16,7 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import arrays, compression
 from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import Array, Column, EncodedFrames, EpisodeTable, Field, IntArray
+from rlds_cli.ted import VIDEO, Array, Column, EncodedFrames, EpisodeTable, Field, IntArray, VideoFrames
 
 Run = tuple[int, int]  # rows of the store, first and one past the last
 
@@ -119,6 +119,8 @@ class Reader:
         values = self._stored(self.store.directory(name), joined)
         return self.store.strings(name)[values] if f.kind == "text" else values
 
+        if f.codec == VIDEO:
+            return self.store.videos(name).gather(f, self._stored(self.store.directory(name), joined))
     def column(self, name: str, runs: Iterable[Run]) -> Column:
         """The rows of ``runs`` as the store takes them: frames encoded, text as a list."""
         f = self.store.fields[name]
@@ -127,6 +129,9 @@ class Reader:
         values = self.rows(name, runs)
         return values.tolist() if f.kind == "text" else values
 
+        if f.codec == VIDEO:
+            index = self._stored(self.store.directory(name), _joined(runs))
+            return VideoFrames(tuple(map(str, range(len(self.store.videos(name))))), index)
     def _stored(self, directory: Path, runs: Sequence[Run]) -> Array:
         if directory not in self._arrays:
             self._arrays[directory] = _open(directory)

@@ -20,6 +20,7 @@ from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
+from rlds_cli.store.videos import Extent
 from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
@@ -46,7 +47,13 @@ def publish(built: Built, t: Task, plan: Plan, target: Path, *, threads: int) ->
     found = t.chain.failures(built.notes) if t.chain else tuple(failures.of(built.notes))
     failures.write(built.directory, found)
     built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *failures.told(built.notes)))
-    finish(built, _description(t, plan), metadata=_metadata(t), shared=_shared(t, plan), threads=threads)
+    store = t.dataset.store
+
+    def locate(field: str, number: str) -> Extent:
+        return store.videos(plan.renamed.get(field, field)).extent(int(number))
+
+    described = _description(t, plan)
+    finish(built, described, metadata=_metadata(t), shared=_shared(t, plan), locate=locate, threads=threads)
     publishing.publish(built.directory, target)
 
 

@@ -31,6 +31,7 @@ from rlds_cli.ted import (
     Note,
     Part,
     Placement,
+    VideoFrames,
     lay_out,
 )
 
@@ -341,6 +342,8 @@ def _rows_of(value: Any, given: Array, original: Array) -> slice | None:
 
 
 def _sliced(column: Column, rows: slice) -> Column:
+    if isinstance(column, VideoFrames):
+        return VideoFrames(column.files, column.index[rows])
     if not isinstance(column, EncodedFrames):
         return column[rows]
     ends = np.cumsum(column.lengths)

@@ -17,7 +17,8 @@ from rlds_cli.report.histograms import Histogram
 from rlds_cli.report.saturation import Saturation, saturation
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Stats
-from rlds_cli.ted import FLAGS, REWARD, Field
+from rlds_cli.store.videos import DIRECTORY
+from rlds_cli.ted import FLAGS, REWARD, VIDEO, Field
 
 _DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
 _ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "", "info", "next/info")
@@ -100,8 +101,9 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
 
 
 def _bytes(ds: Dataset, f: Field) -> int:
-    texts = ds.path / "text" / ds.store.directory(f.name).relative_to(ds.path)
-    return size_on_disk(ds.store.directory(f.name)) + (size_on_disk(texts) if f.kind == "text" else 0)
+    apart = "text" if f.kind == "text" else DIRECTORY if f.codec == VIDEO else None
+    beside = size_on_disk(ds.path / apart / ds.store.directory(f.name).relative_to(ds.path)) if apart else 0
+    return size_on_disk(ds.store.directory(f.name)) + beside
 
 
 def _distinct(ds: Dataset, f: Field) -> int | None:

@@ -17,7 +17,7 @@ from rlds_cli.report.elements import places
 from rlds_cli.report.histograms import resample
 from rlds_cli.settings import StrPath
 from rlds_cli.store.ranges import read_range
-from rlds_cli.ted import Array, Field
+from rlds_cli.ted import VIDEO, Array, Field
 
 POINTS = 64
 MOST_DIMENSIONS = 32
@@ -155,6 +155,8 @@ def _field(ds: Dataset, f: Field, number: int, elements: bool) -> FieldTrace:
     rows = int(e["num_observed" if f.placement == "both" else "length"][number])
     traced = FieldTrace(f.name, f.placement, f.dtype, f.shape, f.kind, rows)
     directory = ds.store.directory(f.name)
+    if f.codec == VIDEO:
+        return replace(traced, bytes=int(ds.store.frame_sizes(f.name, np.arange(start, start + rows)).sum()))
     if f.kind == "frames":
         offsets = read_range(directory / "offsets", start, start + rows + 1)
         return replace(traced, bytes=int(offsets[-1] - offsets[0]))

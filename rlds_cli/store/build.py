@@ -75,6 +75,7 @@ class Built:
     end: Position
     episodes: EpisodeTable
     notes: tuple[Note, ...]
+    counts: tuple[int, ...] = ()  # episodes of each part
 
 
 def write_rows(job: Job, work: Path, *, jobs: int, progress: Progress, executor: Executor | None = None) -> Built:
@@ -101,7 +102,7 @@ def _forget_unfinished(work: Path, done: Mapping[int, tuple[str, Written]]) -> N
     kept = {where for where, _ in done.values()}
     for segment in (work / "segments").glob("*"):
         if f"segments/{segment.name}" not in kept:
-            shutil.rmtree(segment)
+            shutil.rmtree(segment, ignore_errors=True)  # a worker that has not heard of the end may still be at it
     if PLACE in kept:
         publishing.unseal(work / PLACE)
     else:
@@ -253,6 +254,7 @@ def assemble(job: Job, work: Path, done: Mapping[int, tuple[str, Written]]) -> B
         position,
         EpisodeTable.concat([w.episodes for w in in_order]),
         tuple(n for w in in_order for n in w.notes),
+        tuple(len(w.episodes) for w in in_order),
     )
 
 
@@ -262,16 +264,18 @@ def _splice(segment: Path, place: Path, f: Field, path: str, w: Written, before:
     for file in target.values():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-    if f.kind == "frames":
+    if "offsets" in source:
         base = before.frame_bytes.get(f.name, 0)
         copy_range(source["bytes"], target["bytes"], base, w.frame_bytes[f.name])
         offsets = np.fromfile(source["offsets"], "<i8", w.rows + 1) + base
         _write(target["offsets"], before.rows * 8, offsets)
-    elif f.kind == "text":
-        codes = np.fromfile(source["rows"], "<i4", w.rows)
+    elif f.name in w.new_strings:
+        width = int(np.prod(rows.stored_row(f)[1], dtype=np.int64))
+        codes = np.fromfile(source["rows"], "<i4", w.rows * width).reshape(w.rows, -1)
         index = {s: i for i, s in enumerate(after.strings[f.name])}
         mapped = np.array([*(index[s] for s in w.new_strings[f.name]), rows.NO_TEXT], "<i4")
-        _write(target["rows"], before.rows * 4, mapped[codes])
+        codes[:, 0] = mapped[codes[:, 0]]
+        _write(target["rows"], before.rows * width * 4, codes)
     else:
         width = arrays.row_bytes((0, *f.shape), f.dtype)
         copy_range(source["rows"], target["rows"], before.rows * width, w.rows * width)

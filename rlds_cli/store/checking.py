@@ -6,16 +6,19 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.store import arrays, compression, digests
+from rlds_cli.store import arrays, compression, digests, videos
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.store.ranges import read_range
-from rlds_cli.ted import IntArray
+from rlds_cli.store.rows import stored_row
+from rlds_cli.ted import VIDEO, IntArray
 
 _PIECE = 1 << 20
 _DECODED = 64 << 20
@@ -60,7 +63,8 @@ def logical_size(dataset: Path, f: StoredField, rows: int) -> int:
     if f.kind == "text":
         return rows * 4
     try:
-        return arrays.open_document(dataset / f.path / "bytes")[0][0] + rows * 8
+        files = dataset / videos.DIRECTORY if f.codec == VIDEO else dataset
+        return arrays.open_document(files / f.path / "bytes")[0][0] + rows * 8
     except DamagedDataset:
         return 0
 
@@ -88,10 +92,9 @@ def _hash_blocks(
     hashes: list[bytes] = []
     unreadable: dict[int, str] = {}
     size = 0
-    texts = _texts(dataset, f)
-    for a in digests.blocks(rows):
+    for hash_next in _blocks(dataset, f, rows):
         try:
-            digest, read = _hash_block(dataset / f.path, f, texts, a, min(a + digests.BLOCK_ROWS, rows))
+            digest, read = hash_next()
             size += read
             told(read)
         except _FAILURES as e:
@@ -99,6 +102,28 @@ def _hash_blocks(
             unreadable[len(hashes)] = _why(e)
         hashes.append(digest)
     return hashes, unreadable, size
+
+
+def _blocks(dataset: Path, f: StoredField, rows: int) -> Iterator[Callable[[], tuple[bytes, int]]]:
+    """What hashes each block: of rows, and behind them each video."""
+    texts = _texts(dataset, f)
+    for a in digests.blocks(rows):
+        yield partial(_hash_block, dataset / f.path, f, texts, a, min(a + digests.BLOCK_ROWS, rows))
+    if f.codec == VIDEO:
+        files = dataset / videos.DIRECTORY / f.path
+        try:
+            offsets = arrays.read(files / "offsets").tolist()
+        except DamagedDataset:
+            return  # which the structure shows
+        for a, b in pairwise(offsets):
+            yield partial(_hash_bytes, files / "bytes", a, b)
+
+
+def _hash_bytes(array: Path, a: int, b: int) -> tuple[bytes, int]:
+    h = hashlib.sha256()
+    for piece in _pieces(array, a, b, 1):
+        h.update(piece)
+    return h.digest(), b - a
 
 
 def _texts(dataset: Path, f: StoredField) -> list[str | None]:
@@ -113,6 +138,8 @@ def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
     """What is wrong with the files of a field before their rows are looked at."""
     path = dataset / f.path
     try:
+        if f.codec == VIDEO:
+            return [*_array(path, f.name, (rows, 2), "int32"), *_videos(dataset / videos.DIRECTORY / f.path, f.name)]
         if f.kind == "frames":
             size = arrays.open_document(path / "bytes")[0]
             return [
@@ -125,6 +152,14 @@ def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
         return _array(path, f.name, (rows, *f.shape), f.dtype)
     except _FAILURES as e:
         return [Problem(f.name, _why(e))]
+
+
+def _videos(path: Path, name: str) -> list[Problem]:
+    size = arrays.open_document(path / "bytes")[0]
+    problems = [*_array(path / "bytes", f"{name} videos", size, "uint8"), *_offsets(path, f"{name} videos", size[0])]
+    if videos.tables_digest(path) != videos.stored_digest(path):
+        problems.append(Problem(f"{name} videos", "differ (the tables that say where frames lie)"))
+    return problems
 
 
 def _why(error: Exception) -> str:
@@ -170,9 +205,10 @@ def _offsets(path: Path, name: str, size: int) -> list[Problem]:
 
 def _hash_block(path: Path, f: StoredField, texts: list[str | None], a: int, b: int) -> tuple[bytes, int]:
     """The hash of rows a to b, as ``digests`` defines it, and how many bytes were read for it."""
-    if f.kind == "array":
+    if f.kind == "array" or f.codec == VIDEO:
         h, size = hashlib.sha256(), 0
-        for piece in _pieces(path, a, b, arrays.row_bytes((0, *f.shape), f.dtype)):
+        dtype, shape = stored_row(f)
+        for piece in _pieces(path, a, b, arrays.row_bytes((0, *shape), dtype)):
             h.update(piece)
             size += len(piece)
         return h.digest(), size
@@ -230,7 +266,9 @@ def _differences(
     if not intact or stored.shape != found.shape:
         return [Problem(f.name, "differs from its digest in the manifest; its block digests are damaged too")]
     bad = np.array([k for k in np.flatnonzero((stored != found).any(1)) if k not in unreadable], np.int64)
-    return [_span(f, rows, first, last) for first, last in _runs(bad)]
+    of_rows = len(digests.blocks(rows))  # behind them come videos
+    spans = [_span(f, rows, first, last) for first, last in _runs(bad[bad < of_rows])]
+    return spans + [Problem(f"{f.name} video {k - of_rows:,}", "differs") for k in bad[bad >= of_rows].tolist()]
 
 
 def _runs(numbers: Sequence[int] | IntArray) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import arrays
-from rlds_cli.ted import Array, Field
+from rlds_cli.ted import VIDEO, Array, Field
 
 INNER_BYTES = 256 << 10
 SHARD_BYTES = 64 << 20
@@ -18,8 +18,8 @@ LEVEL = 3
 
 
 def column_arrays(f: Field, path: Path) -> list[Path]:
-    """The arrays that hold a field: one, or ``bytes`` and ``offsets``."""
-    return [path / "bytes", path / "offsets"] if f.kind == "frames" else [path]
+    """The arrays that hold the rows of a field: one, or ``bytes`` and ``offsets``."""
+    return [path / "bytes", path / "offsets"] if f.kind == "frames" and f.codec != VIDEO else [path]
 
 
 def compress(path: Path, f: Field) -> None:
@@ -37,7 +37,7 @@ def encode(source: Path, target: Path, f: Field, *, compressed: bool) -> None:
     write = _write_compressed if compressed else _write_plain
     for old, new in zip(column_arrays(f, source), column_arrays(f, target), strict=True):
         write(old, new)
-    if f.kind == "frames":
+    if len(column_arrays(f, target)) > 1:
         arrays.write_group(target)
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.store import arrays, compression, digests, names, sharing, statistics
+from rlds_cli.store import arrays, compression, digests, names, sharing, statistics, videos
 from rlds_cli.store.build import Built
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
 from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, EpisodeTable, Field, merge_notes
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, EpisodeTable, Field, merge_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,18 @@ def finish(
     *,
     metadata: Iterable[tuple[str, Array | str]] = (),
     shared: Mapping[str, Shared] = {},
+    locate: videos.Locate | None = None,
     threads: int = 2,
 ) -> Manifest:
     """Complete the dataset in ``built.directory`` and return its manifest, which is written last.
 
     ``shared`` are fields whose rows are another dataset's, by name; they are linked, or copied where they cannot be.
+    ``locate`` says where the videos are that rows name.
     """
     table, total = built.episodes, built.end.rows
     last_rows = np.cumsum(table.length + 1) - 1
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        own = [pool.submit(_finish_field, built, f, last_rows, about.encoding) for f in built.schema]
+        own = [pool.submit(_finish_field, built, f, last_rows, about.encoding, locate) for f in built.schema]
         linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
     columns = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
@@ -94,11 +96,15 @@ def finish(
     return manifest
 
 
-def _finish_field(built: Built, f: Field, last_rows: Array, encoding: str) -> _Finished:
+def _finish_field(built: Built, f: Field, last_rows: Array, encoding: str, locate: videos.Locate | None) -> _Finished:
     path, total = built.paths[f.name], built.end.rows
     directory = built.directory / path
     stats = None
-    if f.kind == "frames":
+    if f.codec == VIDEO:
+        assert locate is not None
+        extents = [locate(f.name, key) for key in built.end.strings.get(f.name, [])]
+        hashes = _finish_videos(directory, total, built.directory / videos.DIRECTORY / path, extents)
+    elif f.kind == "frames":
         hashes = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0))
     elif f.kind == "text":
         strings = built.end.strings.get(f.name, [])
@@ -157,6 +163,12 @@ def _finish_frames(directory: Path, total: int, size: int) -> digests.Blocks:
     return frame_hashes(arrays.read(directory / "bytes"), arrays.read(directory / "offsets"))
 
 
+def _finish_videos(directory: Path, total: int, target: Path, extents: Sequence[videos.Extent]) -> digests.Blocks:
+    arrays.finish(directory, (total, 2), "int32")
+    hashes = videos.write(target, extents)
+    return digests.as_array([*videos.index_hashes(arrays.read(directory)), *hashes])
+
+
 def frame_hashes(data: Array, offsets: Array) -> digests.Blocks:
     """Block hashes of encoded frames."""
     return digests.as_array(
@@ -184,6 +196,9 @@ def _share(directory: Path, s: Shared) -> _Finished:
     sharing.share_tree(s.dataset / "digests" / s.field.path, directory / "digests" / f.path)
     if f.kind == "text":
         sharing.share_tree(s.dataset / "text" / s.field.path, directory / "text" / f.path)
+    if f.codec == VIDEO:
+        places = (root / videos.DIRECTORY for root in (s.dataset, directory))
+        sharing.share_tree(*(place / one.path for place, one in zip(places, (s.field, f), strict=True)))
     return _Finished(f, s.stats, how if s.lasts else "")
 
 

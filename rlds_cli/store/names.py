@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from rlds_cli.ted import split_name
 
 # What stands beside the fields in a dataset's directory.
-RESERVED = frozenset({"episodes", "metadata", "text", "digests", "sources"})
+RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "sources"})
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
 _MAX_BYTES = 200
 

@@ -17,7 +17,9 @@ from rlds_cli.store import arrays, compression, manifest
 from rlds_cli.store.frames import decode_frames
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.names import component
-from rlds_cli.ted import Array, EpisodeTable, Field, IntArray, Kind, Placement
+from rlds_cli.store.rows import stored_row
+from rlds_cli.store.videos import DIRECTORY, Videos
+from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray, Kind, Placement
 
 
 class Store:
@@ -30,6 +32,7 @@ class Store:
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
+        self._videos: dict[str, Videos] = {}
         self._identity = self._identify()
         if check:
             self._check_sizes()
@@ -70,16 +73,18 @@ class Store:
     def _check_sizes(self) -> None:
         rows = self.manifest.counts.rows
         for f in self.fields.values():
+            if f.codec == VIDEO:
+                files = self.path / DIRECTORY / self._stored[f.name].path / "bytes"
+                self._check(files, *arrays.open_document(files))
             if self.manifest.encoding == "zarr":
                 for array in compression.column_arrays(f, self.directory(f.name)):
                     compression.check_shards(array)
-            elif f.kind == "frames":
+            elif f.kind == "frames" and f.codec != VIDEO:
                 self._check(self.directory(f.name) / "offsets", (rows + 1,), "int64")
                 self._check(self.directory(f.name) / "bytes", *arrays.open_document(self.directory(f.name) / "bytes"))
-            elif f.kind == "text":
-                self._check(self.directory(f.name), (rows,), "int32")
             else:
-                self._check(self.directory(f.name), (rows, *f.shape), f.dtype)
+                dtype, shape = stored_row(f)
+                self._check(self.directory(f.name), (rows, *shape), dtype)
 
     @staticmethod
     def _check(directory: Path, shape: tuple[int, ...], dtype: object) -> None:
@@ -88,7 +93,10 @@ class Store:
             arrays.check_size(arrays.data_file(directory, len(shape)), size)
 
     def rows(self, name: str) -> Array:
-        """All rows of an array field, or the codes of a text field: mapped, or decoded and kept."""
+        """All rows of an array field, the codes of a text field, or the index of frames in videos: mapped, or decoded.
+
+        What is decoded is kept.
+        """
         return self._open(name, self.directory(name))
 
     def _identify(self) -> tuple[int, int]:
@@ -118,9 +126,26 @@ class Store:
         """The encoded frames, end to end."""
         return self._open(f"{name}\0bytes", self.directory(name) / "bytes")
 
+    def videos(self, name: str) -> Videos:
+        """The videos of a field whose frames are in videos."""
+        if name not in self._videos:
+            with self.unchanged():
+                found = Videos(self.path / DIRECTORY / self._stored[name].path)
+            self._videos[name] = found
+        return self._videos[name]
+
+    def frame_sizes(self, name: str, rows: IntArray) -> IntArray:
+        """Bytes in which the frames at ``rows`` [n] are encoded; 0 for none."""
+        if self.fields[name].codec == VIDEO:
+            return self.videos(name).sizes(self.rows(name)[rows])
+        offsets = self.frame_offsets(name)
+        return np.asarray(offsets[rows + 1] - offsets[rows])
+
     def gather(self, name: str, rows: IntArray) -> Array:
         """The values of a field at ``rows`` [n] -> [n, ...]: frames decoded, text as strings or None."""
         f = self.fields[name]
+        if f.codec == VIDEO:
+            return self.videos(name).gather(f, self.rows(name)[rows])
         if f.kind == "frames":
             return self._gather_frames(f, rows)
         values = self.rows(name)[rows]

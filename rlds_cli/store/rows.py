@@ -14,7 +14,8 @@ import numpy as np
 
 from rlds_cli.errors import NoSpace, RldsError
 from rlds_cli.store import arrays
-from rlds_cli.ted import Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, IntArray, Note
+from rlds_cli.store.manifest import StoredField
+from rlds_cli.ted import VIDEO, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, IntArray, Note, VideoFrames
 
 # In the row of a step without text.
 NO_TEXT = -1
@@ -22,7 +23,10 @@ NO_TEXT = -1
 
 @dataclass(slots=True)
 class Position:
-    """Where the next row goes: rows before it, bytes of encoded frames before it, strings known so far."""
+    """Where the next row goes: rows before it, bytes of encoded frames before it, strings known so far.
+
+    The strings of a field in videos are what their source calls the videos.
+    """
 
     rows: int = 0
     frame_bytes: dict[str, int] = field(default_factory=dict)
@@ -53,15 +57,17 @@ class Written:
 
 
 def files(directory: Path, f: Field, path: str) -> dict[str, Path]:
-    """The data files of a field: ``rows``; for frames ``bytes`` and ``offsets``."""
-    if f.kind == "frames":
+    """The data files of a field: ``rows``; for frames with bytes of their own ``bytes`` and ``offsets``."""
+    if f.kind == "frames" and f.codec != VIDEO:
         return {n: arrays.data_file(directory / path / n, 1) for n in ("bytes", "offsets")}
-    return {"rows": arrays.data_file(directory / path, 1 + (0 if f.kind == "text" else len(f.shape)))}
+    return {"rows": arrays.data_file(directory / path, 1 + len(stored_row(f)[1]))}
 
 
-def stored_dtype(f: Field) -> np.dtype[Any]:
-    """Dtype of the rows on disk: int32 codes for text."""
-    return np.dtype("int32") if f.kind == "text" else np.dtype(f.dtype)
+def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Dtype and shape of a row on disk: a code for text; number of the video and of the frame for frames in videos."""
+    if f.kind == "text":
+        return np.dtype("int32"), ()
+    return (np.dtype("int32"), (2,)) if f.codec == VIDEO else (np.dtype(f.dtype), f.shape)
 
 
 class RowWriter:
@@ -81,8 +87,8 @@ class RowWriter:
         self._schema = schema
         self._start = start
         self._rows = 0
-        self._frame_bytes = {f.name: 0 for f in schema if f.kind == "frames"}
-        texts = [f.name for f in schema if f.kind == "text"]
+        self._frame_bytes = {f.name: 0 for f in schema if f.kind == "frames" and f.codec != VIDEO}
+        texts = [f.name for f in schema if f.kind == "text" or f.codec == VIDEO]
         self._codes = {n: {s: i for i, s in enumerate(start.strings.get(n, []))} for n in texts}
         self._new = {n: list[str]() for n in texts}
         self._hashes = {f.name: hashlib.sha256() for f in schema}
@@ -126,10 +132,13 @@ class RowWriter:
         if isinstance(column, EncodedFrames):
             self._append_frames(f, column, row)
             return
-        values = self._encode_text(f.name, column) if isinstance(column, list) else column
-        dtype = stored_dtype(f)
-        if values.dtype != dtype or (values.shape[1:] != f.shape and f.kind == "array"):
-            raise RldsError(f"{f.name}: {values.dtype} {values.shape[1:]} instead of {dtype} {f.shape}.")
+        if isinstance(column, VideoFrames):
+            values = self._encode_videos(f.name, column)
+        else:
+            values = self._encode_text(f.name, column) if isinstance(column, list) else column
+        dtype, shape = stored_row(f)
+        if values.dtype != dtype or values.shape[1:] != shape:
+            raise RldsError(f"{f.name}: {values.dtype} {values.shape[1:]} instead of {dtype} {shape}.")
         values = arrays.little_endian(values)
         arrays.write_at(self._fds[f.name, "rows"], row * arrays.row_bytes(values.shape, dtype), values)
         self._hashes[f.name].update(arrays.raw(values))
@@ -145,6 +154,14 @@ class RowWriter:
         self._lengths[f.name].update(np.diff(offsets).tobytes())
         self._hashes[f.name].update(arrays.raw(column.data))
         self._frame_bytes[f.name] += len(column.data)
+
+    def _encode_videos(self, name: str, column: VideoFrames) -> Array:
+        """The index with the numbers that the videos have here, in the order in which rows come to them."""
+        used, first = np.unique(column.index[:, 0], return_index=True)
+        ordered = [int(n) for n in used[np.argsort(first)] if n >= 0]
+        number = np.full(len(column.files) + 1, -1, np.int32)
+        number[ordered] = self._encode_text(name, [column.files[n] for n in ordered])
+        return np.stack([number[column.index[:, 0]], column.index[:, 1]], 1)
 
     def _encode_text(self, name: str, values: list[str | None]) -> Array:
         codes, new, out = self._codes[name], self._new[name], np.empty(len(values), np.int32)
@@ -187,14 +204,15 @@ def _rehash(directory: Path, f: Field, path: str, w: Written) -> str:
     """The hash of the bytes of a field's rows; of frames, those of their lengths and of their bytes."""
     parts = files(directory, f, path)
     h, lengths = hashlib.sha256(), ""
-    if f.kind == "frames":
+    if "offsets" in parts:
         with parts["offsets"].open("rb") as file:
             file.seek(w.start.rows * 8)
             offsets: IntArray = np.frombuffer(file.read((w.rows + 1) * 8), "<i8")
         lengths = hashlib.sha256(np.diff(offsets).tobytes()).hexdigest()
         _update(h, parts["bytes"], w.start.frame_bytes.get(f.name, 0), w.frame_bytes[f.name])
     else:
-        width = stored_dtype(f).itemsize * (1 if f.kind == "text" else int(np.prod(f.shape, dtype=np.int64)))
+        dtype, shape = stored_row(f)
+        width = arrays.row_bytes((0, *shape), dtype)
         _update(h, parts["rows"], w.start.rows * width, w.rows * width)
     return lengths + h.hexdigest()
 

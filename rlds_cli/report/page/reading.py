@@ -11,7 +11,7 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.ranges import read_range
-from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.ted import VIDEO, Array, Field, IntArray
 
 SAMPLE_STEPS = 1 << 16  # of which histograms are made
 SAMPLE_BYTES = 64 << 20  # of one field, where rows are wide
@@ -74,6 +74,9 @@ class Rows:
     def frame(self, f: Field, row: int) -> Array | None:
         """One decoded frame of a field kept encoded, None where the row has none."""
         directory = self.ds.store.directory(f.name)
+        if f.codec == VIDEO:
+            index = read_range(directory, row, row + 1)
+            return self.ds.store.videos(f.name).gather(f, index)[0] if index[0, 0] >= 0 else None
         first, end = (int(x) for x in read_range(directory / "offsets", row, row + 2))
         if end <= first:
             return None

@@ -1,0 +1,322 @@
+"""Where the frames of an MP4 file lie and when they are shown: its sample tables, read without decoding anything.
+
+Boxes and tables are those of ISO/IEC 14496-12: ``moov/trak/mdia/minf/stbl``. What a decoder needs beforehand is taken
+from the box that the codec's own standard names (``avcC``, ``hvcC``, ``av1C``, ``esds``). Fragmented files are refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.ted import BoolArray, IntArray
+
+_MOST_TABLES = 1 << 28  # bytes of the box that holds the tables
+_CODECS = {
+    "av01": ("av1", "av1C"),
+    "avc1": ("h264", "avcC"),
+    "avc3": ("h264", "avcC"),
+    "hev1": ("hevc", "hvcC"),
+    "hvc1": ("hevc", "hvcC"),
+    "mp4v": ("mpeg4", "esds"),
+    "vp09": ("vp9", ""),
+}
+_ENTRY = 78  # bytes of a visual sample entry before its boxes
+
+Boxes = dict[str, list[memoryview]]
+
+
+@dataclass(frozen=True)
+class Track:
+    """The video of a file: its packets in the order in which they are decoded.
+
+    Parameters
+    ----------
+    codec : str
+        ``av1 h264 hevc mpeg4 vp9``.
+    extradata : bytes
+        What the decoder is given before the first packet.
+    height, width : int
+    timescale : int
+        Units of ``time`` per second.
+    start, size : int array [packets]
+        Where each lies in the file.
+    time : int array [packets]
+        When its frame is shown.
+    key : bool array [packets]
+        Whether decoding can begin with it.
+    shown : bool array [packets]
+        Whether its frame belongs to the presentation; others serve to decode those that do.
+    matrix, full_range : int or None, bool
+        Coefficients from YUV to RGB as ITU-T H.273 numbers them, where the file says so.
+    delay : float
+        Seconds that pass before the first frame.
+    """
+
+    codec: str
+    extradata: bytes
+    height: int
+    width: int
+    timescale: int
+    start: IntArray
+    size: IntArray
+    time: IntArray
+    key: BoolArray
+    shown: BoolArray
+    matrix: int | None = None
+    full_range: bool = False
+    delay: float = 0.0
+
+    @cached_property
+    def frames(self) -> IntArray:
+        """The packets of the frames that are shown, in that order [frames]."""
+        shown = np.flatnonzero(self.shown)
+        return shown[np.argsort(self.time[shown], kind="stable")]
+
+    @cached_property
+    def keys(self) -> IntArray:
+        """The packets with which decoding can begin, in order."""
+        return np.flatnonzero(self.key)
+
+    @property
+    def seconds(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """When each frame is shown [frames]."""
+        return self.time[self.frames] / self.timescale + self.delay
+
+    def begin(self, packet: int) -> int:
+        """The packet to begin with, to decode that one."""
+        k = int(np.searchsorted(self.keys, packet, "right")) - 1
+        # Frames that come before a key frame, but behind it in the file, may refer to those before both.
+        while k >= 0 and self.time[self.keys[k]] > self.time[packet]:
+            k -= 1
+        return int(self.keys[k]) if k >= 0 else 0
+
+
+def read(file: Path, *, start: int = 0, size: int | None = None) -> Track:
+    """The video track of a file, or of ``size`` bytes of it from ``start`` on.
+
+    Raises
+    ------
+    CorruptArchive
+        The file is cut short, or its tables contradict each other.
+    UnknownLayout
+        It is no MP4 file, is fragmented, or has a codec that is not known.
+    """
+    try:
+        size = file.stat().st_size - start if size is None else size
+        with file.open("rb") as f:
+            moov = _tables(f, start, size, file)
+        return _track(_children(moov), size, file)
+    except (struct.error, ValueError, IndexError, KeyError, OverflowError) as e:
+        raise CorruptArchive(f"{file}: the tables of the video are damaged: {e}", hint="fetch it again") from e
+
+
+def _tables(f: Any, start: int, size: int, file: Path) -> memoryview:
+    """The content of the box ``moov``."""
+    at = 0
+    first = True
+    while at + 8 <= size:
+        f.seek(start + at)
+        length, kind = struct.unpack(">I4s", f.read(8))
+        head = 8
+        if length == 1:
+            length, head = struct.unpack(">Q", f.read(8))[0], 16
+        length = length or size - at
+        if first and kind not in (b"ftyp", b"moov", b"free", b"wide", b"mdat"):
+            raise UnknownLayout(f"{file} is no MP4 file.")
+        first = False
+        if length < head or at + length > size:
+            raise CorruptArchive(f"{file} is cut short: a part of it goes on behind its {size:,} bytes.")
+        if kind == b"moov":
+            if length > _MOST_TABLES:
+                raise UnknownLayout(f"{file}: tables of {length:,} bytes.")
+            return memoryview(f.read(length - head))
+        at += length
+    raise CorruptArchive(f"{file} has no tables: it was not written to its end.")
+
+
+def _children(data: memoryview) -> Boxes:
+    found: Boxes = {}
+    for kind, content in _boxes(data):
+        found.setdefault(kind, []).append(content)
+    return found
+
+
+def _boxes(data: memoryview) -> Iterator[tuple[str, memoryview]]:
+    at = 0
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        head = 8
+        if length == 1:
+            length, head = struct.unpack_from(">Q", data, at + 8)[0], 16
+        length = length or len(data) - at
+        if length < head or at + length > len(data):
+            raise ValueError(f"a box of {length:,} bytes where {len(data) - at:,} are left")
+        yield kind.decode("latin-1"), data[at + head : at + length]
+        at += length
+
+
+def _track(moov: Boxes, size: int, file: Path) -> Track:
+    if "mvex" in moov:
+        raise UnknownLayout(
+            f"{file} is a fragmented MP4 file.", hint=f"ffmpeg -i {file.name} -c copy -movflags faststart whole.mp4"
+        )
+    movie = _timescale(moov["mvhd"][0])
+    for trak in map(_children, moov.get("trak", [])):
+        media = _children(trak["mdia"][0])
+        if bytes(media["hdlr"][0][8:12]) == b"vide":
+            return _video(trak, media, movie, size, file)
+    raise UnknownLayout(f"{file} holds no video.")
+
+
+def _timescale(box: memoryview) -> int:
+    scale = int(struct.unpack_from(">I", box, 20 if box[0] == 1 else 12)[0])
+    if scale == 0:
+        raise ValueError("a time scale of 0")
+    return scale
+
+
+def _video(trak: Boxes, media: Boxes, movie: int, file_size: int, file: Path) -> Track:
+    table = _children(_children(media["minf"][0])["stbl"][0])
+    scale = _timescale(media["mdhd"][0])
+    size = _sizes(table["stsz"][0], file_size)
+    start = _starts(table, size)
+    time = _times(table, len(size))
+    if len(size) and int((start + size).max()) > file_size:
+        raise ValueError("frames behind the end of the file")
+    key = np.ones(len(size), bool)
+    if "stss" in table:
+        key[:] = False
+        key[_numbers(table["stss"][0], 4, ">u4").astype(np.int64) - 1] = True
+    first, delay = _edit(trak, movie, file)
+    codec, extradata, height, width, matrix, full = _entry(table["stsd"][0], file)
+    return Track(
+        *(codec, extradata, height, width, scale, start, size, time - first, key, time >= first),
+        matrix=matrix,
+        full_range=full,
+        delay=delay,
+    )
+
+
+def _numbers(box: memoryview, at: int, dtype: str, width: int = 1) -> Any:
+    """The rows of a table whose number of rows stands at ``at``."""
+    count = struct.unpack_from(">I", box, at)[0]
+    return (
+        np.frombuffer(box, dtype, count * width, at + 4).reshape(-1, width)
+        if width > 1
+        else np.frombuffer(box, dtype, count, at + 4)
+    )
+
+
+def _sizes(box: memoryview, file_size: int) -> IntArray:
+    same, count = struct.unpack_from(">II", box, 4)
+    if not same:
+        return np.frombuffer(box, ">u4", count, 12).astype(np.int64)
+    if same * count > file_size:
+        raise ValueError(f"{count:,} frames of {same:,} bytes")
+    return np.full(count, same, np.int64)
+
+
+def _starts(table: Boxes, size: IntArray) -> IntArray:
+    """Where every packet lies, from where the chunks lie and how many packets each has."""
+    if "co64" in table:
+        chunks = _numbers(table["co64"][0], 4, ">u8").astype(np.int64)
+    else:
+        chunks = _numbers(table["stco"][0], 4, ">u4").astype(np.int64)
+    runs = _numbers(table["stsc"][0], 4, ">u4", 3).astype(np.int64)  # first chunk, packets per chunk, description
+    lengths = np.diff(np.append(runs[:, 0], len(chunks) + 1))
+    if len(size) == 0:
+        return np.zeros(0, np.int64)
+    if runs[0, 0] != 1 or (lengths < 0).any() or runs[:, 1].max() > len(size):
+        raise ValueError("chunks that do not follow each other")
+    per_chunk = np.repeat(runs[:, 1], lengths)
+    if per_chunk.sum() != len(size):
+        raise ValueError(f"{per_chunk.sum():,} frames in chunks; {len(size):,} are listed")
+    before = np.cumsum(size) - size
+    first = np.cumsum(per_chunk) - per_chunk
+    return before + np.repeat(chunks - before[np.minimum(first, len(size) - 1)], per_chunk)
+
+
+def _times(table: Boxes, count: int) -> IntArray:
+    """When every packet's frame is shown: the sums of durations before it, and its own offset."""
+    duration = _spread(_numbers(table["stts"][0], 4, ">u4", 2).astype(np.int64), count)
+    time = np.cumsum(duration) - duration
+    if "ctts" in table:
+        counts = _numbers(table["ctts"][0], 4, ">u4", 2).astype(np.int64)[:, 0]
+        offsets = _numbers(table["ctts"][0], 4, ">i4", 2).astype(np.int64)[:, 1]
+        time = time + _spread(np.stack([counts, offsets], 1), count)
+    return time
+
+
+def _spread(runs: IntArray, count: int) -> IntArray:
+    """One value per packet from (how many, value)."""
+    if runs[:, 0].sum() != count:
+        raise ValueError(f"times of {runs[:, 0].sum():,} frames; {count:,} are listed")
+    return np.repeat(runs[:, 1], runs[:, 0])
+
+
+def _edit(trak: Boxes, movie: int, file: Path) -> tuple[int, float]:
+    """The time at which the presentation begins, and the seconds before that."""
+    lists = _children(trak["edts"][0]).get("elst") if "edts" in trak else None
+    if not lists:
+        return 0, 0.0
+    box = lists[0]
+    form = ">Qqhh" if box[0] == 1 else ">Iihh"
+    count = struct.unpack_from(">I", box, 4)[0]
+    if count * struct.calcsize(form) > len(box) - 8:
+        raise ValueError(f"{count:,} edits")
+    edits = [struct.unpack_from(form, box, 8 + k * struct.calcsize(form)) for k in range(count)]
+    played = [e for e in edits if e[1] >= 0]
+    if len(played) > 1 or (played and played[-1] is not edits[-1]):
+        raise UnknownLayout(f"{file} is cut from {len(played)} pieces by an edit list.")
+    return (played[0][1] if played else 0), sum(e[0] for e in edits if e[1] < 0) / movie
+
+
+def _entry(box: memoryview, file: Path) -> tuple[str, bytes, int, int, int | None, bool]:
+    """Codec, what its decoder wants, height, width and colours."""
+    entries = list(_boxes(box[8:]))
+    if len(entries) != 1:
+        raise UnknownLayout(f"{file} changes its codec on the way: {len(entries)} descriptions.")
+    kind, entry = entries[0]
+    if kind not in _CODECS:
+        raise UnknownLayout(f'{file}: there is no decoder for "{kind}".', hint=f"known are {', '.join(_CODECS)}")
+    width, height = struct.unpack_from(">HH", entry, 24)
+    codec, wanted = _CODECS[kind]
+    inner = _children(entry[_ENTRY:])
+    extradata = bytes(inner[wanted][0]) if wanted in inner else b""
+    if wanted == "esds" and extradata:
+        extradata = _decoder_specific(extradata[4:])
+    matrix, full = None, False
+    for colour in inner.get("colr", []):
+        if bytes(colour[:4]) == b"nclx":
+            matrix, full = int(struct.unpack_from(">H", colour, 8)[0]), bool(colour[10] & 0x80)
+    return codec, extradata, height, width, matrix, full
+
+
+def _decoder_specific(data: bytes) -> bytes:
+    """The innermost descriptor of an ``esds`` box (ISO/IEC 14496-1, 7.2.6)."""
+    at = 0
+    while at + 2 <= len(data):
+        tag, length, at = data[at], 0, at + 1
+        while True:
+            length = length << 7 | data[at] & 0x7F
+            at += 1
+            if not data[at - 1] & 0x80:
+                break
+        if tag == 5:
+            return data[at : at + length]
+        if tag == 3:
+            flags = data[at + 2]
+            at += 3 + 2 * bool(flags & 0x80) + 2 * bool(flags & 0x20) + (1 + data[at + 3] if flags & 0x40 else 0)
+        elif tag == 4:
+            at += 13
+        else:
+            at += length
+    return b""

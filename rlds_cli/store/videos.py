@@ -1,0 +1,177 @@
+"""The videos of a field: their files as published, end to end, and where each frame lies in them.
+
+::
+
+    <field>/                          [rows, 2] int32: number of the video, number of the frame in it; -1 for none
+    video/<field>/bytes               the files, end to end
+    video/<field>/offsets             [videos + 1]: where each starts
+    video/<field>/packets             [packets, 4] int64: start and size in the file, time shown, 1 key + 2 shown
+    video/<field>/first               [videos + 1]: which packets are whose
+    video/<field>/tracks/             per video a JSON text: codec, what its decoder is given, sides, timescale
+
+A file is stored once, however many episodes or rows use it. The tables follow from the bytes; their sha256 is kept
+beside them, and does not enter the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli import mp4
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.mp4 import Track
+from rlds_cli.store import arrays, digests
+from rlds_cli.store.video_decoding import Video, decode_video
+from rlds_cli.ted import Array, Field, IntArray
+
+DIRECTORY = "video"
+_PIECE = 1 << 20
+_KEY, _SHOWN = 1, 2
+_TABLES = ("offsets", "packets", "first")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """``size`` bytes of a file from ``start`` on: one video."""
+
+    file: Path
+    start: int
+    size: int
+
+    @classmethod
+    def whole(cls, file: Path) -> Extent:
+        """A file that is a video."""
+        return cls(file, 0, file.stat().st_size)
+
+
+Locate = Callable[[str, str], Extent]  # (name of the field, what the rows' source calls a video)
+
+
+class Videos:
+    """The videos of one field, in ``directory``; opened when they are asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.offsets: IntArray = arrays.read(directory / "offsets")
+        self._packets: IntArray = arrays.read(directory / "packets")
+        self._first: IntArray = arrays.read(directory / "first")
+        self._tracks = arrays.read_strings(directory / "tracks")
+        self._bytes = arrays.read(directory / "bytes")
+        self._opened: dict[int, Video] = {}
+
+    def __len__(self) -> int:
+        return len(self._tracks)
+
+    def video(self, number: int) -> Video:
+        """A video by its number."""
+        if number not in self._opened:
+            if not 0 <= number < len(self):
+                raise DamagedDataset(f"{self.directory}: video {number:,} of {len(self):,}.", hint="rlds verify ID")
+            packets = self._packets[self._first[number] : self._first[number + 1]]
+            data = self._bytes[self.offsets[number] : self.offsets[number + 1]]
+            self._opened[number] = Video((str(self.directory), number), data, _track(self._tracks[number], packets))
+        return self._opened[number]
+
+    def extent(self, number: int) -> Extent:
+        """Where the bytes of a video lie on disk."""
+        start, stop = self.offsets[number : number + 2].tolist()
+        return Extent(arrays.data_file(self.directory / "bytes", 1), start, stop - start)
+
+    def gather(self, f: Field, index: IntArray) -> Array:
+        """Frames of an index [n, 2] -> uint8 [n, *shape]; see `decode_video`."""
+        return decode_video(index, self.video, f, str(self.directory))
+
+    def sizes(self, index: IntArray) -> IntArray:
+        """Bytes in which each frame of an index [n, 2] is encoded; 0 for none."""
+        out = np.zeros(len(index), np.int64)
+        for number in np.unique(index[:, 0]).tolist():
+            if number >= 0:
+                at, track = index[:, 0] == number, self.video(number).track
+                out[at] = track.size[track.frames[index[at, 1]]]
+        return out
+
+
+def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
+    """Write the videos of a field and their tables; the sha256 of each."""
+    target = arrays.data_file(directory / "bytes", 1)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    hashes = []
+    with target.open("wb") as out:
+        for e in extents:
+            h = hashlib.sha256()
+            for piece in _pieces(e):
+                out.write(piece)
+                h.update(piece)
+            hashes.append(h.digest())
+    tracks = [mp4.read(e.file, start=e.start, size=e.size) for e in extents]
+    arrays.finish(directory / "bytes", (sum(e.size for e in extents),), "uint8")
+    arrays.write(directory / "offsets", np.cumsum([0, *(e.size for e in extents)], dtype=np.int64))
+    arrays.write(directory / "first", np.cumsum([0, *(len(t.size) for t in tracks)], dtype=np.int64))
+    arrays.write(directory / "packets", np.concatenate([np.zeros((0, 4), np.int64), *map(_rows, tracks)]))
+    arrays.write_strings(directory / "tracks", [_described(t) for t in tracks])
+    arrays.write_group(directory, {"sha256": tables_digest(directory)})
+    return hashes
+
+
+def tables_digest(directory: Path) -> str:
+    """The sha256 of the tables."""
+    h = hashlib.sha256()
+    for name in _TABLES:
+        h.update(arrays.raw(arrays.read(directory / name)))
+    h.update(json.dumps(arrays.read_strings(directory / "tracks")).encode())
+    return h.hexdigest()
+
+
+def stored_digest(directory: Path) -> str:
+    """The sha256 that the tables had when they were written; empty where it cannot be read."""
+    try:
+        return str(json.loads((directory / "zarr.json").read_text())["attributes"]["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def index_hashes(index: Array) -> list[bytes]:
+    """Hashes of the blocks of an index; those of the videos follow them."""
+    return [digests.array_block(index[a : a + digests.BLOCK_ROWS]) for a in digests.blocks(len(index))]
+
+
+def _pieces(e: Extent) -> Iterator[bytes]:
+    with e.file.open("rb", buffering=0) as f:
+        f.seek(e.start)
+        left = e.size
+        while left:
+            piece = f.read(min(left, _PIECE))
+            if not piece:
+                raise DamagedDataset(f"{e.file} ends {left:,} bytes before it should.")
+            left -= len(piece)
+            yield piece
+
+
+def _rows(track: Track) -> IntArray:
+    flags = track.key * np.int64(_KEY) + track.shown * np.int64(_SHOWN)
+    return np.stack([track.start, track.size, track.time, flags], 1)
+
+
+def _described(track: Track) -> str:
+    names = ("codec", "height", "width", "timescale", "matrix", "full_range", "delay")
+    described: dict[str, Any] = {n: getattr(track, n) for n in names}
+    return json.dumps(described | {"extradata": track.extradata.hex()})
+
+
+@lru_cache(maxsize=4096)
+def _header(text: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(text)
+    return values | {"extradata": bytes.fromhex(values["extradata"])}
+
+
+def _track(text: str, packets: IntArray) -> Track:
+    start, size, time, flags = packets.T
+    return Track(**_header(text), start=start, size=size, time=time, key=flags & _KEY > 0, shown=flags & _SHOWN > 0)
