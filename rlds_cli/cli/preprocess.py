@@ -6,7 +6,7 @@ import json as json_module
 import sys
 import traceback
 from ast import literal_eval
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from typing import Annotated, Any
@@ -32,6 +32,13 @@ class Arrays(StrEnum):
     numpy = "numpy"
     torch = "torch"
     tensordict = "tensordict"
+
+
+class Executor(StrEnum):
+    """Who works."""
+
+    local = "local"
+    ray = "ray"
 
 
 def register(app: typer.Typer) -> None:
@@ -79,6 +86,16 @@ def preprocess(
         typer.Option("--shard", metavar="I/N", help="Do this share of it, 1/N to N/N, on any machine."),
     ] = None,
     finish: Annotated[bool, typer.Option("--finish", help="Publish what all shards have made.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Do one chunk again in a fresh process, and compare the bytes.")
+    ] = False,
+    executor: Annotated[
+        Executor, typer.Option("--executor", help="Processes of this machine, or the nodes of a Ray cluster.")
+    ] = Executor.local,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="HOST:PORT", help="The Ray cluster; else RAY_ADDRESS, else one here."),
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the built-in functions.")] = False,
     jobs: options.Jobs = None,
     force: options.Force = False,
@@ -113,6 +130,12 @@ def preprocess(
         raise typer.BadParameter("needs --episode", param_hint="--step")
     if alone + finish + (shard is not None) > 1:
         raise typer.BadParameter("one of them at a time", param_hint="--try, --shard, --finish")
+    if verify and (alone or shard is not None):
+        raise typer.BadParameter("is for a whole result", param_hint="--verify")
+    if executor != Executor.local and (alone or finish or shard is not None):
+        raise typer.BadParameter("is for a whole job", param_hint="--executor")
+    if address is not None and executor == Executor.local:
+        raise typer.BadParameter("needs --executor ray", param_hint="--address")
     which: Any = fn if len(fn) > 1 else fn[0]
     making_it: dict[str, Any] = {"keep_going": keep_going, "force": force}
     with (
@@ -127,8 +150,9 @@ def preprocess(
             share = library.run_shard(id, which, name, shard=_share(shard), progress=progress, **making_it, **how)
             text = making.share(share)
         else:
-            make = library.finish if finish else library.run
-            made = outcome.of(make(id, which, name, progress=progress, **making_it, **how))
+            where = {} if finish else {"executor": executor.value, "address": address}
+            make: Callable[..., Any] = library.finish if finish else library.run
+            made = outcome.of(make(id, which, name, progress=progress, verify=verify, **where, **making_it, **how))
             text = making.outcome(made)
     return out.result(report if alone else share if shard is not None else made, text)
 

@@ -31,7 +31,7 @@ class Staff:
         count = min(job.processes(self.jobs, seconds), chunks)
         if count < 2:
             return None
-        why = _cannot_leave(self.task)
+        why = cannot_leave(self.task)
         if why:
             self.progress(Event(str(self.task.id), "note", note=f"working in this process: {why}"))
             return None
@@ -43,7 +43,7 @@ class Staff:
         return max(2, self.jobs if self.jobs is not None else job.cores())
 
 
-def _cannot_leave(t: Task) -> str:
+def cannot_leave(t: Task) -> str:
     """Why no other process can run the function; empty where one can."""
     if not t.function.portable:
         return f"{t.function.name} is in no module and cannot be pickled (pip install cloudpickle)"

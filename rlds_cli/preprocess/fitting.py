@@ -78,6 +78,11 @@ def fitted_on(task: Task, episode: int, work: Path) -> tuple[Task, str]:
     return replace(task, state=state), f"chunk {number + 1:,} of {len(chunks):,}"
 
 
+def state_of(task: Task, number: int, work: Path) -> str | None:
+    """The state of one chunk as the first pass below ``work`` found it; None where there was no first pass."""
+    return _Journal(work / JOURNAL, task.key).read().get(number)
+
+
 @dataclass(frozen=True, slots=True)
 class _Journal:
     """States of chunks, one JSON line each; ``_ALL`` is the number of that of all chunks."""

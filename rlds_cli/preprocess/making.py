@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess import fitting, job, result
+from rlds_cli.preprocess import fitting, job, result, verifying
 from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import Known, Otherwise
@@ -14,18 +14,20 @@ from rlds_cli.progress import Event
 from rlds_cli.store.build import write_rows
 
 
-def make(staff: Staff, work: Path, target: Path) -> None:
+def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> None:
     """Do the task and publish its result as ``target``.
 
     Parameters
     ----------
     work : Path
         Where it is done; what an interrupted run of the same task left there is gone on with. Removed at the end.
+    verify : bool
+        Do one chunk again before it is published, and compare.
 
     Raises
     ------
     PreprocessError
-        The function failed. Finished chunks are kept.
+        The function failed; finished chunks are kept. Or a chunk is not the same again; nothing is kept.
     """
     known = _recall(work)
     t = fitting.fitted(staff.task, work, staff)
@@ -38,13 +40,12 @@ def make(staff: Staff, work: Path, target: Path) -> None:
         except Otherwise as e:
             known = known | e.known
             _remember(work, known)
-            staff.progress(
-                Event(str(t.id), "note", note=f"writing anew, as a later episode showed: {_learned(e.known)}")
-            )
+            staff.progress(Event(str(t.id), "note", note=f"writing anew, as a later episode showed: {e.known.told()}"))
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
-        result.publish(built, t, plan, target, threads=staff.threads)
+        check = verifying.checking(todo, built, work, staff) if verify else None
+        result.publish(built, t, plan, target, threads=staff.threads, check=check)
         shutil.rmtree(work, ignore_errors=True)
         return
 
@@ -63,13 +64,6 @@ def _remember(work: Path, known: Known) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     (work / "known.new").write_text(known.to_json())
     (work / "known.new").rename(work / "known.json")
-
-
-def _learned(known: Known) -> str:
-    what = [] if known.kept else ["not every episode keeps its length"]
-    what += [f"{', '.join(sorted(known.touched))} changed after all"] if known.touched else []
-    what += [f"{n} and next/{n} differ" for n in sorted(known.apart)]
-    return "; ".join(what)
 
 
 def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:

@@ -149,13 +149,15 @@ def described(
             yield p
 
 
-def make(p: Pipeline, staff: Staff, work: Path, target: Path) -> None:
+def make(p: Pipeline, staff: Staff, work: Path, target: Path, *, verify: bool = False) -> None:
     """Run the functions and publish what the last one makes as ``target``; what is finished is gone on with.
 
     Parameters
     ----------
     staff : Staff
         Who works; it is given each function's task in turn.
+    verify : bool
+        Do one chunk of each again, and compare.
     """
     count = len(p.stages)
     there = [number for number in range(1, count) if (_between(work, number) / "zarr.json").exists()]
@@ -167,7 +169,7 @@ def make(p: Pipeline, staff: Staff, work: Path, target: Path) -> None:
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True, exist_ok=True)
         try:
-            making.make(replace(staff, task=t), rows, made)
+            making.make(replace(staff, task=t), rows, made, verify=verify)
         except PreprocessError as e:
             assert t.chain is not None
             raise t.chain.told(e) from e.__cause__

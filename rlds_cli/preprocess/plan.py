@@ -25,6 +25,13 @@ class Known:
     def __or__(self, other: Known) -> Known:
         return Known(self.touched | other.touched, self.kept and other.kept, self.apart | other.apart)
 
+    def told(self) -> str:
+        """In words, what turned out otherwise."""
+        what = [] if self.kept else ["not every episode keeps its length"]
+        what += [f"{', '.join(sorted(self.touched))} changed after all"] if self.touched else []
+        what += [f"{n} and next/{n} differ" for n in sorted(self.apart)]
+        return "; ".join(what)
+
     def to_json(self) -> str:
         """As text, for a run that comes later."""
         return json.dumps({"touched": sorted(self.touched), "kept": self.kept, "apart": sorted(self.apart)})

@@ -51,6 +51,11 @@ def _opened(path: Path, fingerprint: str) -> tuple[Store, EpisodeTable]:
     return store, store.table()
 
 
+def forget() -> None:
+    """Let go of the dataset that was read last: its directory is about to be another's."""
+    _opened.cache_clear()
+
+
 class Reader:
     """Reads the selected episodes of a dataset."""
 
@@ -114,24 +119,24 @@ class Reader:
         """The rows of ``runs``, one after the other, as values: frames decoded, text as strings or None. Read-only."""
         f = self.store.fields[name]
         joined = _joined(runs)
+        if f.codec == VIDEO:
+            return self.store.videos(name).gather(f, self._stored(self.store.directory(name), joined))
         if f.kind == "frames":
             return self._decoded(f, joined)
         values = self._stored(self.store.directory(name), joined)
         return self.store.strings(name)[values] if f.kind == "text" else values
 
-        if f.codec == VIDEO:
-            return self.store.videos(name).gather(f, self._stored(self.store.directory(name), joined))
     def column(self, name: str, runs: Iterable[Run]) -> Column:
         """The rows of ``runs`` as the store takes them: frames encoded, text as a list."""
         f = self.store.fields[name]
+        if f.codec == VIDEO:
+            index = self._stored(self.store.directory(name), _joined(runs))
+            return VideoFrames(tuple(map(str, range(len(self.store.videos(name))))), index)
         if f.kind == "frames":
             return self._encoded(f, _joined(runs))
         values = self.rows(name, runs)
         return values.tolist() if f.kind == "text" else values
 
-        if f.codec == VIDEO:
-            index = self._stored(self.store.directory(name), _joined(runs))
-            return VideoFrames(tuple(map(str, range(len(self.store.videos(name))))), index)
     def _stored(self, directory: Path, runs: Sequence[Run]) -> Array:
         if directory not in self._arrays:
             self._arrays[directory] = _open(directory)

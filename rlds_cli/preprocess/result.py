@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli import home
+from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.preprocess import failures, states
 from rlds_cli.preprocess.plan import Plan
 from rlds_cli.preprocess.task import Task
@@ -42,8 +43,16 @@ def is_made(t: Task | Pipeline, where: Settings) -> bool:
     return True
 
 
-def publish(built: Built, t: Task, plan: Plan, target: Path, *, threads: int) -> None:
-    """Complete the dataset and move it to ``target``, where it is seen as a whole."""
+def publish(
+    built: Built,
+    t: Task,
+    plan: Plan,
+    target: Path,
+    *,
+    threads: int,
+    check: Callable[[Dataset], None] | None = None,
+) -> None:
+    """Complete the dataset and move it to ``target``, where it is seen as a whole, unless ``check`` of it raises."""
     found = t.chain.failures(built.notes) if t.chain else tuple(failures.of(built.notes))
     failures.write(built.directory, found)
     built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *failures.told(built.notes)))
@@ -54,6 +63,8 @@ def publish(built: Built, t: Task, plan: Plan, target: Path, *, threads: int) ->
 
     described = _description(t, plan)
     finish(built, described, metadata=_metadata(t), shared=_shared(t, plan), locate=locate, threads=threads)
+    if check is not None:
+        check(open_dataset(built.directory))
     publishing.publish(built.directory, target)
 
 

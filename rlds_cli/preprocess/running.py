@@ -6,21 +6,25 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.home import Home
-from rlds_cli.locking import exclusive
-from rlds_cli.preprocess import making, pipeline, result, shards
+from rlds_cli.locking import exclusive, writing
+from rlds_cli.preprocess import cluster, making, pipeline, result, shards, verifying
 from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.pipeline import Pipeline
 from rlds_cli.preprocess.stages import Functions
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import StrPath
+from rlds_cli.store.workers import Executor
+
+EXECUTORS = ("local", "ray")
 
 
 def run(
@@ -37,6 +41,9 @@ def run(
     jobs: int | None = None,
     keep_going: bool = False,
     force: bool = False,
+    verify: bool = False,
+    executor: Literal["local", "ray"] = "local",
+    address: str | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -73,17 +80,28 @@ def run(
     fields : sequence of str, optional
         Fields that are read and given to it; the others are carried over.
     jobs : int, optional
-        Worker processes; 0 and 1 work in this one. Their number does not change a byte.
+        Worker processes; 0 and 1 work in this one. Their number does not change a byte. Of a cluster, the most chunks
+        that are worked at at a time.
     keep_going : bool
         Leave out episodes on which the function fails; ``errors.jsonl`` in the result's directory names them.
     force : bool
         Do it again, and replace a dataset of this name.
+    verify : bool
+        Do one chunk again, alone in a fresh process, and compare the bytes, before the result is published; or, where
+        it was published before, with that. The chunk is drawn at random.
+    executor : {"local", "ray"}
+        Processes of this machine, or the nodes of a Ray cluster; all must see the home, the source and the function's
+        files. Who works does not change a byte.
+    address : str, optional
+        The cluster, ``HOST:PORT`` of its head; else what RAY_ADDRESS says, else one that runs on this machine.
 
     Raises
     ------
     PreprocessError
         The function is not found, fails, or returns what cannot be stored; episode and field are named. Nothing is
-        published.
+        published. Or it does not make the same of the same; or the cluster cannot be reached.
+    MissingPackage
+        Ray is not installed.
     NameTaken
         The name exists and was made otherwise.
     DatasetNotFound, UnknownField
@@ -97,7 +115,7 @@ def run(
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        _make(t, cache_dir, jobs=jobs, force=force, progress=progress or silent)
+        _Making(t, cache_dir, jobs, force, verify, _office(executor, address), progress or silent).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -111,23 +129,69 @@ def _described(
     return pipeline.described(dataset, fn, name, **how)
 
 
-def _make(t: Task | Pipeline, cache_dir: StrPath | None, *, jobs: int | None, force: bool, progress: Progress) -> None:
-    where = settings.read(cache_dir)
-    if not force and result.is_made(t, where):
-        progress(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
-        return
-    place = Home(where.home)
-    with exclusive(place, t.id, progress):
-        if not force and result.is_made(t, where):
-            return  # by whoever held the lock
-        work = place.partial(t.id, t.key[:16])
-        _forget_others(place, t, None if force else work)
-        work.mkdir(parents=True, exist_ok=True)
-        with _source_stays(t.dataset):
-            if isinstance(t, Task):
-                making.make(Staff(t, jobs, progress), work, place.dataset(t.id))
-            else:
-                pipeline.make(t, Staff(t.task(0, t.dataset), jobs, progress), work, place.dataset(t.id))
+def _office(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
+    """What connects to a cluster; None where this machine works."""
+    if executor not in EXECUTORS:
+        raise PreprocessError(f'There is no executor "{executor}".', hint=f"one of {', '.join(EXECUTORS)}")
+    if executor == "local":
+        if address is not None:
+            raise PreprocessError(f"address={address} is of a cluster.", hint='executor="ray" (--executor ray)')
+        return None
+    return lambda *given: cluster.connected(given[0], address, *given[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """How a result is made, where it is not there."""
+
+    task: Task | Pipeline
+    cache_dir: StrPath | None
+    jobs: int | None
+    force: bool
+    verify: bool
+    office: Callable[..., AbstractContextManager[Executor]] | None
+    progress: Progress
+
+    def run(self) -> None:
+        """Make it, or see that it is there."""
+        t, where = self.task, settings.read(self.cache_dir)
+        place = Home(where.home)
+        if not self.force and result.is_made(t, where):
+            self._say("is here: made before of the same source, function and arguments")
+            return self._verify_made(place) if self.verify else None
+        with exclusive(place, t.id, self.progress):
+            if not self.force and result.is_made(t, where):
+                return None  # by whoever held the lock
+            work = place.partial(t.id, t.key[:16])
+            _forget_others(place, t, None if self.force else work)
+            work.mkdir(parents=True, exist_ok=True)
+            with _source_stays(t.dataset):
+                if self.office is None:
+                    return self._make(t, None, work, place)
+                with self.office(place, self.jobs, self._say) as nodes:
+                    return self._make(_portable(t), nodes, work, place)
+
+    def _make(self, t: Task | Pipeline, nodes: Executor | None, work: Path, place: Home) -> None:
+        first = t if isinstance(t, Task) else t.task(0, t.dataset)
+        staff = Staff(first, self.jobs, self.progress, nodes)
+        if isinstance(t, Task):
+            making.make(staff, work, place.dataset(t.id), verify=self.verify)
+        else:
+            pipeline.make(t, staff, work, place.dataset(t.id), verify=self.verify)
+
+    def _verify_made(self, place: Home) -> None:
+        t = self.task
+        if isinstance(t, Pipeline):
+            raise PreprocessError(
+                f"{t.id} was made by {len(t.stages)} functions: each is verified while what it works on is there.",
+                hint="--force --verify (force=True, verify=True) makes it anew, and verifies all",
+            )
+        made, work = open_dataset(str(t.id), cache_dir=self.cache_dir), place.partial(t.id, f"{t.key[:16]}-again")
+        with writing(place):
+            verifying.verify_made(t, made, work, Staff(t, self.jobs, self.progress))
+
+    def _say(self, note: str) -> None:
+        self.progress(Event(str(self.task.id), "note", note=note))
 
 
 @contextmanager
@@ -143,6 +207,13 @@ def _source_stays(source: Dataset) -> Iterator[None]:
             "finished chunks are kept.",
             hint=f"rlds download {source.id}, or import it again, and the same command goes on",
         ) from e
+
+
+def _portable(t: Task | Pipeline) -> Task | Pipeline:
+    """The same, with functions that other machines can load."""
+    if isinstance(t, Task):
+        return replace(t, function=cluster.portable(t.function))
+    return replace(t, stages=tuple(replace(s, function=cluster.portable(s.function)) for s in t.stages))
 
 
 def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:

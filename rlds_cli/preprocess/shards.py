@@ -28,7 +28,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive, writing
-from rlds_cli.preprocess import fitting, result
+from rlds_cli.preprocess import fitting, result, verifying
 from rlds_cli.preprocess.agreeing import Planned, learn, planned, write_once
 from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.plan import Otherwise
@@ -127,6 +127,7 @@ def finish(
     jobs: int | None = None,
     keep_going: bool = False,
     force: bool = False,
+    verify: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -140,11 +141,14 @@ def finish(
         Threads that hash.
     force : bool
         Replace a dataset of this name.
+    verify : bool
+        Do one chunk again before it is published, as in `run`.
 
     Raises
     ------
     PreprocessError
-        Shards are missing; the message says which. Nothing is published, and what there is stays.
+        Shards are missing; the message says which. Nothing is published, and what there is stays. Or a chunk is not the
+        same when it is done again; nothing is kept.
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
@@ -153,7 +157,7 @@ def finish(
         if force or not result.is_made(t, where):
             with exclusive(place, t.id, tell):
                 if force or not result.is_made(t, where):
-                    _publish(t, place, Staff(t, jobs, tell))
+                    _publish(t, place, Staff(t, jobs, tell), verify=verify)
         return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -268,7 +272,7 @@ def _fitted(t: Task, work: Path, staff: Staff) -> Task:
 # -- all of them
 
 
-def _publish(t: Task, place: Home, staff: Staff) -> None:
+def _publish(t: Task, place: Home, staff: Staff, *, verify: bool) -> None:
     work = directory(place, t)
     if not work.exists():
         raise PreprocessError(
@@ -280,7 +284,8 @@ def _publish(t: Task, place: Home, staff: Staff) -> None:
     _check_complete(t, plan, done)
     shutil.rmtree(plan.below / build.PLACE, ignore_errors=True)  # of a finish that was stopped
     built = build.assemble(plan.job, plan.below, done)
-    result.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads)
+    check = verifying.checking(plan.job, built, work, staff) if verify else None
+    result.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads, check=check)
     shutil.rmtree(work, ignore_errors=True)
 
 

@@ -111,6 +111,22 @@ def _decode(value: Any, writeable: bool) -> Any:
     return array if array.ndim else array[()]
 
 
+def differ(a: Any, b: Any, at: str = "the state") -> str:
+    """Where two states are not the same first, in words; empty where they are."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys():
+        return next(filter(None, (differ(a[k], b[k], f"{at}[{k!r}]") for k in a)), "")
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return next(filter(None, (differ(x, y, f"{at}[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True)))), "")
+    if json.dumps(_encode(a, "", "")) == json.dumps(_encode(b, "", "")):
+        return ""
+    return f"{at} was {_short(a)}, is {_short(b)}"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) < 60 else brief(value)
+
+
 def brief(value: Any) -> str:
     """A state in a line, for people: of arrays the shape, of numbers four digits."""
     if isinstance(value, Mapping):

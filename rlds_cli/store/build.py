@@ -271,7 +271,7 @@ def _splice(segment: Path, place: Path, f: Field, path: str, w: Written, before:
         _write(target["offsets"], before.rows * 8, offsets)
     elif f.name in w.new_strings:
         width = int(np.prod(rows.stored_row(f)[1], dtype=np.int64))
-        codes = np.fromfile(source["rows"], "<i4", w.rows * width).reshape(w.rows, -1)
+        codes = np.fromfile(source["rows"], "<i4", w.rows * width).reshape(w.rows, width)
         index = {s: i for i, s in enumerate(after.strings[f.name])}
         mapped = np.array([*(index[s] for s in w.new_strings[f.name]), rows.NO_TEXT], "<i4")
         codes[:, 0] = mapped[codes[:, 0]]

@@ -1,0 +1,261 @@
+"""Whether a function makes the same of the same: a chunk done again, alone in a fresh process, and compared.
+
+What a key cannot see is seen here: globals that one call leaves to the next, time, the order of sets, a generator that
+the function seeds itself, libraries that are others by now. The chunk is drawn at random, and is not the first where
+there are several: a fresh process knows as little as the one that began with it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import PreprocessError, RldsError
+from rlds_cli.preprocess import comparing, executors, fitting, job, reading, states
+from rlds_cli.preprocess.comparing import Again, Difference
+from rlds_cli.preprocess.executors import Staff
+from rlds_cli.preprocess.job import PreprocessJob
+from rlds_cli.preprocess.plan import Known, Otherwise
+from rlds_cli.preprocess.reading import Reader
+from rlds_cli.preprocess.task import Task
+from rlds_cli.progress import Event
+from rlds_cli.store import arrays
+from rlds_cli.store.build import Built, write_part
+from rlds_cli.store.names import component
+from rlds_cli.store.workers import Processes, WorkerDied
+from rlds_cli.ted import EpisodeTable, Field
+
+R = TypeVar("R")
+
+_HINT = (
+    "what it returns must follow from what it is given alone: look for globals that calls change, time, the order of "
+    "sets, generators of its own (random, numpy.random and torch are seeded for every call)"
+)
+_SAME = "came out the same again"
+
+
+def checking(todo: PreprocessJob, built: Built, work: Path, staff: Staff) -> Callable[[Dataset], None]:
+    """What does a chunk of a job again and compares it with the result, before that is published.
+
+    Parameters
+    ----------
+    built : Built
+        The rows of the result.
+    work : Path
+        The directory of the job, which is removed where the chunk is not the same: PreprocessError names field,
+        episode and step.
+    """
+
+    def check(made: Dataset) -> None:
+        try:
+            _verify(todo, made, built.counts, work, staff)
+        except PreprocessError:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        finally:
+            reading.forget()
+
+    return check
+
+
+def _verify(todo: PreprocessJob, made: Dataset, counts: Sequence[int], work: Path, staff: Staff) -> None:
+    number = _drawn(range(len(todo.parts)))
+    again = _Again(todo, number, staff, "Nothing was published.")
+    known = fitting.state_of(todo.task, number, work) if todo.task.fits else None
+    if known is not None:
+        again.check_first_pass(known)
+    try:
+        written = again.write(work / "again")
+    except Otherwise as e:
+        raise again.differs(f"shows what it did not: {e.known.told()}") from e
+    again.compare(made, sum(counts[:number]), counts[number], written)
+
+
+def verify_made(t: Task, made: Dataset, work: Path, staff: Staff) -> None:
+    """Do a chunk of a published result again.
+
+    Parameters
+    ----------
+    work : Path
+        A directory for it, which is removed.
+
+    Raises
+    ------
+    PreprocessError
+        It is not the same; or which chunk the result's episodes are of cannot be said.
+    """
+    t = replace(t, state=_state(made)) if t.fits else t
+    known = _known(t, made)
+    counts = _counts(t, made)
+    number = _drawn([i for i in range(len(counts)) if counts[i]])
+    try:
+        while True:
+            plan = job.plan(t, known)[0]
+            todo = PreprocessJob(t, plan, job.parts(t, kept=plan.kept))
+            again = _Again(todo, number, staff, "The dataset stays as it is.")
+            again.check_schema(made)
+            try:
+                written = again.write(work)
+            except Otherwise as e:
+                known = known | e.known
+                continue
+            again.compare(made, sum(counts[:number]), counts[number], written)
+            return
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _drawn(numbers: Sequence[int]) -> int:
+    return random.SystemRandom().choice(numbers[1:] if len(numbers) > 1 else numbers)
+
+
+class _Again:
+    """One part of a job, done once more."""
+
+    def __init__(self, todo: PreprocessJob, number: int, staff: Staff, kept: str) -> None:
+        self._job, self._number, self._staff, self._kept = todo, number, staff, kept
+        self._part = replace(todo.parts[number], rows=None)  # how many there are is to be seen
+
+    def check_first_pass(self, known: str) -> None:
+        """Raise PreprocessError unless ``fit`` finds out the same of the chunk."""
+        task = replace(self._job.task, state=None)
+        state = self._fresh(fitting.fit_chunk, task, self._part)
+        if state != known:
+            differ = states.differ(states.from_json(known), states.from_json(state))
+            raise self.differs(f"fit found out something else: {differ}")
+
+    def check_schema(self, made: Dataset) -> None:
+        """Raise PreprocessError where the fields are others than those of the published result."""
+        now, then = {f.name: f for f in self._job.plan.schema}, made.schema
+        for name in sorted({*now, *then}):
+            old, new = (_kind(fields.get(name)) for fields in (then, now))
+            if old != new:
+                raise self.differs(f"{name} was {old}, is {new}")
+
+    def write(self, work: Path) -> Again:
+        """Write the part below ``work``, in a process of its own."""
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        try:
+            where, written = self._fresh(write_part, self._job, self._part, work, self._number)
+        except PreprocessError as e:
+            raise self.differs(f"it failed: {e.message.rstrip('.')}", e.episode, e.step) from e.__cause__
+        return Again(work / where, self._job.schema, written)
+
+    def _fresh(self, call: Callable[..., R], *arguments: Any) -> R:
+        why = executors.cannot_leave(self._job.task)
+        if why:
+            self._say(f"verifying in this process, which has the same globals: {why}")
+            return call(*arguments)
+        try:
+            return next(Processes(1).work_through(call, {self._number: arguments}, lambda number, how: None))[1]
+        except WorkerDied as e:
+            raise RldsError(f"{self._job.id}: the process that verified {self._name} {e.how}, {e.times}.") from e
+
+    def compare(self, made: Dataset, first: int, count: int, again: Again) -> None:
+        """Raise PreprocessError unless episodes ``first`` and so on of ``made`` are what was written again."""
+        then, now = made.store.table().take(np.arange(first, first + count)), again.written.episodes
+        other = comparing.of_episodes(then, now)
+        if other is not None:
+            i, what = other
+            raise self.differs(f"{self._named(now if i < len(now) else then, i)}: {what}", *self._at(now, i))
+        start = int(made.episodes["start"][first]) if count else 0
+        found = comparing.of_rows(Reader(made), start, again)
+        if found:
+            raise self._different(found, now)
+        self._say(f"verified: {self._name} {_SAME}, alone in a process of its own")
+
+    def _different(self, found: Sequence[Difference], now: EpisodeTable) -> PreprocessError:
+        first, total = found[0], int((now.length + 1).sum())
+        i = int(np.searchsorted(now.start, first.row, "right")) - 1
+        step = first.row - int(now.start[i])
+        what = f"{first.name} of {self._named(now, i)}, step {step:,} {first.values}"
+        what += f" ({first.rows:,} of {total:,} rows differ{''.join(f', {d.rows:,} of {d.name}' for d in found[1:4])}"
+        what += f", and {len(found) - 4} more fields)" if len(found) > 4 else ")"
+        return self.differs(what, self._at(now, i)[0], step)
+
+    def differs(self, what: str, episode: int | None = None, step: int | None = None) -> PreprocessError:
+        """The error that says so."""
+        t = self._job.task
+        message = f"{t.function.reference} does not make the same of the same: {self._name} done again, {what}."
+        e = PreprocessError(f"{message} {self._kept}", hint=_HINT)
+        return e if episode is None else e.at(episode, step)
+
+    @property
+    def _name(self) -> str:
+        return self._job.name(self._number)
+
+    def _say(self, note: str) -> None:
+        self._staff.progress(Event(self._job.id, "note", note=note))
+
+    def _at(self, table: EpisodeTable, i: int) -> tuple[int | None, int | None]:
+        """Of which episode of the source episode ``i`` of the part is."""
+        first, last = (self._part.args[n] for n in ("first", "last"))
+        reader = Reader(self._job.task.dataset)
+        source = reader.table(first, last)
+        if i < len(table):
+            same = (source.row == table.row[i]) & (source.source == table.source[i])
+            for k in same.nonzero()[0].tolist():
+                if source.group[k] == table.group[i]:
+                    return reader.number(first + k), None
+        return None, None
+
+    def _named(self, table: EpisodeTable, i: int) -> str:
+        number = self._at(table, i)[0]
+        return "an episode that was not made" if number is None else f"episode {number:,}"
+
+
+def _kind(f: Field | None) -> str:
+    if f is None:
+        return "not there"
+    what = f"{f.codec} frames" if f.kind == "frames" else "text" if f.kind == "text" else f.dtype
+    return f"{what} {list(f.shape)} ({f.placement})"
+
+
+# -- what a published result tells of the job that made it
+
+
+def _state(made: Dataset) -> str:
+    name = made.manifest.provenance[-1]["state"]["metadata"]
+    return arrays.read_strings(made.path.joinpath("metadata", *map(component, name.split("/"))))[0]
+
+
+def _known(t: Task, made: Dataset) -> Known:
+    """What the job had learned when it was done."""
+    changed = frozenset(made.manifest.provenance[-1]["changed"]) & frozenset(t.dataset.schema)
+    apart = frozenset(n for n in made.schema if f"next/{n}" in made.schema)
+    return Known(changed, _lengths(t.dataset) == _lengths(made), apart)
+
+
+def _lengths(ds: Dataset) -> list[list[int]]:
+    return [ds.episodes[name].tolist() for name in ("length", "num_observed")]
+
+
+def _counts(t: Task, made: Dataset) -> list[int]:
+    """Episodes of the result that each chunk became: those that come from the same place in the archive."""
+    firsts = [p.args["first"] for p in job.parts(t, kept=True)]
+    n = len(t.dataset.episodes)
+    theirs, mine = _places(Reader(t.dataset).table(0, n)), _places(made.store.table())
+    if mine == theirs:
+        return np.diff([*firsts, n]).tolist()  # type: ignore[no-any-return]
+    numbers = {place: k for k, place in enumerate(theirs)}
+    of = np.array([numbers.get(place, -1) for place in mine], np.int64)
+    if len(numbers) < n or (of < 0).any() or (np.diff(of) < 0).any():
+        raise PreprocessError(
+            f"{made.id}: which chunk its episodes were made in cannot be told, for episodes of {t.dataset.id} come "
+            "from one place in the archive.",
+            hint="--force --verify (force=True, verify=True) makes it anew, and verifies that",
+        )
+    part = np.searchsorted(firsts, of, "right") - 1
+    return np.bincount(part, minlength=len(firsts)).tolist()  # type: ignore[no-any-return]
+
+
+def _places(table: EpisodeTable) -> list[tuple[int, int, str]]:
+    return list(zip(table.source.tolist(), table.row.tolist(), table.group, strict=True))
