@@ -14,7 +14,7 @@ from rlds_cli.archives import Archive, Part, Plan, Replan
 from rlds_cli.archives.npz import NpzFile, is_npz, open_npz
 from rlds_cli.archives.vd4rl import rows
 from rlds_cli.archives.vd4rl.rows import DISCOUNT, STATE, Kind
-from rlds_cli.errors import ArchiveError, UnknownLayout
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import REWARD, Array, Chunk, EpisodeData, Note
 
 NAMES = {"image": "observation", "action": "action", "reward": REWARD, "discount": DISCOUNT}
@@ -96,7 +96,7 @@ def _look(path: Path) -> _File:
     try:
         with open_npz(path) as npz:
             return _layout(npz)
-    except ArchiveError as e:
+    except (CorruptArchive, UnknownLayout) as e:
         return _File(0, {}, e.message)
 
 
@@ -111,7 +111,7 @@ def _layout(npz: NpzFile) -> _File:
         return _File(0, {}, f"is ragged: {odd} rows, all others {usual}")
     count = npz.members["image"].shape[0]
     kinds = {_name(key): (m.dtype.name, m.shape[1:]) for key, m in npz.members.items() if key not in MARKS}
-    strange = [name for name, (dtype, _) in kinds.items() if np.dtype(dtype).kind not in "biuf"]
+    strange = [key for key, m in npz.members.items() if m.dtype.kind not in "biuf"]
     if strange:
         return _File(0, {}, f"holds values that are no numbers: {', '.join(strange)}")
     return _File(count, kinds, _marks(npz, count))
@@ -172,9 +172,7 @@ def _episode(plan: Plan, index: int) -> tuple[EpisodeData, tuple[Note, ...]]:
     try:
         with open_npz(archive.files[index]) as npz:
             found = {key: npz.array(key, most=MAX_EPISODE) for key in npz.members}
-    except UnknownLayout:
-        raise
-    except ArchiveError as e:
+    except CorruptArchive as e:
         if archive.skip_bad and len(plan.facts.get("left_out", ())) < rows.RECORDED:
             raise Replan(_without(plan, index, e.message)) from e
         e.hint = "--skip-bad leaves it out"
