@@ -8,6 +8,10 @@ A reader is a module with::
     read(plan, part) -> Iterator[Chunk]                            the rows of one part, in order, in bounded memory
     metadata(plan) -> Iterator[tuple[str, Array | str]]            what is not per row: policy weights, model XML
 
+and, where the names of files tell which episodes or splits they hold::
+
+    choose(names, portion) -> tuple[Sequence[str], Portion]        the files of a portion, and what of them it is
+
 ``plan`` and ``read`` raise errors of ``rlds_cli.errors`` that name the file and the key. ``read`` may raise
 ``Replan`` when the data turn out to be other than planned; the conversion starts again with the new plan.
 """
@@ -21,12 +25,13 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from rlds_cli.errors import UnknownLayout
+from rlds_cli.portions import Portion
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Field, Note
 from rlds_cli.ted import Part as Part
 
-READERS = ("minari", "d4rl", "roboset", "openx", "vd4rl")
+READERS = ("minari", "d4rl", "roboset", "openx", "vd4rl", "ogbench")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,21 @@ def reader(name: str) -> Reader:
     if name not in READERS:
         raise UnknownLayout(f'There is no reader "{name}".', hint=f"one of {', '.join(READERS)}")
     return cast(Reader, import_module(f"rlds_cli.archives.{name}"))
+
+
+def choose(name: str, names: Sequence[str], portion: Portion) -> tuple[Sequence[str], Portion]:
+    """Which of an archive's files the reader called ``name`` needs for a portion; what is to be cut out of their rows.
+
+    All of them unless the reader knows better.
+
+    Raises
+    ------
+    ArchiveError
+        There is no such split, and the files' names tell.
+    """
+    known = getattr(reader(name), "choose", None) if portion.cuts else None
+    chosen: tuple[Sequence[str], Portion] = known(names, portion) if known else (names, portion)
+    return chosen
 
 
 def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:

@@ -1,0 +1,199 @@
+"""OGBench: every value of the samples and of small files in the layout, read with NumPy; and each trap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from archive_rows import Rows
+from server import Server
+
+import rlds_cli
+from rlds_cli import archives, registry
+from rlds_cli.archives import ogbench
+from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.ted import CUT, TRUNCATED
+
+SAMPLES = Path(__file__).parents[2] / "shared" / "data" / "ogbench"
+RNG = np.random.default_rng(0)
+
+
+def columns(*lengths: int, **others: Any) -> dict[str, np.ndarray]:
+    """Trajectories of so many rows, as OGBench's scripts save them."""
+    n = sum(lengths)
+    ends = np.zeros(n, bool)
+    ends[np.cumsum(lengths) - 1] = True
+    return {
+        "observations": RNG.normal(size=(n, 3)).astype("f4"),
+        "actions": RNG.normal(size=(n, 2)).astype("f4"),
+        "terminals": ends,
+        "qpos": RNG.normal(size=(n, 4)).astype("f4"),
+        "qvel": RNG.normal(size=(n, 4)).astype("f4"),
+        "button_states": RNG.integers(0, 2, (n, 2)),
+    } | others
+
+
+def save(path: Path, content: dict[str, np.ndarray]) -> Path:
+    np.savez_compressed(path, **content)
+    return path
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    x = columns(4, 3)
+    rows = Rows("ogbench", save(tmp_path / "a-v0.npz", x))
+    assert rows.episodes.length.tolist() == [3, 2]
+    assert rows.episodes.observed.all() and (rows.episodes.end == TRUNCATED).all()
+    assert rows.episodes.row.tolist() == [0, 4] and not rows.episodes.splits
+    np.testing.assert_array_equal(rows["observation"], x["observations"])
+    np.testing.assert_array_equal(rows["action"], x["actions"] * [[1], [1], [1], [0], [1], [1], [0]])
+    assert rows["next/truncated"].tolist() == [0, 0, 1, 0, 0, 1, 0]
+    assert not rows["next/terminated"].any()
+    for key in ("qpos", "qvel", "button_states"):
+        np.testing.assert_array_equal(rows[f"info/{key}"], x[key])
+        assert rows.schema[f"info/{key}"].placement == "both"
+    assert "next/reward" not in rows.schema
+    assert rows["info/button_states"].dtype == np.int64
+    assert rows.codes == {} and rows.metadata == {}
+
+
+def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "a-v0.npz", columns(4, 1, 3, 2, 1, 6))
+    whole = Rows("ogbench", path)
+    assert whole.episodes.length.tolist() == [3, 2, 1, 5]
+    assert whole.codes == {"empty-episodes": 2}
+    for size in (2, 3, 5):
+        monkeypatch.setattr(ogbench, "CHUNK_ROWS", size)
+        monkeypatch.setattr(ogbench, "SCAN_ROWS", size)
+        pieces = Rows("ogbench", path)
+        assert len(pieces.chunks) > 2
+        for name in whole.schema:
+            np.testing.assert_array_equal(pieces[name], whole[name])
+        assert pieces.episodes.row.tolist() == whole.episodes.row.tolist() == [0, 5, 8, 11]
+
+
+def test_validation_files_are_a_split_and_come_last(tmp_path: Path) -> None:
+    train, val = columns(4, 3), columns(5)
+    files = [save(tmp_path / "x-v0-val.npz", val), save(tmp_path / "x-v0.npz", train)]
+    rows = Rows("ogbench", *files)
+    assert rows.episodes.length.tolist() == [3, 2, 4]
+    assert rows.episodes.source.tolist() == [1, 1, 0]
+    assert rows.episodes.splits["train"].tolist() == [True, True, False]
+    assert rows.episodes.splits["val"].tolist() == [False, False, True]
+    np.testing.assert_array_equal(rows["observation"], np.concatenate([train["observations"], val["observations"]]))
+
+
+def test_pixels_and_powderworld(tmp_path: Path) -> None:
+    x = columns(
+        4,
+        3,
+        observations=RNG.integers(0, 255, (7, 32, 32, 6), dtype="u1"),
+        actions=RNG.integers(0, 9, 7).astype("i4"),
+        terminals=np.array([0, 0, 0, 1, 0, 0, 1], "i4"),
+    )
+    for key in ("qpos", "qvel", "button_states"):
+        del x[key]
+    path = save(tmp_path / "powderworld-easy-play-v0.npz", x)
+    assert ogbench.recognise([path]) == "OGBench layout: 7 rows; actions, observations, terminals"
+    rows = Rows("ogbench", path)
+    np.testing.assert_array_equal(rows["observation"], x["observations"])
+    assert rows["action"].dtype == np.int32
+    np.testing.assert_array_equal(rows["action"][[0, 1, 2, 4, 5]], x["actions"][[0, 1, 2, 4, 5]])
+
+
+def test_the_compact_form_with_rewards_of_a_task(tmp_path: Path) -> None:
+    """terminals stand on the last two rows, valids are 0 on the last; masks are 0 where the goal is reached."""
+    x = columns(4, 3, terminals=np.array([0, 0, 1, 1, 0, 1, 1], "f4"), valids=np.array([1, 1, 1, 0, 1, 1, 0], "f4"))
+    x |= {"rewards": np.array([-1, 0, -1, 9, -1, -1, 9], "f4"), "masks": np.array([1, 0, 1, 1, 1, 1, 0], "f4")}
+    rows = Rows("ogbench", save(tmp_path / "a.npz", x))
+    assert rows.episodes.length.tolist() == [3, 2]
+    assert rows["next/reward"].tolist() == [-1, 0, -1, 0, -1, -1, 0]
+    assert rows["next/terminated"].tolist() == [0, 1, 0, 0, 0, 0, 0]
+    assert rows["next/truncated"].tolist() == [0, 0, 1, 0, 0, 1, 0]
+
+
+def test_an_open_end_is_cut(tmp_path: Path) -> None:
+    x = columns(4, 3)
+    x["terminals"][-1] = False
+    rows = Rows("ogbench", save(tmp_path / "a-v0.npz", x))
+    assert rows.episodes.end.tolist() == [TRUNCATED, CUT]
+    assert rows.codes == {"open-end": 1}
+    assert rows["next/truncated"].tolist() == [0, 0, 1, 0, 0, 1, 0]
+
+
+def test_what_is_not_per_row_and_what_is_not_known(tmp_path: Path) -> None:
+    x = columns(4, gains=np.arange(5.0), effort=np.arange(4), note=np.array("seed 3"))
+    x["observations"][2, 1] = np.nan
+    rows = Rows("ogbench", save(tmp_path / "a-v0.npz", x))
+    assert rows["effort"].tolist() == [0, 1, 2, 3]
+    assert rows.metadata["note"] == "seed 3" and np.array_equal(rows.metadata["gains"], np.arange(5.0))
+    assert rows.codes == {"nan": 1}
+    assert rows.notes[0].where == "row 2 of a-v0.npz"
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    short = columns(4, actions=np.zeros((3, 2)))
+    with pytest.raises(CorruptArchive, match=r"different numbers of rows: 4 and \{'actions': \[3, 2\]\}"):
+        Rows("ogbench", save(tmp_path / "a-v0.npz", short))
+    with pytest.raises(UnknownLayout, match="has no terminals"):
+        Rows("ogbench", save(tmp_path / "b-v0.npz", {"observations": np.zeros(3), "actions": np.zeros(3)}))
+    with pytest.raises(UnknownLayout, match='episodes_by="file"'):
+        Rows("ogbench", tmp_path / "a-v0.npz", episodes_by="file")
+    one, other = save(tmp_path / "c-v0.npz", columns(3)), save(tmp_path / "d-v0.npz", columns(3, qpos=np.zeros((3, 9))))
+    with pytest.raises(CorruptArchive, match=r"info/qpos is float64 \[9\] and float32 \[4\]"):
+        Rows("ogbench", one, other)
+
+
+def test_other_npz_files_are_not_claimed(tmp_path: Path) -> None:
+    x = {k: v for k, v in columns(4).items() if k in ogbench.NEEDED}
+    assert ogbench.recognise([save(tmp_path / "mine.npz", x)]) is None
+    assert ogbench.recognise([save(tmp_path / "x-v0.npz", x)]) is not None
+    flat = x | {"next_observations": x["observations"]}
+    assert ogbench.recognise([save(tmp_path / "y-v0.npz", flat)]) is None
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="no sample archives")
+@pytest.mark.parametrize("name", ["pointmaze-medium-navigate-v0", "visual-cube-single-play-v0"])
+def test_samples(name: str) -> None:
+    files = (SAMPLES / f"{name}.npz", SAMPLES / f"{name}-val.npz")
+    found = archives.recognise(files)
+    assert found is not None and found[0] == "ogbench"
+    rows = Rows("ogbench", *files)
+    k = 0
+    for file in files:
+        with np.load(file) as z:
+            stops = np.flatnonzero(z["terminals"]) + 1
+            for a, b in zip([0, *stops[:-1]], stops, strict=True):
+                np.testing.assert_array_equal(rows.of(k, "observation"), z["observations"][a:b], strict=True)
+                np.testing.assert_array_equal(rows.of(k, "action"), z["actions"][a : b - 1], strict=True)
+                np.testing.assert_array_equal(rows.of(k, "info/qpos"), z["qpos"][a:b], strict=True)
+                assert rows.of(k, "next/truncated").tolist() == [False] * int(b - a - 2) + [True]
+                k += 1
+    assert k == len(rows.episodes) == 11
+    assert rows.episodes.splits["val"].tolist() == [False] * 10 + [True]
+
+
+def test_from_the_host_and_when_it_is_down_from_its_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = "ogbench/pointmaze-medium-navigate-v0"
+    content = {}
+    for file, x in (("", columns(4, 3)), ("-val", columns(5))):
+        name = f"pointmaze-medium-navigate-v0{file}.npz"
+        content[name] = save(tmp_path / name, x).read_bytes()
+    entry = registry.get(id)
+    with Server() as server:
+        for file in entry.files:
+            assert urlsplit(file.urls[0]).netloc == "rail.eecs.berkeley.edu"
+            server.add(urlsplit(file.urls[0]).path, content[file.path])
+        ds = rlds_cli.download(id, source=f"{server.url}/datasets/ogbench")
+    assert ds.episodes["length"].tolist() == [3, 2, 4]
+    assert ds.select(split="val").num_steps == 4 and ds.select(split="train").num_steps == 5
+    assert ds.manifest.env["id"] == "pointmaze-medium-v0"
+    with Server() as server:
+        server.add_repository("zhouzypaul/ogbench_datasets", content)
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing but the loopback answers
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        again = rlds_cli.download(id, force=True, cache_dir=tmp_path / "other")
+    assert again.fingerprint == ds.fingerprint
