@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.store import arrays, compression, digests, names, sharing, statistics, videos
+from rlds_cli.store import arrays, compression, digests, names, scanning, sharing, videos
 from rlds_cli.store.build import Built
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
 from rlds_cli.store.names import component
@@ -62,8 +62,9 @@ def finish(
     """
     table, total = built.episodes, built.end.rows
     last_rows = np.cumsum(table.length + 1) - 1
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        own = [pool.submit(_finish_field, built, f, last_rows, about.encoding, locate) for f in built.schema]
+    # Fields wait for their blocks, which are looked at by threads of their own.
+    with ThreadPoolExecutor(max(1, threads)) as pool, ThreadPoolExecutor(max(1, threads)) as blocks:
+        own = [pool.submit(_finish_field, built, f, last_rows, about.encoding, locate, blocks) for f in built.schema]
         linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
     columns = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
@@ -96,7 +97,9 @@ def finish(
     return manifest
 
 
-def _finish_field(built: Built, f: Field, last_rows: Array, encoding: str, locate: videos.Locate | None) -> _Finished:
+def _finish_field(
+    built: Built, f: Field, last_rows: Array, encoding: str, locate: videos.Locate | None, blocks: Executor
+) -> _Finished:
     path, total = built.paths[f.name], built.end.rows
     directory = built.directory / path
     stats = None
@@ -112,7 +115,7 @@ def _finish_field(built: Built, f: Field, last_rows: Array, encoding: str, locat
         arrays.write_strings(built.directory / "text" / path, strings)
     else:
         arrays.finish(directory, (total, *f.shape), f.dtype)
-        hashes, stats = _scan(arrays.read(directory), f, last_rows)
+        hashes, stats = scanning.scan(arrays.read(directory), f, last_rows, blocks)
     if encoding == "zarr":
         compression.compress(directory, f)
     arrays.write(built.directory / "digests" / path, hashes)
@@ -123,35 +126,6 @@ def _finish_field(built: Built, f: Field, last_rows: Array, encoding: str, locat
 def stored(f: Field, path: str, digest: str) -> StoredField:
     """A field as the manifest holds it."""
     return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
-
-
-def _scan(values: Array, f: Field, last_rows: Array) -> tuple[digests.Blocks, Stats | None]:
-    """Hash the blocks and gather statistics in one pass over the rows, as they are on disk."""
-    accumulator = statistics.Accumulator(f.shape) if values.dtype.kind in "biuf" else None
-    at_once = statistics.block_steps(int(np.prod(f.shape, dtype=np.int64)))
-    hashes = []
-    for a in digests.blocks(len(values)):
-        block = values[a : a + digests.BLOCK_ROWS]
-        hashes.append(digests.array_block(block))
-        if accumulator is None:
-            continue
-        steps = np.ones(len(block), bool)
-        first, end = np.searchsorted(last_rows, (a, a + len(block)))
-        steps[last_rows[first:end] - a] = False
-        for b in range(0, len(block), at_once):
-            accumulator.add(block[b : b + at_once][steps[b : b + at_once]])
-    stats = accumulator.result(_sample(values, last_rows)) if accumulator else None
-    return digests.as_array(hashes), stats
-
-
-def _sample(values: Array, last_rows: Array) -> Array:
-    steps = len(values) - len(last_rows)
-    width = int(np.prod(values.shape[1:], dtype=np.int64))
-    index = np.arange(0, steps, statistics.sample_steps(steps, width))
-    # Step k lies in the episode that has more than k steps up to its end, and so many rows further as it has before it.
-    ends = last_rows + 1 - np.arange(1, len(last_rows) + 1)
-    sample: Array = values[index + np.searchsorted(ends, index, "right")]
-    return sample
 
 
 def _finish_frames(directory: Path, total: int, size: int) -> digests.Blocks:

@@ -1,13 +1,17 @@
 """Statistics over the steps of a field: float64, block by block, combined in block order.
 
+Blocks are small enough to stay in a core's cache while they are gone over, and several narrow rows are added up side
+by side, as one wide one.
+
 Mean and variance of blocks are combined by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
 computing sample variances" (1979); ``std`` is the population's (divided by n), as NumPy's default.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +23,21 @@ MAX_WIDTH = 4096  # wider rows (raw images) have statistics over all their eleme
 SAMPLE = 1 << 16
 BINS = 16
 _QUANTILE_ELEMENTS = 1 << 21
-_BLOCK_ELEMENTS = 1 << 20  # 8 MiB in float64: memory does not grow with the width of a row
+_BLOCK_ELEMENTS = 1 << 17  # 1 MiB in float64
+_SIDE_BY_SIDE = 512  # elements that are added up in one go: NumPy takes as long for a row of 17
 
 Float = npt.NDArray[np.float64]
+
+
+class Moments(NamedTuple):
+    """Of some rows, per element: how many finite values, their mean, sum of squared deviations, least, greatest."""
+
+    missing: int  # values that are not finite, of all elements
+    n: Float
+    mean: Float
+    m2: Float
+    low: Float
+    high: Float
 
 
 @dataclass(slots=True)
@@ -42,24 +58,38 @@ class Accumulator:
         """Whether all elements of a row count as one."""
         return int(np.prod(self.shape, dtype=np.int64)) > MAX_WIDTH
 
-    @np.errstate(over="ignore", invalid="ignore")  # infinities and numbers near them are data, not mistakes
     def add(self, values: Array) -> None:
         """Add a block [n, ...]."""
-        self.steps += len(values)
+        self.merge(*self.moments(values))
+
+    @np.errstate(over="ignore", invalid="ignore")  # infinities and numbers near them are data, not mistakes
+    def moments(self, values: Array) -> tuple[int, list[Moments]]:
+        """Steps of a block [n, ...] and what they have to say, to be merged in its turn; several threads may ask."""
         if values.size == 0:  # no steps, or no elements
-            return
+            return len(values), []
         flat = values.reshape(-1, 1) if self.pooled else values.reshape(len(values), -1)
-        n, mean, m2, low, high = _moments(flat)
-        self.nonfinite += int(flat.size - n.sum())
+        beside = max(1, _SIDE_BY_SIDE // flat.shape[1])
+        whole = len(flat) - len(flat) % beside
+        return len(values), [_moments(f, k) for f, k in ((flat[:whole], beside), (flat[whole:], 1)) if len(f)]
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def merge(self, steps: int, found: Iterable[Moments]) -> None:
+        """Add what ``moments`` gave of the next block."""
+        self.steps += steps
+        for m in found:
+            self._merge(m)
+
+    def _merge(self, m: Moments) -> None:
+        self.nonfinite += m.missing
         if self._n is None:
-            self._n, self._mean, self._m2, self._min, self._max = n, mean, m2, low, high
+            self._n, self._mean, self._m2, self._min, self._max = m.n, m.mean, m.m2, m.low, m.high
             return
-        total = self._n + n
+        total = self._n + m.n
         safe = np.maximum(total, 1)
-        delta = mean - self._mean
-        self._mean = self._mean + delta * (n / safe)
-        self._m2 = self._m2 + m2 + delta**2 * (self._n * n / safe)
-        self._min, self._max, self._n = np.fmin(self._min, low), np.fmax(self._max, high), total
+        delta = m.mean - self._mean
+        self._mean = self._mean + delta * (m.n / safe)
+        self._m2 = self._m2 + m.m2 + delta**2 * (self._n * m.n / safe)
+        self._min, self._max, self._n = np.fmin(self._min, m.low), np.fmax(self._max, m.high), total
 
     @np.errstate(over="ignore", invalid="ignore")
     def result(self, sample: Array) -> Stats:
@@ -83,16 +113,19 @@ class Accumulator:
         )  # fmt: skip
 
 
-def _moments(flat: Array) -> tuple[Float, Float, Float, Float, Float]:
-    """Per column: number of finite values, mean, sum of squared deviations, least, greatest."""
-    x = flat.astype(np.float64)
-    n = np.full(x.shape[1], float(len(x)))
-    total = x.sum(0)
+def _moments(flat: Array, beside: int) -> Moments:
+    """Of [n, width], ``beside`` rows of it at a time."""
+    rows, width = flat.shape
+    folded = flat.reshape(-1, beside * width)
+    x = folded.astype(np.float64)
+    total = _unfold(np.add, x, width)
     if np.isfinite(total).all():
-        mean = total / len(x)
-        low, high = flat.min(0).astype(np.float64), flat.max(0).astype(np.float64)
-        x -= mean
-        return n, mean, np.einsum("ij,ij->j", x, x), low, high
+        mean = total / rows
+        x -= np.tile(mean, beside)
+        np.multiply(x, x, out=x)
+        low, high = (_unfold(f, folded, width).astype(np.float64) for f in (np.minimum, np.maximum))
+        return Moments(0, np.full(width, float(rows)), mean, _unfold(np.add, x, width), low, high)
+    x = x.reshape(-1, width)
     finite = np.isfinite(x)
     n = finite.sum(0).astype(np.float64)
     mean = np.where(finite, x, 0).sum(0) / np.maximum(n, 1)
@@ -100,7 +133,13 @@ def _moments(flat: Array) -> tuple[Float, Float, Float, Float, Float]:
     low = np.where(finite, x, np.inf).min(0)
     high = np.where(finite, x, -np.inf).max(0)
     low, high = np.where(n > 0, low, np.nan), np.where(n > 0, high, np.nan)
-    return n, mean, np.einsum("ij,ij->j", deviation, deviation), low, high
+    return Moments(int(x.size - n.sum()), n, mean, np.einsum("ij,ij->j", deviation, deviation), low, high)
+
+
+def _unfold(f: np.ufunc, folded: Array, width: int) -> Array:
+    """``f`` over all rows, from rows that lie side by side."""
+    one: Array = f.reduce(f.reduce(folded, axis=0).reshape(-1, width), axis=0)
+    return one
 
 
 def block_steps(width: int) -> int:

@@ -12,6 +12,8 @@ from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
+from rlds_cli.store.allocation import keep_freed_memory
+
 R = TypeVar("R")
 
 _ATTEMPTS = 2
@@ -61,7 +63,7 @@ class _Worker(Generic[R]):
     """One process. A pool of several cannot tell which of its tasks ended one of them."""
 
     def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=keep_freed_memory)
         self._process: BaseProcess | None = None
 
     def submit(self, call: Callable[..., R], arguments: tuple[Any, ...]) -> Future[R]:
