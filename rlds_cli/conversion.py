@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlds_cli.checks.recording import record
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
+from rlds_cli.portions import EVERYTHING, Portion
 from rlds_cli.progress import Progress, Stage
 from rlds_cli.store import publishing
 from rlds_cli.store.build import Built, write_rows
@@ -24,6 +26,7 @@ from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import FORMAT, Manifest
 from rlds_cli.store.videos import Extent
 from rlds_cli.ted import Chunk, Field, merge_notes
+from rlds_cli.trimming import trimmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class ArchiveJob:
     plan: Plan
     key: str
     frames: str = "encoded"
+    portion: Portion = EVERYTHING
     stage: Stage = "convert"
 
     @property
@@ -43,13 +47,17 @@ class ArchiveJob:
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The planned parts."""
-        return self.plan.parts
+        """The planned parts; one for all of them where episodes are counted from the first."""
+        if self.portion.episodes is not None:
+            return (Part(None, {}),)
+        return [replace(p, rows=None) for p in self.plan.parts] if self.portion.cuts else self.plan.parts
 
     def read(self, part: Part) -> Iterator[Chunk]:
         """The rows of one part, by the family's reader."""
+        parts = (part,) if self.portion.episodes is None else self.plan.parts
         try:
-            chunks = reader(self.plan.reader).read(self.plan, part)
+            chunks: Iterator[Chunk] = chain.from_iterable(reader(self.plan.reader).read(self.plan, p) for p in parts)
+            chunks = trimmed(chunks, self.portion)
             if self.frames != "encoded":
                 chunks = framing.decode(chunks, self.plan.schema, self.frames, self.plan.archive.root)
             yield from chunks
@@ -74,6 +82,7 @@ class Conversion:
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the registry knows of it, for the manifest
     env: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    portion: Portion = EVERYTHING  # what of the archive's rows is wanted
 
 
 def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
@@ -102,15 +111,24 @@ def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progres
     key = _key(c, plan)
     work = home.partial(c.id, key[:16])
     work.mkdir(parents=True, exist_ok=True)
-    built = write_rows(ArchiveJob(str(c.id), plan, key, c.frames), work, jobs=jobs, progress=progress)
+    built = write_rows(ArchiveJob(str(c.id), plan, key, c.frames, c.portion), work, jobs=jobs, progress=progress)
     if not len(built.episodes):
-        raise ArchiveError(f"{c.id}: the archive holds no episode with steps. Nothing is published.")
+        shutil.rmtree(work, ignore_errors=True)
+        raise _nothing(c, built)
     built = replace(built, notes=merge_notes((*plan.notes, *built.notes)))
     _finish(c, plan, built, threads=max(2, jobs))
     manifest = record(built.directory)
     publishing.publish(built.directory, home.dataset(c.id))
     shutil.rmtree(work, ignore_errors=True)
     return manifest
+
+
+def _nothing(c: Conversion, built: Built) -> ArchiveError:
+    if not c.portion.cuts:
+        return ArchiveError(f"{c.id}: the archive holds no episode with steps. Nothing is published.")
+    splits = ", ".join(built.episodes.splits)
+    there = f"its splits are {splits}" if splits else "it has no splits"
+    return ArchiveError(f"{c.id.base} has no episode of this part: {c.portion}. Nothing is published.", hint=there)
 
 
 def _check_room(c: Conversion, plan: Plan, home: Home) -> None:
@@ -122,7 +140,7 @@ def _check_room(c: Conversion, plan: Plan, home: Home) -> None:
         raise Frames(f"The frames of {c.id.base} are published raw, and kept so.", hint="--frames encoded, or HxW")
     if c.frames != "encoded" and not frames:
         raise Frames(f"{c.id.base} has no frames to decode or resize.", hint=f"rlds download {c.id.base}")
-    if None in known:
+    if None in known or c.portion.cuts:
         return
     rows = sum(r for r in known if r is not None)
     needed = rows * sum(f.row_bytes for f in schema if f.kind != "frames")
@@ -173,7 +191,9 @@ def _key(c: Conversion, plan: Plan) -> str:
         "episodes_by": plan.episodes_by,
         "fields": dict(plan.archive.fields),
         "frames": c.frames,
+        **({"portion": c.portion.facts} if c.portion.cuts else {}),
         **({"skip_bad": True} if plan.archive.skip_bad else {}),
+        **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -181,4 +201,3 @@ def _key(c: Conversion, plan: Plan) -> str:
 def _identity(file: Path) -> tuple[str, int, int]:
     stat = file.stat()
     return file.name, stat.st_size, stat.st_mtime_ns
-        **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),

@@ -29,6 +29,19 @@ def download(
     jobs: options.Jobs = None,
     no_keep_archive: Annotated[bool, typer.Option("--no-keep-archive", help="Remove the archive afterwards.")] = False,
     skip_bad: options.SkipBad = False,
+    include: Annotated[
+        list[str] | None,
+        typer.Option("--include", metavar="GLOB", help="Only these files of the archive.", show_default=False),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Without these files.", show_default=False)
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", metavar="NAME", help="Only the episodes of a split.", show_default=False)
+    ] = None,
+    episodes: Annotated[
+        str | None, typer.Option("--episodes", metavar="A:B", help="Only some episodes: 0:100.", show_default=False)
+    ] = None,
     dry_run: options.DryRun = False,
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False,
     force: options.Force = False,
@@ -39,19 +52,23 @@ def download(
 ) -> None:
     """Fetch, verify and convert datasets. What is here already is left alone.
 
+    A part of an archive, by --include, --exclude, --split or --episodes, stands as ID@VARIANT.
+
     Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli import render
     from rlds_cli.delivery import deliveries
     from rlds_cli.delivery.orders import Order
+    from rlds_cli.portions import Portion
 
+    portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     orders = [
-        Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad)
+        Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion)
         for ref in deliveries.expand(ids)
     ]
     with out.progress() as progress:
-        planned = deliveries.plan(orders)
+        planned = deliveries.plan(orders, guess=dry_run)
         if dry_run:
             out.page(render.deliveries(planned), planned)
             return

@@ -12,7 +12,7 @@ from rlds_cli.hashing import short
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.delivery.deliveries import Deliveries
+    from rlds_cli.delivery.deliveries import Deliveries, Delivery
     from rlds_cli.importing import ImportPlan
 
 
@@ -27,10 +27,16 @@ def deliveries(p: Deliveries) -> str:
         to_fetch = out.size(p.to_fetch) + (f" and {unknown} of unknown size" if unknown else "") + " to fetch"
         estimates = [d.cache for d in todo if d.cache]
         cache = f"cache about {out.size(sum(estimates))}" if len(estimates) == len(todo) else "cache of unknown size"
-        counts = f"{sizes.plural(len(todo), 'dataset')}, {sizes.plural(files, 'file')}"
+        unlisted = sum(d.actions is None for d in todo)
+        more = f" and those of {sizes.plural(unlisted, 'listing')}" if unlisted else ""
+        counts = f"{sizes.plural(len(todo), 'dataset')}, {sizes.plural(files, 'file')}{more}"
         lines.append(f"{counts}, {to_fetch}; {cache}; {out.size(p.free)} free")
-        lines += [f"  {d.id}  {', '.join(f'{n} to {a}' for a, n in (d.actions or {}).items())}" for d in todo]
+        lines += [f"  {d.id}  {_actions(d)}" for d in todo]
     return "\n".join(lines)
+
+
+def _actions(d: Delivery) -> str:
+    return d.note if d.actions is None else ", ".join(f"{n} to {a}" for a, n in d.actions.items())
 
 
 def delivered(p: Deliveries, made: list[Dataset]) -> None:

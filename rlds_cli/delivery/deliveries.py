@@ -11,9 +11,10 @@ from rlds_cli import home, ids, registry, sizes, space
 from rlds_cli.delivery import staging
 from rlds_cli.delivery.orders import Order, Store
 from rlds_cli.entries import Entry
-from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NoSpace
+from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NameTaken, NoSpace, Offline
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
+from rlds_cli.portions import Portion, is_portion
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
@@ -72,6 +73,10 @@ def download(
     keep_archive: bool = True,
     offline: bool = False,
     skip_bad: bool = False,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    split: str | None = None,
+    episodes: str | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -98,6 +103,14 @@ def download(
         Never touch the network, as ``RLDS_OFFLINE=1``.
     skip_bad : bool
         Leave out files of the archive that cannot be read; the manifest names them. Else the first is an error.
+    include, exclude : str or sequence of str, optional
+        Only files whose path or name matches a pattern such as ``"seed1*"``; without those that do. The dataset is a
+        part of the archive then, and stands as ``ID@include-...``.
+    split : str, optional
+        Only the episodes of this split, as ``ID@split-train``.
+    episodes : str, optional
+        Only a range of episodes, or of those of the split: ``"0:100"``, as ``ID@episodes-0-100``. Only the files that
+        hold them are fetched where the layout tells which those are.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -119,7 +132,8 @@ def download(
     >>> ds.schema["observation"].shape
     (3,)
     """
-    order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad)
+    portion = Portion.of(include=include, exclude=exclude, split=split, episodes=episodes)
+    order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion)
     return deliver(order, jobs=jobs or 0, progress=progress or silent)
 
 
@@ -137,7 +151,7 @@ def deliver(order: Order, *, jobs: int = 0, progress: Progress = silent) -> Data
     id, entry = _resolve(order, where)
     place = Home(where.home)
     with exclusive(place, id, progress):
-        here = None if order.force else home.find(id, where)
+        here = None if order.force else _found(id, order, where)
         if here is None:
             if order.source is not None and staging.is_dataset(order.source, id):
                 staging.adopt(order.source, id, place, progress)
@@ -161,8 +175,10 @@ def _named(ref: str) -> list[str]:
     return [e.id for e in registry.match(ref)] if registry.is_glob(ref) else [ref]
 
 
-def plan(orders: Sequence[Order]) -> Deliveries:
+def plan(orders: Sequence[Order], *, guess: bool = False) -> Deliveries:
     """What it would take; asks sources for their listings and writes nothing.
+
+    With ``guess`` a listing that may not be asked for is no error: the files are not known, and the plan says so.
 
     Raises
     ------
@@ -170,7 +186,7 @@ def plan(orders: Sequence[Order]) -> Deliveries:
         What is known of the sizes does not fit.
     """
     where = orders[0].where
-    planned = Deliveries(tuple(_plan(o) for o in orders), where.home, space.free(where.home))
+    planned = Deliveries(tuple(_plan(o, guess) for o in orders), where.home, space.free(where.home))
     if planned.needed > planned.free:
         raise NoSpace(
             f"{sizes.text(planned.to_fetch)} to download and about "
@@ -181,7 +197,7 @@ def plan(orders: Sequence[Order]) -> Deliveries:
     return planned
 
 
-def _plan(order: Order) -> Delivery:
+def _plan(order: Order, guess: bool) -> Delivery:
     where = order.where
     here = None if order.force else _present(order, where)
     if here is not None:
@@ -193,7 +209,12 @@ def _plan(order: Order) -> Delivery:
         return Delivery(str(id), None, actions={"copy": 1})
     from rlds_cli.delivery import making
 
-    steps = making.plan_transfer(order, id, entry, where)
+    try:
+        steps = making.plan_transfer(order, id, entry, where).plan
+    except Offline:
+        if not guess:
+            raise
+        return Delivery(str(id), None, cache=entry.store_size, note=f"its files are known to {entry.tree[0]} only")
     sizes = [s.file.size for s in steps.steps]
     known = sum(s or 0 for s in sizes)
     actions = [s.action for s in steps.steps]
@@ -210,28 +231,40 @@ def _plan(order: Order) -> Delivery:
 
 def _id_of(order: Order) -> DatasetId:
     id = ids.parse(order.ref)
-    variant = ids.frames_variant(order.frames)
+    variant = order.variant
     if variant and id.variant not in (None, variant):
-        raise InvalidId(f"{id} is a variant; --frames {order.frames} is of {id.base}.", hint=f"rlds download {id.base}")
+        asked = f"--frames {order.frames}" if not order.portion else str(order.portion)
+        raise InvalidId(f"{id} is a variant; {asked} is of {id.base}.", hint=f"rlds download {id.base}")
     return id.with_variant(variant) if variant else id
 
 
 def _present(order: Order, where: Settings) -> Path | None:
     """Where the dataset is, without a look into the registry where its id says enough."""
     try:
-        return home.find(_id_of(order), where)
+        id = _id_of(order)
     except InvalidId:
         return None  # an alias, perhaps
+    return _found(id, order, where)
+
+
+def _found(id: DatasetId, order: Order, where: Settings) -> Path | None:
+    found = home.find(id, where)
+    if found and order.portion:
+        there = manifest.read(found).options.get("portion") or {}
+        if Portion.from_facts(there) != order.portion:
+            raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
+    return found
 
 
 def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
     """The id and its entry; refuses what cannot be downloaded by its nature."""
     entry = registry.get(order.ref)
     id = _id_of(replace(order, ref=entry.id + order.ref[len(order.ref.partition("@")[0]) :]))
-    if id.variant and id.variant != ids.frames_variant(order.frames):
+    if id.variant and id.variant != order.variant:
+        made = f"rlds preprocess {id.base} --fn ... --name {id.variant}"
         raise DatasetNotFound(
             f"{id} is not in {where.home}, and variants are made, not downloaded.",
-            hint=f"rlds preprocess {id.base} --fn ... --name {id.variant}",
+            hint=f"rlds download {id.base} --episodes 0:100" if is_portion(id.variant) else made,
         )
     if not entry.files and not entry.tree:
         raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rlds_cli.archives import Archive
+from rlds_cli import sizes
+from rlds_cli.archives import Archive, choose
 from rlds_cli.conversion import Conversion, convert
 from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import Entry, File
@@ -16,21 +16,55 @@ from rlds_cli.errors import DownloadFailed, Offline
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.ordering import natural
+from rlds_cli.portions import Portion
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import fetching, planning, sources
+from rlds_cli.transfer import fetching, planning, records, sources
 from rlds_cli.transfer.bringing import Fetched
 from rlds_cli.transfer.remote import RemoteFile
 
 
-def plan_transfer(order: Order, id: DatasetId, entry: Entry, where: Settings) -> planning.Plan:
-    """What is to be done to have the archive here; asks its source unless all of it is."""
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What is to be done to have the files of an order, and what of their rows is wanted."""
+
+    plan: planning.Plan
+    portion: Portion
+
+    @property
+    def counts(self) -> list[int]:
+        """How many files are wanted, and of how many."""
+        return [len(self.plan.steps), len(self.plan.listed or self.plan.steps)]
+
+
+def plan_transfer(order: Order, id: DatasetId, entry: Entry, where: Settings) -> Transfer:
+    """What is to be done to have the archive here, or what is wanted of it; asks its source unless all of that is."""
     destination = Home(where.home).archive(id)
     asked = not entry.tree or order.source or order.force  # entries that name their files need no listing
-    files = None if asked else planning.recorded(destination)
-    if files is None:
+    files = None if asked else planning.remembered(destination)
+    wanted, portion = _wanted(order, entry, files) if files else ((), order.portion)
+    if files is None or not planning.present(wanted, destination):
         files = _listed(order, entry, where)
-    return planning.plan(files, destination, where, rehash=order.force)
+        wanted, portion = _wanted(order, entry, files)
+    some = files if len(wanted) < len(files) else None
+    return Transfer(planning.plan(wanted, destination, where, rehash=order.force, listed=some), portion)
+
+
+def _wanted(order: Order, entry: Entry, files: tuple[RemoteFile, ...]) -> tuple[tuple[RemoteFile, ...], Portion]:
+    """The files of an archive that hold what is ordered of it, and what of their rows that is."""
+    portion = order.portion
+    if not portion:
+        return files, portion
+    named = [f.path for f in files if portion.wants(f.path)]
+    if not any(map(portion.takes, named)):
+        some = ", ".join(f.path for f in files[:3])
+        raise DownloadFailed(
+            f"{entry.id} has no such files: {portion}. Nothing was written.",
+            hint=f"it has {sizes.plural(len(files), 'file')}: {some}{', ...' if len(files) > 3 else ''}",
+        )
+    chosen, rest = choose(entry.format, named, portion)
+    kept = set(chosen)
+    return tuple(f for f in files if f.path in kept), rest
 
 
 def _listed(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
@@ -49,7 +83,8 @@ def _listed_file(order: Order, file: File, where: Settings) -> RemoteFile:
 def make(order: Order, id: DatasetId, entry: Entry, where: Settings, jobs: int, progress: Progress) -> None:
     """Fetch and convert one dataset and publish it. The caller holds the lock of its id."""
     progress(Event(str(id), "plan"))
-    steps = plan_transfer(order, id, entry, where)
+    transfer = plan_transfer(order, id, entry, where)
+    steps = transfer.plan
     if not steps.finished and where.offline and any(s.action == "fetch" for s in steps.steps):
         raise Offline(
             f"{id} is not in {where.home}, and the network is forbidden (RLDS_OFFLINE or --offline).",
@@ -57,12 +92,22 @@ def make(order: Order, id: DatasetId, entry: Entry, where: Settings, jobs: int, 
         )
     fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
     place = Home(where.home)
-    convert(_conversion(order, id, entry, steps.destination, fetched), place, jobs=jobs, progress=progress)
-    if not order.keep_archive:
+    convert(_conversion(order, id, entry, transfer, fetched), place, jobs=jobs, progress=progress)
+    if not order.keep_archive and not order.portion:
         shutil.rmtree(steps.destination, ignore_errors=True)
+    elif not order.keep_archive:
+        _remove(f for f in fetched if f.action == "fetch")  # the others were there before, and are somebody's
 
 
-def _conversion(order: Order, id: DatasetId, entry: Entry, destination: Path, fetched: Sequence[Fetched]) -> Conversion:
+def _remove(fetched: Iterable[Fetched]) -> None:
+    for f in fetched:
+        f.path.unlink(missing_ok=True)
+        records.path_of(f.path).unlink(missing_ok=True)
+
+
+def _conversion(
+    order: Order, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
+) -> Conversion:
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
     scores = {"ref_min_score": entry.ref_min_score, "ref_max_score": entry.ref_max_score}
@@ -70,7 +115,7 @@ def _conversion(order: Order, id: DatasetId, entry: Entry, destination: Path, fe
         id=id,
         reader=entry.format,
         archive=Archive(
-            destination,
+            transfer.plan.destination,
             tuple(f.path for f in came),
             entry.episodes_by,
             skip_bad=order.skip_bad,
@@ -83,7 +128,9 @@ def _conversion(order: Order, id: DatasetId, entry: Entry, destination: Path, fe
         env={k: v for k, v in env.items() if v is not None},
         options={"episodes_by": entry.episodes_by, "frames": order.frames}
         | ({"skip_bad": True} if order.skip_bad else {})
-        | ({"last_step": entry.last_step} if entry.last_step else {}),
+        | ({"last_step": entry.last_step} if entry.last_step else {})
+        | ({"portion": order.portion.facts | {"files": transfer.counts}} if order.portion else {}),
+        portion=transfer.portion,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rlds_cli import settings
+from rlds_cli import ids, settings
+from rlds_cli.portions import EVERYTHING, Portion
 from rlds_cli.settings import Settings, StrPath
 
 Store = Literal["memmap", "zarr"]
@@ -24,6 +25,12 @@ class Order:
     offline: bool = False
     cache_dir: StrPath | None = None
     skip_bad: bool = False
+    portion: Portion = EVERYTHING
+
+    @property
+    def variant(self) -> str | None:
+        """The variant under which it will stand; None where all of it is wanted as published."""
+        return "_".join(filter(None, (self.portion.name, ids.frames_variant(self.frames)))) or None
 
     @property
     def where(self) -> Settings:

@@ -65,6 +65,7 @@ class Plan:
 
     destination: Path
     steps: tuple[Step, ...]
+    listed: tuple[RemoteFile, ...] | None = None  # all that the source has, where these are only some of it
 
     @property
     def finished(self) -> bool:
@@ -87,7 +88,14 @@ class Plan:
         return sum(s.to_write for s in self.steps)
 
 
-def plan(files: Iterable[RemoteFile], destination: Path, where: Settings, *, rehash: bool = False) -> Plan:
+def plan(
+    files: Iterable[RemoteFile],
+    destination: Path,
+    where: Settings,
+    *,
+    rehash: bool = False,
+    listed: Iterable[RemoteFile] | None = None,
+) -> Plan:
     """Decide for each file: reuse, verify, adopt, link or fetch.
 
     Parameters
@@ -98,6 +106,8 @@ def plan(files: Iterable[RemoteFile], destination: Path, where: Settings, *, reh
         The directory of the archive; it need not exist.
     rehash : bool
         Verify also what is there and recorded.
+    listed : iterable of RemoteFile, optional
+        All files of the archive, where ``files`` are only those wanted now.
 
     Raises
     ------
@@ -106,7 +116,8 @@ def plan(files: Iterable[RemoteFile], destination: Path, where: Settings, *, reh
     """
     files = tuple(files)
     names.all_safe(f.path for f in files)
-    return Plan(destination, tuple(next(ways(f, destination, where, rehash=rehash)) for f in files))
+    steps = tuple(next(ways(f, destination, where, rehash=rehash)) for f in files)
+    return Plan(destination, steps, None if listed is None else tuple(listed))
 
 
 def ways(file: RemoteFile, destination: Path, where: Settings, *, rehash: bool = False) -> Iterator[Step]:
@@ -160,7 +171,8 @@ def _may_be(copy: Path, file: RemoteFile, target: Path) -> bool:
 
 def remember(plan: Plan) -> None:
     """Note what the source listed, so that the next time it need not be asked."""
-    listed = [asdict(s.file) | {"urls": [names.shown(u) for u in s.file.urls]} for s in plan.steps]
+    files = plan.listed or [s.file for s in plan.steps]
+    listed = [asdict(f) | {"urls": [names.shown(u) for u in f.urls]} for f in files]
     records.write_json(plan.destination / _LISTING, {"files": listed})
 
 
@@ -169,12 +181,23 @@ def recorded(destination: Path) -> tuple[RemoteFile, ...] | None:
 
     Whether they are still as they were says the plan of them: ``plan(files, ...).finished``.
     """
+    files = remembered(destination)
+    return files if files and present(files, destination) else None
+
+
+def remembered(destination: Path) -> tuple[RemoteFile, ...] | None:
+    """What the source of an archive listed when something of it was brought here whole, or None. Needs no network."""
     values = records.read_json(destination / _LISTING)
     try:
         found = tuple(_remembered(v) for v in values["files"]) if values else None
     except (KeyError, TypeError):
         return None
-    return found if found and all(os.access(destination / f.path, os.R_OK) for f in found) else None
+    return found or None
+
+
+def present(files: Iterable[RemoteFile], destination: Path) -> bool:
+    """Whether all of the files are there."""
+    return all(os.access(destination / f.path, os.R_OK) for f in files)
 
 
 def _remembered(values: dict[str, Any]) -> RemoteFile:

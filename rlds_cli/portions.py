@@ -1,0 +1,171 @@
+"""A part of an archive instead of all of it: some files, some episodes, a named split. Nothing heavy.
+
+::
+
+    --include 'seed1*' --exclude '*.mp4'      files, by their paths or names
+    --split train                             episodes of that split
+    --episodes 0:100                          of these, the first hundred
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Self
+
+from rlds_cli.errors import InvalidId
+
+_RANGE = re.compile(r"(?P<start>\d*):(?P<stop>\d*)|(?P<one>\d+)")
+_PLAIN = re.compile(r"[A-Za-z0-9.-]+")
+_VARIANT = re.compile(r"(?:^|_)(include|exclude|split|episodes)-")
+_DESCRIPTIONS = (".json", ".jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What of an archive is wanted; all of it where nothing is said.
+
+    Parameters
+    ----------
+    include, exclude : tuple of str
+        Patterns of files, with ``*``, ``?`` and ``[...]``, where ``*`` also matches ``/``. They are matched with the
+        whole path and with the name alone. Descriptions (``.json``, ``.jsonl``, what is below ``meta/``) are included
+        always.
+    split : str, optional
+        Only its episodes.
+    episodes : (int, int or None), optional
+        Of these from the first number on, and before the second.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    split: str | None = None
+    episodes: tuple[int, int | None] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.include or self.exclude or self.cuts)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether single episodes are wanted, not just files."""
+        return self.split is not None or self.episodes is not None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        include: str | Iterable[str] = (),
+        exclude: str | Iterable[str] = (),
+        split: str | None = None,
+        episodes: str | None = None,
+    ) -> Self:
+        """As people write it.
+
+        Raises
+        ------
+        InvalidId
+            ``episodes`` is not ``A:B``, ``A:``, ``:B`` or one number; or an empty pattern or split.
+        """
+        included, excluded = _patterns(include), _patterns(exclude)
+        if "" in (*included, *excluded, split):
+            raise InvalidId("An empty pattern or split matches nothing.", hint="--include 'seed1*', --split train")
+        return cls(included, excluded, split, _range(episodes) if episodes else None)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+        """From ``facts``, as a manifest has them."""
+        episodes = facts.get("episodes")
+        return cls(
+            tuple(facts.get("include", ())),
+            tuple(facts.get("exclude", ())),
+            facts.get("split"),
+            (episodes[0], episodes[1]) if episodes else None,
+        )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As JSON values; what is not said is left out."""
+        said = {"include": [*self.include], "exclude": [*self.exclude], "split": self.split}
+        episodes = {"episodes": [*self.episodes]} if self.episodes else {}
+        return {k: v for k, v in said.items() if v} | episodes
+
+    @property
+    def name(self) -> str | None:
+        """The variant under which it stands: ``split-train_episodes-0-100``; None for all."""
+        patterns = [
+            f"{kind}-{_text(','.join(p))}" for kind, p in (("include", self.include), ("exclude", self.exclude)) if p
+        ]
+        split = [f"split-{_text(self.split)}"] if self.split else []
+        bounds = [f"episodes-{self.episodes[0]}-{_end(self.episodes[1])}"] if self.episodes else []
+        return "_".join([*patterns, *split, *bounds]) or None
+
+    def __str__(self) -> str:
+        """For people: ``episodes 0 to 99 of the split train, of files seed1*``."""
+        episodes = [_said(*self.episodes)] if self.episodes else []
+        split = [f"the split {self.split}"] if self.split else []
+        files = [f"files {' '.join(self.include) or '*'}"] if self.include or self.exclude else []
+        without = f" without {' '.join(self.exclude)}" if self.exclude else ""
+        return ", of ".join([*episodes, *split, *files]) + without
+
+    def wants(self, path: str) -> bool:
+        """Whether a file of the archive is included and not excluded."""
+        if _matches(path, self.exclude):
+            return False
+        described = path.lower().endswith(_DESCRIPTIONS) or "meta" in path.split("/")[:-1]
+        return not self.include or described or _matches(path, self.include)
+
+    def takes(self, path: str) -> bool:
+        """Whether a pattern of ``include`` names a file; True where there is none."""
+        return not self.include or _matches(path, self.include)
+
+
+EVERYTHING = Portion()
+
+
+def is_portion(variant: str) -> bool:
+    """Whether a variant is called as portions are."""
+    return _VARIANT.search(variant) is not None
+
+
+def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([given] if isinstance(given, str) else given))
+
+
+def _range(text: str) -> tuple[int, int | None]:
+    match = _RANGE.fullmatch(text.strip())
+    if match is None or text.strip() == ":":
+        raise InvalidId(f'"{text}" is no range of episodes.', hint="0:100 for the first hundred, 100: for the others")
+    if match["one"]:
+        return int(match["one"]), int(match["one"]) + 1
+    start, stop = int(match["start"] or 0), int(match["stop"]) if match["stop"] else None
+    if stop is not None and stop <= start:
+        raise InvalidId(f'"{text}" holds no episode.', hint="0:100 for the first hundred")
+    return start, stop
+
+
+def _end(stop: int | None) -> str:
+    return "end" if stop is None else str(stop)
+
+
+def _said(start: int, stop: int | None) -> str:
+    if stop is None:
+        return f"episodes {start:,} to the last"
+    return f"episode {start:,}" if stop == start + 1 else f"episodes {start:,} to {stop - 1:,}"
+
+
+def _text(text: str) -> str:
+    """Text as a part of an id: itself, else what of it can stand there and a hash."""
+    if _PLAIN.fullmatch(text) and len(text) <= 40:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
+    return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9.]+", "-", text)[:40].strip("-."), digest)))
+
+
+def _matches(path: str, patterns: Iterable[str]) -> bool:
+    name = path.rpartition("/")[2]
+    return any(
+        fnmatchcase(path, p) or fnmatchcase(name, p) or fnmatchcase(path, f"{p.rstrip('/')}/*") for p in patterns
+    )
