@@ -211,15 +211,15 @@ class _Handler(BaseHTTPRequestHandler):
         content, headers = page.content, {"Content-Type": page.content_type, **page.headers}
         etag = self.server.owner.next_etag() if page.new_etag else page.etag
         headers |= {k: v for k, v in (("ETag", etag), ("Last-Modified", page.last_modified)) if v}
-        start = self._start(page, etag)
+        start, end = self._range(page, etag)
         request.status = 200
         if start is not None and start >= len(content):
             request.status = 416
             return self._say(416, b"", headers | {"Content-Range": f"bytes */{len(content)}"})
         if start is not None:
             request.status, request.start = 206, start
-            headers["Content-Range"] = page.content_range or f"bytes {start}-{len(content) - 1}/{len(content)}"
-            content = content[start:]
+            headers["Content-Range"] = page.content_range or f"bytes {start}-{end - 1}/{len(content)}"
+            content = content[start:end]
         if page.short and (n := page.short.pop(0)) is not None:
             content = content[:n]
         length = len(content) if page.length is None else page.length
@@ -235,14 +235,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._hang_up()
         return None
 
-    def _start(self, page: Page, etag: str | None) -> int | None:
-        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+    def _range(self, page: Page, etag: str | None) -> tuple[int | None, int]:
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         condition = self.headers.get("If-Range")
         if not match or not page.ranges:
-            return None
+            return None, len(page.content)
         if page.if_range and condition and condition not in (etag, page.last_modified):
-            return None
-        return int(match[1])
+            return None, len(page.content)
+        return int(match[1]), min(len(page.content), int(match[2] or len(page.content)) + bool(match[2]))
 
     def _body(self, page: Page, request: Request, content: bytes) -> None:
         stop = page.drops.pop(0) if page.drops else None

@@ -19,6 +19,7 @@ from rlds_cli.locking import writing
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import StrPath
 from rlds_cli.store import publishing
+from rlds_cli.transfer.pieces import is_piece
 
 Kind = Literal["packed", "partial", "archive"]
 
@@ -121,7 +122,7 @@ def _partial(home: Home) -> Iterator[Garbage]:
 def _parts(home: Home) -> Iterator[Garbage]:
     """Downloads that were broken off."""
     for id, directory in home.archives():
-        for part in sorted(directory.rglob(f"*{_PART}")):
+        for part in sorted(p for p in directory.rglob(f"*{_PART}*") if p.suffix == _PART or is_piece(p.name)):
             yield Garbage("partial", part, 0, str(id))
 
 
@@ -174,8 +175,9 @@ def _locks(home: Home, g: Garbage) -> list[Path]:
         own = home.lock(ids.parse(g.id))
         # Variants with decoded frames are made of the same archive.
         locks += [own, *own.parent.glob(f"{own.stem}@*{own.suffix}")]
-    if g.path.suffix == _PART and g.path.is_relative_to(home.root / "archives"):
-        locks.append(g.path.with_name(f"{g.path.name}.lock"))
+    if g.path.is_relative_to(home.root / "archives") and g.kind == "partial":
+        part = g.path.with_suffix("") if is_piece(g.path.name) else g.path
+        locks.append(part.with_name(f"{part.name}.lock"))
     return locks
 
 
@@ -212,7 +214,9 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
 
 def _remove_file(file: Path) -> None:
     """Remove a file, what stands beside a part, and the directory if that was all."""
-    for path in (file, *(file.with_name(file.name + end) for end in (".json", ".lock") if file.suffix == _PART)):
+    part = file.with_suffix("") if is_piece(file.name) else file
+    beside = (".lock",) if part != file else (".json", ".lock") if file.suffix == _PART else ()
+    for path in (file, *(part.with_name(part.name + end) for end in beside)):
         path.unlink(missing_ok=True)
     if not any(file.parent.iterdir()):
         file.parent.rmdir()

@@ -11,6 +11,7 @@ from rlds_cli.keeping import origins
 from rlds_cli.keeping.verification import verify_directory
 from rlds_cli.progress import Progress
 from rlds_cli.store.opening import Store
+from rlds_cli.transfer.pieces import is_unfinished
 from rlds_cli.transfer.records import Record, path_of
 
 
@@ -18,7 +19,7 @@ def files(archive: Path) -> list[Path]:
     """The files of an archive, without those that are about others or unfinished."""
     found = [f for f in sorted(archive.rglob("*")) if f.is_file() and not f.name.startswith(".")]
     records = {path_of(f) for f in found}
-    return [f for f in found if f not in records and not f.name.endswith((".part", ".part.lock"))]
+    return [f for f in found if f not in records and not is_unfinished(f.name)]
 
 
 def needed(home: Home, id: DatasetId) -> str:

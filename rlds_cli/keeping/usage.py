@@ -12,8 +12,8 @@ from rlds_cli import settings, space
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
+from rlds_cli.transfer.pieces import is_unfinished
 
-_UNFINISHED = (".part", ".part.json")
 _BLOCK = 512  # unit of st_blocks, whatever the file system's own
 
 Inode = tuple[int, int]
@@ -106,7 +106,7 @@ def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> Datas
 
 
 def _archive(path: Path, seen: set[Inode]) -> int:
-    whole = (Path(top, name) for top, _, names in os.walk(path) for name in names if not name.endswith(_UNFINISHED))
+    whole = (Path(top, name) for top, _, names in os.walk(path) for name in names if not is_unfinished(name))
     return sum(size for file in whole for size in _new(file, seen))
 
 

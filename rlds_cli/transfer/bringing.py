@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Semaphore
 
 from rlds_cli import hashing, links, sizes, space
 from rlds_cli.errors import DownloadFailed, Offline, TransferError, WrongHash
@@ -59,13 +60,14 @@ class Bringer:
         self._plan = plan
         self._id = id
         self._progress = progress
+        self._unwarned = Semaphore()
 
     def bring(self, asked: Step) -> Fetched:
         """Have the file of a step; raises as `fetching.fetch` does."""
         if asked.action == "reuse":
             return reused(asked)
-        with alone(asked.target, self.client):  # somebody else may have brought it meanwhile: decide again
-            return self._by_any_way(asked)
+        with alone(asked.target, self.client), self.client.occupied():
+            return self._by_any_way(asked)  # somebody else may have brought it meanwhile: decide again
 
     def _by_any_way(self, asked: Step) -> Fetched:
         failures: list[_Unfit] = []
@@ -157,9 +159,9 @@ class Bringer:
                 part.publish(record)
                 self._tell(file, "verify", record.size, record.size, _verdict(file))
                 return Fetched(file, part.target, "fetch", record)
-            resumed = part.resumed
+            mixed = part.resumed or part.joined
             part.restart()
-            if not resumed:
+            if not mixed:
                 raise unfit
 
     def _pull(self, file: RemoteFile, url: str, part: Part) -> None:
@@ -168,15 +170,16 @@ class Bringer:
             note = f"resumed at {sizes.text(part.resumed)}" if part.resumed else ""
             self._tell(file, "fetch", done, total, note)
 
-        def wait(why: str) -> None:
-            self._progress(Event(self._id, "note", file.path, part.offset, note=why))
+        def say(note: str) -> None:
+            if note != http.PLAIN or self._unwarned.acquire(blocking=False):  # of many files once
+                self._progress(Event(self._id, "note", file.path, part.there, note=note))
 
         paced = _Paced(tell)
         try:
-            http.pull(self.client, url, file, part, told=lambda: paced(part.offset), waiting=wait)
+            http.pull(self.client, url, file, part, told=lambda: paced(part.there), say=say)
         except Refused as exc:
             raise _Unfit(names.shown(url), exc.reason) from None
-        paced(part.offset, last=True)
+        paced(part.there, last=True)
 
     def _tell(self, file: RemoteFile, stage: Stage, done: int, total: int | None, note: str = "") -> None:
         self._progress(Event(self._id, stage, file.path, done, total, note=note))

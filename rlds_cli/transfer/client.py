@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from requests.auth import AuthBase
 
 from rlds_cli import __version__
 from rlds_cli.settings import Settings
+from rlds_cli.transfer.pace import Floor, Limit
 
 T = TypeVar("T")
 
@@ -64,18 +66,40 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to go on: attempts without progress, and seconds."""
+    """How long to go on: attempts without progress, which is ``least`` bytes, and seconds.
+
+    A connection that brings fewer than ``least`` bytes in ``read`` seconds has stalled.
+    """
 
     attempts: int = 5
     first: float = 0.5
     longest: float = 30.0
     asked: float = 120.0  # a server that wants a longer wait has refused
     connect: float = 10.0
-    read: float = 60.0
+    read: float = 30.0
+    least: int = 64 << 10
 
     def delay(self, failures: int) -> float:
         """Seconds before the next attempt: none after progress, then doubling, with jitter to spread many clients."""
         return failures and min(self.longest, self.first * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """How many connections there are at a time, and of one file; ``piece`` is what one asks for.
+
+    A file goes over more than one where that has brought it for ``after`` seconds and would still for ``worth``.
+    """
+
+    connections: int = 8
+    of_a_file: int = 4
+    after: float = 1.0
+    worth: float = 4.0
+    smallest: int = 16 << 20
+
+    def piece(self, size: int) -> int:
+        """Bytes of a piece of a file of this size: the larger the file, the fewer requests for each of its bytes."""
+        return min(max(self.smallest, size // 128), 8 * self.smallest)
 
 
 class _Bearer(AuthBase):
@@ -92,16 +116,21 @@ class _Bearer(AuthBase):
 class Client:
     """One session for all files of a transfer; used by several threads."""
 
-    def __init__(self, where: Settings, *, patience: Patience | None = None, jobs: int = 1) -> None:
+    def __init__(
+        self, where: Settings, *, patience: Patience | None = None, width: Width | None = None, jobs: int = 1
+    ) -> None:
         self.where = where
-        self._patience = patience or Patience()
+        self.patience = patience or Patience()
+        self.width = width or Width()
+        self.spare = threading.Semaphore(self.width.connections)  # those that nobody uses
+        self.limit = Limit(where.limit_rate)
         self._stop = threading.Event()
         self._open: set[requests.Response] = set()
         self._session = requests.Session()
         self._session.headers.update({"Accept-Encoding": "identity", "User-Agent": f"rlds/{__version__}"})
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # nothing that threads would share
         for scheme in ("http://", "https://"):
-            self._session.mount(scheme, HTTPAdapter(pool_maxsize=jobs))
+            self._session.mount(scheme, HTTPAdapter(pool_maxsize=max(jobs, self.width.connections)))
 
     def __enter__(self) -> Self:
         return self
@@ -112,11 +141,17 @@ class Client:
     def stop(self) -> None:
         """Make every thread that uses this client raise Stopped soon, also those that wait for bytes."""
         self._stop.set()
-        for response in list(self._open):
-            try:
-                response.raw.shutdown()
-            except (ValueError, RuntimeError, OSError):  # finished meanwhile
-                continue
+        shut(list(self._open))
+
+    @contextmanager
+    def occupied(self) -> Iterator[None]:
+        """Use one connection, whether one is to spare or not."""
+        spare = self.spare.acquire(blocking=False)
+        try:
+            yield
+        finally:
+            if spare:
+                self.spare.release()
 
     def check(self) -> None:
         """Raise Stopped after ``stop``."""
@@ -143,7 +178,7 @@ class Client:
                 self._open.discard(response)
 
     def _get(self, url: str, headers: Mapping[str, str]) -> requests.Response:
-        timeout = (self._patience.connect, self._patience.read)
+        timeout = (self.patience.connect, self.patience.read)
         try:
             return self._session.get(url, headers=headers, stream=True, timeout=timeout, auth=self._auth(url))
         except _FINAL as exc:
@@ -171,22 +206,28 @@ class Client:
         if status not in _PASSING:
             return Refused(text, status, response.headers)
         wait = _retry_after(response.headers.get("Retry-After", ""))
-        if wait > self._patience.asked:
+        if wait > self.patience.asked:
             return Refused(f"{text}, and asks to wait for {wait:.0f} s", status)
         return Again(text, wait)
 
     def blocks(self, response: requests.Response) -> Iterator[bytes]:
         """The body as it arrives, undecoded; raises Again where the connection fails."""
+        floor = Floor(self.patience.least, self.patience.read)
         while True:
             self.check()
+            begun = time.monotonic()
             try:
-                block = response.raw.read1(BLOCK, decode_content=False)
+                block = response.raw.read1(self.limit.block(BLOCK), decode_content=False)
             except (urllib3.exceptions.HTTPError, OSError) as exc:
                 self.check()
                 raise Again(reason(exc)) from None
             if not block:
                 return
+            slow = floor.add(len(block), time.monotonic() - begun)
+            self.limit.take(len(block), self._stop)
             yield block
+            if slow:
+                raise Again(slow)
 
     def persist(
         self,
@@ -194,7 +235,7 @@ class Client:
         reached: Callable[[], int] = lambda: 0,
         waiting: Callable[[str], None] = lambda why: None,
     ) -> T:
-        """Call ``act`` until it does not raise Again; progress of ``reached`` renews the patience.
+        """Call ``act`` until it does not raise Again; enough progress of ``reached`` renews the patience.
 
         ``waiting`` is told of waits that a person would wonder about.
 
@@ -208,10 +249,11 @@ class Client:
             try:
                 return act()
             except Again as exc:
-                failures, best = (0 if reached() > best else failures + 1), max(best, reached())
-                if failures >= self._patience.attempts:
+                progress = reached() - best >= self.patience.least
+                failures, best = (0, reached()) if progress else (failures + 1, best)
+                if failures >= self.patience.attempts:
                     raise Refused(f"{exc.reason} ({failures} times)") from None
-                delay = max(exc.wait, self._patience.delay(failures))
+                delay = max(exc.wait, self.patience.delay(failures))
                 if delay >= _LONG:
                     waiting(f"{exc.reason}: trying again in {delay:.0f} s")
                 if self._stop.wait(delay):
@@ -241,6 +283,15 @@ class Answer:
     value: Any
     commit: str | None
     following: str | None
+
+
+def shut(responses: Iterable[requests.Response]) -> None:
+    """Wake whoever waits for bytes of these."""
+    for response in responses:
+        try:
+            response.raw.shutdown()
+        except (ValueError, RuntimeError, OSError):  # finished meanwhile
+            continue
 
 
 def _retry_after(text: str) -> float:

@@ -8,7 +8,7 @@ from rlds_cli import space
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings
 from rlds_cli.transfer.bringing import Bringer, Fetched, reused
-from rlds_cli.transfer.client import Client, Patience, Stopped
+from rlds_cli.transfer.client import Client, Patience, Stopped, Width
 from rlds_cli.transfer.planning import Plan, remember
 from rlds_cli.transfer.tally import MANY, Tally
 
@@ -23,6 +23,7 @@ def fetch(
     jobs: int | None = None,
     progress: Progress = silent,
     patience: Patience | None = None,
+    width: Width | None = None,
 ) -> tuple[Fetched, ...]:
     """Bring the files of a plan, several at a time, and remember what was listed.
 
@@ -59,7 +60,7 @@ def fetch(
     space.check_space(plan.to_write, plan.destination)
     jobs = max(1, min(jobs or JOBS, len(plan.steps)))
     tally = Tally(plan, id=id, progress=progress) if len(plan.steps) > MANY else None
-    with Client(where, patience=patience, jobs=jobs) as client:
+    with Client(where, patience=patience, width=width, jobs=jobs) as client:
         brought = _all(plan, Bringer(client, plan, id=id, progress=tally or progress), jobs)
     remember(plan)
     if tally:

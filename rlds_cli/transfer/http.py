@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import chain
 
 import requests
@@ -11,10 +12,12 @@ import requests
 from rlds_cli import sizes, space
 from rlds_cli.transfer import names
 from rlds_cli.transfer.client import Again, Client, Refused
-from rlds_cli.transfer.part import Origin, Part
+from rlds_cli.transfer.origin import Origin, changed, range_of
+from rlds_cli.transfer.part import Part
+from rlds_cli.transfer.ranges import Ranges
 from rlds_cli.transfer.remote import RemoteFile
 
-_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)")
+PLAIN = "comes over plain HTTP, and no hash of it is published: nobody can tell whether it was altered on its way"
 _UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)")
 _HEAD = 512  # bytes that tell a web page
 _WATCH = 64 << 20  # bytes between two looks at the disk
@@ -27,7 +30,7 @@ def pull(
     part: Part,
     *,
     told: Callable[[], None],
-    waiting: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> None:
     """Complete ``part`` from ``url``, going on from what is there where that is safe.
 
@@ -35,8 +38,8 @@ def pull(
     ----------
     told : callable
         Called after each block that was written.
-    waiting : callable
-        Told why, before a long wait.
+    say : callable
+        Told what a person should know: why there is a long wait, or that nobody can tell whether the bytes are right.
 
     Raises
     ------
@@ -45,69 +48,124 @@ def pull(
     NoSpace
         The part is kept.
     """
-    client.persist(lambda: _request(client, url, file, part, told), lambda: part.offset, waiting)
+    with closing(Ranges(client, url, part, told)) as ranges:
+        pulling = _Pulling(client, url, file, part, ranges, told, say)
+        client.persist(pulling.pull, lambda: part.there, say)
 
 
-def complete(file: RemoteFile, part: Part) -> bool:
-    """Whether all bytes are there already, as far as that is known without asking."""
-    size = part.origin.size if part.origin and part.origin.size is not None else file.size
-    return part.offset > 0 and part.offset == size
+class _Pulling:
+    """The first connection."""
 
+    def __init__(
+        self,
+        client: Client,
+        url: str,
+        file: RemoteFile,
+        part: Part,
+        ranges: Ranges,
+        told: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._client, self._url, self._file, self._part = client, url, file, part
+        self._ranges, self._told, self._say = ranges, told, say
 
-def _request(client: Client, url: str, file: RemoteFile, part: Part, told: Callable[[], None]) -> None:
-    if complete(file, part):
-        return None
-    with client.open(url, _resume(url, file, part)) as response:
-        if response.status_code == 416:
-            return _nothing_left(response, file, part)
-        origin = _origin(response, url)
+    def pull(self) -> None:
+        """Go on until the file is complete; raises Again where that may come with another request."""
+        while True:
+            self._ranges.join()
+            if self._complete():
+                return None
+            with self._client.open(self._url, self._headers()) as response:
+                if response.status_code == 416:
+                    return self._nothing_left(response)
+                if not self._stream(response):
+                    return None
+
+    def _complete(self) -> bool:
+        """Whether all bytes are there, as far as that is known without asking."""
+        known = self._part.origin
+        size = known.size if known and known.size is not None else self._file.size
+        return self._part.offset > 0 and self._part.offset == size
+
+    def _headers(self) -> dict[str, str]:
+        """What asks for the rest, up to the first piece that is there; nothing where going on would not be safe."""
+        part, known, size = self._part, self._part.origin, self._file.size
+        if not part.offset or known is None or (size is not None and part.offset > size):
+            return {}
+        stop = self._ranges.stop_at()
+        headers = {"Range": f"bytes={part.offset}-{'' if stop is None else stop - 1}"}
+        if known.url != names.shown(self._url):  # another mirror: the hash tells whether the two halves belong together
+            return headers if self._file.sha256 else {}
+        if known.validator:
+            return headers | {"If-Range": known.validator}
+        return headers if known.etag or self._file.sha256 else {}
+
+    def _nothing_left(self, response: requests.Response) -> None:
+        """416: everything is here already, or the file has become another one."""
+        match = _UNSATISFIED.fullmatch(response.headers.get("Content-Range", "").strip())
+        size = int(match[1]) if match else self._file.size
+        if self._part.offset and self._part.offset == size and self._file.size in (None, size):
+            return
+        self._ranges.restart()
+        raise Again("HTTP 416: the part kept here is not a part of it")
+
+    def _stream(self, response: requests.Response) -> bool:
+        """Append what comes; whether it ended at a piece of another connection, and not at the end of the file."""
+        file, part = self._file, self._part
+        origin = Origin.of(response, self._url)
         _check_plain(response, file)
         if file.size is not None and origin.size is not None and origin.size != file.size:
             raise Refused(f"offers {origin.size:,} B where {file.size:,} B were promised")
         if response.status_code == 206:
-            _check_range(response, origin, part)
+            self._check_range(response, origin)
+            blocks = self._client.blocks(response)
         else:
-            part.restart()
+            blocks = _checked(self._client.blocks(response), response, file)  # before what is kept here is forgotten
+            if part.there:
+                self._ranges.restart()
+        if not file.hashed and response.url.startswith("http://"):
+            self._say(PLAIN)
         part.begin(origin)
         total = origin.size if origin.size is not None else file.size
-        _write(_checked(client.blocks(response), response, file, part), total, part, told)
+        self._ranges.began(response, total, safe=bool(origin.validator or file.sha256))
+        if self._write(blocks, total):
+            return True
         if total is not None and part.offset != total:
             raise Again(f"the connection closed after {part.offset:,} of {total:,} B")
-    return None
+        return False
 
+    def _check_range(self, response: requests.Response, origin: Origin) -> None:
+        """206: the rest of what is here, or nothing that may be appended."""
+        answered, known, part = range_of(response), self._part.origin, self._part
+        wrong = (
+            f"a range was answered that was not asked for ({response.headers.get('Content-Range')})"
+            if answered is None or answered[0] != part.offset or known is None
+            else "the file changed meanwhile"
+            if known.url == origin.url and changed(known, origin)
+            else "the sizes of the two parts disagree"
+            if None not in (known.size, origin.size) and known.size != origin.size
+            else None
+        )
+        if wrong:
+            self._ranges.restart()
+            raise Again(wrong)
+        part.resumed = part.resumed or part.offset
 
-def _resume(url: str, file: RemoteFile, part: Part) -> dict[str, str]:
-    """The headers that ask for the rest; none where going on would not be safe."""
-    known, size = part.origin, file.size
-    if not part.offset or known is None or (size is not None and part.offset > size):
-        return {}
-    headers = {"Range": f"bytes={part.offset}-"}
-    if known.url != names.shown(url):  # another mirror: the hash tells whether the two halves belong together
-        return headers if file.sha256 else {}
-    if known.validator:
-        return headers | {"If-Range": known.validator}
-    return headers if known.etag or file.sha256 else {}
-
-
-def _nothing_left(response: requests.Response, file: RemoteFile, part: Part) -> None:
-    """416: everything is here already, or the file has become another one."""
-    match = _UNSATISFIED.fullmatch(response.headers.get("Content-Range", "").strip())
-    size = int(match[1]) if match else file.size
-    if part.offset and part.offset == size and file.size in (None, size):
-        return
-    part.restart()
-    raise Again("HTTP 416: the part kept here is not a part of it")
-
-
-def _origin(response: requests.Response, url: str) -> Origin:
-    headers = response.headers
-    size: int | None = None
-    if response.status_code == 206:
-        match = _RANGE.fullmatch(headers.get("Content-Range", "").strip())
-        size = int(match[3]) if match and match[3] != "*" else None
-    elif headers.get("Content-Length", "").isdecimal():
-        size = int(headers["Content-Length"])
-    return Origin(names.shown(url), headers.get("ETag"), headers.get("Last-Modified"), size)
+    def _write(self, blocks: Iterator[bytes], total: int | None) -> bool:
+        part, watched = self._part, None
+        for block in blocks:
+            if watched is None or part.offset - watched >= _WATCH:
+                watched = part.offset
+                kept = f"{sizes.text(part.there)} of {part.target.name} are kept; the next run goes on from there."
+                needed = total - part.there if total is not None else len(block) + _WATCH
+                space.check_space(needed, part.path.parent, kept=kept)
+            part.append(block)
+            self._told()
+            self._ranges.consider()
+            stop = self._ranges.stop_at()
+            if stop is not None and stop <= part.offset:
+                return True
+        return self._ranges.stop_at() == part.offset
 
 
 def _check_plain(response: requests.Response, file: RemoteFile) -> None:
@@ -117,34 +175,9 @@ def _check_plain(response: requests.Response, file: RemoteFile) -> None:
         raise Refused(f"answered {packed} where the bytes themselves were asked for")
 
 
-def _check_range(response: requests.Response, origin: Origin, part: Part) -> None:
-    """206: the rest of what is here, or nothing that may be appended."""
-    match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-    known = part.origin
-    wrong = (
-        f"a range was answered that was not asked for ({response.headers.get('Content-Range')})"
-        if match is None or int(match[1]) != part.offset or known is None
-        else "the file changed meanwhile"
-        if known.url == origin.url and _changed(known, origin)
-        else "the sizes of the two parts disagree"
-        if None not in (known.size, origin.size) and known.size != origin.size
-        else None
-    )
-    if wrong:
-        part.restart()
-        raise Again(wrong)
-    part.resumed = part.resumed or part.offset
-
-
-def _changed(known: Origin, now: Origin) -> bool:
-    if known.etag and now.etag:
-        return known.etag.removeprefix("W/") != now.etag.removeprefix("W/")
-    return bool(known.last_modified and now.last_modified and known.last_modified != now.last_modified)
-
-
-def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteFile, part: Part) -> Iterator[bytes]:
-    """The blocks, unless they are a page for people where a file was asked for."""
-    if part.offset or file.path.lower().endswith((".html", ".htm")):
+def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteFile) -> Iterator[bytes]:
+    """The blocks of a whole file, unless they are a page for people where a file was asked for."""
+    if file.path.lower().endswith((".html", ".htm")):
         return blocks
     head = b""
     while len(head) < _HEAD and (block := next(blocks, b"")):
@@ -154,17 +187,5 @@ def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteF
     if begins.startswith((b"<!doctype html", b"<html")) or (typed and b"\0" not in head[:_HEAD]):
         title = re.search(rb"<title[^>]*>([^<]{1,80})", head, re.IGNORECASE)
         words = f': "{title[1].decode(errors="replace").strip()}"' if title else ""
-        part.restart()
         raise Refused(f"answered a web page instead of the file{words}")
     return chain([head] if head else [], blocks)
-
-
-def _write(blocks: Iterator[bytes], total: int | None, part: Part, told: Callable[[], None]) -> None:
-    watched = None
-    for block in blocks:
-        if watched is None or part.offset - watched >= _WATCH:
-            watched = part.offset
-            kept = f"{sizes.text(part.offset)} of {part.target.name} are kept; the next run goes on from there."
-            space.check_space(total - part.offset if total is not None else len(block), part.path.parent, kept=kept)
-        part.append(block)
-        told()

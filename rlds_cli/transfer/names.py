@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 
 from rlds_cli.errors import DownloadFailed, UnsafeArchive
 from rlds_cli.ordering import natural
+from rlds_cli.transfer.pieces import is_unfinished
 
 _SECRET = re.compile(r"token|key|sig|secret|passw|credential|auth", re.IGNORECASE)
 _LONGEST = 240  # bytes of a component, so that .part.json fits behind it
@@ -54,6 +55,8 @@ def all_safe(names: Iterable[str]) -> None:
     """
     seen: set[str] = set()
     for name in map(safe, names):
+        if is_unfinished(name):
+            raise UnsafeArchive(f'The source lists "{name}", which is what a file on its way would be called.')
         if name in seen:
             raise UnsafeArchive(f'The source lists "{name}" twice. Nothing was written.')
         seen.add(name)

@@ -1,14 +1,15 @@
-"""A file on its way: its bytes in ``<name>.part``, what they are a part of in ``<name>.part.json``."""
+"""A file on its way: its beginning in ``<name>.part``, what that is a part of in ``<name>.part.json``.
+
+What other connections bring at the same time lies beside it, in `pieces`.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
@@ -16,33 +17,11 @@ from rlds_cli import sizes, space
 from rlds_cli.errors import RldsError
 from rlds_cli.links import sync_directory
 from rlds_cli.transfer import records
+from rlds_cli.transfer.behind import Behind
 from rlds_cli.transfer.client import Client
+from rlds_cli.transfer.origin import Origin
+from rlds_cli.transfer.pieces import Pieces
 from rlds_cli.transfer.records import Record
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What the bytes of a part are a part of: an answer to one request."""
-
-    url: str
-    etag: str | None = None
-    last_modified: str | None = None
-    size: int | None = None
-
-    @classmethod
-    def read(cls, part: Path) -> Self | None:
-        """What stands beside a part, or None."""
-        values = records.read_json(records.path_of(part))
-        if values is None or not isinstance(values.get("url"), str):
-            return None
-        known: dict[str, Any] = {f.name: values.get(f.name) for f in fields(cls)}
-        return cls(**known)
-
-    @property
-    def validator(self) -> str | None:
-        """What ``If-Range`` takes: a strong ETag, else the date."""
-        weak = self.etag is None or self.etag.startswith("W/")
-        return self.last_modified if weak else self.etag
 
 
 def path_of(target: Path) -> Path:
@@ -54,9 +33,14 @@ def offset_of(target: Path) -> int:
     """Bytes of ``target`` that an earlier transfer has left, 0 where it left none that can be gone on from."""
     part = path_of(target)
     try:
-        return part.stat().st_size if Origin.read(part) else 0
+        size = part.stat().st_size if Origin.read(part) else 0
     except OSError:
         return 0
+    if not size:
+        return 0
+    ahead = Pieces(part)
+    ahead.look()
+    return size + ahead.beyond(size)
 
 
 class Part:
@@ -67,9 +51,16 @@ class Part:
         self.path = path_of(target)
         self.offset = 0
         self.resumed = 0  # where the first request that went on from something began
+        self.joined = False  # whether pieces of other connections are in it
         self.origin: Origin | None = None
+        self.ahead = Pieces(self.path)
         self._fd = descriptor
-        self._sha256 = hashlib.sha256()
+        self._hash = Behind(descriptor)
+
+    @property
+    def there(self) -> int:
+        """Bytes that have come: the beginning, and the pieces ahead of it."""
+        return self.offset + self.ahead.beyond(self.offset)
 
     def take_up(self) -> None:
         """Go on from what is there: read and hash it."""
@@ -77,9 +68,10 @@ class Part:
         if self.origin is None:
             return self.restart()
         while block := os.read(self._fd, 1 << 20):
-            self._sha256.update(block)
+            self._hash.feed(block)
             self.offset += len(block)
-        self.resumed = self.offset
+        self.ahead.look()
+        self.resumed = self.there
         return None
 
     def restart(self) -> None:
@@ -87,9 +79,11 @@ class Part:
         if self.offset or self.origin or os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
+        self.ahead.clear()
         records.path_of(self.path).unlink(missing_ok=True)
-        self.offset, self.resumed, self.origin = 0, 0, None
-        self._sha256 = hashlib.sha256()
+        self.offset, self.resumed, self.joined, self.origin = 0, 0, False, None
+        self._hash.finish()
+        self._hash = Behind(self._fd)
 
     def begin(self, origin: Origin) -> None:
         """Say what the bytes to come, and those already there, are a part of."""
@@ -97,20 +91,36 @@ class Part:
             records.write_json(records.path_of(self.path), asdict(origin))
             self.origin = origin
 
-    def append(self, block: bytes) -> None:
+    def append(self, block: bytes | memoryview) -> None:
         """Write behind what is there; raises NoSpace or another disk error, with the part kept."""
         rest = memoryview(block)
         while rest:
             try:
                 written = os.write(self._fd, rest)
+                self._hash.feed(rest[:written])
             except OSError as exc:
                 raise self._disk_error(exc) from exc
-            self._sha256.update(rest[:written])
             self.offset += written
             rest = rest[written:]
 
+    def join(self, start: int) -> None:
+        """Append what is there of the piece from ``start`` on, which is not ahead any more, and remove it."""
+        try:
+            with self.ahead.path(start).open("rb", buffering=0) as piece:
+                piece.seek(max(0, self.offset - start))
+                while block := piece.read(1 << 20):
+                    self.joined = True
+                    self.append(block)
+        except FileNotFoundError:
+            pass
+        self.ahead.remove(start)
+
+    def close(self) -> None:
+        """Let the thread go that hashes."""
+        self._hash.finish()
+
     def _disk_error(self, exc: OSError) -> RldsError:
-        kept = f"{sizes.text(self.offset)} of {self.target.name} are kept; the next run goes on from there."
+        kept = f"{sizes.text(self.there)} of {self.target.name} are kept; the next run goes on from there."
         return space.disk_error(exc, self.path, kept=kept)
 
     def record(self, *, revision: str | None, promised: str | None) -> Record:
@@ -122,7 +132,7 @@ class Part:
             revision=revision,
             etag=origin.etag,
             last_modified=origin.last_modified,
-            sha256=self._sha256.hexdigest(),
+            sha256=self._hash.hexdigest(),
             promised=promised,
         )
 
@@ -145,12 +155,14 @@ def opened(target: Path) -> Iterator[Part]:
         descriptor = os.open(path_of(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as exc:
         raise space.disk_error(exc, path_of(target)) from exc
+    part = Part(target, descriptor)
     try:
-        part = Part(target, descriptor)
         part.take_up()
         yield part
     finally:
+        part.close()
         if not os.fstat(descriptor).st_size:
+            part.ahead.clear()
             _forget(target)  # no empty part stays behind
         os.close(descriptor)
 

@@ -1,0 +1,239 @@
+"""Large files over several connections: what is asked, what is kept, and that the bytes are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from server import Page, Server
+from test_transfer_fetching import HASTY, MIB, Place, wanted
+
+from rlds_cli.errors import DownloadFailed
+from rlds_cli.transfer import planning
+from rlds_cli.transfer.client import Client, Width
+from rlds_cli.transfer.part import offset_of
+from rlds_cli.transfer.pieces import found, is_unfinished
+
+CONTENT = random.Random(7).randbytes(3 * MIB + 17)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+PIECE = 1 << 18
+WIDE = Width(after=0.02, worth=0.1, smallest=PIECE)
+RANGES = {"Accept-Ranges": "bytes"}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("NO_PROXY", "*")
+    return Place(tmp_path, server.settings(tmp_path))
+
+
+def slow(server: Server, **more: object) -> Page:
+    """About 3 MB/s a connection."""
+    return server.add("/d/x.h5", CONTENT, **{"pace": 0.005, "headers": RANGES, **more})
+
+
+def first_bytes(page: Page) -> list[int]:
+    return [r.start for r in page.requests if r.status in (200, 206)]
+
+
+def test_a_large_file_comes_over_several_connections(server: Server, place: Place) -> None:
+    page = slow(server)
+    begun = time.monotonic()
+    (came,) = place.fetch(wanted(server, sha256=SHA256), width=WIDE)
+    assert time.monotonic() - begun < 0.7  # alone it takes a second
+    assert came.path.read_bytes() == CONTENT
+    assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
+    starts = first_bytes(page)
+    assert starts[0] == 0 and {s % PIECE for s in starts} == {0} and len(set(starts)) == len(starts) > 6
+    done = [e.done for e in place.events if e.stage == "fetch"]
+    assert done == sorted(done) and done[-1] == len(CONTENT)
+    assert page.sent < 1.2 * len(CONTENT)  # what was on its way to the first connection when the second one began
+    assert all(r.headers.get("If-Range") == '"v1"' for r in page.requests[1:])
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [{"headers": {}}, {"ranges": False, "headers": {}}, {"etag": None}, {"chunked": True}],
+)
+def test_one_connection_where_ranges_are_not_safe(server: Server, place: Place, behaviour: dict[str, object]) -> None:
+    page = slow(server, **{"pace": 0.001, **behaviour})
+    place.fetch(wanted(server), width=WIDE)
+    assert len(page.requests) == 1
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+
+
+def test_one_connection_where_a_server_only_says_that_it_has_ranges(server: Server, place: Place) -> None:
+    page = slow(server, ranges=False)
+    place.fetch(wanted(server, sha256=SHA256), width=WIDE)
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+    assert [r.status for r in page.requests[:2]] == [200, 200]
+    assert page.requests[0].sent == len(CONTENT)  # the first connection was not disturbed
+    assert len(page.requests) == 1 + 3  # each further one asks once
+
+
+def test_fast_and_small_files_come_over_one_connection(server: Server, place: Place) -> None:
+    page = slow(server, pace=0.0)
+    place.fetch(wanted(server), width=replace(WIDE, after=0.5))
+    assert len(page.requests) == 1
+    page = slow(server)
+    (place.directory / "x.h5").unlink()
+    place.fetch(wanted(server), width=replace(WIDE, smallest=2 * MIB))
+    assert len(page.requests) == 1
+
+
+def test_dropped_ranges_are_gone_on_from(server: Server, place: Place) -> None:
+    page = slow(server, drops=[None, 1000, 70_000, None, 5000, 0, None, 9, *[None] * 99])
+    place.fetch(wanted(server, sha256=SHA256), width=WIDE)
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+    assert page.sent < 1.3 * len(CONTENT)
+
+
+def test_a_server_that_wants_fewer_connections_gets_fewer(server: Server, place: Place) -> None:
+    page = slow(server, statuses=[None, *[(429, {"Retry-After": "60"})] * 3])
+    begun = time.monotonic()
+    place.fetch(wanted(server, sha256=SHA256), width=WIDE)
+    assert time.monotonic() - begun < 5
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+    assert [r.status for r in page.requests].count(429) == 3
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_file_that_changes_between_ranges_starts_over(server: Server, place: Place, honest: bool) -> None:
+    new = random.Random(8).randbytes(len(CONTENT))
+    page = slow(server, if_range=honest, drops=[PIECE // 2])
+
+    def change(event: object) -> None:
+        page.content, page.etag = new, '"v2"'
+        page.pace = 0.0
+
+    planned = planning.plan([wanted(server)], place.directory, place.where)
+    from rlds_cli.transfer import fetching
+
+    fetching.fetch(planned, place.where, progress=change, patience=HASTY, width=WIDE)
+    assert (place.directory / "x.h5").read_bytes() == new
+    assert place.record("x.h5")["etag"] == '"v2"'
+
+
+def test_what_was_kept_ahead_is_not_asked_for_again(server: Server, place: Place) -> None:
+    """A killed process left the beginning, one whole piece, half of another, and one that the beginning overtook."""
+    page = slow(server, pace=0.0)
+    place.directory.mkdir(parents=True)
+    part = place.directory / "x.h5.part"
+    kept = {0: PIECE + 100, PIECE: 200, 3 * PIECE: PIECE, 5 * PIECE: PIECE // 2}
+    part.write_bytes(CONTENT[: kept.pop(0)])
+    for start, size in kept.items():
+        part.with_name(f"x.h5.part.{start}").write_bytes(CONTENT[start : start + size])
+    origin = f'{{"url": "{server.url}/d/x.h5", "etag": "\\"v1\\"", "size": {len(CONTENT)}}}'
+    part.with_name("x.h5.part.json").write_text(origin)
+    step = planning.plan([wanted(server, size=len(CONTENT))], place.directory, place.where).steps[0]
+    there = PIECE + 200 + PIECE + PIECE // 2
+    assert (step.offset, step.to_fetch) == (there, len(CONTENT) - there)
+    place.fetch(wanted(server, sha256=SHA256), width=WIDE)
+    spans = [(r.start, r.sent) for r in page.requests]
+    assert spans == [
+        (PIECE + 200, 2 * PIECE - 200),
+        (4 * PIECE, PIECE),
+        (5 * PIECE + PIECE // 2, len(CONTENT) - 5 * PIECE - PIECE // 2),
+    ]
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+    assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
+
+
+def test_a_spoilt_piece_is_thrown_away_once(server: Server, place: Place) -> None:
+    page = slow(server, pace=0.0)
+    place.directory.mkdir(parents=True)
+    part = place.directory / "x.h5.part"
+    part.write_bytes(CONTENT[:PIECE])
+    part.with_name(f"x.h5.part.{2 * PIECE}").write_bytes(bytes(PIECE))
+    part.with_name("x.h5.part.json").write_text(f'{{"url": "{server.url}/d/x.h5", "etag": "\\"v1\\""}}')
+    place.fetch(wanted(server, sha256=SHA256))
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+    assert page.requests[-1].start == 0 and page.requests[-1].sent == len(CONTENT)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from rlds_cli import settings
+from rlds_cli.transfer import fetching, planning
+from rlds_cli.transfer.client import Width
+from rlds_cli.transfer.remote import RemoteFile
+where = settings.read()
+files = [RemoteFile("x.h5", (sys.argv[1],), sha256=sys.argv[3])]
+width = Width(after=0.02, worth=0.1, smallest=1 << 18)
+fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where, width=width)
+"""
+
+
+def test_killed_at_any_moment_nothing_is_asked_for_twice(server: Server, place: Place) -> None:
+    page = slow(server, pace=0.03)
+    part = place.directory / "x.h5.part"
+    arguments = [sys.executable, "-c", CHILD, f"{server.url}/d/x.h5", str(place.directory), SHA256]
+    for round in (1, 2):
+        with subprocess.Popen(arguments, env=os.environ | server.environment(place.root)) as child:
+            deadline = time.monotonic() + 30
+            while (
+                time.monotonic() < deadline and child.poll() is None and offset_of(part.with_suffix("")) < round * MIB
+            ):
+                time.sleep(0.005)
+            child.kill()
+        assert not (place.directory / "x.h5").exists()
+    for start, piece in {0: part, **found(part)}.items():
+        content = piece.read_bytes()
+        assert content == CONTENT[start : start + len(content)]
+    page.pace, asked = 0.0, len(page.requests)
+    left = planning.plan([wanted(server, size=len(CONTENT))], place.directory, place.where).to_fetch
+    place.fetch(wanted(server, sha256=SHA256))
+    assert sum(r.sent for r in page.requests[asked:]) == left < len(CONTENT)
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+
+
+def test_an_error_of_the_first_connection_ends_the_others_and_keeps_what_they_brought(
+    server: Server, place: Place
+) -> None:
+    page = slow(server, drops=[PIECE // 2])
+    planned = planning.plan([wanted(server, sha256=SHA256)], place.directory, place.where)
+
+    def refuse(event: object) -> None:
+        if len(page.requests) > 3:
+            page.statuses = [(403, {})] * 50
+
+    from rlds_cli.transfer import fetching
+
+    begun = time.monotonic()
+    with pytest.raises(DownloadFailed, match=r"HTTP 403.*are kept in x\.h5\.part"):
+        fetching.fetch(planned, place.where, progress=refuse, patience=HASTY, width=WIDE)
+    assert time.monotonic() - begun < 3
+    page.statuses = []
+    place.fetch(wanted(server, sha256=SHA256), width=WIDE)
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+
+
+def test_connections_are_counted_over_all_files(server: Server, place: Place) -> None:
+    with Client(place.where, width=Width(connections=2)) as client, client.occupied(), client.occupied():
+        with client.occupied():  # files are not kept waiting
+            assert not client.spare.acquire(blocking=False)
+        assert not client.spare.acquire(blocking=False)
+
+
+def test_pieces_are_of_a_size_for_the_file() -> None:
+    assert [Width().piece(size) >> 20 for size in (1 << 30, 1 << 32, 1 << 34, 1 << 40)] == [16, 32, 128, 128]
+
+
+def test_names_of_what_is_unfinished() -> None:
+    assert all(map(is_unfinished, ("x.h5.part", "x.h5.part.16777216", "x.h5.part.json", "x.h5.part.lock")))
+    assert not any(map(is_unfinished, ("x.part.h5", "x.h5.part1", "x.part.00.zst", "part")))
