@@ -241,7 +241,8 @@ def _starts(table: Boxes, size: IntArray) -> IntArray:
         raise ValueError(f"{per_chunk.sum():,} frames in chunks; {len(size):,} are listed")
     before = np.cumsum(size) - size
     first = np.cumsum(per_chunk) - per_chunk
-    return before + np.repeat(chunks - before[np.minimum(first, len(size) - 1)], per_chunk)
+    start: IntArray = before + np.repeat(chunks - before[np.minimum(first, len(size) - 1)], per_chunk)
+    return start
 
 
 def _times(table: Boxes, count: int) -> IntArray:

@@ -17,7 +17,7 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset, Frames, MissingPackage
 from rlds_cli.mp4 import Track
 from rlds_cli.store.frames import MAX_PIXELS
-from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.ted import Array, Field
 
 _FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
 _DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
@@ -36,7 +36,7 @@ class Video:
     track: Track
 
 
-def decode_video(index: IntArray, video: Callable[[int], Video], f: Field, where: Hashable) -> Array:
+def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: Hashable) -> Array:
     """Frames of an index [n, 2] -> uint8 [n, *shape]; zeros where it says -1.
 
     Every frame is decoded once, each video from its beginning to its end.

@@ -85,11 +85,11 @@ class Videos:
         start, stop = self.offsets[number : number + 2].tolist()
         return Extent(arrays.data_file(self.directory / "bytes", 1), start, stop - start)
 
-    def gather(self, f: Field, index: IntArray) -> Array:
+    def gather(self, f: Field, index: Array) -> Array:
         """Frames of an index [n, 2] -> uint8 [n, *shape]; see `decode_video`."""
         return decode_video(index, self.video, f, str(self.directory))
 
-    def sizes(self, index: IntArray) -> IntArray:
+    def sizes(self, index: Array) -> IntArray:
         """Bytes in which each frame of an index [n, 2] is encoded; 0 for none."""
         out = np.zeros(len(index), np.int64)
         for number in np.unique(index[:, 0]).tolist():

@@ -1,0 +1,114 @@
+"""What becomes of the features of ``info.json``: names, shapes and kinds of TED fields.
+
+::
+
+    observation.images.top    observation/images/top     both     frames: PNG of the Parquet file, or a video
+    observation.state         observation/state          both
+    action                    action                     root
+    next.reward               next/reward                next     scalar
+    next.success              next/success               next
+    next.done                 next/info/done             next     says that, not why, an episode ended; see `rows`
+    timestamp and others      timestamp                  root
+    task_index                task                       root     the text
+    episode_index, frame_index, index                    -        count; checked, not kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.archives.lerobot import tables
+from rlds_cli.errors import UnknownLayout
+from rlds_cli.ted import FLAGS, VIDEO, Field, Placement
+
+COUNTED = ("episode_index", "frame_index", "index")
+TASK = "task_index"
+_NAMES = {"next.done": "next/info/done", TASK: "task"}
+_RANKS = ("observation", "action")  # whose rows of one element stay rows
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A column of the archive, or a camera's videos, as the field that it becomes."""
+
+    key: str
+    field: Field
+
+
+def read(
+    features: Mapping[str, Mapping[str, Any]], columns: Any, renamed: Mapping[str, str]
+) -> tuple[list[Feature], list[str]]:
+    """The features to be stored, frames without their shape, and the columns that no feature describes.
+
+    Parameters
+    ----------
+    features : mapping
+        Of ``info.json``.
+    columns : pyarrow.Schema
+        Of a data file.
+    renamed : mapping
+        Keys by the TED names that the user gave them.
+
+    Raises
+    ------
+    UnknownLayout
+        A column holds what cannot be stored, or a name is given to no feature.
+    """
+    named = {key: name for name, key in renamed.items()}
+    lost = sorted(named.keys() - features.keys())
+    if lost:
+        raise UnknownLayout(f"There is no feature {lost[0]}.", hint=f"--map with one of {', '.join(features)}")
+    kept = [key for key in features if key not in COUNTED or key in named]
+    names = _names(kept, named)
+    found = [Feature(key, _field(names[key], key, features[key], columns)) for key in kept]
+    return found, [name for name in columns.names if name not in features]
+
+
+def _names(keys: Iterable[str], named: Mapping[str, str]) -> dict[str, str]:
+    """TED names; what would be a field and a group of fields at once keeps its dot."""
+    keys = list(keys)
+    names: dict[str, str] = {}
+    for key in sorted(keys):
+        above = max((k for k in keys if key.startswith(f"{k}.")), key=len, default=None)
+        plain = names[above] + key[len(above) :] if above else key.replace(".", "/")
+        names[key] = named.get(key) or _NAMES.get(key) or plain
+    return names
+
+
+def _field(name: str, key: str, feature: Mapping[str, Any], columns: Any) -> Field:
+    placement = _placement(name)
+    if feature["dtype"] == "video":
+        return Field(name, "uint8", (), placement, "frames", VIDEO)
+    if key not in columns.names:
+        raise UnknownLayout(f"The data files have no column {key}, which info.json describes.")
+    if key == TASK and name not in FLAGS:
+        return Field(name, "str", (), placement, "text")
+    kind = columns.field(key).type
+    if feature["dtype"] == "image":
+        return Field(name, "uint8", (), placement, "frames")
+    types = tables.pyarrow().types
+    if types.is_string(kind) or types.is_large_string(kind):
+        return Field(name, "str", (), placement, "text")
+    return _numbers(name, key, kind, tuple(int(n) for n in feature.get("shape") or ()), placement)
+
+
+def _numbers(name: str, key: str, kind: Any, shape: tuple[int, ...], placement: Placement) -> Field:
+    types = tables.pyarrow().types
+    depth = 0
+    while hasattr(kind, "value_type"):
+        kind, depth = kind.value_type, depth + 1
+    if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
+        raise UnknownLayout(f"{key} holds values of type {kind}, which cannot be stored.")
+    if shape == (1,) and depth == 0 and name.split("/")[0] not in _RANKS:
+        shape = ()
+    dtype = "bool" if types.is_boolean(kind) else np.dtype(kind.to_pandas_dtype()).name
+    return Field(name, dtype, () if name in ("next/reward", *FLAGS) and shape == (1,) else shape, placement)
+
+
+def _placement(name: str) -> Placement:
+    top = name.split("/")[0]
+    return "next" if top == "next" else "both" if top == "observation" else "root"

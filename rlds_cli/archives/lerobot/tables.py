@@ -1,0 +1,134 @@
+"""Parquet and JSON lines of an archive, with errors that name the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import CorruptArchive, MissingPackage
+from rlds_cli.ted import Array, EncodedFrames
+
+_MOST_JSON = 1 << 28
+
+
+def pyarrow() -> Any:
+    """The package, with what is used of it.
+
+    Raises
+    ------
+    MissingPackage
+        It is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError as e:
+        raise MissingPackage(
+            "LeRobot's Parquet files are read with pyarrow, which is not installed.",
+            hint="pip install 'rlds-cli[arrow]'",
+        ) from e
+    return pa
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Any]:
+    """Around what reads a file: pyarrow, whose errors become ours."""
+    pa = pyarrow()
+    try:
+        yield pa
+    except (pa.ArrowException, OSError, KeyError, UnicodeError) as e:
+        raise CorruptArchive(f"{path} cannot be read: {e}", hint="fetch it again") from e
+
+
+def schema(path: Path) -> Any:
+    """The columns of a Parquet file."""
+    with reading(path) as pa:
+        return pa.parquet.read_schema(path)
+
+
+def table(path: Path, columns: Sequence[str] | None = None) -> Any:
+    """A whole Parquet file, or those of some columns that it has."""
+    with reading(path) as pa:
+        there = pa.parquet.read_schema(path).names
+        return pa.parquet.read_table(path, columns=None if columns is None else [c for c in columns if c in there])
+
+
+def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
+    """The rows of a Parquet file, so many at a time."""
+    with reading(path) as pa, pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+        yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Batches one after the other, as a table.
+
+    Raises
+    ------
+    CorruptArchive
+        Their columns are of different types.
+    """
+    pa = pyarrow()
+    try:
+        return pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches])
+    except pa.ArrowException as e:
+        raise CorruptArchive(f"Data files do not hold the same columns: {e}", hint="fetch them again") from e
+
+
+def json_of(path: Path) -> Any:
+    """The content of a JSON file."""
+    try:
+        if path.stat().st_size > _MOST_JSON:
+            raise CorruptArchive(f"{path} has {path.stat().st_size:,} bytes, too many for a description.")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise CorruptArchive(f"{path} cannot be read: {e}", hint="fetch it again") from e
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file with one a line."""
+    try:
+        with path.open(encoding="utf-8") as f:
+            for line in f:
+                if line.strip():
+                    value = json.loads(line)
+                    if not isinstance(value, dict):
+                        raise ValueError(f"a line is a {type(value).__name__}")
+                    yield value
+    except (OSError, ValueError) as e:
+        raise CorruptArchive(f"{path} cannot be read: {e}", hint="fetch it again") from e
+
+
+def values(column: Any, out: Array, where: str) -> None:
+    """Fill ``out`` [n, ...] with a column of numbers, flags, or lists of them."""
+    array = column.combine_chunks()
+    while hasattr(array.type, "value_type"):
+        if array.null_count:
+            raise CorruptArchive(f"{where} has missing rows.")
+        array = array.flatten()
+    if array.null_count and out.dtype.kind != "f":
+        raise CorruptArchive(f"{where} has missing values.")
+    found = array.to_numpy(zero_copy_only=False)
+    if found.size != out.size:
+        raise CorruptArchive(f"{where} has {found.size:,} values in {len(out):,} rows of shape {list(out.shape[1:])}.")
+    out[...] = found.reshape(out.shape)
+
+
+def images(column: Any, where: str) -> EncodedFrames:
+    """A column of images, ``struct<bytes, path>``, as they are encoded."""
+    pa = pyarrow()
+    array = column.combine_chunks()
+    if hasattr(array, "field"):
+        array = pa.compute.struct_field(array, "bytes")
+    if array.null_count:
+        raise CorruptArchive(f"{where}: images lie in other files, which are not part of LeRobot's layout.")
+    array = array.cast(pa.large_binary())
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return EncodedFrames(content[ends[0] : ends[-1]], np.diff(ends))
