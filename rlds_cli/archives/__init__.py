@@ -8,9 +8,9 @@ A reader is a module with::
     read(plan, part) -> Iterator[Chunk]                            the rows of one part, in order, in bounded memory
     metadata(plan) -> Iterator[tuple[str, Array | str]]            what is not per row: policy weights, model XML
 
-and, where the names of files tell which episodes or splits they hold::
+and, where names or descriptions tell which files hold which episodes or splits::
 
-    choose(names, portion) -> tuple[Sequence[str], Portion]        the files of a portion, and what of them it is
+    choose(names, portion, read) -> tuple[Sequence[str], Portion]  the files of a portion, and what of them it is
 
 ``plan`` and ``read`` raise errors of ``rlds_cli.errors`` that name the file and the key. ``read`` may raise
 ``Replan`` when the data turn out to be other than planned; the conversion starts again with the new plan.
@@ -18,7 +18,7 @@ and, where the names of files tell which episodes or splits they hold::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -105,18 +105,21 @@ def reader(name: str) -> Reader:
     return cast(Reader, import_module(f"rlds_cli.archives.{name}"))
 
 
-def choose(name: str, names: Sequence[str], portion: Portion) -> tuple[Sequence[str], Portion]:
+def choose(
+    name: str, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
+) -> tuple[Sequence[str], Portion]:
     """Which of an archive's files the reader called ``name`` needs for a portion; what is to be cut out of their rows.
 
-    All of them unless the reader knows better.
+    All of them unless the reader knows better. ``names`` are relative to the archive's root, as people count;
+    ``read`` gives the bytes of one of them, which should be a small description: nothing is here yet.
 
     Raises
     ------
     ArchiveError
-        There is no such split, and the files' names tell.
+        There is no such split or episode.
     """
     known = getattr(reader(name), "choose", None) if portion.cuts else None
-    chosen: tuple[Sequence[str], Portion] = known(names, portion) if known else (names, portion)
+    chosen: tuple[Sequence[str], Portion] = known(names, portion, read) if known else (names, portion)
     return chosen
 
 
