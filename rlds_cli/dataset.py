@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import environments, expressions, layouts, targets
+from rlds_cli import environments, expressions, indexing, layouts, provenance, targets
 from rlds_cli.batch import Batch
 from rlds_cli.errors import NoReward, RldsError, UnknownField
 from rlds_cli.layouts import Layout
+from rlds_cli.provenance import Source
 from rlds_cli.selection import Episodes, SelectedStats
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest, Stats
@@ -223,7 +223,7 @@ class Dataset:
 
         ``next/observed`` [T, 1] is added where the final observation is not recorded.
         """
-        k = _within(k, self.num_episodes, f"episodes in {self.id}")
+        k = indexing.within(k, self.num_episodes, f"episodes in {self.id}")
         start, length = int(self.episodes["start"][k]), int(self.episodes["length"][k])
         batch = self._read(np.arange(start, start + length), list(self.schema))
         if self.episodes["num_observed"][k] == length:
@@ -233,36 +233,27 @@ class Dataset:
     def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
         """Transitions by number, counted over the selected episodes: NumPy, archive dtypes."""
         if isinstance(index, int | np.integer):
-            one = self[np.array([_within(index, len(self), f"transitions in {self.id}")])]
+            one = self[np.array([indexing.within(index, len(self), f"transitions in {self.id}")])]
             return one.map(lambda values: values[0])
         if isinstance(index, slice):
             wanted = np.arange(*index.indices(len(self)))
         else:
-            wanted = self._numbers(np.asarray(index))
+            wanted = indexing.numbers(np.asarray(index), len(self), self.id)
         wanted = np.where(wanted < 0, wanted + len(self), wanted)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"{self.id} has {len(self):,} transitions")
-        return self._read(self._transition_rows(wanted), self._usual_fields())
+        return self._read(self.rows_of(wanted), self._usual_fields())
 
-    def _numbers(self, given: npt.NDArray[Any]) -> IntArray:
-        """Transition numbers from an array of them, or from one bool per transition."""
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
-            if given.dtype.kind == "U":
-                raise IndexError(f'transitions are chosen by number; ds.column("{given}") is for fields')
-            raise IndexError(
-                f"transitions are chosen by integers or bools [n], not by {given.dtype} {list(given.shape)}"
-            )
-        if given.dtype != bool:
-            return given.astype(np.int64)
-        if len(given) != len(self):
-            raise IndexError(f"{len(given):,} bools for the {len(self):,} transitions of {self.id}")
-        return np.flatnonzero(given)
-
-    def _transition_rows(self, index: IntArray) -> IntArray:
+    def rows_of(self, index: IntArray) -> IntArray:
+        """The rows, in ``column()``, of transitions [n]."""
         ends = np.cumsum(self.episodes["num_transitions"])
         episode = np.searchsorted(ends, index, "right")
         rows: IntArray = self.episodes["start"][episode] + index - (ends - self.episodes["num_transitions"])[episode]
         return rows
+
+    def source_of(self, index: int) -> Source:
+        """Where transition ``index`` is in the archive: file, group and row; ``rlds verify --trace`` compares them."""
+        return provenance.source_of(self, index)
 
     def _usual_fields(self) -> list[str]:
         usual = ("observation", "action", "next/observation", REWARD, *FLAGS)
@@ -310,7 +301,7 @@ class Dataset:
         """
         chosen = np.arange(self.num_episodes)
         if episodes is not None:
-            chosen = chosen[episodes if isinstance(episodes, slice) else _index(episodes)]
+            chosen = chosen[episodes if isinstance(episodes, slice) else indexing.chosen(episodes)]
         view = self._view(chosen)
         if split is not None:
             if split not in view.episodes.splits:
@@ -384,17 +375,3 @@ class Dataset:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Dataset, (self.store, self._index)
-
-
-def _index(given: npt.NDArray[Any] | Sequence[int]) -> npt.NDArray[Any]:
-    """Numbers or flags as an index; an empty list is no numbers."""
-    index = np.asarray(given)
-    return index if index.size else index.astype(np.int64)
-
-
-def _within(index: int | np.integer[Any], count: int, what: str) -> int:
-    """A number from 0 on, of one that may count from the end."""
-    number = operator.index(index)
-    if not -count <= number < count:
-        raise IndexError(f"no number {number:,} of the {count:,} {what}")
-    return number % count

@@ -22,9 +22,10 @@ from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field
+from rlds_cli.transfer.pieces import is_unfinished
 
 # What a file system or an earlier download left between the data files.
-_NOT_DATA = (".part", ".part.json", ".lock", "~")
+_NOT_DATA = (".lock", "~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
         path = Path(given).expanduser()
         matches = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]  # noqa: PTH207  (absolute patterns)
         files = [f for m in matches for f in (_below(m, most) if m.is_dir() else [m] if m.is_file() else [])]
-        data = [f.absolute() for f in files if not f.name.endswith(_NOT_DATA)]
+        data = [f.absolute() for f in files if not f.name.endswith(_NOT_DATA) and not is_unfinished(f.name)]
         if not data:
             raise ArchiveError(
                 f"{given}: there is no such file, and no file matches.", hint=f"paths are taken from {Path.cwd()}"
@@ -243,7 +244,8 @@ def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any]
     described, done = [], 0
     for i, file in enumerate(planned.files):
         size = file.stat().st_size
-        described.append({"file": planned.plan.archive.name_of(i), "size": size, "sha256": sha256_of(file)})
+        name = planned.plan.archive.name_of(i)
+        described.append({"file": name, "size": size, "sha256": sha256_of(file), "url": file.as_uri()})
         done += size
         tell(Event(planned.id, "verify", "", done, planned.bytes))
     return tuple(described)
@@ -252,4 +254,6 @@ def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any]
 def _same(store: Store, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
     from rlds_cli.store.finish import summarise_sources
 
-    return dict(store.manifest.options) == dict(options) and dict(store.manifest.archive) == summarise_sources(sources)
+    before, now = dict(store.manifest.archive), summarise_sources(sources)
+    same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # wherever they lie now
+    return same and dict(store.manifest.options) == dict(options)

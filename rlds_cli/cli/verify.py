@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +25,12 @@ def verify(
     expect: Annotated[
         str | None, typer.Option("--expect", metavar="FINGERPRINT", help="What it should be.", show_default=False)
     ] = None,
+    trace: Annotated[
+        int | None, typer.Option("--trace", metavar="N", help="Look N steps up in the archive.", show_default=False)
+    ] = None,
+    archive: Annotated[
+        str | None, typer.Option("--archive", metavar="DIR", help="Where the archive is now.", show_default=False)
+    ] = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -30,11 +38,17 @@ def verify(
 ) -> None:
     """Hash everything again, and compare. Exit 1 where something is bad.
 
-    Example: rlds verify d4rl/hopper-medium-v2 --expect rlds1:7c1f-09ab-55e2
+    \b
+    Examples:
+      rlds verify d4rl/hopper-medium-v2 --expect rlds1:7c1f-09ab-55e2
+      rlds verify d4rl/hopper-medium-v2 --trace 100
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == all_:
         raise typer.BadParameter("give IDs, or --all")
+    if trace is not None:
+        _trace(ids or (), trace, archive, cache_dir)
+        return
     from rlds_cli.cli.pages import keeping
     from rlds_cli.keeping import verification
 
@@ -44,4 +58,17 @@ def verify(
         )
     out.result(found, keeping.verifications(found))
     if not all(v.ok for v in found):
+        raise typer.Exit(1)
+
+
+def _trace(ids: Sequence[str], steps: int, archive: str | None, cache_dir: Path | None) -> None:
+    """Compare single values with the archive instead of hashes."""
+    from rlds_cli import targets
+    from rlds_cli.cli.pages import keeping
+    from rlds_cli.keeping import tracing
+
+    paths = targets.datasets(ids, everything=not ids, cache_dir=cache_dir)
+    found = [tracing.trace(path, steps, archive=archive) for path in paths]
+    out.result(found, keeping.traces(found))
+    if not all(t.ok for t in found):
         raise typer.Exit(1)

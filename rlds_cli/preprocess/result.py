@@ -81,7 +81,10 @@ def _description(t: Task, plan: Plan) -> Description:
         spaces=spaces,
         env=m.env,
         options=m.options,
-        provenance=(*m.provenance, {**t.provenance(), **_state(t), "changed": _changed(t, plan)}),
+        provenance=(
+            *m.provenance,
+            {**t.provenance(), **_state(t), "changed": _changed(t, plan), "keeps_steps": plan.kept},
+        ),
         sources=tuple(_sources(t.dataset.path)),
     )
 

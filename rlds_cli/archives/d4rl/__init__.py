@@ -39,6 +39,7 @@ from rlds_cli.archives.d4rl import layout as layouts
 from rlds_cli.archives.d4rl.ends import DEFAULT, Rule, rule, scan
 from rlds_cli.archives.d4rl.jumps import Limits
 from rlds_cli.archives.d4rl.layout import D4RL_KEYS, Layout
+from rlds_cli.archives.d4rl.looking import cells as cells
 from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
 from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading, walk
 from rlds_cli.errors import CorruptArchive

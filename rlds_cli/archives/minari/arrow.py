@@ -47,7 +47,8 @@ def first_frame(paths: Sequence[Path], column: tuple[str, ...]) -> bytes:
     return rows.frames("", 1).data.tobytes()
 
 
-def _pyarrow() -> Any:
+def pyarrow() -> Any:
+    """The package; raises MissingPackage where it is not installed."""
     try:
         import pyarrow as pa
         import pyarrow.compute
@@ -62,7 +63,7 @@ def _pyarrow() -> Any:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
-    pa = _pyarrow()
+    pa = pyarrow()
     try:
         yield pa
     except (pa.ArrowException, OSError, KeyError, UnicodeError) as e:
@@ -102,7 +103,7 @@ def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
 
 
 def _leaves(field: Any, path: tuple[str, ...], known: Mapping[str, Any], files: Sequence[Path]) -> Iterator[Leaf]:
-    types = _pyarrow().types
+    types = pyarrow().types
     if types.is_struct(field.type):
         for inner in field.type:
             yield from _leaves(inner, (*path, inner.name), known, files)
@@ -120,7 +121,7 @@ def _leaves(field: Any, path: tuple[str, ...], known: Mapping[str, Any], files: 
 def _numbers(
     field: Any, path: tuple[str, ...], extra: int, known: tuple[int, ...] | None, files: Sequence[Path]
 ) -> Leaf:
-    types = _pyarrow().types
+    types = pyarrow().types
     kind = field.type
     shape: list[int] = []
     while types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
@@ -154,7 +155,7 @@ def _width(files: Sequence[Path], path: tuple[str, ...], depth: int) -> int | No
             column = _column(batch, path)
             for _ in range(depth):
                 column = column.flatten()
-            found.update(_pyarrow().compute.list_value_length(column).unique().to_pylist())
+            found.update(pyarrow().compute.list_value_length(column).unique().to_pylist())
     return found.pop() if len(found) == 1 else None
 
 
@@ -244,7 +245,7 @@ class Rows:
 
 def _binary(column: Any) -> tuple[Array, Array]:
     """Offsets (one more than values) and bytes of a binary column."""
-    pa = _pyarrow()
+    pa = pyarrow()
     column = pa.compute.fill_null(column.cast(pa.large_binary()), b"")
     _, offsets, values = column.buffers()
     found = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]

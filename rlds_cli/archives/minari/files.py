@@ -11,6 +11,7 @@ from typing import Literal
 from rlds_cli.archives.hdf5 import is_hdf5
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ordering import natural
+from rlds_cli.portions import EVERYTHING, Portion
 
 Format = Literal["hdf5", "arrow", "parquet"]
 SUFFIXES: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}
@@ -55,6 +56,16 @@ def locate(files: Sequence[Path]) -> Located | None:
             f"{others[0]} lies beside a Minari dataset and is not of it.", hint="import them one by one"
         )
     return Located("hdf5", _metadata(files, files[main[0]].parent), main[0], {}, {})
+
+
+def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
+    """The directories of the episodes wanted; one HDF5 file holds them all."""
+    number = {n: int(parts[-2]) for n in names if len(parts := n.split("/")) > 1 and _EPISODE.fullmatch(parts[-2])}
+    if portion.split is not None or not number:
+        return names, portion
+    episodes = sorted(set(number.values()))
+    wanted = {episodes[k] for k in portion.numbers(len(episodes))}
+    return [n for n in names if n not in number or number[n] in wanted], EVERYTHING
 
 
 def _episodes(files: Sequence[Path], indices: Sequence[int]) -> Located:

@@ -34,7 +34,7 @@ def plan(archive: Archive, located: Located) -> Plan:
     metadata = describe(archive.files, located)
     known = {which: description.space(metadata, which) for which in ("observation", "action")}
     survey = _survey(_scan(archive, located, {f"{which}s": space for which, space in known.items()}))
-    _require_all(survey, metadata)
+    _require_all(survey, {} if archive.partial else metadata)
     merged = leaves.merge(survey.signatures, {key: name for name, key in archive.fields.items()})
     headers = _headers(archive, located, merged, next(iter(survey.lengths)))
     columns = _with_images(merged, headers)

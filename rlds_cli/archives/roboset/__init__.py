@@ -16,6 +16,7 @@ from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
 from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading
 from rlds_cli.archives.roboset import conventions
 from rlds_cli.archives.roboset.conventions import DEMO, PATH, TRACE
+from rlds_cli.archives.roboset.looking import cells as cells
 from rlds_cli.archives.roboset.rows import Episode, chunk, pieces
 from rlds_cli.archives.roboset.trials import Trial, names, placed, schema_of, trial, trials, unplaced
 from rlds_cli.errors import CorruptArchive, UnknownLayout

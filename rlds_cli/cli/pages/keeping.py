@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlds_cli.keeping.encoding import Reencoded
     from rlds_cli.keeping.garbage import Collection, Garbage
     from rlds_cli.keeping.removal import Removal
+    from rlds_cli.keeping.tracing import Trace
     from rlds_cli.keeping.usage import DatasetUsage, Usage
     from rlds_cli.keeping.verification import Verification
 
@@ -40,6 +41,22 @@ def _verification(v: Verification, width: int) -> list[str]:
     more = len(v.problems) - _MOST
     lines += [f"{blank}{more:,} more"] if more > 0 else []
     return lines + ([f"{blank}hint: {v.hint}"] if v.hint else [])
+
+
+def traces(found: Sequence[Trace]) -> str:
+    """What was looked up in the archive, one step's places, and what differs."""
+    return "\n".join(line for t in found for line in _trace(t))
+
+
+def _trace(t: Trace) -> list[str]:
+    head = f"{t.values:,} values of {t.steps:,} steps, of {', '.join(t.fields)}"
+    shown = [f"  {line}" for line in t.example[:_MOST]]
+    others = [f"not in the archive as they are: {', '.join(t.others)}"] if t.others else []
+    if t.ok:
+        return [f"{t.id}  ok    {head}: as in the archive", *others, "for example", *shown]
+    wrong = [f"  {d}" for d in t.differences[:_MOST]]
+    more = [f"  {len(t.differences) - _MOST:,} more"] if len(t.differences) > _MOST else []
+    return [f"{t.id}  BAD   {len(t.differences):,} of {head}", *wrong, *more]
 
 
 def reencoded(r: Reencoded) -> str:

@@ -1,0 +1,83 @@
+"""From a transition back to the archive: file, group and row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlds_cli import indexing
+from rlds_cli.errors import RldsError
+from rlds_cli.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one transition is in the archive.
+
+    Attributes
+    ----------
+    file : str
+        As the manifest names it; ``url`` and ``sha256`` where they are known.
+    group : str
+        What the episode is called in the file, such as ``episode_12``; empty where a file holds rows and no more.
+    row : int or None
+        The step's row in that group or file, as its reader counts them; None for datasets that were made of others
+        in a way that moved steps.
+    episode, step : int
+        Its episode among all of the store, and its step there.
+    """
+
+    file: str
+    url: str | None
+    sha256: str | None
+    group: str
+    row: int | None
+    episode: int
+    step: int
+
+
+def source_of(ds: Dataset, index: int) -> Source:
+    """Where transition ``index`` of a dataset is in its archive.
+
+    Raises
+    ------
+    IndexError
+        There is no such transition.
+    RldsError
+        The dataset was made in memory: there is no archive.
+    """
+    number = indexing.within(index, len(ds), f"transitions in {ds.id}")
+    row = int(ds.rows_of(np.array([number]))[0])
+    starts = ds.store.episodes["start"]
+    episode = int(np.searchsorted(starts, row, "right")) - 1
+    return place(ds, episode, row - int(starts[episode]))
+
+
+def place(ds: Dataset, episode: int, step: int, *, group: str | None = None) -> Source:
+    """Where step ``step`` of episode ``episode`` of the whole store is in the archive; raises as ``source_of`` does.
+
+    ``group`` is the episode's, where it is at hand.
+    """
+    if not ds.sources:
+        raise RldsError(f"{ds.id} was not made of an archive: its values were given in Python.")
+    columns = ds.store.episodes
+    file = ds.sources[int(columns["source"][episode])]
+    return Source(
+        file=str(file["file"]),
+        url=file.get("url"),
+        sha256=file.get("sha256"),
+        group=ds.store.episode_strings("group")[episode] if group is None else group,
+        row=int(columns["row"][episode]) + step if keeps_rows(ds.manifest) else None,
+        episode=episode,
+        step=step,
+    )
+
+
+def keeps_rows(m: Manifest) -> bool:
+    """Whether steps are where they were in the archive: no function dropped, cut or moved any."""
+    return all(step.get("keeps_steps", False) for step in m.provenance)
