@@ -72,6 +72,7 @@ class ReplayLog:
     logs: int = 0
     store: dict[str, np.ndarray] = field(default_factory=dict)
     truth: list[tuple[np.ndarray, int, float, int]] = field(default_factory=list)
+    adds: list[int] = field(default_factory=list)  # which step of the truth each row is; -1 for padding
 
     def __post_init__(self) -> None:
         garbage = np.random.default_rng(99)
@@ -88,13 +89,30 @@ class ReplayLog:
         rng = np.random.default_rng(sum(lengths))
         for k, length in enumerate(lengths):
             for _ in range(self.stack - 1):
+                self.adds.append(-1)
                 self._add(np.zeros((self.size, self.size), "u1"), 0, 0.0, 0)
             for t in range(length):
                 terminal = int(t == length - 1 and (finish or k < len(lengths) - 1))
                 frame = rng.integers(0, 256, (self.size, self.size), dtype="u1")
                 step = (frame, int(rng.integers(0, 4)), float(rng.integers(-1, 2)), terminal)
+                self.adds.append(len(self.truth))
                 self.truth.append(step)
                 self._add(*step)
+
+    def expected(self, missing: Sequence[int] = ()) -> list[list[int]]:
+        """The episodes that the dumps hold, as steps of the truth, by a slow loop over all rows ever added."""
+        last = self.logs - 1
+        episodes: list[list[int]] = [[]]
+        for add, step in enumerate(self.adds):
+            # Row C - 1 of a round is found in the dump of the next one, all others in their own.
+            dump = add // self.capacity + (add % self.capacity == self.capacity - 1)
+            if dump > last or dump in missing:
+                episodes.append([])
+            elif step >= 0:
+                episodes[-1].append(step)
+                if self.truth[step][3]:
+                    episodes.append([])
+        return [e for e in episodes if e]
 
     def final(self) -> None:
         """What is written at the end of training: the number of adds is the position."""

@@ -31,7 +31,7 @@ from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Field, Note
 from rlds_cli.ted import Part as Part
 
-READERS = ("minari", "d4rl", "roboset", "openx", "rlu_atari", "vd4rl", "ogbench", "robomimic", "lerobot")
+READERS = ("minari", "d4rl", "roboset", "openx", "rlu_atari", "vd4rl", "atari_dqn", "ogbench", "robomimic", "lerobot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Archive:
     relative to. ``episodes_by`` overrides the family's rule (``flags``, ``timeouts``, ``jumps``, ``field``, ``file``;
     ``field:KEY`` names the key). ``fields`` maps TED names to keys of the archive, for ``--map``. With ``skip_bad`` a
     reader leaves out files that it cannot read, and says so in a note each; without, they are an error. ``last_step``
-    (``action``, ``observation``) says what the last step of an RLDS episode holds.
+    (``action``, ``observation``) says what the last step of an RLDS episode holds. ``partial`` says that files were left
+    out on purpose: what is described and not here is no error.
     """
 
     root: Path
@@ -51,6 +52,7 @@ class Archive:
     fields: Mapping[str, str] = field(default_factory=dict)
     skip_bad: bool = False
     last_step: str | None = None
+    partial: bool = False
 
     def name_of(self, index: int) -> str:
         """File number ``index`` as the manifest names it."""

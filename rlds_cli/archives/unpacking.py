@@ -139,7 +139,7 @@ class Unpacked:
                 data = self._more()
                 if not data:
                     raise self._broken_off()
-            block = self._unpacker.decompress(data, BLOCK)
+            block = self._unpack(self._unpacker, data)
             self.given += len(block)
             if self.given > FREE_BYTES and self.given > self._ratio * self._packed:
                 raise UnsafeArchive(
@@ -148,6 +148,14 @@ class Unpacked:
                 )
             if block:
                 return block
+
+    def _unpack(self, unpacker: _Unpacker, data: bytes) -> bytes:
+        try:
+            return unpacker.decompress(data, BLOCK)
+        except (lzma.LZMAError, zlib.error) as e:
+            if "Memory" in str(e):
+                raise UnsafeArchive(f"{self.path.name} needs more than {XZ_MEMORY >> 20} MiB to unpack.") from e
+            raise CorruptArchive(f"{self.path.name} cannot be unpacked: {e}", hint=_again(self.path)) from e
 
     def _more(self) -> bytes:
         packed = self._file.read(PACKED)
@@ -180,12 +188,6 @@ def open_unpacked(path: Path, *, ratio: int = MAX_RATIO) -> Iterator[Unpacked]:
             yield Unpacked(path, file, ratio=ratio)
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
-    except lzma.LZMAError as e:
-        if "Memory" in str(e):
-            raise UnsafeArchive(f"{path.name} needs more than {XZ_MEMORY >> 20} MiB of memory to unpack.") from e
-        raise CorruptArchive(f"{path.name} cannot be unpacked: {e}", hint=_again(path)) from e
-    except zlib.error as e:
-        raise CorruptArchive(f"{path.name} cannot be unpacked: {e}", hint=_again(path)) from e
 
 
 def _again(path: Path) -> str:
