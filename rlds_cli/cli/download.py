@@ -16,11 +16,12 @@ def register(app: typer.Typer) -> None:
 
 def download(
     ids: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="ID|GLOB...", help="Datasets, as in 'd4rl/hopper-*-v2'.", autocompletion=options.complete_id
+            metavar="[ID|GLOB]...", help="Datasets, as in 'd4rl/hopper-*-v2'.", autocompletion=options.complete_id
         ),
-    ],
+    ] = None,
+    resume_all: Annotated[bool, typer.Option("--resume-all", help="Go on with all that was interrupted.")] = False,
     source: Annotated[
         str | None, typer.Option("--from", metavar="DIR|URL", help="A local copy or a mirror.", show_default=False)
     ] = None,
@@ -42,6 +43,10 @@ def download(
     episodes: Annotated[
         str | None, typer.Option("--episodes", metavar="A:B", help="Only some episodes: 0:100.", show_default=False)
     ] = None,
+    limit_rate: Annotated[
+        str | None,
+        typer.Option("--limit-rate", metavar="RATE", help="Bytes a second, as in 500k or 10M.", show_default=False),
+    ] = None,
     dry_run: options.DryRun = False,
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False,
     force: options.Force = False,
@@ -57,16 +62,25 @@ def download(
     Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli import render
-    from rlds_cli.delivery import deliveries
+    if bool(ids) == resume_all:
+        raise typer.BadParameter("give IDs, or --resume-all")
+    from rlds_cli import sizes
+    from rlds_cli.cli import render, stopping
+    from rlds_cli.delivery import deliveries, pending
     from rlds_cli.delivery.orders import Order
     from rlds_cli.portions import Portion
 
     portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
+    rate = sizes.rate(limit_rate) if limit_rate else None
     orders = [
-        Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion)
-        for ref in deliveries.expand(ids)
+        Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion, rate)
+        for ref in deliveries.expand(ids or ())
     ]
+    if resume_all:
+        orders = [*pending.orders(cache_dir=cache_dir, offline=offline, limit_rate=rate)]
+        if not orders:
+            out.result([], "nothing to go on with")
+            return
     with out.progress() as progress:
         planned = deliveries.plan(orders, guess=dry_run)
         if dry_run:
@@ -74,5 +88,6 @@ def download(
             return
         out.note(render.deliveries(planned))
         todo = [o for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
-        made = [deliveries.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
+        with stopping.told(planned):
+            made = [deliveries.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
     render.delivered(planned, made)

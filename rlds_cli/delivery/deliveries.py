@@ -145,7 +145,7 @@ def deliver(order: Order, *, jobs: int = 0, progress: Progress = silent) -> Data
 
     if here is not None:
         return open_dataset(here)
-    from rlds_cli.delivery import making
+    from rlds_cli.delivery import making, pending
     from rlds_cli.locking import exclusive
 
     id, entry = _resolve(order, where)
@@ -156,7 +156,8 @@ def deliver(order: Order, *, jobs: int = 0, progress: Progress = silent) -> Data
             if order.source is not None and staging.is_dataset(order.source, id):
                 staging.adopt(order.source, id, place, progress)
             else:
-                making.make(order, id, entry, where, jobs, progress)
+                with pending.noted(order, id, place):
+                    making.make(order, id, entry, where, jobs, progress)
     return open_dataset(str(id), cache_dir=order.cache_dir)
 
 

@@ -26,6 +26,7 @@ class Order:
     cache_dir: StrPath | None = None
     skip_bad: bool = False
     portion: Portion = EVERYTHING
+    limit_rate: int | None = None  # bytes a second
 
     @property
     def variant(self) -> str | None:
@@ -36,4 +37,4 @@ class Order:
     def where(self) -> Settings:
         """The settings, with what the order says."""
         read = settings.read(self.cache_dir)
-        return replace(read, offline=read.offline or self.offline)
+        return replace(read, offline=read.offline or self.offline, limit_rate=self.limit_rate or read.limit_rate)

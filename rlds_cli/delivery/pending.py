@@ -1,0 +1,105 @@
+"""Orders that were begun and are not finished: written down before the work, so that anybody can go on with them.
+
+::
+
+    <home>/partial/<family>+<name>.order     what was asked for; it goes with the last step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rlds_cli import home, ids, settings
+from rlds_cli.delivery.orders import Order
+from rlds_cli.errors import InvalidId, RldsError
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.portions import Portion
+from rlds_cli.settings import StrPath
+from rlds_cli.transfer.pieces import is_unfinished
+from rlds_cli.transfer.records import read_json, write_json
+
+_TAG = "order"
+_HERE = ("cache_dir", "offline", "limit_rate")  # of a process, not of the work
+
+
+@contextmanager
+def noted(order: Order, id: DatasetId, place: Home) -> Iterator[None]:
+    """Keep ``order`` on record while it is worked at, and afterwards where it ended early and left something."""
+    path = place.partial(id, _TAG)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {k: v for k, v in asdict(order).items() if k not in _HERE})
+    try:
+        yield
+    except RldsError:
+        if not left(id, place):
+            path.unlink(missing_ok=True)
+        raise
+    path.unlink(missing_ok=True)
+
+
+def left(id: DatasetId, place: Home) -> int:
+    """Bytes that unfinished work on ``id`` has left: the files of its archive, and rows."""
+    work = [p for p in place.partial(id, "x").parent.glob(f"{place.partial(id, '').name}*") if p.suffix != f".{_TAG}"]
+    found = [f for top in (place.archive(id), *work) for f in top.rglob("*") if f.is_file() and f.name[0] != "."]
+    return sum(f.stat().st_size for f in found if f.suffix != ".lock" and not f.name.endswith(".part.json"))
+
+
+def orders(
+    *, cache_dir: StrPath | None = None, offline: bool = False, limit_rate: int | None = None
+) -> tuple[Order, ...]:
+    """What can be gone on with in the user's own home, but not what another process is at.
+
+    Downloads that were broken off by an earlier version, which wrote no orders down, are ordered as usual.
+    """
+    where = settings.read(cache_dir)
+    place = Home(where.home)
+    known = dict(_noted(place))
+    for id, directory in place.archives():
+        if str(id) not in known and any(is_unfinished(f.name) for f in directory.rglob("*.part*")):
+            known[str(id)] = {"ref": str(id)}
+    wanted = [
+        replace(_order(values), cache_dir=cache_dir, offline=offline, limit_rate=limit_rate)
+        for values in known.values()
+    ]
+    return tuple(
+        order
+        for id, order in zip(map(ids.parse, known), wanted, strict=True)
+        if (order.force or home.find(id, where) is None) and not _busy(place, id)
+    )
+
+
+def _noted(place: Home) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted((place.root / "partial").glob(f"*.{_TAG}")):
+        family, _, component = path.name.removesuffix(f".{_TAG}").partition("+")
+        values = read_json(path)
+        try:
+            id = ids.from_component(family, component)
+        except InvalidId:
+            continue
+        if values is not None and isinstance(values.get("ref"), str):
+            yield str(id), values
+
+
+def _order(values: dict[str, Any]) -> Order:
+    known = {f.name: values[f.name] for f in fields(Order) if f.name in values and f.name not in _HERE}
+    portion: dict[str, Any] = known.pop("portion", None) or {}
+    portion = {k: tuple(v) if isinstance(v, list) else v for k, v in portion.items()}
+    return Order(**known, portion=Portion(**portion))
+
+
+def _busy(place: Home, id: DatasetId) -> bool:
+    lock: Path = place.lock(id)
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, mode=0o666).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True

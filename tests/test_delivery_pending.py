@@ -1,0 +1,124 @@
+"""Downloads that were interrupted: what is on record of them, going on with all of them, and what Ctrl-C says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import write_d4rl
+from filelock import FileLock
+from server import Page, Server
+
+import rlds_cli
+from rlds_cli import ids, registry
+from rlds_cli.delivery import deliveries, pending
+from rlds_cli.delivery.orders import Order
+from rlds_cli.errors import DownloadFailed
+from rlds_cli.home import Home
+from rlds_cli.keeping import garbage
+from rlds_cli.portions import Portion
+
+UNHASHED = [e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1][:2]
+
+
+def serve(server: Server, tmp_path: Path, ref: str, **behaviour: object) -> Page:
+    write_d4rl(tmp_path / "a.hdf5", [300, 200])
+    return server.add(f"/{registry.get(ref).files[0].path}", (tmp_path / "a.hdf5").read_bytes(), **behaviour)
+
+
+def rlds(*arguments: str, **more: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rlds_cli", *arguments]
+    environment = os.environ | {"NO_PROXY": "*"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **more)
+
+
+def part_of(home: Path, ref: str) -> Path:
+    return Home(home).archive(ids.parse(ref)) / f"{registry.get(ref).files[0].path}.part"
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and not (path.exists() and path.stat().st_size):
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Signals) -> None:
+    ref = UNHASHED[0]
+    with Server() as server:
+        page = serve(server, tmp_path, ref, stall=20_000)
+        with rlds("download", ref, "--from", server.url, "--store", "zarr") as child:
+            wait_for(part_of(home, ref))
+            child.send_signal(how)
+            _, said = child.communicate(timeout=30)
+        (order,) = pending.orders()
+        assert order == Order(ref, source=server.url, store="zarr")
+        if how == signal.SIGINT:
+            assert child.returncode == 130
+            kept = (
+                f"stopped. Kept: 19.5 KiB of {ref}. Go on with:  rlds download {ref} --from {server.url} --store zarr"
+            )
+            assert kept in said
+        page.stall = None
+        with rlds("download", "--resume-all", "--json") as child:
+            printed, said = child.communicate(timeout=60)
+        assert child.returncode == 0, said
+        assert [made["id"] for made in json.loads(printed)] == [ref]
+        assert page.requests[-1].start == 20_000
+    assert rlds_cli.open_dataset(ref).manifest.encoding == "zarr"
+    assert pending.orders() == ()
+    assert not list((home / "partial").iterdir())
+
+
+def test_nothing_to_go_on_with(home: Path) -> None:
+    with rlds("download", "--resume-all") as child:
+        printed, said = child.communicate(timeout=30)
+    assert (child.returncode, printed) == (0, "nothing to go on with\n"), said
+    with rlds("download", "--resume-all", "d4rl/x") as child:
+        assert "give IDs, or --resume-all" in child.communicate(timeout=30)[1]
+    assert child.returncode == 2
+
+
+def test_failures_that_left_something_are_on_record(tmp_path: Path, home: Path) -> None:
+    first, second = UNHASHED
+    with Server() as server:
+        page = serve(server, tmp_path, first, drops=[5000], statuses=[None, (404, {})])
+        with pytest.raises(DownloadFailed, match="404"):
+            rlds_cli.download(first, source=server.url)
+        with pytest.raises(DownloadFailed, match="404"):
+            rlds_cli.download(second, source=server.url)
+        assert [o.ref for o in pending.orders()] == [first]  # nothing came of the second
+        assert pending.left(ids.parse(first), Home(home)) == 5000
+        with FileLock(Home(home).lock(ids.parse(first))):
+            assert pending.orders() == ()  # somebody is at it
+        page.drops = []
+        deliveries.deliver(*pending.orders())
+    assert rlds_cli.open_dataset(first).num_episodes == 2
+    assert pending.orders() == ()
+
+
+def test_orders_keep_what_was_asked_for(home: Path) -> None:
+    portion = Portion(include=("a*",), episodes=(0, 10))
+    asked = Order("d4rl/hopper-medium-v2", store="zarr", keep_archive=False, portion=portion, limit_rate=5)
+    id = ids.parse("d4rl/hopper-medium-v2").with_variant("episodes-0-10")
+    with pytest.raises(KeyboardInterrupt), pending.noted(asked, id, Home(home)):
+        raise KeyboardInterrupt
+    assert pending.orders(offline=True) == (replace(asked, offline=True, limit_rate=None),)
+    planned = garbage.plan()
+    assert [(g.kind, g.id) for g in planned.removed] == [("partial", str(id))]
+    garbage.collect(planned)
+    assert pending.orders() == ()
+
+
+def test_parts_without_an_order_are_gone_on_with(home: Path) -> None:
+    part = part_of(home, UNHASHED[0])
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x")
+    assert pending.orders() == (Order(UNHASHED[0]),)
