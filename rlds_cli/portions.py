@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
-from rlds_cli.errors import InvalidId
+from rlds_cli.errors import ArchiveError, InvalidId
 
 _RANGE = re.compile(r"(?P<start>\d*):(?P<stop>\d*)|(?P<one>\d+)")
 _PLAIN = re.compile(r"[A-Za-z0-9.-]+")
@@ -47,6 +47,27 @@ class Portion:
 
     def __bool__(self) -> bool:
         return bool(self.include or self.exclude or self.cuts)
+
+    def numbers(self, count: int) -> range:
+        """The numbers of the wanted ones of so many episodes.
+
+        Raises
+        ------
+        ArchiveError
+            There are not so many.
+        """
+        start, stop = self.episodes or (0, None)
+        found = range(count)[start:stop]
+        if not found:
+            raise ArchiveError(f"There is no episode for {_said(start, stop)}: there are {count:,}, from 0 on.")
+        return found
+
+    def no_split(self, there: Iterable[str]) -> ArchiveError:
+        """The error of an archive whose splits are others."""
+        names = ", ".join(there)
+        return ArchiveError(
+            f"There is no split {self.split}.", hint=f"its splits are {names}" if names else "it has no splits"
+        )
 
     @property
     def cuts(self) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from rlds_cli.archives.hdf5 import differences, free_name
 from rlds_cli.archives.hdf5_rows import components, nan_count
 from rlds_cli.archives.npz import Member, NpzFile, is_npz, open_npz
 from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.portions import Portion
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -80,6 +81,17 @@ def recognise(paths: Sequence[Path]) -> str | None:
         rows = npz.members["observations"].shape[:1]
     files = f"{len(paths)} files, the first with " if len(paths) > 1 else ""
     return f"OGBench layout: {files}{rows[0] if rows else 0:,} rows; {', '.join(sorted(there))}"
+
+
+def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
+    """The files of a split; of episodes only their rows tell."""
+    splits = {n: "val" if n.endswith(VAL) else "train" for n in names if n.endswith(".npz")}
+    if portion.split is None or "val" not in splits.values():
+        return names, portion
+    if portion.split not in splits.values():
+        raise portion.no_split(("train", "val"))
+    chosen = [n for n in names if splits.get(n, portion.split) == portion.split]
+    return chosen, replace(portion, split=None)
 
 
 def plan(archive: Archive) -> Plan:

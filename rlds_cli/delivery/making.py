@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rlds_cli import sizes
@@ -21,6 +23,7 @@ from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import fetching, planning, records, sources
 from rlds_cli.transfer.bringing import Fetched
+from rlds_cli.transfer.records import Record
 from rlds_cli.transfer.remote import RemoteFile
 
 
@@ -42,15 +45,18 @@ def plan_transfer(order: Order, id: DatasetId, entry: Entry, where: Settings) ->
     destination = Home(where.home).archive(id)
     asked = not entry.tree or order.source or order.force  # entries that name their files need no listing
     files = None if asked else planning.remembered(destination)
-    wanted, portion = _wanted(order, entry, files) if files else ((), order.portion)
+    read = partial(_read, where, destination)
+    wanted, portion = _wanted(order, entry, files, read) if files else ((), order.portion)
     if files is None or not planning.present(wanted, destination):
         files = _listed(order, entry, where)
-        wanted, portion = _wanted(order, entry, files)
+        wanted, portion = _wanted(order, entry, files, read)
     some = files if len(wanted) < len(files) else None
     return Transfer(planning.plan(wanted, destination, where, rehash=order.force, listed=some), portion)
 
 
-def _wanted(order: Order, entry: Entry, files: tuple[RemoteFile, ...]) -> tuple[tuple[RemoteFile, ...], Portion]:
+def _wanted(
+    order: Order, entry: Entry, files: tuple[RemoteFile, ...], read: Callable[[RemoteFile], bytes]
+) -> tuple[tuple[RemoteFile, ...], Portion]:
     """The files of an archive that hold what is ordered of it, and what of their rows that is."""
     portion = order.portion
     if not portion:
@@ -62,9 +68,16 @@ def _wanted(order: Order, entry: Entry, files: tuple[RemoteFile, ...]) -> tuple[
             f"{entry.id} has no such files: {portion}. Nothing was written.",
             hint=f"it has {sizes.plural(len(files), 'file')}: {some}{', ...' if len(files) > 3 else ''}",
         )
-    chosen, rest = choose(entry.format, named, portion)
+    by_name = {f.path: f for f in files}
+    chosen, rest = choose(entry.format, sorted(named, key=natural), portion, lambda name: read(by_name[name]))
     kept = set(chosen)
     return tuple(f for f in files if f.path in kept), rest
+
+
+def _read(where: Settings, destination: Path, file: RemoteFile) -> bytes:
+    """A small file of an archive, which is here already, or not yet."""
+    here = destination / file.path
+    return here.read_bytes() if Record.read(here) else sources.read(file, where)
 
 
 def _listed(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
@@ -120,6 +133,7 @@ def _conversion(
             entry.episodes_by,
             skip_bad=order.skip_bad,
             last_step=entry.last_step,
+            partial=transfer.plan.listed is not None,
         ),
         encoding=order.store,
         frames=order.frames,

@@ -22,13 +22,12 @@ from xml.etree import ElementTree as ET
 
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import names
+from rlds_cli.transfer import names, reading
 from rlds_cli.transfer.client import Client, Refused
 from rlds_cli.transfer.remote import RemoteFile
 
 _URL = re.compile(r"(?P<scheme>gs|s3)://(?P<bucket>[a-z0-9][a-z0-9._-]{0,220})(?:/(?P<path>.*))?", re.DOTALL)
 _MD5 = re.compile(r"[0-9a-f]{32}")
-_LONGEST = 64 << 20  # bytes of a page of a listing
 _FIELDS = "items(name,size,md5Hash,crc32c,generation,contentEncoding),nextPageToken"
 
 
@@ -157,7 +156,7 @@ def _gcs(place: Place, prefix: str, client: Client) -> Iterator[_Object]:
     while page is not None and page not in seen:
         seen.add(page)
         query = {"prefix": prefix, "fields": _FIELDS, "maxResults": 1000} | ({"pageToken": page} if page else {})
-        answer = _json(_page(client, f"{root}?{urlencode(query)}"))
+        answer = _json(reading.body(client, f"{root}?{urlencode(query)}"))
         yield from (_gcs_object(item) for item in answer.get("items", []) if not item["name"].endswith("/"))
         page = answer.get("nextPageToken")
 
@@ -200,7 +199,7 @@ def _s3(place: Place, prefix: str, client: Client) -> Iterator[_Object]:
     while page is not None and page not in seen:
         seen.add(page)
         query = {"list-type": 2, "prefix": prefix} | ({"continuation-token": page} if page else {})
-        tree = _xml(_page(client, f"{root}/?{urlencode(query)}"))
+        tree = _xml(reading.body(client, f"{root}/?{urlencode(query)}"))
         for contents in (e for e in tree if _tag(e) == "Contents"):
             found = {_tag(e): e.text or "" for e in contents}
             if not found.get("Key", "/").endswith("/"):
@@ -228,21 +227,6 @@ def _s3_object(place: Place, found: dict[str, str]) -> _Object:
     md5 = etag if _MD5.fullmatch(etag) and not place.bucket.endswith("--x-s3") else None
     size = found.get("Size", "")
     return _Object(found["Key"], int(size) if size.isdecimal() else None, md5)
-
-
-def _page(client: Client, url: str) -> bytes:
-    """One page of a listing, asked for with patience; raises Refused."""
-
-    def ask() -> bytes:
-        with client.open(url) as response:
-            body = b""
-            for block in client.blocks(response):
-                body += block
-                if len(body) > _LONGEST:
-                    raise Refused("the answer is too long for a list of files")
-            return body
-
-    return client.persist(ask)
 
 
 def _failed(place: Place, exc: Refused) -> DownloadFailed:

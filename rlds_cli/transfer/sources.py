@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 from rlds_cli.errors import DownloadFailed, Offline, TransferError
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import buckets, hub, local, names
-from rlds_cli.transfer.client import Client, Patience
+from rlds_cli.transfer import buckets, hub, local, names, reading
+from rlds_cli.transfer.client import Client, Patience, Refused
 from rlds_cli.transfer.remote import RemoteFile
 
-__all__ = ["RemoteFile", "https", "list_files", "list_source"]
+__all__ = ["RemoteFile", "https", "list_files", "list_source", "read"]
 
 
 def list_source(url: str, where: Settings, *, patience: Patience | None = None) -> tuple[RemoteFile, ...]:
@@ -67,6 +67,31 @@ def list_source(url: str, where: Settings, *, patience: Patience | None = None) 
 def https(url: str, where: Settings) -> str:
     """Where a file is fetched: URLs of the hub and of buckets as HTTPS, others as they are."""
     return buckets.https(hub.https(url, where.hub), where)
+
+
+def read(file: RemoteFile, where: Settings, *, patience: Patience | None = None) -> bytes:
+    """The bytes of a small file, from the first of its places that has it. They are not checked; nothing is written.
+
+    Raises
+    ------
+    DownloadFailed
+        No place gives it, or it has more than 64 MiB.
+    Offline
+        It is not on this machine, and the network is forbidden.
+    """
+    for url in file.urls:
+        if local.is_local(url) and (path := local.path_of(url)).is_file():
+            return path.read_bytes()
+    if where.offline:
+        raise _offline(file.path)
+    failures = []
+    with Client(where, patience=patience) as client:
+        for url in (https(u, where) for u in file.urls if not local.is_local(u)):
+            try:
+                return reading.body(client, url)
+            except Refused as exc:
+                failures.append(f"{names.shown(url)}: {exc.reason}")
+    raise DownloadFailed(f"{file.path} could not be read. {'; '.join(failures)}. Nothing was written.")
 
 
 def list_files(

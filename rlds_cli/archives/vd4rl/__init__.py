@@ -21,6 +21,7 @@ from rlds_cli.archives.hdf5 import attributes, is_hdf5, open_file
 from rlds_cli.archives.npz import is_npz
 from rlds_cli.archives.vd4rl import files, shards
 from rlds_cli.errors import UnknownLayout
+from rlds_cli.portions import EVERYTHING, Portion
 from rlds_cli.ted import Array, Chunk
 
 VERSION = 1
@@ -33,6 +34,15 @@ def recognise(paths: Sequence[Path]) -> str | None:
     if paths and all(map(is_hdf5, paths)):
         return shards.recognise(paths)
     return None
+
+
+def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
+    """Of files of one episode each those wanted; shards hold episodes that only their rows tell."""
+    files = [n for n in names if n.endswith(".npz")]
+    if portion.split is not None or not files:
+        return names, portion
+    unwanted = {*files} - {files[k] for k in portion.numbers(len(files))}
+    return [n for n in names if n not in unwanted], EVERYTHING
 
 
 def plan(archive: Archive) -> Plan:
