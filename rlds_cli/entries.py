@@ -44,8 +44,10 @@ class Defect:
 class Family:
     """What holds for all entries of a family; ``num_entries`` counts those that are not closed.
 
-    ``open`` is where a dataset without an entry lies on the hub (``{name}`` stands for its name), None where every
-    dataset has an entry. ``expansion`` is about how many bytes of store come of one byte of archive.
+    ``open`` is where a dataset without an entry lies on the hub (``{name}`` stands for its name, ``{repo}`` for
+    ``OWNER/NAME``, the owner being the family where the id names none), None where every dataset has an entry.
+    ``revisions`` are tried in order; ``only`` are patterns of the files that are fetched. ``expansion`` is about
+    how many bytes of store come of one byte of archive.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Family:
     num_closed: int
     expansion: float
     open: str | None = None
+    revisions: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     episodes_by: str | None = None
     licence: str | None = None
     paper: str | None = None
@@ -79,6 +83,8 @@ class Entry:
     tree : tuple of str
         Else: directories or prefixes whose listing gives the files, mirrors tried in order. A file belongs when its
         path ends with ``suffix`` and goes on after the prefix with anything but a letter or digit.
+    only : tuple of str
+        Patterns of the files that are fetched of a listing; all where there are none.
     size : int or None
         Bytes to download, where known.
     episodes_by : str or None
@@ -101,6 +107,7 @@ class Entry:
     files: tuple[File, ...] = ()
     tree: tuple[str, ...] = ()
     suffix: str = ""
+    only: tuple[str, ...] = ()
     size: int | None = None
     expansion: float = 1.0
     env_id: str | None = None

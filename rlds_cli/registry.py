@@ -32,7 +32,18 @@ ENTRY_KEYS = (
     *("id", "aliases", "urls", "tree", "suffix", "files", "size", "sha256"),
     *("env_id", "eval_env_id", "max_episode_steps", "ref_min_score", "ref_max_score"),
     *("num_steps", "num_episodes", "observation", "action", "algorithm", "author"),
-    *("format", "episodes_by", "last_step", "status", "replaced_by", "defects", "licence", "paper", "citation", "notes"),
+    *(
+        "format",
+        "episodes_by",
+        "last_step",
+        "status",
+        "replaced_by",
+        "defects",
+        "licence",
+        "paper",
+        "citation",
+        "notes",
+    ),
 )
 
 
@@ -188,7 +199,8 @@ def lines(family: str) -> Iterator[dict[str, Any]]:
 
 def _family(name: str, facts: Mapping[str, Any]) -> Family:
     closed = sum(e.status == "closed" for e in _entries(name))
-    facts = {**facts, "defects": _defects(facts)}
+    listed = {k: tuple(facts[k]) for k in ("revisions", "only") if k in facts}
+    facts = {**facts, **listed, "defects": _defects(facts)}
     return Family(name=name, num_entries=len(_entries(name)) - closed, num_closed=closed, **facts)
 
 
@@ -207,7 +219,8 @@ def _entries(family: str) -> tuple[Entry, ...]:
 def _common(family: str) -> dict[str, Any]:
     """What every entry of a family takes over from it."""
     keys = ("format", "expansion", "episodes_by", "licence", "paper", "homepage", "host", "citation")
-    return {"family": family} | {k: v for k, v in _facts()[family].items() if k in keys}
+    facts = _facts()[family]
+    return {"family": family, "only": tuple(facts.get("only", ()))} | {k: v for k, v in facts.items() if k in keys}
 
 
 def _entry(line: dict[str, Any], common: Mapping[str, Any], defects: Mapping[str, Defect]) -> Entry:
@@ -220,6 +233,7 @@ def _entry(line: dict[str, Any], common: Mapping[str, Any], defects: Mapping[str
         line["size"] = sum(f.size or 0 for f in files)
     for key in ("tree", "aliases"):
         line[key] = tuple(line.get(key, ()))
+    line["tree"] = _revisions(line["tree"], common["family"])
     line["defects"] = tuple(defects[c] for c in line.get("defects", ()))
     return Entry(files=files, **{**common, **line})
 
@@ -243,7 +257,15 @@ def _unlisted(name: str) -> Entry | None:
     where = _facts().get(id.family, {}).get("open")
     if where is None:
         return None
-    return Entry(id=str(id.base), tree=(where.format(name=id.name),), **_common(id.family))
+    repository = id.name if "/" in id.name else f"{id.family}/{id.name}"
+    tree = (where.format(name=id.name, repo=repository),)
+    return Entry(id=str(id.base), tree=_revisions(tree, id.family), **_common(id.family))
+
+
+def _revisions(tree: tuple[str, ...], family: str) -> tuple[str, ...]:
+    """Places of a listing at each of the revisions at which a family's datasets may be, best first."""
+    revisions = _facts()[family].get("revisions", ())
+    return tuple(f"{url}@{r}" for url in tree for r in revisions) or tree
 
 
 def _strangers(present: Mapping[str, list[tuple[DatasetId, Path]]]) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from rlds_cli.archives import READERS
 from rlds_cli.errors import InvalidId
 
 FAMILY_KEYS = (
-    *("title", "format", "episodes_by", "expansion", "open"),
+    *("title", "format", "episodes_by", "expansion", "open", "revisions", "only"),
     *("licence", "paper", "homepage", "host", "citation", "defects"),
 )
 RULE = re.compile(r"flags|timeouts|jumps|file|field:[\w/]+")

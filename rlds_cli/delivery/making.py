@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,11 @@ def _read(where: Settings, destination: Path, file: RemoteFile) -> bytes:
 def _listed(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
     if entry.files:
         return tuple(_listed_file(order, f, where) for f in entry.files)
-    return sources.list_files(entry.tree, where, source=order.source, suffix=entry.suffix)
+    files = sources.list_files(entry.tree, where, source=order.source, suffix=entry.suffix)
+    wanted = tuple(f for f in files if not entry.only or any(fnmatchcase(f.path, p) for p in entry.only))
+    if not wanted:
+        raise DownloadFailed(f"{entry.id} has no files called {', '.join(entry.only)}. Nothing was written.")
+    return wanted
 
 
 def _listed_file(order: Order, file: File, where: Settings) -> RemoteFile:
