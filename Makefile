@@ -4,11 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test check registry bench learn soak screenshots clean
+.PHONY: help demo test test-ray check registry bench learn soak screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
 	@echo "make test      the tests"
+	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
 	@echo "make check     ruff, mypy --strict, registry"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
@@ -27,6 +28,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+test-ray: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
+	$(BIN)/python -m pytest tests/test_preprocess_ray.py
 
 check: $(READY) registry
 	$(BIN)/ruff check .

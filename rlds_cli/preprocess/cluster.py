@@ -11,6 +11,7 @@ stopped is gone on with, here or on a cluster. https://docs.ray.io/en/latest/ray
 
 from __future__ import annotations
 
+import os
 import pickle
 import secrets
 import socket
@@ -72,7 +73,7 @@ def connected(home: Home, address: str | None, jobs: int | None, tell: Callable[
 
     ours = not ray.is_initialized()
     if ours:
-        _connect(ray, address or "auto")
+        _connect(ray, address or os.environ.get("RAY_ADDRESS") or "auto")
     try:
         yield Cluster(ray, home, jobs, tell)
     finally:
@@ -91,7 +92,7 @@ def _connect(ray: Any, address: str) -> None:
         raise _unreachable(address, f"it did not answer like one for {PATIENCE:.0f} s") from e
     if tried.returncode:
         last = (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
-        raise _unreachable(address, last.rstrip("."))
+        raise _unreachable(address, last.partition(". ")[0].rstrip("."))
     try:
         ray.init(address=address, **_QUIET)
     except (Exception, SystemExit) as e:
@@ -112,7 +113,8 @@ def _reach(address: str) -> None:
 
 
 def _unreachable(address: str, why: str) -> PreprocessError:
-    which = "No Ray cluster was found" if address == "auto" else f"The Ray cluster at {address} cannot be reached"
+    of = " (RAY_ADDRESS)" if address == os.environ.get("RAY_ADDRESS") else ""
+    which = "No Ray cluster was found" if address == "auto" else f"The Ray cluster at {address}{of} cannot be reached"
     return PreprocessError(f"{which}: {why}. Nothing was done.", hint=_START_ONE)
 
 
