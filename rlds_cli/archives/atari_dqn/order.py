@@ -118,14 +118,17 @@ def parts(run: Run) -> tuple[list[Part], list[Note]]:
     # A checkpoint is two pieces: its last slot, which ends the round before, and the rest.
     owners = np.searchsorted(offsets, [e[0] for e in found], side="right") - 1
     numbers = [run.pieces[i].checkpoint.number for i in owners]
+    seen = 0
     for number in dict.fromkeys(numbers):
         mine = [e for e, n in zip(found, numbers, strict=True) if n == number]
-        made.append(_part(run, offsets, mine))
+        own = next(a for a, p in zip(offsets.tolist(), run.pieces, strict=False) if p.checkpoint.number == number)
+        made.append(_part(run, offsets, max(own, seen), mine))  # from the padding on, whose frames are looked at
+        seen = mine[-1][0] + mine[-1][1]
     return made, [*run.notes, *notes]
 
 
-def _part(run: Run, offsets: IntArray, episodes: Sequence[tuple[int, int, int]]) -> Part:
-    start, stop = episodes[0][0], episodes[-1][0] + episodes[-1][1]
+def _part(run: Run, offsets: IntArray, start: int, episodes: Sequence[tuple[int, int, int]]) -> Part:
+    stop = episodes[-1][0] + episodes[-1][1]
     pieces = []
     for piece, (a, b) in zip(run.pieces, pairwise(offsets.tolist()), strict=True):
         first, end = max(a, start), min(b, stop)
