@@ -194,7 +194,10 @@ def _mirrored(urls: Sequence[str], where: Settings, source: str, patience: Patie
         raise DownloadFailed(f"There is no {source}.", hint="--from takes a file, a directory or a URL")
     tried = []
     for url in urls:
-        for candidate in (c for tail in names.tails(_key(url)) for c in _candidates(source, tail)):
+        candidates = [c for tail in names.tails(_key(url)) for c in _candidates(source, tail)]
+        if url.startswith("hf://") and not hub.parse(url).path and local.is_local(source):
+            candidates.append(source)  # all of a repository: a copy of it may be called anything
+        for candidate in candidates:
             tried.append(candidate)
             try:
                 return list_source(candidate, where, patience=patience)
