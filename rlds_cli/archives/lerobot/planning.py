@@ -85,6 +85,8 @@ def _complete(
             missing.append(f"episode {e.number}: {lost[0]}")
         else:
             kept.append(e)
+    if archive.partial:
+        missing = []
     if missing and not archive.skip_bad:
         raise CorruptArchive(
             f"{info.root}: files of {len(missing):,} episodes are missing, first {missing[0]}.",

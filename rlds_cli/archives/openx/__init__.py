@@ -15,6 +15,7 @@ from typing import Any
 from rlds_cli.archives import Archive, Part, Plan, Replan, image_header, tfrecord
 from rlds_cli.archives.example import Feature, parse
 from rlds_cli.archives.openx import directory, features, steps
+from rlds_cli.archives.openx.choosing import choose as choose
 from rlds_cli.archives.openx.directory import Located, Shard
 from rlds_cli.archives.openx.features import STEPS, Features, Leaf
 from rlds_cli.archives.openx.steps import LastStep, Layout, Origin

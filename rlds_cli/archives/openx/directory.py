@@ -22,7 +22,7 @@ from rlds_cli.ted import Note
 
 FEATURES, INFO = "features.json", "dataset_info.json"
 
-_SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord(-(?P<index>\d{5,})-of-(?P<of>\d{5,}))?(\.gz)?")
+SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord(-(?P<index>\d{5,})-of-(?P<of>\d{5,}))?(\.gz)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def locate(files: Sequence[Path]) -> Located | None:
     CorruptArchive
         A description cannot be read.
     """
-    found = {i: m for i, p in enumerate(files) if (m := _SHARD.fullmatch(p.name))}
+    found = {i: m for i, p in enumerate(files) if (m := SHARD.fullmatch(p.name))}
     directories = sorted({files[i].parent for i in found})
     if not found or not (directories[0] / FEATURES).is_file():
         return None
@@ -71,11 +71,15 @@ def locate(files: Sequence[Path]) -> Located | None:
             hint="import them one by one, each under a name of its own",
         )
     info = features.read_json(path) if (path := directories[0] / INFO).is_file() else {}
+    return Located(directories[0] / FEATURES, info, ordered(found, info))
+
+
+def ordered(found: Mapping[int, re.Match[str]], info: Mapping[str, Any]) -> tuple[Shard, ...]:
+    """The shards in the order in which they are read: splits as the description has them, then by number."""
     lengths = _lengths(info)
-    shards = [_shard(i, m, lengths) for i, m in found.items()]
     order = {split: n for n, split in enumerate(lengths)}
-    shards.sort(key=lambda s: (order.get(s.split, len(order)), natural(s.split), s.index))
-    return Located(directories[0] / FEATURES, info, tuple(shards))
+    shards = [_shard(i, m, lengths) for i, m in found.items()]
+    return tuple(sorted(shards, key=lambda s: (order.get(s.split, len(order)), natural(s.split), s.index)))
 
 
 def notes(located: Located) -> list[Note]:
