@@ -80,28 +80,31 @@ def decoded(data: bytes) -> np.ndarray:
 # -- features.json
 
 
-def tensor(dtype: str, *shape: int, encoding: str = "none") -> dict[str, Any]:
+class Node(dict[str, Any]):
+    """A feature, to tell it from a group of them."""
+
+
+def tensor(dtype: str, *shape: int, encoding: str = "none") -> Node:
     dimensions = {"dimensions": [str(n) for n in shape]} if shape else {}
-    return {"tensor": {"shape": dimensions, "dtype": dtype, "encoding": encoding}}
+    return Node(tensor={"shape": dimensions, "dtype": dtype, "encoding": encoding})
 
 
-def picture(*shape: int, dtype: str = "uint8", codec: str = "png") -> dict[str, Any]:
-    return {"image": {"shape": {"dimensions": [str(n) for n in shape]}, "dtype": dtype, "encodingFormat": codec}}
+def picture(*shape: int, dtype: str = "uint8", codec: str = "png") -> Node:
+    return Node(image={"shape": {"dimensions": [str(n) for n in shape]}, "dtype": dtype, "encodingFormat": codec})
 
 
-TEXT: dict[str, Any] = {"text": {}}
+TEXT = Node(text={})
 FLAGS = {f"is_{k}": tensor("bool") for k in ("first", "last", "terminal")}
 
 
-def group(features: Mapping[str, Any]) -> dict[str, Any]:
+def group(features: Mapping[str, Any]) -> Node:
     """A FeaturesDict; plain mappings inside are groups, too."""
-    kinds = ("tensor", "image", "text", "sequence", "featuresDict", "classLabel", "video")
-    nested = {k: v if any(x in v for x in kinds) else group(v) for k, v in features.items()}
-    return {"featuresDict": {"features": nested}}
+    nested = {k: v if isinstance(v, Node) else group(v) for k, v in features.items()}
+    return Node(featuresDict={"features": nested})
 
 
-def sequence(inner: dict[str, Any], length: int = -1) -> dict[str, Any]:
-    return {"sequence": {"feature": inner, "length": str(length)}}
+def sequence(inner: Node, length: int = -1) -> Node:
+    return Node(sequence={"feature": inner, "length": str(length)})
 
 
 def write_dataset(

@@ -42,16 +42,20 @@ class _Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One list of a tf.Example: its kind, and where in the record ``data`` the bytes of its lists lie."""
+    """One list of a tf.Example: its kind, and where in the record ``data`` the bytes of its lists lie.
+
+    ``label`` is what errors call it.
+    """
 
     name: str
+    label: str
     kind: Kind
     data: bytes
     spans: tuple[tuple[int, int], ...]
 
     def floats(self) -> npt.NDArray[np.float32]:
         """The values, float32; a view of the record where they are packed."""
-        return self._joined([_floats(self.data, a, b, self.name) for a, b in self.spans], np.dtype("<f4"))
+        return self._joined([_floats(self.data, a, b, self.label) for a, b in self.spans], np.dtype("<f4"))
 
     def integers(self, dtype: npt.DTypeLike = np.int64) -> Array:
         """The values as ``dtype``.
@@ -62,7 +66,7 @@ class Feature:
             They are no varints, or do not fit the dtype.
         """
         wanted = np.dtype(dtype)
-        return self._joined([_integers(self.data, a, b, wanted, self.name) for a, b in self.spans], wanted)
+        return self._joined([_integers(self.data, a, b, wanted, self.label) for a, b in self.spans], wanted)
 
     def places(self) -> tuple[IntArray, IntArray]:
         """Where the byte strings start and stop in ``data``."""
@@ -71,7 +75,7 @@ class Feature:
             for a, b in self.spans:
                 _strings(self.data, a, b, found)
         except _Damaged as e:
-            raise _corrupt(self.name, e) from None
+            raise _corrupt(self.label, e) from None
         places = np.array(found, np.int64).reshape(-1, 2)
         return places[:, 0], places[:, 1]
 
@@ -107,7 +111,7 @@ def parse(data: bytes, *, where: str = "a record") -> Mapping[str, Feature]:
             if number == 1:
                 for entry, start, stop in _messages(data, a, b):
                     if entry == 1:
-                        feature = _entry(data, start, stop)
+                        feature = _entry(data, start, stop, where)
                         found[feature.name] = feature
                         if len(found) > MAX_FEATURES:
                             raise _Damaged(f"more than {MAX_FEATURES:,} features")
@@ -120,7 +124,7 @@ def _corrupt(where: str, why: Exception) -> CorruptArchive:
     return CorruptArchive(f"{where} is no tf.Example: {why}.")
 
 
-def _entry(data: bytes, start: int, stop: int) -> Feature:
+def _entry(data: bytes, start: int, stop: int, where: str) -> Feature:
     name = ""
     kind: Kind = "empty"
     spans: list[tuple[int, int]] = []
@@ -136,7 +140,7 @@ def _entry(data: bytes, start: int, stop: int) -> Feature:
                 spans.append((c, d))
                 if len(spans) > MAX_PIECES:
                     raise _Damaged(f"a list in more than {MAX_PIECES:,} pieces")
-    return Feature(name, kind, data, tuple(spans))
+    return Feature(name, f"{where}: {name}", kind, data, tuple(spans))
 
 
 def _messages(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int]]:

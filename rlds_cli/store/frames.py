@@ -72,19 +72,42 @@ def decode_frame(data: bytes, f: Field, row: int) -> Array:
     Frames
         It does not decode, or its dimensions are not the field's (checked before decoding).
     """
+    if not f.shape[0]:
+        raise Frames(
+            f"{f.name} holds images of different sizes, which no array holds as they are.",
+            hint="--frames HxW, at download or import, makes them one size",
+        )
+    values = _decoded(data, f, row)
+    if values.size != np.prod(f.shape):
+        raise Frames(f"{f.name}, row {row}: decodes to {list(values.shape)}; {list(f.shape)} expected.")
+    return values.reshape(f.shape)
+
+
+def decode_any_size(data: bytes, f: Field, row: int) -> Array:
+    """Decode one image of a field whose images vary in size: uint8 [H, W, C] of its own, in the field's channels.
+
+    Raises
+    ------
+    Frames
+        It does not decode, or is too large.
+    """
+    values = _decoded(data, f, row, mode=CHANNELS["png"].get(f.shape[2]))
+    return values.reshape(*values.shape[:2], f.shape[2])
+
+
+def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Array:
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             width, height = image.size
-            if (height, width) != f.shape[:2] or width * height > MAX_PIXELS:
+            if f.shape[0] and (height, width) != f.shape[:2]:
                 raise Frames(f"{f.name}, row {row}: an image of {height}x{width}; {f.shape[0]}x{f.shape[1]} expected.")
-            values = np.asarray(image)
+            if width * height > MAX_PIXELS:
+                raise Frames(f"{f.name}, row {row}: an image of {height}x{width} is not decoded.")
+            return np.asarray(image.convert(mode) if mode else image)
     except (OSError, SyntaxError, ValueError) as e:
         raise Frames(f"{f.name}, row {row}: {len(data):,} bytes do not decode as {f.codec}: {e}") from e
-    if values.size != np.prod(f.shape):
-        raise Frames(f"{f.name}, row {row}: decodes to {list(values.shape)}; {list(f.shape)} expected.")
-    return values.reshape(f.shape)
 
 
 def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str = "frames") -> EncodedFrames:
