@@ -230,6 +230,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
             self.close_connection = True
         self.end_headers()
+        page.__dict__.update(page.then)
+        page.then = {}
         self._body(page, request, content)
         if page.length is not None:
             self._hang_up()

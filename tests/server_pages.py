@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Page:
     token: str | None = None
     pace: float = 0.0  # seconds between blocks of 16 KiB
     stall: int | None = None  # nothing comes from this position on
+    then: dict[str, Any] = field(default_factory=dict)  # how it is after the first answer
     headers: dict[str, str] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
 
