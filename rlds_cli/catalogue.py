@@ -162,7 +162,7 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
 
 
 def citation(ref: str, cache_dir: StrPath | None = None) -> str:
-    """The BibTeX entry of a dataset's source.
+    """The BibTeX entry of a dataset's source; with its id and fingerprint as a note where it is here.
 
     Raises
     ------
@@ -172,7 +172,11 @@ def citation(ref: str, cache_dir: StrPath | None = None) -> str:
     found = card(ref, cache_dir)
     if found.entry is None or found.entry.citation is None:
         raise RldsError(f"No citation is known for {found.id}.", hint=f"rlds info {found.id} shows what is known")
-    return found.entry.citation
+    text, copy = found.entry.citation, found.here
+    if copy is None or copy.manifest is None:
+        return text
+    note = f"  note = {{dataset {copy.manifest.id}, content {copy.manifest.fingerprint}}}"
+    return f"{text.rstrip().removesuffix('}').rstrip().removesuffix(',')},\n{note}\n}}"
 
 
 def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:

@@ -279,6 +279,14 @@ def test_cite(rlds):
     assert "No citation is known for local/press" in err
 
 
+def test_cite_names_the_content_of_what_is_here(rlds):
+    before = rlds("info", "d4rl/pen-human-v1", "--cite")[1]
+    ds = rlds_cli.create("d4rl/pen-human-v1", [episode()])
+    after = rlds("info", "d4rl/pen-human-v1", "--cite")[1]
+    note = f"  note = {{dataset d4rl/pen-human-v1, content {ds.fingerprint}}}\n"
+    assert after == before.removesuffix("\n}\n") + ",\n" + note + "}\n"
+
+
 def test_defects(rlds):
     out = rlds("info", "d4rl/maze2d-umaze-v1", "--defects")[1].splitlines()
     assert out[0].startswith("goal-switches: timeouts mark goal switches")

@@ -190,6 +190,21 @@ def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
     assert script.fingerprint(ds.path) == ds.fingerprint
 
 
+def test_the_fingerprint_follows_from_the_archive_alone(desk: Path) -> None:
+    """Computed by the script of docs/fingerprint.md, which sees no file of the store."""
+    script = load(ROOT / "docs" / "fingerprint_from_archive.py")
+    with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
+        assert script.fingerprint(f) == import_archive(SAMPLES / "pendulum-d4rl.hdf5", "local/sample").fingerprint
+    n = 70_000  # more than one block; no next observations, an open end, integers, a matrix of infos
+    with h5py.File(desk / "long.hdf5", "w") as f:
+        f["observations"] = np.random.default_rng(0).normal(size=(n, 2))
+        f["actions"], f["rewards"] = np.arange(n, dtype=np.int64), np.arange(n, dtype=np.float32)[:, None]
+        f["terminals"], f["timeouts"] = np.arange(n) % 97 == 0, np.arange(n) % 89 == 0
+        f["infos/qpos"] = np.random.default_rng(1).normal(size=(n, 3))
+    with h5py.File(desk / "long.hdf5") as f:
+        assert script.fingerprint(f) == import_archive(desk / "long.hdf5", "local/long").fingerprint
+
+
 def test_the_fingerprint_counts_a_changed_value(desk: Path) -> None:
     script = load(ROOT / "docs" / "read_with_numpy.py")
     ds = import_archive(SAMPLES / "pendulum-d4rl.hdf5", "local/sample")
