@@ -73,9 +73,9 @@ def plan(archive: Archive) -> Plan:
     found = features.load(located.features)
     columns = _columns(found, archive.fields)
     heads = list(_heads(archive, located))
-    rule, decided = _rule(archive.last_step, found, heads)
+    rule, decided, doubts = _rule(archive.last_step, found, heads)
     schema = {name: steps.field(leaf, name, rule) for name, leaf in columns.items()}
-    notes = [*directory.notes(located), *steps.left_out([*found.steps.values(), *found.episode.values()])]
+    notes = [*directory.notes(located), *doubts, *steps.left_out([*found.steps.values(), *found.episode.values()])]
     for name, f in schema.items():
         if f.kind == "frames":
             schema[name], odd = _frames(f, columns[name], heads)
@@ -168,17 +168,18 @@ def _heads(archive: Archive, located: Located) -> Iterator[tuple[Origin, Mapping
 
 def _rule(
     asked: str | None, found: Features, heads: Sequence[tuple[Origin, Mapping[str, Feature]]]
-) -> tuple[LastStep, str]:
-    """What the last step means, and what says so."""
-    for rule in steps.RULES:
-        if asked == rule:
-            return rule, "as asked or registered"
-    if asked is not None:
-        raise UnknownLayout(f'last_step="{asked}" is no rule.', hint="action or observation")
+) -> tuple[LastStep, str, Sequence[Note]]:
+    """What the last step means, what says so, and a note where the data say otherwise."""
     votes = [steps.last_action_is_filler(example, found.steps, str(origin)) for origin, example in heads]
     said = [v for v in votes if v is not None]
     filler = bool(said) and all(said)
-    return ("observation", "last actions are 0") if filler else ("action", "last actions are not 0")
+    if asked is None:
+        return ("observation", "last actions are 0", ()) if filler else ("action", "last actions are not 0", ())
+    for rule in steps.RULES:
+        if asked == rule:
+            odd = Note("last-action", "last actions are all 0: --last-step observation would leave them out", len(said))
+            return rule, "as asked or registered", [odd] if filler and rule == "action" else ()
+    raise UnknownLayout(f'last_step="{asked}" is no rule.', hint="action or observation")
 
 
 def _frames(
