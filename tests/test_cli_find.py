@@ -106,7 +106,7 @@ def test_rows_of_a_query(rlds):
 
 
 def test_rows_align(rlds):
-    lines = rlds("list", "sample")[1].splitlines()
+    lines = rlds("list", "--family", "sample")[1].splitlines()
     assert len({line.index("known") + len("known") for line in lines[1:]}) == 1
     assert all(line == line.rstrip() for line in lines)
 
