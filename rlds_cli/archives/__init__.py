@@ -31,7 +31,19 @@ from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Field, Note
 from rlds_cli.ted import Part as Part
 
-READERS = ("minari", "d3rlpy", "d4rl", "roboset", "openx", "rlu_atari", "vd4rl", "atari_dqn", "ogbench", "robomimic", "lerobot")
+READERS = (
+    "minari",
+    "d3rlpy",
+    "d4rl",
+    "roboset",
+    "openx",
+    "rlu_atari",
+    "vd4rl",
+    "atari_dqn",
+    "ogbench",
+    "robomimic",
+    "lerobot",
+)
 
 
 @dataclass(frozen=True, slots=True)
