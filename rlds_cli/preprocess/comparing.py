@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,33 @@ class Again:
     written: Written
 
 
-def of_episodes(before: EpisodeTable, after: EpisodeTable) -> tuple[int, str] | None:
-    """The first episode of the part that has another length or end, and what it had and has; None where all agree."""
-    for i in range(min(len(before), len(after))):
-        old, new = ((int(t.length[i]), bool(t.observed[i]), int(t.end[i])) for t in (before, after))
+def of_episodes(before: EpisodeTable, after: EpisodeTable) -> tuple[EpisodeTable, int, str] | None:
+    """The first episode of the part that is not as it was, and how it was and is; None where all agree.
+
+    Returns
+    -------
+    tuple of EpisodeTable, int, str
+        The table that it is in, ``before`` or ``after``, and its number there.
+    """
+    then, now = places(before), places(after)
+    for i, (old, new) in enumerate(zip_longest(then, now)):
         if old != new:
-            return i, f"was {_shape(*old)}, is {_shape(*new)}"
-    if len(before) != len(after):
-        return min(len(before), len(after)), f"{len(before):,} episodes were made of it, now {len(after):,}"
+            gone = new is None or new in then  # else it is one that was not there
+            of = old if gone else new
+            return before if gone else after, i, f"{_times(then.count(of))}, now {_times(now.count(of))}"
+        was, is_ = ((int(t.length[i]), bool(t.observed[i]), int(t.end[i])) for t in (before, after))
+        if was != is_:
+            return after, i, f"was {_shape(*was)}, is {_shape(*is_)}"
     return None
+
+
+def places(table: EpisodeTable) -> list[tuple[int, int, str]]:
+    """Where in the archive episodes come from."""
+    return list(zip(table.source.tolist(), table.row.tolist(), table.group, strict=True))
+
+
+def _times(count: int) -> str:
+    return "did not come back" if count == 0 else "came back" if count == 1 else f"came back as {count} episodes"
 
 
 def _shape(length: int, observed: bool, end: int) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.preprocess import comparing, executors, fitting, job, reading, states
-from rlds_cli.preprocess.comparing import Again, Difference
+from rlds_cli.preprocess.comparing import Again, Difference, places
 from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import Known, Otherwise
@@ -164,8 +164,8 @@ class _Again:
         then, now = made.store.table().take(np.arange(first, first + count)), again.written.episodes
         other = comparing.of_episodes(then, now)
         if other is not None:
-            i, what = other
-            raise self.differs(f"{self._named(now if i < len(now) else then, i)}: {what}", *self._at(now, i))
+            table, i, what = other
+            raise self.differs(f"{self._named(table, i)} {what}", self._at(table, i))
         start = int(made.episodes["start"][first]) if count else 0
         found = comparing.of_rows(Reader(made), start, again)
         if found:
@@ -179,7 +179,7 @@ class _Again:
         what = f"{first.name} of {self._named(now, i)}, step {step:,} {first.values}"
         what += f" ({first.rows:,} of {total:,} rows differ{''.join(f', {d.rows:,} of {d.name}' for d in found[1:4])}"
         what += f", and {len(found) - 4} more fields)" if len(found) > 4 else ")"
-        return self.differs(what, self._at(now, i)[0], step)
+        return self.differs(what, self._at(now, i), step)
 
     def differs(self, what: str, episode: int | None = None, step: int | None = None) -> PreprocessError:
         """The error that says so."""
@@ -195,21 +195,18 @@ class _Again:
     def _say(self, note: str) -> None:
         self._staff.progress(Event(self._job.id, "note", note=note))
 
-    def _at(self, table: EpisodeTable, i: int) -> tuple[int | None, int | None]:
+    def _at(self, table: EpisodeTable, i: int) -> int | None:
         """Of which episode of the source episode ``i`` of the part is."""
         first, last = (self._part.args[n] for n in ("first", "last"))
         reader = Reader(self._job.task.dataset)
         source = reader.table(first, last)
-        if i < len(table):
-            same = (source.row == table.row[i]) & (source.source == table.source[i])
-            for k in same.nonzero()[0].tolist():
-                if source.group[k] == table.group[i]:
-                    return reader.number(first + k), None
-        return None, None
+        same = (source.row == table.row[i]) & (source.source == table.source[i])
+        of = (k for k in same.nonzero()[0].tolist() if source.group[k] == table.group[i])
+        return next((reader.number(first + k) for k in of), None)
 
     def _named(self, table: EpisodeTable, i: int) -> str:
-        number = self._at(table, i)[0]
-        return "an episode that was not made" if number is None else f"episode {number:,}"
+        number = self._at(table, i)
+        return "an episode" if number is None else f"episode {number:,}"
 
 
 def _kind(f: Field | None) -> str:
@@ -242,7 +239,7 @@ def _counts(t: Task, made: Dataset) -> list[int]:
     """Episodes of the result that each chunk became: those that come from the same place in the archive."""
     firsts = [p.args["first"] for p in job.parts(t, kept=True)]
     n = len(t.dataset.episodes)
-    theirs, mine = _places(Reader(t.dataset).table(0, n)), _places(made.store.table())
+    theirs, mine = places(Reader(t.dataset).table(0, n)), places(made.store.table())
     if mine == theirs:
         return np.diff([*firsts, n]).tolist()  # type: ignore[no-any-return]
     numbers = {place: k for k, place in enumerate(theirs)}
@@ -255,7 +252,3 @@ def _counts(t: Task, made: Dataset) -> list[int]:
         )
     part = np.searchsorted(firsts, of, "right") - 1
     return np.bincount(part, minlength=len(firsts)).tolist()  # type: ignore[no-any-return]
-
-
-def _places(table: EpisodeTable) -> list[tuple[int, int, str]]:
-    return list(zip(table.source.tolist(), table.row.tolist(), table.group, strict=True))
