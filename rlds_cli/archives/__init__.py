@@ -40,6 +40,7 @@ READERS = (
     "rlu_atari",
     "vd4rl",
     "atari_dqn",
+    "gen_dgrl",
     "ogbench",
     "robomimic",
     "lerobot",

@@ -78,6 +78,7 @@ class Whole:
     source: int
     group: str
     options: str | None = None
+    seed: int | None = None
     splits: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
 
@@ -137,6 +138,7 @@ def _table(done: Sequence[Whole]) -> EpisodeTable:
         source=np.array([e.source for e in done], np.int32),
         row=np.zeros(len(done), np.int64),
         group=[e.group for e in done],
+        seed=[e.seed for e in done],
         options=[e.options for e in done],
         splits={s: np.array([s in e.splits for e in done], bool) for s in splits},
     )

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from rlds_cli.ted import FLAGS, VIDEO, Field, Placement
 COUNTED = ("episode_index", "frame_index", "index")
 TASK = "task_index"
 _NAMES = {"next.done": "next/info/done", TASK: "task"}
-_RANKS = ("observation", "action")  # whose rows of one element stay rows
+_ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def _numbers(name: str, key: str, kind: Any, shape: tuple[int, ...], placement: 
         kind, depth = kind.value_type, depth + 1
     if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
         raise UnknownLayout(f"{key} holds values of type {kind}, which cannot be stored.")
-    if shape == (1,) and depth == 0 and name.split("/")[0] not in _RANKS:
+    if shape == (1,) and depth == 0 and not re.match(_ROWS, name):
         shape = ()
     dtype = "bool" if types.is_boolean(kind) else np.dtype(kind.to_pandas_dtype()).name
     return Field(name, dtype, () if name in ("next/reward", *FLAGS) and shape == (1,) else shape, placement)

@@ -1,0 +1,285 @@
+"""Frames in videos, through everything that reads, keeps or changes a dataset; av decodes what is expected."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lerobot_archives import Content, decoded, encode, write_v3
+from PIL import Image
+from test_mp4 import CODECS, pictures
+
+import rlds_cli
+from rlds_cli import mp4
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import DamagedDataset, Frames, MissingPackage
+from rlds_cli.importing import import_archive
+from rlds_cli.keeping.encoding import convert
+from rlds_cli.keeping.verification import verify
+from rlds_cli.loader import Loader
+from rlds_cli.store import arrays
+from rlds_cli.store.video_decoding import Video, decode_video
+from rlds_cli.ted import Field
+
+TOP = "observation/images/top"
+CONTENT = Content(lengths=(6, 5, 9, 2), video=("top",), per_file=3, per_video=2)
+FIELD = Field(TOP, "uint8", (48, 64, 3), "both", "frames", "mp4")
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_v3(tmp_path_factory.mktemp("videos") / "a", CONTENT)
+
+
+@pytest.fixture
+def ds(archive: Path) -> Dataset:
+    return import_archive(archive, "local/film")
+
+
+def seen(archive: Path) -> np.ndarray:
+    """All frames, in order of the steps."""
+    return np.concatenate([decoded(f) for f in sorted(archive.rglob("*.mp4"))])
+
+
+def rows(ds: Dataset) -> np.ndarray:
+    """The row of every step."""
+    e = ds.episodes
+    return np.concatenate([np.arange(s, s + n) for s, n in zip(e["start"], e["length"], strict=True)])
+
+
+# -- decoding
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_any_frame_in_any_order(tmp_path: Path, kind: str) -> None:
+    codec, options, _ = CODECS[kind]
+    path = tmp_path / "a.mp4"
+    encode(path, pictures(), codec, options)
+    expected = decoded(path)
+    video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
+    rng = np.random.default_rng(0)
+    orders = [np.arange(21), np.arange(21)[::-1], rng.permutation(21), rng.integers(0, 21, 50)]
+    for order in [*orders, *([k] for k in (20, 0, 13, 13, 7, 8))]:
+        index = np.stack([np.zeros(len(order), int), order], 1)
+        np.testing.assert_array_equal(decode_video(index, lambda _: video, FIELD, "test"), expected[order])
+    index = np.array([[-1, -1], [0, 3]])
+    found = decode_video(index, lambda _: video, FIELD, "test")
+    assert not found[0].any()
+    np.testing.assert_array_equal(found[1], expected[3])
+
+
+def test_colours_that_only_the_file_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    import av
+
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
+        stream.codec_context.colorspace, stream.codec_context.color_range = 1, 1  # BT.709
+        for picture in pictures(3):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
+    found = decode_video(np.array([[0, 0], [0, 2]]), lambda _: video, FIELD, "test")
+    np.testing.assert_array_equal(found, decoded(path)[[0, 2]])
+
+
+def test_a_video_of_another_size(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    encode(path, pictures(3, 32, 64), "mpeg4", {})
+    video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
+    with pytest.raises(Frames, match="a video of 32x64; 48x64 expected"):
+        decode_video(np.array([[0, 0]]), lambda _: video, FIELD, "test")
+    with pytest.raises(DamagedDataset, match="frame 3 of a video of 3"):
+        decode_video(np.array([[0, 3]]), lambda _: video, FIELD, "test")
+
+
+def test_without_av_all_but_frames_is_read(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlds_cli.store import video_decoding
+
+    monkeypatch.setattr(video_decoding, "_here", type(video_decoding._here)())
+    monkeypatch.setitem(sys.modules, "av", None)
+    ds = import_archive(archive, "local/film")
+    assert ds.column("observation/state").shape == (26, 4)
+    batch = next(iter(Loader(ds, batch_size=4, fields=["observation/state", "action"], anchors="steps")))
+    assert batch["action"].shape == (4, 2)
+    assert verify("local/film").ok
+    with pytest.raises(MissingPackage) as missing:
+        ds.gather(TOP, np.array([0]))
+    assert missing.value.hint == "pip install 'rlds-cli[video]'"
+
+
+# -- reading
+
+
+def test_rows_and_episodes(archive: Path, ds: Dataset) -> None:
+    expected = seen(archive)
+    np.testing.assert_array_equal(ds.gather(TOP, rows(ds)), expected)
+    np.testing.assert_array_equal(ds.episode(2)["observation", "images", "top"], expected[11:20])
+    np.testing.assert_array_equal(ds.episode(0)["next", "observation", "images", "top"][:-1], expected[1:6])
+    index = ds.store.rows(TOP)
+    assert index[:7].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [0, 4], [0, 5], [0, 5]]
+    assert index[13].tolist() == [1, 0]
+    assert (
+        ds.store.frame_sizes(TOP, np.array([0, 6, 5])).tolist()[1:] == [ds.store.frame_sizes(TOP, np.array([5]))[0]] * 2
+    )
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_the_loader_gives_the_frames_of_its_rows(archive: Path, ds: Dataset, prefetch: int) -> None:
+    expected, state = seen(archive), np.concatenate([ds.episode(k)["observation", "state"] for k in range(4)])
+    number = {s.tobytes(): k for k, s in enumerate(state)}
+    loader = Loader(ds, batch_size=5, seed=1, steps=6, prefetch=prefetch)
+    for batch in loader:
+        here = [number[s.tobytes()] for s in batch["observation", "state"].numpy()]
+        np.testing.assert_array_equal(batch["observation", "images", "top"], expected[here])
+        np.testing.assert_array_equal(batch["next", "observation", "images", "top"], expected[np.add(here, 1)])
+
+
+def test_windows(archive: Path, ds: Dataset) -> None:
+    expected, state = seen(archive), np.concatenate([ds.episode(k)["observation", "state"] for k in range(4)])
+    number = {s.tobytes(): k for k, s in enumerate(state)}
+    for batch in Loader(ds, batch_size=3, window=rlds_cli.loader.Slice(4), seed=0, steps=4, anchors="steps"):
+        first = [number[s.tobytes()] for s in batch["observation", "state"][:, 0].numpy()]
+        wanted = expected[np.add.outer(first, np.arange(4))]
+        np.testing.assert_array_equal(batch["observation", "images", "top"], wanted)
+
+
+# -- keeping
+
+
+def test_videos_are_stored_once_and_as_published(archive: Path, ds: Dataset) -> None:
+    files = sorted(archive.rglob("*.mp4"))
+    stored = arrays.read(ds.path / "video" / TOP / "bytes")
+    assert stored.tobytes() == b"".join(f.read_bytes() for f in files)
+    digests = arrays.read(ds.path / "digests" / TOP)
+    assert [d.tobytes() for d in digests[1:]] == [hashlib.sha256(f.read_bytes()).digest() for f in files]
+    assert digests[0].tobytes() == hashlib.sha256(np.ascontiguousarray(ds.store.rows(TOP)).tobytes()).digest()
+
+
+def test_workers_do_not_change_a_byte(archive: Path, ds: Dataset) -> None:
+    other = import_archive(archive, "local/parallel", jobs=2)
+    assert other.fingerprint == ds.fingerprint
+    np.testing.assert_array_equal(other.store.rows(TOP), ds.store.rows(TOP))
+
+
+def test_the_other_encoding_and_back(archive: Path, ds: Dataset) -> None:
+    done = convert("local/film", to="zarr")
+    packed = rlds_cli.open_dataset("local/film")
+    assert done.fingerprint == packed.fingerprint == ds.fingerprint
+    np.testing.assert_array_equal(packed.gather(TOP, rows(packed)), seen(archive))
+    assert verify("local/film").ok
+    assert convert("local/film", to="memmap").fingerprint == ds.fingerprint
+    assert verify("local/film").ok
+
+
+@pytest.fixture
+def damaged(ds: Dataset) -> Iterator[Path]:
+    copy = ds.path.with_name("damaged")
+    shutil.copytree(ds.path, copy)
+    yield copy
+    shutil.rmtree(copy, ignore_errors=True)
+
+
+def problems(path: Path) -> list[str]:
+    return [str(p) for p in verify(path).problems]
+
+
+def flip(file: Path, at: int) -> None:
+    file.chmod(0o644)
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def test_damage_is_named(damaged: Path, archive: Path) -> None:
+    size = sorted(archive.rglob("*.mp4"))[0].stat().st_size
+    flip(arrays.data_file(damaged / "video" / TOP / "bytes", 1), size + 100)
+    assert problems(damaged) == [f"{TOP} video 1: differs"]
+
+
+def test_damaged_tables_are_named(damaged: Path) -> None:
+    flip(arrays.data_file(damaged / "video" / TOP / "packets", 2), 8)
+    assert any("tables that say where frames lie" in p for p in problems(damaged))
+
+
+def test_a_missing_file_of_videos(damaged: Path) -> None:
+    arrays.data_file(damaged / "video" / TOP / "bytes", 1).unlink()
+    with pytest.raises(DamagedDataset, match="is missing"):
+        rlds_cli.open_dataset(damaged)
+
+
+# -- decoding at conversion
+
+
+def test_frames_raw(archive: Path, ds: Dataset) -> None:
+    raw = import_archive(archive, "local/raw", frames="raw")
+    np.testing.assert_array_equal(raw.column(TOP)[rows(raw)], seen(archive))
+    np.testing.assert_array_equal(raw.column(TOP)[6], seen(archive)[5])
+    assert raw.fingerprint != ds.fingerprint
+    assert not (raw.path / "video").exists()
+
+
+def test_frames_resized(archive: Path) -> None:
+    small = import_archive(archive, "local/small", frames="12x16")
+    expected = [np.asarray(Image.fromarray(x).resize((16, 12), Image.Resampling.BOX)) for x in seen(archive)]
+    np.testing.assert_array_equal(small.column(TOP)[rows(small)], expected)
+
+
+# -- preprocess
+
+
+def shift(episode: Any) -> Any:
+    episode["action"] = episode["action"] + 1
+    return episode
+
+
+def long_ones(episode: Any) -> Any:
+    return shift(episode) if len(episode["action"]) > 5 else None
+
+
+def invert(episode: Any) -> Any:
+    episode["observation"]["images"]["top"] = 255 - episode["observation"]["images"]["top"]
+    return episode
+
+
+def test_videos_that_stay_are_shared(archive: Path, ds: Dataset) -> None:
+    made = rlds_cli.preprocess.run(ds, shift, name="shift")
+    assert made.schema[TOP].codec == "mp4"
+    np.testing.assert_array_equal(made.gather(TOP, rows(made)), seen(archive))
+    one, other = (arrays.data_file(d.path / "video" / TOP / "bytes", 1).stat().st_ino for d in (ds, made))
+    assert one == other
+    assert verify(made.path).ok
+
+
+def test_videos_of_the_episodes_that_stay(archive: Path, ds: Dataset) -> None:
+    made = rlds_cli.preprocess.run(ds, long_ones, name="long")
+    assert made.episodes["length"].tolist() == [6, 9]
+    expected = seen(archive)
+    np.testing.assert_array_equal(made.gather(TOP, rows(made)), np.concatenate([expected[:6], expected[11:20]]))
+    assert made.schema[TOP].codec == "mp4"
+    assert verify(made.path).ok
+
+
+def test_frames_that_a_function_changes_become_arrays(archive: Path, ds: Dataset) -> None:
+    made = rlds_cli.preprocess.run(ds, invert, name="invert")
+    np.testing.assert_array_equal(made.column(TOP)[rows(made)], 255 - seen(archive))
+
+
+# -- pictures
+
+
+def test_contact_sheet_and_film(archive: Path, ds: Dataset, tmp_path: Path) -> None:
+    from rlds_cli.report.images import contact_sheet
+    from rlds_cli.report.videos import write_video
+
+    sheet = contact_sheet(ds, episode=0)
+    assert sheet.size[0] > 160
+    assert write_video(ds, tmp_path / "film.mp4", 2) == 9
+    assert len(decoded(tmp_path / "film.mp4")) == 9
