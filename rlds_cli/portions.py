@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from rlds_cli.errors import ArchiveError, InvalidId
+from rlds_cli.ids import FRAME_SIZE, DatasetId
 
 _RANGE = re.compile(r"(?P<start>\d*):(?P<stop>\d*)|(?P<one>\d+)")
 _PLAIN = re.compile(r"[A-Za-z0-9.-]+")
@@ -146,9 +147,37 @@ class Portion:
 EVERYTHING = Portion()
 
 
+def described(options: Mapping[str, Any]) -> str | None:
+    """What of its archive a dataset is, for people, by the options in its manifest; None where it is all of it."""
+    facts = options.get("portion")
+    if not facts:
+        return None
+    here, there = facts.get("files") or (0, 0)
+    files = f"; {here:,} of {there:,} files" if there > 1 else ""
+    return f"{Portion.from_facts(facts)}{files}"
+
+
 def is_portion(variant: str) -> bool:
     """Whether a variant is called as portions are."""
     return _VARIANT.search(variant) is not None
+
+
+def command(id: DatasetId) -> str:
+    """What makes a variant that is not here: a download of a part, or a preprocessing."""
+    if not is_portion(id.variant or ""):
+        return f"rlds preprocess {id.base} --fn ... --name {id.variant}"
+    said = ""
+    for word in str(id.variant).split("_"):
+        kind, _, what = word.partition("-")
+        if kind == "split":
+            said += f" --split {what}"
+        elif kind == "episodes" and (bounds := re.fullmatch(r"(\d+)-(\d+|end)", what)):
+            said += f" --episodes {bounds[1]}:{bounds[2].replace('end', '')}"
+        elif kind == "raw" or FRAME_SIZE.fullmatch(kind):
+            said += f" --frames {kind}"
+        else:
+            return f"rlds download {id.base} --include GLOB"
+    return f"rlds download {id.base}{said}"
 
 
 def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rlds_cli import home, ids, registry, settings
+from rlds_cli import home, ids, portions, registry, settings
 from rlds_cli.errors import DatasetNotFound, InvalidId, UnknownDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -41,7 +41,7 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
 
 def _how_to_have(id: DatasetId) -> str | None:
     if id.variant:
-        return f"rlds preprocess {id.base} --fn ... --name {id.variant}"
+        return portions.command(id)
     if id.family == registry.LOCAL:
         return f"rlds import PATH --as {id}"
     try:

@@ -6,7 +6,7 @@ import pytest
 
 from rlds_cli import ids
 from rlds_cli.errors import InvalidId
-from rlds_cli.portions import EVERYTHING, Portion, is_portion
+from rlds_cli.portions import EVERYTHING, Portion, command, is_portion
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,19 @@ def test_what_people_read() -> None:
     assert str(Portion.of(episodes="4")) == "episode 4"
     assert str(Portion.of(include="a*", exclude=["b", "c"])) == "files a* without b c"
     assert str(Portion.of(exclude="b", episodes="5:")) == "episodes 5 to the last, of files * without b"
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        ("norm", "rlds preprocess d4rl/x --fn ... --name norm"),
+        ("episodes-0-100", "rlds download d4rl/x --episodes 0:100"),
+        ("episodes-5-end", "rlds download d4rl/x --episodes 5:"),
+        ("split-train", "rlds download d4rl/x --split train"),
+        ("split-train_episodes-0-3", "rlds download d4rl/x --split train --episodes 0:3"),
+        ("split-train_84x84", "rlds download d4rl/x --split train --frames 84x84"),
+        ("include-seed1_episodes-0-3", "rlds download d4rl/x --include GLOB"),
+    ],
+)
+def test_what_makes_a_variant(variant: str, expected: str) -> None:
+    assert command(ids.parse(f"d4rl/x@{variant}")) == expected

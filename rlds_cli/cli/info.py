@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rlds_cli import catalogue, entries
+from rlds_cli import catalogue, entries, portions
 from rlds_cli.catalogue import Card, Copy
 from rlds_cli.cli import options, out
 from rlds_cli.entries import Defect, Entry
@@ -122,7 +122,8 @@ def _source(e: Entry) -> Iterator[tuple[str, str]]:
 
 def _origin(e: Entry) -> str:
     if not e.files:
-        return f"{e.tree[0].removeprefix('hf://')} on the hub; files and hashes from its listing"
+        place = f"{e.tree[0].removeprefix('hf://')} on the hub" if e.tree[0].startswith("hf:") else e.tree[0]
+        return f"{place}; files and hashes from its listing"
     url, digest = e.files[0].urls[0], e.sha256
     parts = urlsplit(url)
     place = {"package": "this package", "hf": "huggingface.co"}.get(parts.scheme, parts.netloc)
@@ -153,6 +154,8 @@ def _content(e: Entry) -> Iterator[str]:
 def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
     c = m.counts
     yield "path", str(copy.path)
+    if part := portions.described(m.options):
+        yield "part", f"not all of the archive: {part}"
     yield "steps", f"{c.steps:,}, of them {c.transitions:,} transitions"
     ends = f"{c.terminated:,} terminated, {c.truncated:,} truncated, {c.cut:,} cut"
     yield "episodes", f"{c.episodes:,}: {ends}; {_episodes(m.episodes_by)}"

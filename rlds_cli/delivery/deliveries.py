@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import home, ids, registry, sizes, space
+from rlds_cli import home, ids, portions, registry, sizes, space
 from rlds_cli.delivery import staging
 from rlds_cli.delivery.orders import Order, Store
 from rlds_cli.entries import Entry
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NameTaken, NoSpace, Offline
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
-from rlds_cli.portions import Portion, is_portion
+from rlds_cli.portions import Portion
 from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
@@ -262,10 +262,9 @@ def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
     entry = registry.get(order.ref)
     id = _id_of(replace(order, ref=entry.id + order.ref[len(order.ref.partition("@")[0]) :]))
     if id.variant and id.variant != order.variant:
-        made = f"rlds preprocess {id.base} --fn ... --name {id.variant}"
         raise DatasetNotFound(
             f"{id} is not in {where.home}, and variants are made, not downloaded.",
-            hint=f"rlds download {id.base} --episodes 0:100" if is_portion(id.variant) else made,
+            hint=portions.command(id),
         )
     if not entry.files and not entry.tree:
         raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlds_cli import environments, ids, registry
+from rlds_cli import environments, ids, portions, registry
 from rlds_cli.dataset import Dataset
 from rlds_cli.entries import Entry
 from rlds_cli.errors import RldsError
@@ -16,8 +16,8 @@ from rlds_cli.errors import RldsError
 class About:
     """One dataset in words; None where nobody says.
 
-    ``max_episode_steps`` is the environment's time limit; ``ref_min_score`` and ``ref_max_score`` are the returns that
-    count as 0 and 100.
+    ``portion`` says what of its archive it is, where that is not all. ``max_episode_steps`` is the environment's time
+    limit; ``ref_min_score`` and ``ref_max_score`` are the returns that count as 0 and 100.
     """
 
     title: str | None
@@ -32,6 +32,7 @@ class About:
     max_episode_steps: int | None
     ref_min_score: float | None
     ref_max_score: float | None
+    portion: str | None = None
 
 
 def about(ds: Dataset) -> About:
@@ -53,6 +54,7 @@ def about(ds: Dataset) -> About:
         max_episode_steps=limit or (entry.max_episode_steps if entry else None),
         ref_min_score=low,
         ref_max_score=high,
+        portion=portions.described(ds.manifest.options),
     )
 
 

@@ -57,13 +57,15 @@ def _heading(s: Summary) -> str:
 
 
 def _about(s: Summary) -> Iterator[str]:
-    """What it is and where it is from, in at most two lines."""
+    """What it is and where it is from, in a few lines."""
     a = s.about
     limit = f", at most {a.max_episode_steps:,} steps" if a.max_episode_steps else ""
     what = [f"{a.env_id}{limit}"] if a.env_id else []
     what += [f"algorithm: {a.algorithm}" + (f" ({a.author})" if a.author else "")] if a.algorithm else []
     if what:
         yield "   ".join(what)
+    if a.portion:
+        yield f"a part of the archive: {a.portion}"
     if a.description and a.description not in s.id:
         yield textwrap.shorten(a.description, _DESCRIPTION, placeholder=" ...")
     legal = [f"licence {a.licence}"] if a.licence else []
