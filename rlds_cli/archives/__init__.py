@@ -44,6 +44,7 @@ READERS = (
     "ogbench",
     "robomimic",
     "lerobot",
+    "openml",
 )
 
 
