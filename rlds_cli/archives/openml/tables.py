@@ -1,0 +1,216 @@
+"""Tables as OpenML publishes them, Parquet or ARFF, read column by column and a block of rows at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from rlds_cli.errors import CorruptArchive, MissingPackage
+from rlds_cli.ted import Array, Text
+
+MAX_CATEGORIES = 4096
+MAX_LINE = 1 << 20
+PARQUET_MAGIC = b"PAR1"
+Values = Array | Text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, and whether its values are numbers or categories; ``dtype`` of the numbers."""
+
+    name: str
+    kind: Literal["number", "category"]
+    dtype: str = ""
+
+
+class Table(Protocol):
+    """One file."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+
+    def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, Values]]:
+        """Blocks of at most ``size`` rows, in order; categories as texts, None where a value is missing."""
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file begins and ends as Parquet does."""
+    try:
+        with path.open("rb") as f:
+            head = f.read(4)
+            f.seek(-4, 2)
+            return head == f.read(4) == PARQUET_MAGIC
+    except OSError:
+        return False
+
+
+def is_arff(path: Path) -> bool:
+    """Whether a file begins as ARFF does: comments, then ``@relation``."""
+    try:
+        with path.open("rb") as f:
+            for line in itertools.islice(iter(lambda: f.readline(MAX_LINE), b""), 10_000):
+                text = line.strip().lower()
+                if text and not text.startswith(b"%"):
+                    return text.startswith(b"@relation")
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def open_table(path: Path) -> Iterator[Table]:
+    """Open a file of either format.
+
+    Raises
+    ------
+    CorruptArchive
+        It is neither, or damaged.
+    MissingPackage
+        The package that reads it is not installed.
+    """
+    if not is_parquet(path):
+        if not is_arff(path):
+            raise CorruptArchive(f"{path.name} is neither Parquet nor ARFF.", hint=f"fetch or write {path} again")
+        yield Arff(path)
+        return
+    pq = _pyarrow()
+    with _reading(path), pq.ParquetFile(path) as f:
+        yield Parquet(path, f)
+
+
+class Parquet:
+    """A Parquet file; dictionaries, texts and booleans are categories, all else numbers."""
+
+    def __init__(self, path: Path, f: Any) -> None:
+        self._path, self._file = path, f
+        self.columns = tuple(self._column(x) for x in f.schema_arrow)
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return int(self._file.metadata.num_rows)
+
+    def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, Values]]:
+        """Blocks of at most ``size`` rows."""
+        kinds = {c.name: c for c in self.columns}
+        with _reading(self._path):
+            for batch in self._file.iter_batches(batch_size=size, columns=list(names)):
+                yield {n: self._values(batch.column(n), kinds[n]) for n in names}
+
+    def _column(self, x: Any) -> Column:
+        import pyarrow as pa
+
+        kind = x.type.value_type if pa.types.is_dictionary(x.type) else x.type
+        if pa.types.is_dictionary(x.type) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return Column(x.name, "category")
+        if pa.types.is_boolean(kind):
+            return Column(x.name, "category")
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            return Column(x.name, "number", np.dtype(kind.to_pandas_dtype()).name)
+        raise CorruptArchive(f"{self._path.name}: {x.name} holds {x.type} values; numbers and categories are expected.")
+
+    def _values(self, values: Any, column: Column) -> Values:
+        if column.kind == "category":
+            return [None if v is None else str(v) for v in values.to_pylist()]
+        if values.null_count:  # integers that are missing somewhere
+            return np.array([np.nan if v is None else v for v in values.to_pylist()], np.float64)
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+class Arff:
+    """An ARFF file; real, numeric and integer attributes are numbers, nominal and string ones categories."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: int | None = None
+        with self._load() as table:
+            self.columns = tuple(self._column(str(name), kind) for name, kind in table["attributes"])
+
+    @property
+    def rows(self) -> int:
+        """How many there are; the file is read through."""
+        if self._rows is None:
+            self._rows = sum(len(next(iter(b.values()))) for b in self.blocks([self.columns[0].name], 1 << 14))
+        return self._rows
+
+    def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, Values]]:
+        """Blocks of at most ``size`` rows."""
+        at = {c.name: (i, c) for i, c in enumerate(self.columns)}
+        with self._load() as table:
+            while rows := list(itertools.islice(table["data"], size)):
+                yield {n: self._values([row[at[n][0]] for row in rows], at[n][1]) for n in names}
+
+    def _column(self, name: str, kind: object) -> Column:
+        if isinstance(kind, str) and kind.upper() in ("REAL", "NUMERIC", "INTEGER"):
+            return Column(name, "number", "float64")
+        return Column(name, "category")
+
+    def _values(self, values: list[Any], column: Column) -> Values:
+        if column.kind == "category":
+            return [None if v is None else str(v) for v in values]
+        return np.array([np.nan if v is None else v for v in values], np.float64)
+
+    @contextmanager
+    def _load(self) -> Iterator[Mapping[str, Any]]:
+        arff = _arff()
+        try:
+            with self._path.open(encoding="utf-8", errors="replace") as f:
+                yield arff.load(f, return_type=arff.DENSE_GEN)
+        except arff.ArffException as e:
+            raise CorruptArchive(f"{self._path.name} cannot be read as ARFF: {e}") from e
+
+
+def categories(table: Table, names: Sequence[str], size: int) -> dict[str, list[str]]:
+    """The values that occur in each column, sorted.
+
+    Raises
+    ------
+    CorruptArchive
+        More than 4,096 of them: that is no category.
+    """
+    found: dict[str, set[str]] = {n: set() for n in names}
+    for block in table.blocks(names, size) if names else ():
+        for name, values in block.items():
+            found[name].update(str(v) for v in values if v is not None)
+            if len(found[name]) > MAX_CATEGORIES:
+                raise CorruptArchive(f"{name} has more than {MAX_CATEGORIES:,} different values: it is no category.")
+    return {n: sorted(v) for n, v in found.items()}
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptArchive(f"{path.name} cannot be read as Parquet: {e}", hint=f"fetch or write {path} again") from e
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as e:
+        raise MissingPackage(
+            "Parquet files are read with pyarrow, which is not installed.", hint="pip install 'rlds-cli[arrow]'"
+        ) from e
+    return pq
+
+
+def _arff() -> Any:
+    try:
+        import arff  # type: ignore[import-untyped]
+    except ImportError as e:
+        raise MissingPackage(
+            "ARFF files are read with liac-arff, which is not installed.", hint="pip install 'rlds-cli[arff]'"
+        ) from e
+    return arff
