@@ -19,6 +19,7 @@ RldsError
 ├── NoSpace                 the disk cannot hold it
 ├── NoPermission            the disk may not be written
 ├── DamagedDataset          files of a dataset are missing, short or altered
+├── WrongFingerprint        other content than a lock file promises
 ├── NewerFormat             written by a later version
 ├── Frames                  image fields that cannot be decoded or do not fit
 ├── LoaderError             what cannot be sampled
@@ -74,6 +75,10 @@ class UnknownDataset(RldsError):
 
 class DatasetNotFound(RldsError):
     """A dataset that is not on this disk and may not be fetched."""
+
+
+class WrongFingerprint(RldsError):
+    """A dataset whose content is not that of a lock file."""
 
 
 class NameTaken(RldsError):

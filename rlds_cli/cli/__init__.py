@@ -25,6 +25,8 @@ COMMANDS: tuple[str, ...] = (
     "bench",
     "preprocess",
     "verify",
+    "lock",
+    "sync",
     "du",
     "rm",
     "gc",

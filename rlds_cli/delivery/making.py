@@ -44,7 +44,8 @@ class Transfer:
 def plan_transfer(order: Order, id: DatasetId, entry: Entry, where: Settings) -> Transfer:
     """What is to be done to have the archive here, or what is wanted of it; asks its source unless all of that is."""
     destination = Home(where.home).archive(id)
-    asked = not entry.tree or order.source or order.force  # entries that name their files need no listing
+    # Where the files are named ahead no listing is needed.
+    asked = not entry.tree or order.source or order.force or order.files
     files = None if asked else planning.remembered(destination)
     read = partial(_read, where, destination)
     wanted, portion = _wanted(order, entry, files, read) if files else ((), order.portion)
@@ -82,8 +83,8 @@ def _read(where: Settings, destination: Path, file: RemoteFile) -> bytes:
 
 
 def _listed(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
-    if entry.files:
-        return tuple(_listed_file(order, f, where) for f in entry.files)
+    if order.files or entry.files:
+        return tuple(_listed_file(order, f, where) for f in order.files or entry.files)
     files = sources.list_files(entry.tree, where, source=order.source, suffix=entry.suffix)
     wanted = tuple(f for f in files if not entry.only or any(fnmatchcase(f.path, p) for p in entry.only))
     if not wanted:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlds_cli import ids, settings
+from rlds_cli.entries import File
 from rlds_cli.portions import EVERYTHING, Portion
 from rlds_cli.settings import Settings, StrPath
 
@@ -27,6 +28,7 @@ class Order:
     skip_bad: bool = False
     portion: Portion = EVERYTHING
     limit_rate: int | None = None  # bytes a second
+    files: tuple[File, ...] = ()  # the very files of a lock, instead of what the registry or a listing says
 
     @property
     def variant(self) -> str | None:

@@ -13,6 +13,7 @@ from rlds_cli.hashing import short
 if TYPE_CHECKING:
     from rlds_cli.keeping.encoding import Reencoded
     from rlds_cli.keeping.garbage import Collection, Garbage
+    from rlds_cli.keeping.pinning import Synced
     from rlds_cli.keeping.removal import Removal
     from rlds_cli.keeping.tracing import Trace
     from rlds_cli.keeping.usage import DatasetUsage, Usage
@@ -57,6 +58,12 @@ def _trace(t: Trace) -> list[str]:
     wrong = [f"  {d}" for d in t.differences[:_MOST]]
     more = [f"  {len(t.differences) - _MOST:,} more"] if len(t.differences) > _MOST else []
     return [f"{t.id}  BAD   {len(t.differences):,} of {head}", *wrong, *more]
+
+
+def synced(done: Sequence[Synced]) -> str:
+    """What was done to have each."""
+    width = max((len(d.id) for d in done), default=0)
+    return "\n".join(f"{d.id:{width}}  {d.how:10}  {short(d.fingerprint)}" for d in done)
 
 
 def reencoded(r: Reencoded) -> str:

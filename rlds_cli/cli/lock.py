@@ -1,0 +1,34 @@
+"""``rlds lock``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("lock")(lock)
+
+
+def lock(
+    ids: Annotated[
+        list[str],
+        typer.Argument(metavar="ID|GLOB...", help="Datasets that are here.", autocompletion=options.complete_id),
+    ],
+    cache_dir: options.CacheDir = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Write a lock file to standard output: content, files, hashes and functions. rlds sync makes the same elsewhere.
+
+    Example: rlds lock d4rl/hopper-medium-v2@norm > rlds.lock
+    """
+    out.configure(quiet=quiet, verbose=verbose)
+    from rlds_cli.keeping import pinning
+
+    sys.stdout.write(pinning.lock(ids, cache_dir=cache_dir))

@@ -1,0 +1,254 @@
+"""Lock files: which datasets, of which content, made of which files; and the same on another machine.
+
+A lock file is JSON::
+
+    {"rlds_lock": 1, "datasets": [{
+        "id": ..., "fingerprint": "rlds1:...", "fields": {name: digest},
+        "files": [{"file", "size", "sha256", "url", "revision"}],       of the archive
+        "options": {...},                                               how it was converted
+        "made_by": [...]}]}                                             steps of `rlds preprocess`, oldest first
+
+Datasets come after those that they were made of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rlds_cli import home, ids, registry, settings, targets
+from rlds_cli.delivery.orders import Order
+from rlds_cli.entries import File
+from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint
+from rlds_cli.portions import Portion
+from rlds_cli.progress import Progress, silent
+from rlds_cli.settings import StrPath
+from rlds_cli.store import manifest
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """One dataset of a lock file."""
+
+    id: str
+    fingerprint: str
+    fields: Mapping[str, str]
+    files: Sequence[Mapping[str, Any]]
+    options: Mapping[str, Any]
+    made_by: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What was done to have a locked dataset; all of them have the fingerprint of the lock."""
+
+    id: str
+    fingerprint: str
+    how: Literal["here", "downloaded", "made"]
+    path: Path
+
+
+def lock(refs: Sequence[str], *, cache_dir: StrPath | None = None) -> str:
+    """The text of a lock file for datasets that are here, and for those that they were made of.
+
+    Raises
+    ------
+    DatasetNotFound
+        One of them is not here, or was made of one that is not.
+    """
+    found: dict[str, Locked] = {}
+    for path in targets.datasets(refs, everything=False, cache_dir=cache_dir):
+        _lock(path, found, cache_dir)
+    text = json.dumps({"rlds_lock": VERSION, "datasets": [asdict(d) for d in found.values()]}, indent=1)
+    return text + "\n"
+
+
+def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None) -> None:
+    store = Store(path)
+    m = store.manifest
+    if m.id in found:
+        return
+    made_by = _own_steps(m)
+    if made_by:
+        _lock(targets.locate(str(made_by[0]["from"]), cache_dir), found, cache_dir)
+    digests = {f.name: f.digest for f in m.fields}
+    files = () if made_by else store.sources
+    found[m.id] = Locked(m.id, m.fingerprint, digests, files, dict(m.options), made_by)
+
+
+def _own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
+    """The steps that made this dataset of another: one, or those of a pipeline."""
+    if not m.provenance:
+        return ()
+    pipeline = m.provenance[-1].get("pipeline")
+    return m.provenance[-(len(pipeline["functions"]) if pipeline else 1) :]
+
+
+def read(file: StrPath) -> tuple[Locked, ...]:
+    """The datasets of a lock file.
+
+    Raises
+    ------
+    RldsError
+        It cannot be read, is no lock file, or of a later version.
+    """
+    try:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        version = int(content["rlds_lock"])
+        if version > VERSION:
+            raise RldsError(f"{file} was written by a later rlds.", hint="pip install --upgrade rlds-cli")
+        return tuple(Locked(**d) for d in content["datasets"])
+    except OSError as e:
+        raise RldsError(f"{file} cannot be read: {e.strerror}.", hint="rlds lock ID... > rlds.lock writes one") from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise RldsError(f"{file} is not a lock file ({e}).", hint="rlds lock ID... > rlds.lock writes one") from e
+
+
+def sync(
+    file: StrPath,
+    *,
+    jobs: int = 0,
+    force: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | None = None,
+) -> tuple[Synced, ...]:
+    """Have all datasets of a lock file here, with equal fingerprints.
+
+    Those that are missing are downloaded from the very files that the lock names, or made by the functions that it
+    names, which must be importable here.
+
+    Parameters
+    ----------
+    force : bool
+        Replace datasets of other content.
+
+    Raises
+    ------
+    WrongFingerprint
+        A dataset that is here, or was made now, has other content; the message says what differs. What was made before
+        stays.
+    """
+    return tuple(_sync(d, jobs, force, cache_dir, progress or silent) for d in read(file))
+
+
+def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Synced:
+    here = home.find(ids.parse(d.id), settings.read(cache_dir))
+    if here is not None and manifest.read(here).fingerprint == d.fingerprint:
+        return Synced(d.id, d.fingerprint, "here", here)
+    if here is not None and not force:
+        raise _differs(d, here, hint=f"rlds sync --force makes {d.id} anew")
+    make = _made if d.made_by else _downloaded
+    path = make(d, jobs, force, cache_dir, tell)
+    if manifest.read(path).fingerprint != d.fingerprint:
+        raise _differs(d, path, hint=f"rlds rm {d.id} removes it; it stays until then")
+    return Synced(d.id, d.fingerprint, "made" if d.made_by else "downloaded", path)
+
+
+def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+    from rlds_cli.delivery.deliveries import deliver
+
+    base = str(ids.parse(d.id).base)
+    try:
+        known = registry.get(base)
+    except RldsError as e:
+        raise DatasetNotFound(
+            f"{d.id} is not here, and not of the registry: it was made of {_names(d)}.",
+            hint=f"rlds import PATH --as {d.id}, and the same command again",
+        ) from e
+    places = {f.path: f.urls for f in known.files}
+    portion = Portion.from_facts(d.options.get("portion") or {})
+    order = Order(
+        base,
+        frames=str(d.options.get("frames", "encoded")),
+        skip_bad=bool(d.options.get("skip_bad")),
+        force=force,
+        cache_dir=cache_dir,
+        portion=portion,
+        files=() if portion else tuple(_pinned(f, places) for f in d.files),
+    )
+    return deliver(order, jobs=jobs, progress=tell).path
+
+
+def _pinned(file: Mapping[str, Any], places: Mapping[str, tuple[str, ...]]) -> File:
+    """A file as it was: from where it came, else from where the registry knows it, and with its hash."""
+    urls = [str(file["url"])] if file.get("url") else []
+    return File(
+        path=str(file["file"]),
+        urls=tuple(dict.fromkeys([*urls, *places.get(str(file["file"]), ())])),
+        size=file.get("size"),
+        sha256=file.get("sha256"),
+    )
+
+
+def _names(d: Locked) -> str:
+    names = [str(f["file"]) for f in d.files]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more if names else "values given in Python"
+
+
+def _of_steps(steps: Sequence[Mapping[str, Any]], key: str) -> Any:
+    """For a pipeline one value for each function, else the value."""
+    return [s[key] for s in steps] if len(steps) > 1 else steps[0][key]
+
+
+def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+    from rlds_cli import preprocess
+
+    steps = d.made_by
+    spans = [s["window"] for s in steps if "window" in s]
+    history, future = spans[0] if spans else (None, None)
+    ds = preprocess.run(
+        str(steps[0]["from"]),
+        _of_steps(steps, "reference"),
+        ids.parse(d.id).variant,
+        unit=_of_steps(steps, "unit"),
+        arrays=_of_steps(steps, "arrays"),
+        args=_of_steps(steps, "args"),
+        history=history,
+        future=future,
+        fields=steps[0]["fields"],
+        keep_going=bool(steps[-1].get("keep_going")),
+        jobs=jobs,
+        force=force,
+        cache_dir=cache_dir,
+        progress=tell,
+    )
+    return ds.path
+
+
+def _differs(d: Locked, path: Path, hint: str) -> WrongFingerprint:
+    store = Store(path)
+    what = "; ".join(_differences(d, store)) or "the episode table differs"
+    return WrongFingerprint(
+        f"{d.id} in {path} is {store.manifest.fingerprint}; the lock says {d.fingerprint}: {what}.", hint=hint
+    )
+
+
+def _differences(d: Locked, store: Store) -> Iterator[str]:
+    """In words, from the causes to the effects: files, functions, fields."""
+    now = {str(s["file"]): s.get("sha256") for s in store.sources}
+    if not d.made_by:
+        for file in d.files:
+            name, wanted = str(file["file"]), file.get("sha256")
+            if name not in now:
+                yield f"{name} is not of its archive"
+            elif wanted and now[name] != wanted:
+                yield f"{name} of its archive has sha256 {now[name]}, not {wanted}"
+    for step, was in zip(_own_steps(store.manifest), d.made_by, strict=False):
+        if step.get("code") != was.get("code"):
+            yield f"{was.get('reference')} has another source now"
+    fields = {f.name: f.digest for f in store.manifest.fields}
+    for what, names in (
+        ("without", d.fields.keys() - fields.keys()),
+        ("with also", fields.keys() - d.fields.keys()),
+        ("other values in", {n for n in d.fields.keys() & fields.keys() if d.fields[n] != fields[n]}),
+    ):
+        if names:
+            yield f"{what} {', '.join(sorted(names))}"

@@ -1,0 +1,120 @@
+"""Lock files: the same content in another home, or a failure that says what differs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import preprocess_functions as functions
+import pytest
+
+import rlds_cli
+from rlds_cli import preprocess
+from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
+from rlds_cli.importing import import_archive
+from rlds_cli.keeping import pinning
+
+SAMPLES = Path(rlds_cli.__file__).parent / "samples"
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    return tmp_path / "elsewhere"
+
+
+def locked(tmp_path, *refs):
+    file = tmp_path / "rlds.lock"
+    file.write_text(pinning.lock(refs))
+    return file
+
+
+def test_what_was_downloaded_and_made_is_so_elsewhere(tmp_path, elsewhere):
+    ds = rlds_cli.download("sample/pendulum-d4rl")
+    one = preprocess.run(ds, functions.normalise)
+    fns = ["preprocess_functions:normalise_step", preprocess.return_to_go]
+    last = preprocess.run(one, fns, "last", args=[{}, {"gamma": 0.5}], unit=["step", "episode"])
+    wide = preprocess.run(ds, "preprocess_functions:smooth", "w", unit="window", history=3, future=1)
+    file = locked(tmp_path, last.id, wide.id)
+    done = pinning.sync(file, cache_dir=elsewhere)
+    assert [d.how for d in done] == ["downloaded", "made", "made", "made"]
+    for d in done:
+        assert d.path.is_relative_to(elsewhere)
+        assert rlds_cli.open_dataset(d.id, cache_dir=elsewhere).fingerprint == rlds_cli.open_dataset(d.id).fingerprint
+    assert {d.how for d in pinning.sync(file, cache_dir=elsewhere)} == {"here"}
+
+
+def test_other_content_is_named_and_stays(tmp_path, elsewhere):
+    rng = np.random.default_rng(0)
+    episode = {"observation": rng.normal(size=(5, 2)), "action": np.zeros((4, 1)), "next": {"truncated": True}}
+    rlds_cli.download("sample/pendulum-d4rl")
+    file = locked(tmp_path, "sample/pendulum-d4rl")
+    other = rlds_cli.create("sample/pendulum-d4rl", [episode], cache_dir=elsewhere)
+    with pytest.raises(WrongFingerprint) as e:
+        pinning.sync(file, cache_dir=elsewhere)
+    for words in ("pendulum-d4rl.hdf5 is not of its archive", "other values in", "without info/action_log_probs"):
+        assert words in e.value.message
+    assert rlds_cli.open_dataset("sample/pendulum-d4rl", cache_dir=elsewhere).fingerprint == other.fingerprint
+    assert pinning.sync(file, cache_dir=elsewhere, force=True)[0].how == "downloaded"
+
+
+def test_an_archive_that_is_another_now_is_refused(tmp_path, elsewhere):
+    rlds_cli.download("sample/pendulum-d4rl")
+    file = locked(tmp_path, "sample/pendulum-d4rl")
+    content = json.loads(file.read_text())
+    content["datasets"][0]["files"][0]["sha256"] = "0" * 64
+    file.write_text(json.dumps(content))
+    with pytest.raises(WrongHash):
+        pinning.sync(file, cache_dir=elsewhere)
+    assert not (elsewhere / "datasets").exists()
+
+
+def test_a_function_that_is_another_now_is_named(tmp_path, elsewhere, monkeypatch):
+    module = tmp_path / "prep.py"
+    module.write_text("def f(episode):\n    episode['action'] += 1\n    return episode\n")
+    monkeypatch.chdir(tmp_path)
+    rlds_cli.download("sample/pendulum-d4rl")
+    preprocess.run("sample/pendulum-d4rl", "prep.py:f")
+    file = locked(tmp_path, "sample/pendulum-d4rl@f")
+    module.write_text("def f(episode):\n    episode['action'] += 2\n    return episode\n")
+    with pytest.raises(WrongFingerprint, match=r"prep.py:f has another source now; other values in action\."):
+        pinning.sync(file, cache_dir=elsewhere)
+
+
+def test_an_import_must_be_brought(tmp_path, elsewhere):
+    source = tmp_path / "mine.hdf5"
+    source.write_bytes((SAMPLES / "pendulum-d4rl.hdf5").read_bytes())
+    import_archive(source, "local/mine")
+    file = locked(tmp_path, "local/mine")
+    with pytest.raises(DatasetNotFound, match=r"was made of mine\.hdf5") as e:
+        pinning.sync(file, cache_dir=elsewhere)
+    assert e.value.hint.startswith("rlds import PATH --as local/mine")
+    with h5py.File(source, "r+") as f:
+        f["actions"][0] += 1
+    import_archive(source, "local/mine", cache_dir=elsewhere)
+    with pytest.raises(WrongFingerprint, match=r"mine\.hdf5 of its archive has sha256 .*; other values in action\."):
+        pinning.sync(file, cache_dir=elsewhere)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rlds_lock": 1, "datasets": [{"id": 3}]}', '{"rlds_lock": 9}'])
+def test_what_is_no_lock_file(tmp_path, text):
+    (tmp_path / "rlds.lock").write_text(text)
+    with pytest.raises(RldsError, match=r"is not a lock file|later rlds"):
+        pinning.read(tmp_path / "rlds.lock")
+
+
+def test_the_commands(tmp_path, elsewhere):
+    rlds_cli.download("sample/pendulum-d4rl")
+
+    def rlds(*words):
+        code = "from rlds_cli.cli import main; main()"
+        return subprocess.run(
+            [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, cwd=tmp_path, env=os.environ
+        )
+
+    (tmp_path / "rlds.lock").write_text(rlds("lock", "sample/pendulum-d4rl").stdout)
+    done = rlds("sync", "--cache-dir", elsewhere)
+    assert done.returncode == 0 and done.stdout.split()[:2] == ["sample/pendulum-d4rl", "downloaded"]
+    assert rlds("sync", "nothing.lock").returncode == 1
