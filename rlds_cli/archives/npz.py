@@ -147,7 +147,9 @@ class NpzFile:
                 f"{self.path.name}: {name} has {member.nbytes:,} bytes; at most {most:,} are expected."
             )
         with self._open(member) as f, _reading(self.path, name):
-            return _values(f, member, member.shape)
+            values = _values(f, member, member.shape)
+            _finish(f)
+            return values
 
     def rows(self, names: Collection[str]) -> NpzRows:
         """A reader of the rows of several members, forward."""
@@ -228,6 +230,8 @@ class _Stream:
             if stop > have:
                 new = _values(self._file, self._member, (stop - have, *self._member.shape[1:]))
                 kept = np.concatenate([kept, new]) if len(kept) else new
+                if stop == self._member.shape[0]:
+                    _finish(self._file)
         self._block, self._start = kept, start
         return kept[: stop - start]
 
@@ -366,13 +370,19 @@ def _exactly(f: IO[bytes], size: int) -> None:
         size -= len(data)
 
 
+def _finish(f: IO[bytes]) -> None:
+    """Ask for one byte more than there is: only then is the checksum of a member looked at."""
+    if f.read(1):
+        raise EOFError("there are more data than its header says")
+
+
 @contextmanager
 def _reading(path: Path, name: str) -> Iterator[None]:
     try:
         yield
     except ArchiveError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as e:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, struct.error) as e:
         raise CorruptArchive(f"{path.name}: {name} cannot be read: {e}", hint=_hint(path)) from e
 
 

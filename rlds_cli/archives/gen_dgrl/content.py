@@ -68,10 +68,14 @@ def spooled(member: Member, head: bytes = b"") -> Iterator[IO[bytes]]:
 def spool(member: Member, head: bytes = b"") -> IO[bytes]:
     """The same, closed by whoever asked."""
     file = tempfile.SpooledTemporaryFile(SPOOL_BYTES, prefix="rlds-")  # noqa: SIM115  (lives as long as its rows)
-    file.write(head)
-    while data := member.read():
-        file.write(data)
-    file.seek(0)
+    try:
+        file.write(head)
+        while data := member.read():
+            file.write(data)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
     return file
 
 
