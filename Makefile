@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-ray check registry bench learn soak screenshots clean
+.PHONY: help demo test test-ray check registry bench learn soak fuzz screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench     figures, against peers measured in the same run"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about four minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
+	@echo "make fuzz      damaged files to every parser of our own, for five minutes; MINUTES=60 for more"
 	@echo "make soak      kill conversion and preprocess at random moments, many times"
 
 $(READY): pyproject.toml constraints.txt
@@ -51,6 +52,9 @@ bench: $(READY) .bench-data/peers/.ready
 
 soak: $(READY)
 	$(BIN)/python scripts/soak.py
+
+fuzz: $(READY)
+	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)
 
 screenshots: $(READY)
 	$(BIN)/python scripts/screenshots.py screenshots

@@ -6,8 +6,8 @@ episodes of them. TensorFlow is not needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from rlds_cli.ted import FLAGS, Array, Chunk, Field, Note, lay_out
 VERSION = 1
 
 LOOKED_AT = 4  # shards whose first episodes say what is not described
-EPISODES = 4  # of each
+EPISODES = 2  # of each
 
 _VARY = "images of different sizes; --frames HxW makes them one"
 
@@ -72,13 +72,13 @@ def plan(archive: Archive) -> Plan:
         )
     found = features.load(located.features)
     columns = _columns(found, archive.fields)
-    heads = list(_heads(archive, located))
-    rule, decided, doubts = _rule(archive.last_step, found, heads)
+    seen = _look(archive, located, found)
+    rule, decided, doubts = _rule(archive.last_step, seen)
     schema = {name: steps.field(leaf, name, rule) for name, leaf in columns.items()}
     notes = [*directory.notes(located), *doubts, *steps.left_out([*found.steps.values(), *found.episode.values()])]
     for name, f in schema.items():
         if f.kind == "frames":
-            schema[name], odd = _frames(f, columns[name], heads)
+            schema[name], odd = _frames(f, columns[name], seen.headers[columns[name].key])
             notes += odd
     schema |= {flag: Field(flag, "bool", (), "next") for flag in FLAGS}
     return Plan(
@@ -136,8 +136,7 @@ def _facts(located: Located) -> dict[str, Any]:
 
 def _columns(found: Features, chosen: Mapping[str, str]) -> dict[str, Leaf]:
     """The leaves that become fields, by field; ``chosen`` maps fields to keys, before all others."""
-    marks = (steps.FIRST, steps.LAST, steps.TERMINAL)
-    usable = {k: x for k, x in found.steps.items() if not x.problem and k not in marks}
+    usable = {k: x for k, x in found.steps.items() if not x.problem and k not in steps.MARKS}
     named: dict[str, Leaf] = {}
     for name, key in chosen.items():
         key = key if key.startswith(f"{STEPS}/") else f"{STEPS}/{key}"
@@ -154,59 +153,66 @@ def _columns(found: Features, chosen: Mapping[str, str]) -> dict[str, Leaf]:
     return named
 
 
-def _heads(archive: Archive, located: Located) -> Iterator[tuple[Origin, Mapping[str, Feature]]]:
-    """The first episodes of some shards, one at a time."""
+@dataclass(slots=True)
+class _Seen:
+    """What some first episodes say: whether their last action is a filler, and the headers of their images, by key."""
+
+    fillers: list[bool]
+    headers: dict[str, set[image_header.Header]]
+
+
+def _look(archive: Archive, located: Located, found: Features) -> _Seen:
+    seen = _Seen([], {leaf.key: set() for leaf in found.steps.values()})
     for shard in located.shards[:: max(1, len(located.shards) // LOOKED_AT)][:LOOKED_AT]:
+        name = archive.name_of(shard.file)
         try:
             for record in islice(tfrecord.records(archive.files[shard.file]), EPISODES):
-                origin = Origin(shard.file, archive.name_of(shard.file), record.number, shard.split)
-                yield origin, parse(record.data, where=str(origin))
+                where = f"{name}: record {record.number:,}"
+                example = parse(record.data, where=where)
+                filler = steps.last_action_is_filler(example, found.steps, where)
+                seen.fillers += [] if filler is None else [filler]
+                for leaf in found.steps.values():
+                    if leaf.kind == "frames" and leaf.key in example:
+                        seen.headers[leaf.key].update(_headers(example[leaf.key]))
         except ArchiveError:
             if not archive.skip_bad:
                 raise
+    return seen
 
 
-def _rule(
-    asked: str | None, found: Features, heads: Sequence[tuple[Origin, Mapping[str, Feature]]]
-) -> tuple[LastStep, str, Sequence[Note]]:
+def _headers(feature: Feature) -> Iterator[image_header.Header]:
+    for a, b in zip(*(x.tolist() for x in feature.places()), strict=True):
+        header = image_header.read(feature.data, a, b)
+        if header is not None:
+            yield header
+
+
+def _rule(asked: str | None, seen: _Seen) -> tuple[LastStep, str, Sequence[Note]]:
     """What the last step means, what says so, and a note where the data say otherwise."""
-    votes = [steps.last_action_is_filler(example, found.steps, str(origin)) for origin, example in heads]
-    said = [v for v in votes if v is not None]
-    filler = bool(said) and all(said)
+    filler = bool(seen.fillers) and all(seen.fillers)
     if asked is None:
         return ("observation", "last actions are 0", ()) if filler else ("action", "last actions are not 0", ())
     for rule in steps.RULES:
         if asked == rule:
-            odd = Note("last-action", "last actions are all 0: --last-step observation would leave them out", len(said))
+            text = "last actions are all 0: --last-step observation would leave them out"
+            odd = Note("last-action", text, len(seen.fillers))
             return rule, "as asked or registered", [odd] if filler and rule == "action" else ()
     raise UnknownLayout(f'last_step="{asked}" is no rule.', hint="action or observation")
 
 
-def _frames(
-    f: Field, leaf: Leaf, heads: Sequence[tuple[Origin, Mapping[str, Feature]]]
-) -> tuple[Field, Sequence[Note]]:
+def _frames(f: Field, leaf: Leaf, headers: Collection[image_header.Header]) -> tuple[Field, Sequence[Note]]:
     """The field with the codec and the shape that the first images have."""
-    headers = {h for origin, example in heads for h in _headers(leaf, example)}
     if not headers:
         return f, ()
-    codec = next(iter(sorted(h.codec for h in headers)))
+    codec = min(h.codec for h in headers)
     shapes = {h.shape for h in headers}
     if len(shapes) > 1:
-        return replace(f, codec=codec, shape=(0, 0, max(s[2] for s in shapes))), [
-            Note("image-sizes", f"{f.name}: {_VARY}")
-        ]
+        vary = replace(f, codec=codec, shape=(0, 0, max(s[2] for s in shapes)))
+        return vary, [Note("image-sizes", f"{f.name}: {_VARY}")]
     (shape,) = shapes
     said = tuple(n or m for n, m in zip(leaf.shape, shape, strict=True))
     odd = [Note("image-shape", f"{leaf.key} is said to be {list(leaf.shape)}, and its images are {list(shape)}")]
     return replace(f, codec=codec, shape=shape), [] if said == shape else odd
-
-
-def _headers(leaf: Leaf, example: Mapping[str, Feature]) -> Iterator[image_header.Header]:
-    if leaf.key in example:
-        for a, b in zip(*(x.tolist() for x in example[leaf.key].places()), strict=True):
-            header = image_header.read(example[leaf.key].data, a, b)
-            if header is not None:
-                yield header
 
 
 def _part(shard: Shard) -> Part:

@@ -14,6 +14,7 @@ their last step holds a real action whose outcome is not recorded. Both are read
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,6 +33,7 @@ LastStep = Literal["action", "observation"]
 RULES: tuple[LastStep, ...] = ("action", "observation")
 
 FIRST, LAST, TERMINAL = (f"{STEPS}/is_{k}" for k in ("first", "last", "terminal"))
+MARKS = (FIRST, LAST, TERMINAL)
 MAX_OPTION = 4096  # values of an episode's array that are kept
 
 _SCALARS = {f"{STEPS}/reward": REWARD, f"{STEPS}/discount": "next/discount"}
@@ -85,8 +87,8 @@ def last_action_is_filler(example: Mapping[str, Feature], leaves: Mapping[str, L
         path = leaf.key.removeprefix(f"{STEPS}/")
         if path.split("/")[0] != "action" or leaf.kind != "array" or leaf.problem or leaf.key not in example:
             continue
-        actions = values.array(leaf, example[leaf.key], where).astype(np.float64)
-        empty = (np.nan_to_num(actions.reshape(len(actions), -1)) == 0).all(axis=1)
+        actions = values.array(leaf, example[leaf.key], where)
+        empty = ((actions == 0) | (actions != actions)).all(axis=tuple(range(1, actions.ndim)))
         if len(empty) > 1 and not empty[:-1].all():
             said.append(bool(empty[-1]))
     return all(said) if said else None
@@ -114,7 +116,7 @@ class Layout:
         """
         notes: list[Note] = []
         found = {name: self._column(name, leaf, example, origin, notes) for name, leaf in self.columns.items()}
-        marks = {key: self._mark(key, example, origin) for key in (FIRST, LAST, TERMINAL) if key in self.steps}
+        marks = {key: self._mark(key, example, origin) for key in MARKS if self._marked(key)}
         n = _rows(found | marks, origin)
         length = n if self.rule == "action" else n - 1
         if length < 1:
@@ -163,6 +165,10 @@ class Layout:
         if isinstance(column, Encoded):
             return Encoded(column.data, column.starts[:length], column.stops[:length])
         return column.head(length) if isinstance(column, values.PackedImages) else column[:length]  # type: ignore[index]
+
+    def _marked(self, key: str) -> bool:
+        leaf = self.steps.get(key)
+        return leaf is not None and leaf.kind == "array" and leaf.problem is None and math.prod(leaf.shape) == 1
 
     def _mark(self, key: str, example: Mapping[str, Feature], origin: Origin) -> BoolArray:
         mark: BoolArray = values.array(self.steps[key], _feature(example, key, origin), str(origin)).reshape(-1) != 0

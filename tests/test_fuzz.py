@@ -1,0 +1,48 @@
+"""A short run of ``make fuzz``: nothing but errors of rlds comes out of damaged files."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "fuzz.py"
+
+
+def _script() -> ModuleType:
+    spec = spec_from_file_location("fuzz", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules["fuzz"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+fuzz = _script()
+
+
+@pytest.mark.parametrize("name", fuzz.TARGETS)
+def test_valid_inputs_are_read(name: str) -> None:
+    for seed in fuzz.TARGETS[name].seeds:
+        assert fuzz.attempt(fuzz.TARGETS[name], seed) == "read"
+
+
+@pytest.mark.parametrize("name", fuzz.TARGETS)
+def test_damaged_inputs_are_refused_or_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sum(fuzz.fuzz(name, rounds=120).values()) == 120
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_fails_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(content: bytes) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(fuzz.TARGETS, "image", fuzz.Target((b"seed",), broken))
+    with pytest.raises(ValueError, match="a bug"):
+        fuzz.fuzz("image", rounds=5)
+    assert (tmp_path / "fuzz-image.bin").is_file()
