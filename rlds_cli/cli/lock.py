@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Annotated
 
@@ -31,4 +32,6 @@ def lock(
     out.configure(quiet=quiet, verbose=verbose)
     from rlds_cli.keeping import pinning
 
-    sys.stdout.write(pinning.lock(ids, cache_dir=cache_dir))
+    text = pinning.lock(ids, cache_dir=cache_dir)
+    sys.stdout.write(text)
+    out.note(f"locked: {', '.join(d['id'] for d in json.loads(text)['datasets'])}")
