@@ -50,6 +50,11 @@ class Block:
         return np.delete(np.arange(self.size + len(self.pieces)), behind)
 
     @cached_property
+    def episodes(self) -> IntArray:
+        """Numbers of the steps' episodes in the whole dataset [B]."""
+        return np.repeat(self.numbers, [p.steps for p in self.pieces])
+
+    @cached_property
     def ends(self) -> IntArray:
         """Numbers of the steps after which an episode ends."""
         last = np.cumsum([p.steps for p in self.pieces]) - 1

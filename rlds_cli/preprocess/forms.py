@@ -8,7 +8,8 @@ batch          transitions: ``observation`` and ``next/observation`` [B, ...], `
 step           one transition: ``observation`` [...], ``next/reward`` [1]
 =============  =======================================================================================
 
-With ``arrays="tensordict"`` an episode comes as its T transitions too, batch size [T].
+With ``arrays="tensordict"`` an episode comes as its T transitions too, batch size [T]; and ``episode`` [B], its number,
+is among the fields, as in TorchRL's datasets.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rlds_cli.errors import InvalidEpisode
 from rlds_cli.ted import FLAGS, REWARD, Array, EncodedFrames, Field
 
 DONE, OBSERVED = "next/done", "next/observed"
+EPISODE = "episode"
 _SMALL = 1 << 14  # bytes up to which a copy is compared faster than an array
 _COLUMNS = (REWARD, *FLAGS)  # [B, 1] in batches
 
@@ -45,6 +47,22 @@ def transitions(
     if observed is not None:
         given[OBSERVED] = observed[:, None].copy()
     return given
+
+
+def numbered(given: dict[str, Array], numbers: Array, fields: Mapping[str, Field]) -> dict[str, Array]:
+    """Transitions with the ``numbers`` [B] of their episodes, unless the source has a field of that name."""
+    if any(n.split("/")[0] == EPISODE for n in fields):
+        return given
+    return {**given, EPISODE: numbers.copy()}
+
+
+def without_numbers(flat: Flat, numbers: Array | int, fields: Mapping[str, Field]) -> Flat:
+    """``flat`` less the ``numbers`` that `numbered` gave; changed ones are a field like any other."""
+    values = flat.get(EPISODE)
+    if EPISODE in fields or not isinstance(values, np.ndarray) or values.ndim != 1:
+        return flat
+    same = np.shape(numbers) in ((), values.shape) and bool((values == numbers).all())
+    return {n: v for n, v in flat.items() if n != EPISODE} if same else flat
 
 
 def hand(given: Mapping[str, Array], arrays: str) -> Any:

@@ -49,7 +49,9 @@ class Transitions:
         calling.seed(self._task, block.runs[0][0])
         flat = (self._call_windows if self._task.unit == "window" else self._call)(block, given)
         with self._caller.refusing(int(block.numbers[0])):
-            flat = forms.without_root_flags(flat, self._fields) if self._task.arrays == "tensordict" else flat
+            if self._task.arrays == "tensordict":
+                flat = forms.without_root_flags(flat, self._fields)
+                flat = forms.without_numbers(flat, block.episodes, self._fields)
             flat = forms.without_extras(flat, done, self._fields, str(block))
             flat = {**{n: original[n][block.steps] for n in FLAGS if n not in flat}, **flat}
             _check_rows(flat, block)
@@ -93,7 +95,10 @@ class Transitions:
 
     def _given(self, block: Block, original: Mapping[str, Array]) -> dict[str, Array]:
         observed = block.observed if self._partial and self._task.unit != "window" else None
-        return forms.transitions(original, self._fields, block.steps, observed)
+        given = forms.transitions(original, self._fields, block.steps, observed)
+        if self._task.arrays != "tensordict" or self._task.unit == "window":
+            return given
+        return forms.numbered(given, block.episodes, self._fields)
 
     def _call(self, block: Block, given: Mapping[str, Array]) -> Flat:
         batch = forms.hand(given, self._task.arrays)

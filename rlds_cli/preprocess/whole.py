@@ -89,7 +89,8 @@ class WholeEpisodes:
         if self._task.arrays != "tensordict":
             return {n: v.copy() for n, v in ep.original.items()}
         observed = np.arange(ep.length) < ep.length - (not ep.observed) if self._partial else None
-        return forms.transitions(ep.original, self._fields, np.arange(ep.length), observed)
+        given = forms.transitions(ep.original, self._fields, np.arange(ep.length), observed)
+        return forms.numbered(given, np.full(ep.length, ep.number), self._fields)
 
     def _result(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Result:
         flat = forms.take_back(value, where, frames=self._task.arrays != "tensordict")
@@ -119,7 +120,8 @@ class WholeEpisodes:
     def _joined(self, flat: Flat, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Flat:
         """Transitions as an episode: a field and its next as T+1 rows."""
         known = flat.get(forms.OBSERVED)
-        flat = forms.without_extras(forms.without_root_flags(flat, self._fields), given, self._fields, where)
+        flat = forms.without_numbers(forms.without_root_flags(flat, self._fields), ep.number, self._fields)
+        flat = forms.without_extras(flat, given, self._fields, where)
         forms.check_pairs(flat, self._fields, where)
         length = episodes.count_steps(flat, where)
         observed = ep.observed and length == ep.length if known is None else bool(np.asarray(known)[-1:].all())
@@ -127,8 +129,8 @@ class WholeEpisodes:
             root, after = flat[name], flat[f"next/{name}"]
             assert not isinstance(root, EncodedFrames)
             assert not isinstance(after, EncodedFrames)
-            if len(root) == len(after) == length and length and forms.agree(root[1:], after[:-1]):
-                flat[name] = extended(root, after) if observed else root
+            if len(root) == len(after) == length and forms.agree(root[1:], after[:-1]):
+                flat[name] = extended(root, after) if observed and length else root
                 del flat[f"next/{name}"]
         return flat
 
