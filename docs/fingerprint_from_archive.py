@@ -58,7 +58,7 @@ def columns(f):
         ted = NAMES.get(name, name.replace("infos", "info", 1))
         rows[ted] = spread(terminals if name == "terminals" else values, ends, finals if ted == "observation" else None)
     truncated = np.zeros(number, bool)
-    truncated[ends] = ~terminals[ends]
+    truncated[ends] = timeouts[ends] | ~terminals[ends]  # an episode that is just cut is truncated, too
     rows["next/truncated"] = spread(truncated, ends)
     return rows, table
 
