@@ -4,6 +4,7 @@
 RLDS_HOME                 where datasets are written; else $XDG_CACHE_HOME/rlds, else ~/.cache/rlds
 RLDS_PATH                 more homes to search, read-only, separated by ``:``
 RLDS_OFFLINE              1: never touch the network
+RLDS_MIRROR               roots of mirrors, looked at first: directories or URLs, separated by spaces or commas
 RLDS_LIMIT_RATE           bytes a second that downloads may take, as in 10M
 HF_ENDPOINT               the hub; https://huggingface.co unless given
 HF_TOKEN                  the hub token; else the token file of the hub's own client
@@ -40,6 +41,7 @@ class Settings:
     elsewhere: tuple[Path, ...] = ()  # where other tools keep the same archives
     gcs: str = "https://storage.googleapis.com"
     s3: str | None = None  # None: amazonaws.com
+    mirrors: tuple[str, ...] = ()
     limit_rate: int | None = None  # bytes a second over all connections of a download
 
     @property
@@ -68,6 +70,7 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
             Path("~/.ogbench/data").expanduser(),
         ),
         gcs=_endpoint(env, "RLDS_GCS_ENDPOINT", "STORAGE_EMULATOR_HOST") or "https://storage.googleapis.com",
+        mirrors=tuple(env.get("RLDS_MIRROR", "").replace(",", " ").split()),
         limit_rate=sizes.rate(limit) if (limit := env.get("RLDS_LIMIT_RATE")) else None,
         s3=_endpoint(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     )

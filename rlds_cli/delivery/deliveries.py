@@ -268,7 +268,7 @@ def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
         )
     if not entry.files and not entry.tree:
         raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")
-    if entry.status == "closed" and order.source is None:
+    if entry.status == "closed" and order.source is None and not where.mirrors:
         raise DownloadFailed(
             f"The source of {id} is closed: {entry.notes or entry.host}.",
             hint=f"--from a local copy{f', or {entry.replaced_by}' if entry.replaced_by else ''}",

@@ -1,0 +1,143 @@
+"""The same files at other places: ``--from``, which is the only place then, and ``RLDS_MIRROR``, which is the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from urllib.parse import unquote, urlsplit
+
+from rlds_cli.errors import DownloadFailed, TransferError
+from rlds_cli.settings import Settings
+from rlds_cli.transfer import buckets, hub, listing, local, names
+from rlds_cli.transfer.client import Client, Patience
+from rlds_cli.transfer.remote import RemoteFile
+
+
+def first(files: tuple[RemoteFile, ...], where: Settings) -> tuple[RemoteFile, ...]:
+    """The files with the mirrors of ``RLDS_MIRROR`` before their own places.
+
+    A mirror has a file at its whole place at the source (``<root>/<host>/<path>``, ``<root>/<owner>/<repo>/<path>``,
+    ``<root>/<bucket>/<path>``), or without its first part; a directory at any tail of that.
+    """
+    return tuple(replace(f, urls=tuple(dict.fromkeys((*_mirrored(f, where), *f.urls)))) for f in files)
+
+
+def _mirrored(file: RemoteFile, where: Settings) -> Iterator[str]:
+    if local.is_local(file.urls[0]):
+        return
+    for root in where.mirrors:
+        tails = names.tails(file.key)
+        if local.is_local(root):
+            path = local.path_of(root)
+            yield from (p.as_uri() for p in (path / tail for tail in tails) if p.is_file())
+        elif buckets.is_bucket(root):
+            yield from (f"{root.rstrip('/')}/{tail}" for tail in tails[:2])
+        else:
+            yield from (names.join(root, tail) for tail in tails[:2])
+
+
+def list_copy(
+    urls: Sequence[str], where: Settings, source: str, patience: Patience | None = None
+) -> tuple[RemoteFile, ...]:
+    """The files of an archive, at ``urls`` otherwise, in a copy: a file, a directory, or the root of a mirror.
+
+    Below it, a file is looked for at its place at the source and at every tail of that.
+
+    Raises
+    ------
+    DownloadFailed, Offline, UnsafeArchive
+        As `listing.list_source`.
+    """
+    if source.startswith(("http://", "https://")):
+        return _over_http(urls, where, source, patience)
+    if local.is_local(source) and local.path_of(source).is_file():
+        found = local.list_local(source)[0]
+        wanted = next((file for url in urls if (file := listing.one(url))), found)
+        return (replace(found, path=wanted.path),)
+    if local.is_local(source) and not local.path_of(source).exists():
+        raise DownloadFailed(f"There is no {source}.", hint="--from takes a file, a directory or a URL")
+    tried = []
+    for url in urls:
+        candidates = [c for tail in names.tails(_key(url)) for c in _candidates(source, tail)]
+        if url.startswith("hf://") and not hub.parse(url).path and local.is_local(source):
+            candidates.append(source)  # all of a repository: a copy of it may be called anything
+        for candidate in candidates:
+            tried.append(candidate)
+            try:
+                return listing.list_source(candidate, where, patience=patience)
+            except DownloadFailed:
+                continue
+    looked = ", ".join(dict.fromkeys(t.rpartition("/")[2] for t in tried))
+    raise DownloadFailed(
+        f"{source} does not hold the files wanted (looked for {looked}, and below the directories of their source).",
+        hint="give the file itself, or the directory that it is in",
+    )
+
+
+def _candidates(source: str, tail: str) -> Iterator[str]:
+    """Where ``tail`` may be below a root that can be listed; the root may be the directory wanted itself."""
+    if not local.is_local(source):
+        yield f"{source.rstrip('/')}/{tail}"
+        return
+    root = local.path_of(source)
+    yield str(root / tail)
+    if root.as_posix().endswith("/" + tail):
+        yield str(root)
+
+
+def _key(url: str) -> str:
+    if url.startswith("hf://"):
+        place = hub.parse(url)
+        return f"{place.repo}/{place.path}".rstrip("/")
+    if buckets.is_bucket(url):
+        found = buckets.parse(url)
+        return f"{found.bucket}/{found.path}".rstrip("/")
+    if url.startswith(("http://", "https://")):
+        parts = urlsplit(url)
+        return unquote(f"{parts.netloc.rpartition('@')[2]}{parts.path}").rstrip("/")
+    return local.path_of(url).as_posix()
+
+
+def _over_http(urls: Sequence[str], where: Settings, source: str, patience: Patience | None) -> tuple[RemoteFile, ...]:
+    singles = [file for url in urls if (file := listing.one(url))]
+    if singles:
+        below = [u for file in singles for u in _mirror_urls(source, file)]
+        return (replace(singles[0], urls=tuple(dict.fromkeys(below))),)
+    failures: list[TransferError] = []
+    for url in urls:
+        try:
+            if url.startswith("hf://"):
+                return _hub(url, where, source, patience)
+            return _mapped(url, where, source, patience)
+        except TransferError as exc:
+            failures.append(exc)
+    raise failures[0] if failures else DownloadFailed(f"There is nothing to look for at {names.shown(source)}.")
+
+
+def _mapped(url: str, where: Settings, source: str, patience: Patience | None) -> tuple[RemoteFile, ...]:
+    """What the mirror shows below a tail of the place; else what the source itself lists, at the mirror."""
+    for tail in () if local.is_local(url) else names.tails(_key(url)):
+        below = names.join(source, tail) if "*" in tail else names.join(source, tail) + "/"
+        try:
+            return listing.list_source(below.replace("%2A", "*"), where, patience=patience)
+        except DownloadFailed:
+            continue
+    return tuple(replace(f, urls=_mirror_urls(source, f)) for f in listing.list_source(url, where, patience=patience))
+
+
+def _hub(url: str, where: Settings, source: str, patience: Patience | None) -> tuple[RemoteFile, ...]:
+    """A mirror of the hub itself, or of its files; then the hub says which files there are."""
+    if where.offline:
+        raise listing.offline(url)
+    with Client(where, patience=patience) as client:
+        try:
+            return hub.list_hub(url, client, endpoint=source.rstrip("/"))
+        except DownloadFailed:
+            return _mapped(url, where, source, patience)
+
+
+def _mirror_urls(source: str, file: RemoteFile) -> tuple[str, ...]:
+    below = [names.join(source, tail) for tail in names.tails(file.key)]
+    itself = [source] if not source.endswith("/") else []
+    first = itself if source.rpartition("/")[2] == file.path.rpartition("/")[2] else []
+    return tuple(dict.fromkeys((*first, *below, *itself)))
