@@ -223,8 +223,7 @@ def _compare(ds: Dataset, cell: Cell, name: str, place: Source) -> Difference | 
 
 def _stored(ds: Dataset, name: str, row: int, *, encoded: bool) -> Any:
     if ds.schema[name].kind == "frames" and encoded:
-        offsets = ds.store.frame_offsets(name)
-        return bytes(ds.store.frame_bytes(name)[int(offsets[row]) : int(offsets[row + 1])])
+        return ds.store.frame(name, row)
     return ds.gather(name, np.array([row]))[0]
 
 

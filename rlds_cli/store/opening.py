@@ -134,6 +134,14 @@ class Store:
             self._videos[name] = found
         return self._videos[name]
 
+    def frame(self, name: str, row: int) -> bytes:
+        """The bytes in which the frame of a row is encoded; empty for none."""
+        if self.fields[name].codec == VIDEO:
+            number, frame = self.rows(name)[row].tolist()
+            return self.videos(name).packet(number, frame) if number >= 0 else b""
+        start, stop = self.frame_offsets(name)[row : row + 2].tolist()
+        return bytes(self.frame_bytes(name)[start:stop])
+
     def frame_sizes(self, name: str, rows: IntArray) -> IntArray:
         """Bytes in which the frames at ``rows`` [n] are encoded; 0 for none."""
         if self.fields[name].codec == VIDEO:

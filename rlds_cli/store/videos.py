@@ -89,6 +89,13 @@ class Videos:
         """Frames of an index [n, 2] -> uint8 [n, *shape]; see `decode_video`."""
         return decode_video(index, self.video, f, str(self.directory))
 
+    def packet(self, number: int, frame: int) -> bytes:
+        """The bytes in which one frame is encoded; they decode with those of the frames that it refers to only."""
+        video = self.video(number)
+        at = int(video.track.frames[frame])
+        start = int(video.track.start[at])
+        return video.data[start : start + int(video.track.size[at])].tobytes()
+
     def sizes(self, index: Array) -> IntArray:
         """Bytes in which each frame of an index [n, 2] is encoded; 0 for none."""
         out = np.zeros(len(index), np.int64)

@@ -12,6 +12,7 @@ from pathlib import Path
 from rlds_cli.archives import Archive, Part, Plan
 from rlds_cli.archives.lerobot import description, planning, rows
 from rlds_cli.archives.lerobot.choosing import choose as choose
+from rlds_cli.archives.lerobot.looking import cells as cells
 from rlds_cli.errors import RldsError, UnknownLayout
 from rlds_cli.sizes import plural
 from rlds_cli.ted import Array, Chunk
