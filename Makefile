@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-ray check registry bench learn soak fuzz screenshots clean
+.PHONY: help demo test test-ray check registry bench bench-download learn soak fuzz screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -13,6 +13,7 @@ help:
 	@echo "make check     ruff, mypy --strict, registry"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
+	@echo "make bench-download  downloads alone, over the loopback interface"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about four minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes; MINUTES=60 for more"
@@ -42,6 +43,9 @@ check: $(READY) registry
 bench: $(READY) .bench-data/peers/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks
+
+bench-download: $(READY)
+	$(BIN)/python benchmarks/download.py
 
 # Libraries that want other versions of what we have live beside it, and find the rest in our environment.
 .bench-data/peers/.ready: benchmarks/peers.txt $(READY)

@@ -17,6 +17,6 @@ HERE = Path(__file__).parent
 if "--markdown" in sys.argv[1:]:
     performance.write()
     sys.exit()
-for name in ("startup.py", "conversion.py", "loader"):
+for name in ("startup.py", "conversion.py", "download.py", "loader"):
     print(f"\n== {name.removesuffix('.py')}", flush=True)
     subprocess.run([sys.executable, HERE / name], check=True)

@@ -28,7 +28,7 @@ def tables() -> str:
     """All tables as Markdown."""
     run = json.loads((RESULTS / "loader.json").read_text())
     parts = [_about(run), *_summaries(run["rows"]), "### Every case", _LEGEND, *_cases(run["rows"])]
-    for name in ("conversion", "startup"):
+    for name in ("conversion", "download", "startup"):
         file = RESULTS / f"{name}.json"
         if file.exists():
             parts += [f"### {name.capitalize()}", _plain(json.loads(file.read_text())["rows"])]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import BoundedSemaphore, Thread
+from threading import BoundedSemaphore
 
-_ALONE = 8 << 20  # bytes from which on a thread is worth it
+_ALONE = 8 << 20  # bytes from which on threads are worth it
 _WAITING = 16  # blocks
-_SYNC = 128 << 20  # bytes between two syncs: that at the end has little left to do
+_SYNC = 64 << 20  # bytes between two syncs: the one at the end then has little left to do
 
 
 class Behind:
@@ -19,50 +20,46 @@ class Behind:
         self._fd = descriptor
         self._sha256 = hashlib.sha256()
         self._fed = self._synced = 0
-        self._thread: Thread | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._hashing: Future[None] | None = None
+        self._syncing: Future[None] | None = None
         self._blocks: SimpleQueue[bytes | memoryview | None] = SimpleQueue()
         self._room = BoundedSemaphore(_WAITING)
-        self._failure: OSError | None = None
 
     def feed(self, block: bytes | memoryview) -> None:
         """Hash ``block``, now or soon; it must not change. Raises the error of an earlier sync."""
         self._fed += len(block)
-        if self._thread is None and self._fed <= _ALONE:
+        if self._threads is None and self._fed <= _ALONE:
             self._sha256.update(block)
             return
-        if self._thread is None:
-            self._thread = Thread(target=self._work, name="rlds-hash", daemon=True)
-            self._thread.start()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(2, thread_name_prefix="rlds-behind")
+            self._hashing = self._threads.submit(self._hash)
         self._room.acquire()
         self._blocks.put(block)
-        if self._failure is not None:
-            raise self._failure
+        if self._fed - self._synced >= _SYNC and (self._syncing is None or self._syncing.done()):
+            self._check()
+            self._synced = self._fed
+            self._syncing = self._threads.submit(os.fsync, self._fd)
 
     def hexdigest(self) -> str:
         """The hash of all blocks so far."""
         self.finish()
-        if self._failure is not None:
-            raise self._failure
+        self._check()
         return self._sha256.hexdigest()
 
     def finish(self) -> None:
-        """Wait for the thread and let it go."""
-        if self._thread is not None:
+        """Wait for the threads and let them go."""
+        if self._threads is not None:
             self._blocks.put(None)
-            self._thread.join()
-            self._thread, self._fed = None, 0
+            self._threads.shutdown()
+            self._threads, self._fed, self._synced = None, 0, 0
 
-    def _work(self) -> None:
+    def _check(self) -> None:
+        if self._syncing is not None:
+            self._syncing.result()
+
+    def _hash(self) -> None:
         while (block := self._blocks.get()) is not None:
             self._room.release()
             self._sha256.update(block)
-            self._synced += len(block)
-            if self._synced >= _SYNC and self._failure is None:
-                self._synced = 0
-                self._sync()
-
-    def _sync(self) -> None:
-        try:
-            os.fsync(self._fd)
-        except OSError as exc:
-            self._failure = exc

@@ -95,6 +95,7 @@ class Width:
     of_a_file: int = 4
     after: float = 1.0
     worth: float = 4.0
+    fast: int = 100 << 20  # bytes a second at which a connection is not what holds it up
     smallest: int = 16 << 20
 
     def piece(self, size: int) -> int:

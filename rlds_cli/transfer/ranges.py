@@ -50,7 +50,7 @@ class Ranges:
 
     def consider(self) -> None:
         """Take further connections where the rest would take long and there are some to spare."""
-        if not self._size or self._refused or any(t.is_alive() for t in self._threads):
+        if not self._size or self._refused or self._width.of_a_file < 2 or any(t.is_alive() for t in self._threads):
             return
         seconds = time.monotonic() - self._began
         if seconds < self._after:
@@ -58,7 +58,8 @@ class Ranges:
         rate = (self._part.offset - self._offset) / seconds
         rest = self._size - self._part.there
         limit = self._client.limit.rate
-        if rest < rate * self._width.worth or rest < 2 * self._width.piece(self._size) or (limit and rate > limit / 2):
+        least = max(rate * self._width.worth, 2 * self._width.piece(self._size))
+        if rest < least or rate > self._width.fast or (limit and rate > limit / 2):
             return
         self._start()
 
@@ -105,7 +106,7 @@ class Ranges:
         self._piece = self._width.piece(self._size)
         self._after *= 2  # where all of them gave up, the first goes on alone for longer
         self._next = (self._part.offset // self._piece + 1) * self._piece
-        for number in range(self._width.of_a_file - 1):
+        for number in range(self._width.of_a_file):  # the first connection ends where the first of these began
             if not self._client.spare.acquire(blocking=False):
                 break
             thread = Thread(target=self._work, name=f"rlds-range-{number}", daemon=True)
