@@ -1,6 +1,6 @@
 """Kill conversion and preprocess at random moments, many times; no half dataset may ever be seen.
 
-    python scripts/soak.py [--times 20] [--seed 0]
+    python scripts/soak.py [--times 20] [--seed 0] [--only 'preprocess, three']
 
 After each kill a dataset either is not there, or verifies and has the fingerprint of an undisturbed run; the same
 command then ends with that fingerprint.
@@ -17,6 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -27,6 +31,15 @@ def scale(episode):
     episode["observation"] = (episode["observation"] * 2).astype("float32")
     return episode
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Commands that together make the dataset ``id``; all but the last may be run in any order."""
+
+    name: str
+    id: str
+    commands: list[list[str]]
 
 
 def rlds(home: Path, *arguments: str) -> list[str]:
@@ -44,56 +57,113 @@ def fingerprint(home: Path, id: str) -> str | None:
     return shown.stdout.strip()
 
 
-def disturb(command: list[str], home: Path, id: str, expected: str, seconds: float, chance: random.Random) -> str:
-    """Kill the command once at a random moment, look, and run it to its end; what was seen after the kill."""
+def kill(command: list[str], seconds: float, chance: random.Random) -> None:
+    """Kill the command at a random moment, with all that it started here."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as run:
         time.sleep(chance.uniform(0, seconds))
         os.killpg(run.pid, signal.SIGKILL)
-    seen = fingerprint(home, id)
-    if seen not in (None, expected):
-        sys.exit(f"after a kill {id} is there with {seen}, not {expected}")
-    kept = any(len(j.read_text().splitlines()) > 1 for j in home.glob("partial/*/journal.jsonl"))
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    if fingerprint(home, id) != expected:
-        sys.exit(f"after a kill and a rerun {id} has {fingerprint(home, id)}, not {expected}")
-    return "whole" if seen else "resumed" if kept else "nothing yet"
 
 
-def soak(name: str, command: list[str], home: Path, id: str, times: int, chance: random.Random) -> None:
-    """Disturb one command ``times`` times, and print what was seen."""
-    subprocess.run(rlds(home, "rm", id, "--yes"), capture_output=True)  # what an earlier round has made
-    start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - start
-    expected = fingerprint(home, id)
-    assert expected is not None
+def lines(home: Path) -> int:
+    """Parts that journals of unfinished work say are there."""
+    journals = [*home.glob("partial/*/journal.jsonl"), *home.glob("partial/*/*/journals/*.jsonl")]
+    return sum(max(0, len(j.read_text().splitlines()) - 1) for j in journals)
+
+
+def disturb(job: Job, home: Path, expected: str, seconds: list[float], chance: random.Random) -> str:
+    """Kill one of the commands at a random moment, look, and run all to their end; what was seen after the kill."""
+    order = list(range(len(job.commands) - 1))
+    chance.shuffle(order)
+    order.append(len(job.commands) - 1)
+    (killed,) = chance.choices(order, [seconds[i] for i in order])
+    seen, state = None, ""
+    for i in order:
+        if i == killed:
+            kill(job.commands[i], seconds[i], chance)
+            seen = fingerprint(home, job.id)
+            if seen not in (None, expected):
+                sys.exit(f"after a kill {job.id} is there with {seen}, not {expected}")
+            state = "whole" if seen else "resumed" if lines(home) else "nothing yet"
+        subprocess.run(job.commands[i], check=True, stdout=subprocess.DEVNULL)
+    if fingerprint(home, job.id) != expected:
+        sys.exit(f"after a kill and a rerun {job.id} has {fingerprint(home, job.id)}, not {expected}")
+    return state
+
+
+def soak(job: Job, home: Path, times: int, chance: random.Random, expected: str | None = None) -> str:
+    """Disturb a job ``times`` times, and print what was seen; its fingerprint, which must be the expected one."""
+    subprocess.run(rlds(home, "rm", job.id, "--yes"), capture_output=True)  # what an earlier round has made
+    seconds = []
+    for command in job.commands:
+        start = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        seconds.append(time.perf_counter() - start)
+    found = fingerprint(home, job.id)
+    assert found is not None
+    if expected not in (None, found):
+        sys.exit(f"{job.name}: {found}; others made {expected}")
     tally: dict[str, int] = {}
     for _ in range(times):
         shutil.rmtree(home / "partial", ignore_errors=True)
-        subprocess.run(rlds(home, "rm", id, "--yes"), check=True, stdout=subprocess.DEVNULL)
-        seen = disturb(command, home, id, expected, seconds, chance)
+        subprocess.run(rlds(home, "rm", job.id, "--yes"), check=True, stdout=subprocess.DEVNULL)
+        seen = disturb(job, home, found, seconds, chance)
         tally[seen] = tally.get(seen, 0) + 1
-    print(f"{name}: killed {times} times within {seconds:.1f} s, after it: {tally}; always ended with {expected[:18]}")
+    print(
+        f"{job.name}: killed {times} times within {sum(seconds):.1f} s, after it: {tally}; "
+        f"always ended with {found[:18]}",
+        flush=True,
+    )
+    return found
+
+
+@contextmanager
+def cluster() -> Iterator[str | None]:
+    """The address of a Ray cluster of two nodes on this machine; None where Ray is not installed."""
+    if find_spec("ray") is None:
+        yield None
+        return
+    from ray.cluster_utils import Cluster
+
+    size = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    nodes = Cluster(True, head_node_args={**size, "include_dashboard": False})
+    nodes.add_node(**size)
+    yield nodes.address
+    nodes.shutdown()
 
 
 def main() -> None:
-    """Soak conversion and preprocess, alone and with workers."""
+    """Soak conversion and preprocess: alone, with workers, in shards, and on a Ray cluster where Ray is installed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="jobs whose names begin so")
     given = parser.parse_args()
     chance = random.Random(given.seed)
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, cluster() as address:
         home = Path(directory) / "home"
         archive = archives.d4rl_v2(Path(directory) / "a.hdf5", steps=1_000_000, observation=5, action=2)
         function = Path(directory) / "function.py"
         function.write_text(FUNCTION)
         convert = rlds(home, "import", str(archive), "--as", "local/soak")
-        soak("conversion", convert, home, "local/soak", given.times, chance)
-        soak("conversion, 2 workers", [*convert, "-j", "2"], home, "local/soak", given.times, chance)
-        for jobs in ("0", "2"):
-            preprocess = rlds(home, "preprocess", "local/soak", "--fn", f"{function}:scale", "-j", jobs)
-            soak(f"preprocess, -j {jobs}", preprocess, home, "local/soak@scale", given.times, chance)
+        subprocess.run(convert, check=True, stdout=subprocess.DEVNULL)
+        expected: dict[str, str] = {}
+        for job in jobs(home, convert, f"{function}:scale", address):
+            if job.name.startswith(given.only):
+                expected[job.id] = soak(job, home, given.times, chance, expected.get(job.id))
+
+
+def jobs(home: Path, convert: list[str], function: str, address: str | None) -> Iterator[Job]:
+    """All that is disturbed."""
+    yield Job("conversion", "local/soak", [convert])
+    yield Job("conversion, 2 workers", "local/soak", [[*convert, "-j", "2"]])
+    preprocess = rlds(home, "preprocess", "local/soak", "--fn", function)
+    for n in ("0", "2"):
+        yield Job(f"preprocess, -j {n}", "local/soak@scale", [[*preprocess, "-j", n]])
+    shards = [[*preprocess, "-j", "0", "--shard", f"{i}/3"] for i in (1, 2, 3)]
+    yield Job("preprocess, three shards", "local/soak@scale", [*shards, [*preprocess, "--finish"]])
+    if address is not None:
+        nodes = [*preprocess, "--executor", "ray", "--address", address]
+        yield Job("preprocess, two Ray nodes", "local/soak@scale", [nodes])
 
 
 if __name__ == "__main__":

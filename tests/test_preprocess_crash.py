@@ -70,7 +70,7 @@ def journal(home, name):
 def test_a_killed_job_leaves_nothing_and_is_gone_on_with(ds, home, script, jobs, monkeypatch):
     monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 512)
     undisturbed = preprocess.run(ds, functions.slow, "undisturbed", jobs=0)
-    for parts in (3, 9):
+    for parts in (3, 6, 9):
         process = start(script, "killed", jobs)
         deadline = time.monotonic() + 60
         while journal(home, "killed") <= parts and process.poll() is None and time.monotonic() < deadline:
