@@ -355,6 +355,27 @@ def test_the_code_about_preprocessing_runs(desk: Path) -> None:
     assert made["ds"].manifest.shared["observation"] in ("link", "reflink", "copy")
 
 
+@pytest.mark.slow
+def test_the_array_of_the_slurm_script_runs(desk: Path) -> None:
+    """Its tasks, all at once, and what its last command wraps."""
+    rlds_cli.download("sample/pendulum-d4rl")
+    script = next(b for b in blocks("docs/preprocess.md", "sh") if "#SBATCH --array=1-4" in b)
+    finish = re.search(r'--wrap \\\n *"(.*)"', blocks("docs/preprocess.md", "bash")[0])
+    assert finish is not None
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "SLURM_CPUS_PER_TASK": "0",
+    }
+    tasks = [
+        subprocess.Popen(["bash", "-c", stand_in(script)], env=environment | {"SLURM_ARRAY_TASK_ID": str(i)})
+        for i in range(1, 5)
+    ]
+    assert [task.wait(120) for task in tasks] == [0] * 4
+    subprocess.run(stand_in(finish[1]), shell=True, env=environment, check=True)
+    made = rlds_cli.open_dataset("sample/pendulum-d4rl@normalise")
+    assert made.num_episodes == rlds_cli.open_dataset("sample/pendulum-d4rl").num_episodes
+
+
 def commands(page: str) -> list[str]:
     lines = "\n".join(blocks(page, "console")).splitlines()
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in lines if line.startswith("$ rlds")]
