@@ -274,6 +274,41 @@ def test_rows_of_another_episode(tmp_path: Path) -> None:
         import_archive(root, "local/a")
 
 
+def test_an_episode_in_another_file_than_listed_is_found(tmp_path: Path) -> None:
+    c = Content(lengths=(4, 5, 6, 3), video=("top",))
+    root = write_v3(tmp_path / "a", c)
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[2]["data/file_index"] = 0  # it is in file 1
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    ds = import_archive(root, "local/a")
+    check_numbers(ds, c)
+    assert ("stale-files", "episode 2") in {(n["code"], n["where"]) for n in ds.manifest.notes}
+
+
+def test_episodes_that_are_given_the_same_frames_are_said(tmp_path: Path) -> None:
+    root = write_v3(tmp_path / "a", Content(video=("top",)))
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[1]["videos/observation.images.top/from_timestamp"] = 0.8
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    plan = plan_import(root, "local/a")
+    assert "episodes that meta/ gives frames of another one; a known fault of merged datasets" in plan.notes
+
+
+def test_times_of_a_clock_of_its_own(tmp_path: Path) -> None:
+    c = Content(video=("top",))
+    root = write_v2(tmp_path / "a", c)
+    path = root / "data/chunk-000/episode_000001.parquet"
+    rows = pq.read_table(path)
+    late = pa.array((np.arange(7) * 0.19 + 3).astype(np.float32))
+    pq.write_table(rows.set_column(rows.schema.get_field_index("timestamp"), "timestamp", late), path)
+    ds = import_archive(root, "local/a")
+    frames = decoded(root / "videos/chunk-000/observation.images.top/episode_000001.mp4")
+    np.testing.assert_array_equal(steps(ds, TOP, 1), frames)
+    assert ("frames-by-count", 7) in {(n["code"], n["count"]) for n in ds.manifest.notes}
+
+
 def test_fewer_rows_than_listed(tmp_path: Path) -> None:
     root = write_v2(tmp_path / "a", Content())
     path = root / "data/chunk-000/episode_000001.parquet"

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlds_cli import mp4
 from rlds_cli.archives import Archive, Part, Plan, image_header
-from rlds_cli.archives.lerobot import description, features, tables
+from rlds_cli.archives.lerobot import description, features, placing, tables
 from rlds_cli.archives.lerobot.description import Info, Listed
 from rlds_cli.archives.lerobot.features import Feature
 from rlds_cli.errors import CorruptArchive, UnknownLayout
@@ -23,8 +23,10 @@ def plan(archive: Archive, info: Info) -> Plan:
     """Fields, parts, episodes and what is odd about them."""
     cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
     listed = description.episodes(info, archive.files, cameras)
+    listed, moved = placing.settle(info, archive.files, listed)
     cameras, without = _there(info, archive, listed, cameras)
     kept, notes = _complete(info, archive, listed, cameras)
+    notes += [*moved, *placing.shared_frames(info, kept, cameras)]
     if not kept:
         raise CorruptArchive(f"{info.root}: there is no episode with steps whose files are all here.")
     chosen = {k: f for k, f in info.features.items() if f["dtype"] != "video" or k in cameras}

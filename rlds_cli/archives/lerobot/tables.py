@@ -52,6 +52,12 @@ def schema(path: Path) -> Any:
         return pa.parquet.read_schema(path)
 
 
+def rows(path: Path) -> int:
+    """The number of rows of a Parquet file."""
+    with reading(path) as pa:
+        return int(pa.parquet.read_metadata(path).num_rows)
+
+
 def table(path: Path, columns: Sequence[str] | None = None) -> Any:
     """A whole Parquet file, or those of some columns that it has."""
     with reading(path) as pa:
