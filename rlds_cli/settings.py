@@ -10,6 +10,8 @@ HF_ENDPOINT               the hub; https://huggingface.co unless given
 HF_TOKEN                  the hub token; else the token file of the hub's own client
 HF_HOME                   where that client keeps its token and cache
 RLDS_GCS_ENDPOINT         another host for gs:// sources; STORAGE_EMULATOR_HOST is honoured, too
+GOOGLE_APPLICATION_CREDENTIALS  key file of a service account, for gs:// sources that are not public
+AWS_ACCESS_KEY_ID ...     for s3:// sources that are not public; else AWS_PROFILE of ~/.aws/credentials
 AWS_ENDPOINT_URL          another host for s3:// sources; AWS_ENDPOINT_URL_S3 goes before it
 D4RL_DATASET_DIR          where D4RL keeps its downloads; ~/.d4rl/datasets unless given
 MINARI_DATASETS_PATH      where Minari keeps its datasets; ~/.minari/datasets unless given
@@ -24,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlds_cli import sizes
+
+_AWS = {"access_key_id": "ACCESS_KEY_ID", "secret_access_key": "SECRET_ACCESS_KEY", "token": "SESSION_TOKEN"}
 
 StrPath = str | os.PathLike[str]
 
@@ -42,6 +46,8 @@ class Settings:
     gcs: str = "https://storage.googleapis.com"
     s3: str | None = None  # None: amazonaws.com
     mirrors: tuple[str, ...] = ()
+    aws: Mapping[str, str] = field(default_factory=dict, repr=False)  # credentials, as obstore calls them
+    google: Path | None = None  # the key file of a service account
     limit_rate: int | None = None  # bytes a second over all connections of a download
 
     @property
@@ -70,6 +76,8 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
             Path("~/.ogbench/data").expanduser(),
         ),
         gcs=_endpoint(env, "RLDS_GCS_ENDPOINT", "STORAGE_EMULATOR_HOST") or "https://storage.googleapis.com",
+        aws=_aws(env),
+        google=Path(key).expanduser() if (key := env.get("GOOGLE_APPLICATION_CREDENTIALS")) else None,
         mirrors=tuple(env.get("RLDS_MIRROR", "").replace(",", " ").split()),
         limit_rate=sizes.rate(limit) if (limit := env.get("RLDS_LIMIT_RATE")) else None,
         s3=_endpoint(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -80,6 +88,27 @@ def _endpoint(env: Mapping[str, str], *variables: str) -> str | None:
     """The first that is set, as a URL without a slash at its end; emulators are often named without a scheme."""
     found = next((env[name] for name in variables if env.get(name)), None)
     return found and (found if "://" in found else f"http://{found}").rstrip("/")
+
+
+def _aws(env: Mapping[str, str]) -> dict[str, str]:
+    """Access key, secret and session token, of the environment or of a profile of the shared credentials file."""
+    said = {k: env[f"AWS_{name}"] for k, name in _AWS.items() if env.get(f"AWS_{name}")}
+    if "access_key_id" in said:
+        return said
+    file = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    try:
+        text = file.read_text()
+    except (OSError, ValueError):
+        return {}
+    from configparser import ConfigParser, Error  # 2 ms at the start of every command
+
+    parser = ConfigParser(interpolation=None)
+    try:
+        parser.read_string(text)
+        profile = parser[env.get("AWS_PROFILE") or "default"]
+    except (Error, KeyError):
+        return {}
+    return {k: profile[f"aws_{name.lower()}"] for k, name in _AWS.items() if f"aws_{name.lower()}" in profile}
 
 
 def _token_file(env: Mapping[str, str], hub_home: Path) -> str | None:

@@ -112,18 +112,20 @@ class Server:
         composite: Iterable[str] = (),
         packed: Iterable[str] = (),
         closed: bool = False,
+        key: str | None = None,
         **behaviour: Any,
     ) -> dict[str, Page]:
         """Stand in for ``gs://<bucket>`` and ``s3://<bucket>``: both listings, and the files; returns their pages.
 
         ``composite`` names files of whose content no md5 is known, ``packed`` those kept with ``Content-Encoding``;
-        ``closed`` answers 403 to everything.
+        ``closed`` answers 403 to everything, ``key`` to what is not signed with that access key of S3.
         """
         known = {"files": files, "composite": frozenset(composite), "packed": frozenset(packed)}
-        refusal: dict[str, Any] = {"statuses": [(403, {})] * 1000} if closed else {}
+        refusal: dict[str, Any] = {"key": key} | ({"statuses": [(403, {})] * 1000} if closed else {})
         json_root, xml_root = f"/storage/v1/b/{bucket}/o", f"/{bucket}/"
         self.pages[json_root] = GcsBucket(b"", page_size=page_size, **known, **refusal)
         self.pages[xml_root] = S3Bucket(b"", page_size=page_size, **known, **refusal)
+        self.pages[xml_root.rstrip("/")] = self.pages[xml_root]  # obstore asks so
         pages = {}
         for path, content in files.items():
             etag = f'"{hashlib.md5(content).hexdigest()}"'
@@ -191,6 +193,10 @@ class _Handler(BaseHTTPRequestHandler):
         if page.token and self.headers.get("Authorization") != f"Bearer {page.token}":
             request.status = 401
             return self._say(401, b"who are you?")
+        signed = self.headers.get("Authorization", "") + "&" + unquote(parts.query)
+        if page.key and f"Credential={page.key}/" not in signed:
+            request.status = 403
+            return self._say(403, b"<Error><Code>AccessDenied</Code></Error>", {"x-amz-bucket-region": "eu-west-1"})
         if page.statuses and (status := page.statuses.pop(0)):
             request.status = status[0]
             return self._say(status[0], b"<html>sorry</html>", status[1])

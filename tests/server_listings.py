@@ -142,6 +142,6 @@ class S3Bucket(Bucket):
         content = self.files[name]
         etag = hashlib.md5(_md5(content)).hexdigest() + "-1" if name in self.composite else _md5(content).hex()
         return (
-            f"<Contents><Key>{escape(name)}</Key><ETag>&quot;{etag}&quot;</ETag>"
+            f"<Contents><Key>{escape(name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;{etag}&quot;</ETag>"
             f"<Size>{len(content)}</Size><StorageClass>STANDARD</StorageClass></Contents>"
         )

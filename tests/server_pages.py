@@ -39,6 +39,7 @@ class Page:
     new_etag: bool = False  # another one each time
     redirect: str | None = None
     token: str | None = None
+    key: str | None = None  # only requests that are signed with this access key of S3
     pace: float = 0.0  # seconds between blocks of 16 KiB
     stall: int | None = None  # nothing comes from this position on
     then: dict[str, Any] = field(default_factory=dict)  # how it is after the first answer

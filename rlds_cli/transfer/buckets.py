@@ -15,19 +15,20 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 from xml.etree import ElementTree as ET
 
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import names, reading
+from rlds_cli.transfer import names, private, reading
 from rlds_cli.transfer.client import Client, Refused
 from rlds_cli.transfer.remote import RemoteFile
 
 _URL = re.compile(r"(?P<scheme>gs|s3)://(?P<bucket>[a-z0-9][a-z0-9._-]{0,220})(?:/(?P<path>.*))?", re.DOTALL)
 _MD5 = re.compile(r"[0-9a-f]{32}")
+_CREDENTIALS = {"s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}
 _FIELDS = "items(name,size,md5Hash,crc32c,generation,contentEncoding),nextPageToken"
 
 
@@ -86,9 +87,9 @@ def parse(url: str) -> Place:
 
 
 def https(url: str, where: Settings) -> str:
-    """Where a file is fetched: ``gs://`` and ``s3://`` URLs of files as HTTPS, others as they are."""
+    """Where a file is fetched: URLs of files in buckets, public or private, as HTTPS, others as they are."""
     if not is_bucket(url):
-        return url
+        return private.https(url, where)
     place = parse(url)
     return f"{place.root(where)}/{quote(place.path)}"
 
@@ -105,6 +106,8 @@ def list_bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
     try:
         place, objects = _found(asked, client)
     except Refused as exc:
+        if exc.status in (401, 403) and private.has_credentials(asked.scheme, client.where):
+            return _list_private(replace(asked, region=exc.headers.get("x-amz-bucket-region")), client.where)
         raise _failed(asked, exc) from None
     chosen = names.selected(objects, place.path)
     if not chosen:
@@ -112,6 +115,28 @@ def list_bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
     names.all_safe(chosen.values())
     root = place.root(client.where)
     return tuple(_file(place, objects[name], f"{root}/{quote(name)}", path) for name, path in chosen.items())
+
+
+def _list_private(place: Place, where: Settings) -> tuple[RemoteFile, ...]:
+    """What the user's credentials open. An ETag is no md5 here: the bucket may be encrypted."""
+    bucket, path = place.bucket, place.path
+    above = names.fixed_directory(path) if "*" in path else path
+    for directory in dict.fromkeys((above, names.fixed_directory(path))):
+        found = dict(private.list_below(place.scheme, bucket, directory, place.region, where))
+        if chosen := names.selected(found, path):
+            break
+    else:
+        raise DownloadFailed(f'{place.scheme}://{bucket} has nothing called "{path}".')
+    names.all_safe(chosen.values())
+    return tuple(
+        RemoteFile(
+            path=relative,
+            urls=(private.url_of(place.scheme, bucket, name, place.region),),
+            size=found[name],
+            key=f"{bucket}/{name}",
+        )
+        for name, relative in chosen.items()
+    )
 
 
 def _file(place: Place, found: _Object, url: str, path: str) -> RemoteFile:
@@ -235,7 +260,7 @@ def _failed(place: Place, exc: Refused) -> DownloadFailed:
     if exc.status in (401, 403):
         return DownloadFailed(
             f"{bucket} is closed: it does not show its files to everybody (HTTP {exc.status}). Nothing was written.",
-            hint=elsewhere,
+            hint=f"{elsewhere}; credentials open a private bucket ({_CREDENTIALS[place.scheme]})",
         )
     if exc.status == 404:
         return DownloadFailed(f"There is no bucket {bucket} (HTTP 404). Nothing was written.", hint=elsewhere)

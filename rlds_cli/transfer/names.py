@@ -11,6 +11,7 @@ from rlds_cli.ordering import natural
 from rlds_cli.transfer.pieces import is_unfinished
 
 _SECRET = re.compile(r"token|key|sig|secret|passw|credential|auth", re.IGNORECASE)
+_SIGNED = re.compile(r"(?:^|&)X-(?:Amz|Goog)-Signature=")
 _LONGEST = 240  # bytes of a component, so that .part.json fits behind it
 
 
@@ -89,7 +90,7 @@ def shown(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
         return url
-    query = parts.query
+    query = "" if _SIGNED.search(parts.query) else parts.query
     if _SECRET.search(query):
         pairs = parse_qsl(query, keep_blank_values=True)
         query = urlencode([(k, "..." if _SECRET.search(k) else v) for k, v in pairs], safe=".")
