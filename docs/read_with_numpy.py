@@ -29,6 +29,8 @@ def ragged(path):
 
 def rows(dataset, field):
     """One value per row of the store: an array, or a list of bytes for frames and text."""
+    if field["codec"] == "mp4":  # number of the video (its file: ragged(dataset / "video" / path)) and of the frame
+        return array(dataset / field["path"])
     if field["kind"] == "text":
         table = [*ragged(dataset / "text" / field["path"]), None]  # code -1: no text
         return [table[code] for code in array(dataset / field["path"])]
@@ -47,7 +49,7 @@ def episode(dataset, k):
     return {f["name"]: rows(dataset, f)[start : start + length + (f["placement"] == "both")] for f in fields(dataset)}
 
 
-def digest(name, dtype, shape, placement, kind, values):
+def digest(name, dtype, shape, placement, kind, values, videos=()):
     """Hash of a column: a line that describes it, then the hashes of its blocks of 65,536 rows."""
     h = hashlib.sha256(json.dumps([name, dtype, shape, placement, kind], separators=(",", ":")).encode() + b"\n")
     for block in (values[a : a + 65536] for a in range(0, len(values), 65536)):
@@ -56,13 +58,20 @@ def digest(name, dtype, shape, placement, kind, values):
             h.update(hashlib.sha256(lengths.tobytes() + b"".join(v or b"" for v in block)).digest())
         else:
             h.update(hashlib.sha256(np.ascontiguousarray(block)).digest())
+    for video in videos:
+        h.update(hashlib.sha256(video).digest())
     return h.digest()
+
+
+def videos(dataset, field):
+    """The MP4 files of a field whose frames are in videos."""
+    return ragged(dataset / "video" / field["path"]) if field["codec"] == "mp4" else ()
 
 
 def fingerprint(dataset):
     """Hash of the digests of all fields, then of the columns of the episode table that are content, by name."""
     head = ("name", "dtype", "shape", "placement", "kind")
-    digests = [digest(*(f[key] for key in head), rows(dataset, f)) for f in fields(dataset)]
+    digests = [digest(*(f[key] for key in head), rows(dataset, f), videos(dataset, f)) for f in fields(dataset)]
     table, content = dataset / "episodes", {"start", "length", "end", "num_observed", "seed", "has_seed", "options"}
     columns = {unquote(path.relative_to(table).as_posix()): path for path in table.glob("**/")}
     for name, path in sorted(columns.items()):
