@@ -234,7 +234,7 @@ def _reader_for(files: Sequence[Path], format: str | None, mapped: bool) -> tupl
     if found:
         return found
     if mapped:
-        return "d4rl", "columns of an HDF5 file, by --map"
+        return "plain", "columns of rows, by --map"
     raise UnknownLayout(
         f"{files[0].name} is of no layout that a reader knows.", hint=f"rlds inspect {files[0]} shows what is in it"
     )

@@ -174,7 +174,7 @@ def test_npz_and_npy(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", obs=np.zeros((5, 3), np.float32), act=np.zeros((5, 1)))
     r = describe_file(tmp_path / "a.npz")
     assert set(r.tree) == {Node("obs", (5, 3), "float32"), Node("act", (5, 1), "float64")}
-    assert 'rlds_cli.create("local/a", [{"observation": z["obs"], "action": z["act"]}])' in str(r.suggestion)
+    assert "--as local/a --map observation=obs --map action=act --episodes-by jumps --dry-run" in str(r.suggestion)
     np.save(tmp_path / "a.npy", np.zeros((2, 3), np.uint8))
     assert describe_file(tmp_path / "a.npy").tree == (Node("array", (2, 3), "uint8"),)
 

@@ -45,6 +45,7 @@ READERS = (
     "robomimic",
     "lerobot",
     "openml",
+    "plain",
 )
 
 

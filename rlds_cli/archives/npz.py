@@ -274,7 +274,7 @@ def parse_header(name: str, f: IO[bytes], file: str) -> Member:
     shape, fortran, dtype = _parsed(head + size + f.read(length), version, f"{file}: {name}")
     if dtype.hasobject:
         raise UnsafeArchive(
-            f"{file}: {name} holds Python objects, which only unpickling could read, and that can run any program.",
+            f"{file}: {name} holds Python objects, pickled: they are never read, for that can run any program.",
             hint="it is not read; where you trust it, load it yourself and give the episodes to rlds_cli.create",
         )
     if dtype.names or dtype.subdtype or dtype.kind not in "biufcSU":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,9 @@ def import_(
     as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="The id to be.")],
     format: Annotated[str | None, typer.Option("--format", help="The reader to use.", show_default=False)] = None,
     map: Annotated[list[str] | None, typer.Option("--map", metavar="FIELD=KEY", help="Read FIELD from KEY.")] = None,
+    map_file: Annotated[
+        Path | None, typer.Option("--map-file", metavar="FILE", help="The same from a JSON or TOML file.")
+    ] = None,
     episodes_by: Annotated[
         str | None, typer.Option("--episodes-by", metavar="RULE", help="flags, timeouts, jumps, field:KEY, file.")
     ] = None,
@@ -43,16 +47,18 @@ def import_(
     Example: rlds import run42.h5 --as local/press --map observation=state/q --map action=cmd
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import importing
+    from rlds_cli import importing, mappings
     from rlds_cli.cli import render
 
-    what: dict[str, Any] = {"format": format, "fields": _mapping(map or []), "episodes_by": episodes_by}
+    said = mappings.read(map_file) if map_file else mappings.Mapped()
+    fields, rule = {**said.fields, **_mapping(map or [])}, episodes_by or said.episodes_by
+    what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
     what |= {"skip_bad": skip_bad, "last_step": last_step}
     how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
     try:
         planned = importing.plan_import(path, as_, **what)
     except UnknownLayout as e:
-        if format or map or episodes_by:  # the error is about what was asked for
+        if format or fields or rule:  # the error is about what was asked for
             raise
         raise render.unknown(path[0], as_, e) from e
     if dry_run:

@@ -112,17 +112,14 @@ def grouped(nodes: Sequence[Node]) -> int:
 
 
 def suggested_command(path: Path, found: Tree, fields: Mapping[str, str]) -> str | None:
-    """What may read the file: a command for HDF5, a line of Python for npz; None where nothing shows."""
+    """The command that may read the file; None where nothing shows."""
     id = f"local/{name_for(path)}"
-    if found.kind == "hdf5" and fields:
+    if found.kind in ("hdf5", "npz", "parquet") and fields:
         ends = [f"--episodes-by field:{key}"] if (key := _episode_key(found.nodes)) else []
         if not ends and not {"next/terminated", "next/truncated"} & set(fields):
             ends = ["--episodes-by jumps"]
         maps = [f"--map {_SHORT.get(k, k)}={quote(v)}" for k, v in fields.items()]
         return " ".join([f"rlds import {quote(str(path))} --as {id}", *maps, *ends, "--dry-run"])
-    if found.kind == "npz" and fields:
-        pairs = ", ".join(f'"{k}": z["{v}"]' for k, v in fields.items())
-        return f'z = numpy.load("{path.name}"); rlds_cli.create("{id}", [{{{pairs}}}])  # a dict per episode'
     return None
 
 

@@ -12,7 +12,8 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import hdf5
-from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
+from rlds_cli.archives.parquet import is_parquet, open_parquet
+from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
 from rlds_cli.ordering import natural
 
 _PICKLE_HINT = "read it yourself, where you trust it, and hand the episodes to rlds_cli.create(ID, episodes)"
@@ -42,7 +43,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """``kind`` is ``hdf5``, ``npz``, ``npy`` or ``other``; ``what`` says it in words."""
+    """``kind`` is ``hdf5``, ``npz``, ``npy``, ``parquet`` or ``other``; ``what`` says it in words."""
 
     kind: str
     what: str
@@ -70,6 +71,8 @@ def tree(file: Path) -> Tree:
             return Tree("npy", "a NumPy array", (_header(stream, "array", file),))
     if head.startswith(b"PK\x03\x04"):
         return _zip(file)
+    if is_parquet(file):
+        return _parquet(file)
     return Tree("other", _by_magic(file, head))
 
 
@@ -116,6 +119,15 @@ def _zip(file: Path) -> Tree:
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError) as e:
         raise CorruptArchive(f"{file.name} is truncated or damaged: {e}", hint=f"fetch or write {file} again") from e
     return Tree("npz", "an npz file (NumPy arrays)", tuple(sorted(nodes, key=lambda n: natural(n.name))))
+
+
+def _parquet(file: Path) -> Tree:
+    try:
+        with open_parquet(file) as f:
+            nodes = tuple(Node(n, shape, "text" if d.kind == "O" else str(d)) for n, (shape, d) in f.columns.items())
+    except (MissingPackage, UnknownLayout):  # it is Parquet all the same
+        return Tree("other", "a Parquet file")
+    return Tree("parquet", "a Parquet file", nodes)
 
 
 def _header(stream: IO[bytes], name: str, file: Path) -> Node:

@@ -31,7 +31,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan, Replan
@@ -41,7 +40,8 @@ from rlds_cli.archives.d4rl.jumps import Limits
 from rlds_cli.archives.d4rl.layout import D4RL_KEYS, Layout
 from rlds_cli.archives.d4rl.looking import cells as cells
 from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
-from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading, walk
+from rlds_cli.archives.hdf5 import differences, is_hdf5, open_file, reading
+from rlds_cli.archives.tables import Table, open_flat
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import FLAGS, Array, Chunk, Field, IntArray, Note
 
@@ -84,7 +84,7 @@ def plan(archive: Archive) -> Plan:
     limits: list[Limits] = []
     dtypes: dict[str, str] = {}
     for index, path in enumerate(archive.files):
-        with open_file(path) as f:
+        with open_flat(path) as f:
             found = layouts.of(f, path.name, archive.fields)
             by = rule(archive.episodes_by, found, f, path)
             spans.append(_spans(found, scan(path, f, by), by))
@@ -112,7 +112,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     """
     archive, source = plan.archive, int(part.args["file"])
     path = archive.files[source]
-    with open_file(path, check=False) as f:
+    with open_flat(path, check=False) as f:
         found = layouts.of(f, path.name, archive.fields)
         limits = plan.facts["jumps"][source] if "jumps" in plan.facts else None
         by = rule(archive.episodes_by, found, f, path, limits=limits)
@@ -127,21 +127,12 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
-        with open_file(path, check=False) as f, reading(path, "its metadata"):
-            for name, value in _constants(f, layouts.of(f, path.name, plan.archive.fields)):
+        with open_flat(path, check=False) as f, reading(path, "its metadata"):
+            for name, value in f.constants(layouts.of(f, path.name, plan.archive.fields).metadata):
                 yield prefix + name, value
 
 
-def _constants(f: h5py.File, found: Layout) -> Iterator[tuple[str, Array | str]]:
-    for key in found.metadata:
-        if (value := plain(f[key])) is not None:
-            yield key.removeprefix("metadata/"), value
-    yield from attributes(f)
-    for name, item in walk(f):
-        yield from ((f"{name}/{key}", value) for key, value in attributes(item))
-
-
-def _flag_dtypes(f: h5py.File, found: Layout) -> dict[str, str]:
+def _flag_dtypes(f: Table, found: Layout) -> dict[str, str]:
     """Which flags a file has, under D4RL's names, and as what: D4RL's own helpers go by that."""
     keys = {"terminals": found.terminals, "timeouts": found.timeouts}
     return {name: str(f[key].dtype) for name, key in keys.items() if key}

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from rlds_cli.archives.d4rl import jumps
 from rlds_cli.archives.d4rl.jumps import Limits
 from rlds_cli.archives.d4rl.layout import Layout
-from rlds_cli.archives.hdf5_rows import RowReader
+from rlds_cli.archives.tables import Table
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Array, BoolArray, IntArray
 
@@ -60,7 +59,7 @@ class Rule:
         return ends
 
 
-def rule(text: str | None, layout: Layout, f: h5py.File, path: Path, *, limits: Limits | None = None) -> Rule:
+def rule(text: str | None, layout: Layout, f: Table, path: Path, *, limits: Limits | None = None) -> Rule:
     """The rule that ``text`` names, for one file; ``limits`` as found before, when it has been planned.
 
     Raises
@@ -81,10 +80,11 @@ def rule(text: str | None, layout: Layout, f: h5py.File, path: Path, *, limits: 
     return Rule(kind, layout, _boundary(key, layout, f, path.name) if kind == "field" else None)
 
 
-def _boundary(key: str, layout: Layout, f: h5py.File, name: str) -> str:
+def _boundary(key: str, layout: Layout, f: Table, name: str) -> str:
     key = layout.columns.get(key, key)
+    f.derive([key])
     d = f.get(key)
-    if not isinstance(d, h5py.Dataset) or not d.shape or d.shape[0] != layout.rows or d.shape[1:] not in ((), (1,)):
+    if d is None or not d.shape or d.shape[0] != layout.rows or d.shape[1:] not in ((), (1,)):
         raise UnknownLayout(
             f'{name} has no column "{key}" with one value per row, by which its episodes are said to end.',
             hint=f"columns: {', '.join(layout.columns.values())}",
@@ -92,12 +92,12 @@ def _boundary(key: str, layout: Layout, f: h5py.File, name: str) -> str:
     return key
 
 
-def scan(path: Path, f: h5py.File, by: Rule) -> IntArray:
+def scan(path: Path, f: Table, by: Rule) -> IntArray:
     """The last row of every episode, int64 [E], as far as the rule can tell without the observations."""
     found = [np.zeros(0, np.int64)]
     width = sum(8 * int(np.prod(f[key].shape[1:], dtype=np.int64)) for key in by.keys)
     size = max(1, min(SCAN_ROWS, SCAN_BYTES // max(width, 1)))
-    with RowReader(path, {key: f[key] for key in by.keys}) as reader:
+    with f.rows(by.keys) as reader:
         for start in range(0, by.layout.rows, size):
             stop = min(start + size, by.layout.rows)
             seen = reader.read(start, min(stop + 1, by.layout.rows))

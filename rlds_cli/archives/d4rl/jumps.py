@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from rlds_cli.archives.d4rl.layout import Layout
 from rlds_cli.archives.hdf5 import reading
 from rlds_cli.archives.hdf5_rows import components
+from rlds_cli.archives.tables import Table
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import Array, BoolArray
 
@@ -33,7 +33,7 @@ MAX_COMPONENTS = 4096
 Limits = Mapping[str, list[float | None]]
 
 
-def limits(path: Path, f: h5py.File, layout: Layout) -> Limits:
+def limits(path: Path, f: Table, layout: Layout) -> Limits:
     """The longest step that is no jump, by observation column and component; None where there is no scale.
 
     Columns without any scale are left out.
@@ -47,7 +47,7 @@ def limits(path: Path, f: h5py.File, layout: Layout) -> Limits:
     found = {}
     for key in keys:
         with reading(path, key):
-            column = _limits_of(f[key])
+            column = _limits_of(f, key)
         if any(limit is not None for limit in column):
             found[key] = column
     if layout.rows and not found:
@@ -67,13 +67,14 @@ def ends(values: Array, limit: list[float | None], rows: int) -> BoolArray:
     return out
 
 
-def _limits_of(d: h5py.Dataset) -> list[float | None]:
+def _limits_of(f: Table, key: str) -> list[float | None]:
+    d = f[key]
     width = int(np.prod(d.shape[1:], dtype=np.int64))
     if width > MAX_COMPONENTS:
         return [None] * width
     blocks = max(1, min(BLOCKS, d.shape[0] // BLOCK_ROWS, SAMPLE_BYTES // (BLOCK_ROWS * max(width, 1) * 8)))
     starts = np.linspace(0, max(d.shape[0] - BLOCK_ROWS, 0), blocks).astype(np.int64)
-    steps = np.concatenate([_steps(d[start : start + BLOCK_ROWS]) for start in starts])
+    steps = np.concatenate([_steps(block) for block in f.samples(key, starts.tolist(), BLOCK_ROWS)])
     steps = steps[np.isfinite(steps).all(axis=1)]
     if not len(steps):
         return [None] * width

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 import h5py
 
-from rlds_cli.archives.hdf5 import datasets, expand, free_name, keys_found, row_field
+from rlds_cli.archives.hdf5 import expand, free_name, keys_found, row_field
+from rlds_cli.archives.tables import Column, Table, hdf5_table
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, Field, Note
 
@@ -67,7 +69,7 @@ class Layout:
         return [f for f in self.fields if f.placement == "both"]
 
 
-def of(f: h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
+def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
     """What the datasets of a file are; ``chosen`` maps fields to keys and comes before D4RL's own names.
 
     Raises
@@ -77,7 +79,9 @@ def of(f: h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
     CorruptArchive
         Columns of different lengths, flags that are not one per row.
     """
-    found = datasets(f)
+    table = f if isinstance(f, Table) else hdf5_table(Path(f.filename), f)
+    table.derive(chosen.values())
+    found = table.columns
     claimed = _claim(found, name, {SHORT_NAMES.get(k, k): v for k, v in chosen.items()})
     rows = _common_length(found, name, claimed.values())
     others, constants, notes = _others(found, name, rows, set(claimed.values()))
@@ -107,7 +111,7 @@ def flag_fields() -> tuple[Field, ...]:
     return tuple(Field(flag, "bool", (), "next") for flag in FLAGS)
 
 
-def _claim(found: Mapping[str, h5py.Dataset], name: str, chosen: Mapping[str, str]) -> dict[str, str]:
+def _claim(found: Mapping[str, Column], name: str, chosen: Mapping[str, str]) -> dict[str, str]:
     """Field name -> key, for everything that has a meaning."""
     wanted = {k: v for k, v in D4RL_KEYS.items() if not any(_replaces(c, k) for c in chosen)}
     claimed: dict[str, str] = {}
@@ -130,13 +134,13 @@ def _replaces(chosen: str, field: str) -> bool:
     return chosen == field or (chosen.startswith(field + "/") and field != "info")
 
 
-def _missing(found: Mapping[str, h5py.Dataset], name: str, key: str) -> UnknownLayout:
+def _missing(found: Mapping[str, Column], name: str, key: str) -> UnknownLayout:
     near = get_close_matches(key, found, n=1)
     meant = f' Did you mean "{near[0]}"?' if near else ""
     return UnknownLayout(f'{name} has no "{key}".{meant}', hint=f"it holds {keys_found(found)}")
 
 
-def _common_length(found: Mapping[str, h5py.Dataset], name: str, keys: Iterable[str]) -> int:
+def _common_length(found: Mapping[str, Column], name: str, keys: Iterable[str]) -> int:
     lengths = {key: found[key].shape[0] if found[key].shape else None for key in keys}
     if len(set(lengths.values())) > 1 or None in lengths.values():
         listed = ", ".join(f"{key} {'no rows' if n is None else n}" for key, n in lengths.items())
@@ -148,7 +152,7 @@ def _common_length(found: Mapping[str, h5py.Dataset], name: str, keys: Iterable[
 
 
 def _others(
-    found: Mapping[str, h5py.Dataset], name: str, rows: int, claimed: set[str]
+    found: Mapping[str, Column], name: str, rows: int, claimed: set[str]
 ) -> tuple[list[str], list[str], list[Note]]:
     """Everything without a meaning of its own: per-row columns, constants, and notes on the doubtful ones."""
     columns, constants, notes = [], [], []
@@ -169,7 +173,7 @@ def _others(
     return columns, constants, notes
 
 
-def _check_flag(found: Mapping[str, h5py.Dataset], name: str, key: str | None) -> None:
+def _check_flag(found: Mapping[str, Column], name: str, key: str | None) -> None:
     if key is None:
         return
     d = found[key]

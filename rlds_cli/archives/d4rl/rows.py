@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS
 from rlds_cli.archives.d4rl.ends import Rule, differs, is_set
-from rlds_cli.archives.hdf5_rows import RowReader, components, nan_count
+from rlds_cli.archives.hdf5_rows import components, nan_count
+from rlds_cli.archives.tables import Table
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -73,7 +73,7 @@ class Stretch:
         return max(1, min(CHUNK_ROWS, CHUNK_BYTES // width) // 2)
 
 
-def chunks(f: h5py.File, stretch: Stretch) -> Iterator[Chunk]:
+def chunks(f: Table, stretch: Stretch) -> Iterator[Chunk]:
     """The rows of a stretch, in order.
 
     Raises
@@ -82,7 +82,7 @@ def chunks(f: h5py.File, stretch: Stretch) -> Iterator[Chunk]:
         There are more than ``max_cuts`` mismatches between next observations and the rows after.
     """
     size, total, cuts, first = stretch.block_rows, stretch.rule.layout.rows, 0, stretch.start
-    with RowReader(stretch.path, {key: f[key] for key in sorted(stretch.columns)}) as reader:
+    with f.rows(sorted(stretch.columns)) as reader:
         for start in range(stretch.start, stretch.stop, size):
             stop = min(start + size, stretch.stop)
             block = _Block(stretch, start, stop, reader.read(start, min(stop + 1, total)))

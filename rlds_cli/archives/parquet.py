@@ -1,0 +1,181 @@
+"""Parquet files as columns of rows: numbers, lists of one length, texts; read forward, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
+from rlds_cli.ted import Array
+
+MAGIC = b"PAR1"
+BATCH_ROWS = 1 << 13
+MAX_WIDTH = 1 << 24
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file begins and ends as Parquet does."""
+    try:
+        with path.open("rb") as f:
+            head = f.read(4)
+            f.seek(-4, 2)
+            return head == f.read(4) == MAGIC
+    except OSError:
+        return False
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[ParquetFile]:
+    """Open for reading.
+
+    Raises
+    ------
+    CorruptArchive
+        Damage.
+    MissingPackage
+        pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    with _reading(path), pa.parquet.ParquetFile(path) as f:
+        yield ParquetFile(path, f)
+
+
+class ParquetFile:
+    """The columns of an open file: ``columns`` holds (shape, dtype) by name."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path = path
+        self.file = file
+        self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        rows = int(file.metadata.num_rows)
+        if not rows:
+            return
+        first = next(file.iter_batches(batch_size=1))
+        for column in file.schema_arrow:
+            value = _values(first.column(column.name), (1,), path.name, column.name)
+            self.columns[column.name] = ((rows, *value.shape[1:]), value.dtype)
+
+    def rows(self, names: Collection[str]) -> ParquetRows:
+        """A reader of the rows of some columns."""
+        return ParquetRows(self, sorted(names))
+
+    def array(self, name: str, *, most: int = 64 << 20) -> Array:
+        """A whole column."""
+        shape, dtype = self.columns[name]
+        if int(np.prod(shape)) * dtype.itemsize > most:
+            raise CorruptArchive(f"{self.path.name}: {name} has more than {most:,} bytes.")
+        return self.rows([name]).read(0, shape[0])[name]
+
+
+class ParquetRows:
+    """Rows of several columns, in order; the block read last may be asked for again in part."""
+
+    def __init__(self, parquet: ParquetFile, names: list[str]) -> None:
+        self._parquet, self._names = parquet, names
+        self._batches = parquet.file.iter_batches(batch_size=BATCH_ROWS, columns=names) if names else iter(())
+        self._start = 0
+        self._kept = {n: np.empty((0, *parquet.columns[n][0][1:]), parquet.columns[n][1]) for n in names}
+
+    def __enter__(self) -> ParquetRows:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        return None
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        """Rows ``start`` to ``stop`` of every column; what lies before is let go of.
+
+        Raises
+        ------
+        CorruptArchive
+            Damage, or rows of different shapes.
+        """
+        if start < self._start:
+            raise ValueError(f"row {start} lies before row {self._start}, where reading is.")
+        blocks = {n: [v] for n, v in self._kept.items()}
+        have = self._start + len(next(iter(self._kept.values()), ()))
+        with _reading(self._parquet.path):
+            while self._names and have < stop and (batch := next(self._batches, None)) is not None:
+                for n in self._names:
+                    shape, dtype = self._parquet.columns[n]
+                    value = _values(batch.column(n), (len(batch), *shape[1:]), self._parquet.path.name, n)
+                    blocks[n].append(value if dtype.kind in "SUO" else value.astype(dtype, copy=False))
+                have += len(batch)
+        joined = {n: np.concatenate(v) if len(v) > 1 else v[0] for n, v in blocks.items()}
+        self._kept = {n: v[start - self._start :] for n, v in joined.items()}
+        self._start = start
+        return {n: v[: stop - start] for n, v in self._kept.items()}
+
+
+def _values(column: Any, shape: tuple[int, ...], file: str, name: str) -> Array:
+    """A column of a batch as an array; of one row the shape is found out, of others it is asked for."""
+    import pyarrow as pa
+
+    if column.null_count:
+        raise CorruptArchive(f"{file}: {name} has {column.null_count} rows without a value.")
+    flat, width = column, []
+    while _is_list(flat.type):
+        rows = len(flat)
+        flat = flat.flatten()
+        if rows and len(flat) % rows:
+            raise CorruptArchive(f"{file}: {name} has rows of different lengths.")
+        width.append(len(flat) // rows if rows else 0)
+    kind = flat.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        values = np.array(flat.to_pylist(), object)
+    elif pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        values = flat.to_numpy(zero_copy_only=False)
+    else:
+        raise UnknownLayout(
+            f"{file}: {name} holds {column.type} values, which no field can hold.",
+            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
+        )
+    found = (len(column), *width)
+    if len(shape) > 1 and len(column) and found != (len(column), *shape[1:]):
+        raise CorruptArchive(f"{file}: {name} has rows of {list(found[1:])}; others have {list(shape[1:])}.")
+    if _is_ragged(column):
+        raise CorruptArchive(f"{file}: {name} has rows of different lengths.")
+    return np.asarray(values).reshape(found)
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_ragged(column: Any) -> bool:
+    """Whether lists of one column have different lengths."""
+    import pyarrow as pa
+
+    while _is_list(column.type):
+        if not pa.types.is_fixed_size_list(column.type) and len(column) > 1:
+            lengths = np.diff(column.offsets.to_numpy())
+            if (lengths != lengths[0]).any():
+                return True
+        column = column.flatten()
+    return False
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    pa = _pyarrow()
+    try:
+        yield
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptArchive(f"{path.name} cannot be read as Parquet: {e}", hint=f"fetch or write {path} again") from e
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError as e:
+        raise MissingPackage(
+            "Parquet files are read with pyarrow, which is not installed.", hint="pip install 'rlds-cli[arrow]'"
+        ) from e
+    return pa

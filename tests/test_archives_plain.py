@@ -1,0 +1,225 @@
+"""Flat npz, Parquet and HDF5 under anybody's names: every value, each rule for ends, and the mapping file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from archive_rows import Rows
+
+import rlds_cli
+from rlds_cli import archives, mappings
+from rlds_cli.archives.parquet import ParquetRows, open_parquet
+from rlds_cli.cli import app
+from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
+from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.report.files import describe_file
+from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
+
+RNG = np.random.default_rng(0)
+N = 20
+FLAGS = np.arange(N) % 5 == 4
+X = {
+    "obs": RNG.normal(size=(N, 3)).astype("f4"),
+    "action": RNG.integers(0, 4, N),
+    "reward": RNG.random(N).astype("f4"),
+    "dones": FLAGS,
+    "image": RNG.integers(0, 255, (N, 2, 4), dtype="u1"),
+    "task": np.array(["push", "pull"] * (N // 2)),
+}
+
+
+def save(path: Path, columns: dict[str, Any]) -> Path:
+    """The same columns in the format of the suffix."""
+    if path.suffix == ".npz":
+        np.savez_compressed(path, **columns)
+    elif path.suffix == ".parquet":
+        made = {k: pa.array(np.asarray(v).tolist(), _type(np.asarray(v))) for k, v in columns.items()}
+        pq.write_table(pa.table(made), path, row_group_size=6)
+    else:
+        with h5py.File(path, "w") as f:
+            for key, value in columns.items():
+                f[key] = [*map(str, value)] if np.asarray(value).dtype.kind == "U" else value
+    return path
+
+
+def _type(values: np.ndarray) -> Any:
+    kind = pa.string() if values.dtype.kind == "U" else pa.from_numpy_dtype(values.dtype)
+    for n in values.shape[:0:-1]:
+        kind = pa.list_(kind) if n % 2 else pa.list_(kind, n)
+    return kind
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".h5"])
+@pytest.mark.parametrize("rows_at_a_time", [None, 3])
+def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if rows_at_a_time:
+        monkeypatch.setattr("rlds_cli.archives.d4rl.rows.CHUNK_ROWS", 2 * rows_at_a_time)
+        monkeypatch.setattr("rlds_cli.archives.parquet.BATCH_ROWS", 7)
+    rows = Rows("plain", save(tmp_path / f"a{suffix}", X))
+    assert rows.episodes.length.tolist() == [5] * 4 and rows.episodes.row.tolist() == [0, 5, 10, 15]
+    assert (rows.episodes.end == TERMINATED).all() and not rows.episodes.observed.any()
+    for k in range(4):
+        steps = slice(5 * k, 5 * k + 5)
+        for field, key in (("observation", "obs"), ("action", "action"), ("next/reward", "reward"), ("image", "image")):
+            found = rows.of(k, field)[:5]
+            np.testing.assert_array_equal(found, X[key][steps], strict=True)
+        assert rows.of(k, "task") == X["task"][steps].tolist()
+        assert rows.of(k, "next/terminated").tolist() == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_recognised(tmp_path: Path, suffix: str) -> None:
+    kind = {".npz": "npz", ".parquet": "Parquet"}[suffix]
+    found = archives.recognise([save(tmp_path / f"a{suffix}", X)])
+    assert found == ("plain", f"columns of rows: {kind}, 20 rows; obs, action, reward, dones")
+    assert archives.recognise([save(tmp_path / f"b{suffix}", {"cmd": X["action"], "q": X["obs"]})]) is None
+
+
+def test_an_episode_with_its_final_observation_is_not_flat(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", {"observations": np.zeros((4, 2)), "actions": np.zeros((3, 1))})
+    assert archives.recognise([path]) is None
+
+
+def test_next_observations(tmp_path: Path) -> None:
+    after = np.concatenate([X["obs"][1:], X["obs"][:1]])
+    after[FLAGS] += 1
+    rows = Rows("plain", save(tmp_path / "a.npz", X | {"next_obs": after}))
+    assert rows.episodes.observed.all()
+    for k in range(4):
+        np.testing.assert_array_equal(rows.of(k, "observation")[5], after[5 * k + 4])
+
+
+def test_masks_say_where_to_bootstrap_and_terminals_where_trajectories_end(tmp_path: Path) -> None:
+    masks = np.ones(N, "f4")
+    masks[[4, 7]] = 0
+    rows = Rows("plain", save(tmp_path / "a.npz", {**X, "masks": masks}))
+    assert rows.plan.episodes_by == "timeouts"
+    assert rows.episodes.length.tolist() == [5] * 4
+    assert rows.episodes.end.tolist() == [TERMINATED, TRUNCATED, TRUNCATED, TRUNCATED]
+    assert np.flatnonzero(rows["next/terminated"]).tolist() == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"), [("episode_ends", [3, 10, 20]), ("episode_lengths", [3, 7, 10]), ("traj_lengths", [3, 7, 10])]
+)
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_lists_of_ends_or_lengths(tmp_path: Path, key: str, values: list[int], suffix: str) -> None:
+    columns = {"obs": X["obs"], "action": X["action"], key: np.array(values)}
+    rows = Rows("plain", save(tmp_path / f"a{suffix}", columns))
+    assert rows.episodes.length.tolist() == [3, 7, 10]
+    assert (rows.episodes.end == CUT).all()
+
+
+def test_episode_numbers_where_there_are_no_flags(tmp_path: Path) -> None:
+    columns = {"obs": X["obs"], "action": X["action"], "episode_index": np.arange(N) // 7}
+    rows = Rows("plain", save(tmp_path / "a.parquet", columns))
+    assert rows.plan.episodes_by == "field:episode_index"
+    assert rows.episodes.length.tolist() == [7, 7, 6]
+    flagged = Rows("plain", save(tmp_path / "b.parquet", columns | {"done": FLAGS}))
+    assert flagged.episodes.length.tolist() == [5] * 4
+
+
+def test_jumps_are_found_in_npz_as_in_hdf5(tmp_path: Path) -> None:
+    walk = np.cumsum(RNG.normal(size=(600, 2)), axis=0)
+    walk[200:] += 500
+    walk[450:] -= 900
+    found = []
+    for suffix in (".npz", ".parquet", ".h5"):
+        columns = {"obs": walk, "action": np.zeros(600)}
+        rows = Rows("plain", save(tmp_path / f"a{suffix}", columns), episodes_by="jumps")
+        found.append(rows.episodes.length.tolist())
+    assert found == [[200, 250, 150]] * 3
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptArchive, match="different numbers of rows"):
+        Rows("plain", save(tmp_path / "a.npz", X | {"reward": np.zeros(3)}))
+    with pytest.raises(UnknownLayout, match='has no "nothing"'):
+        Rows("plain", save(tmp_path / "b.npz", X), fields={"action": "nothing"})
+    (tmp_path / "c.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UnknownLayout, match="neither npz nor Parquet nor HDF5"):
+        Rows("plain", tmp_path / "c.csv")
+    ragged = pa.table({"obs": pa.array([[1.0], [1.0, 2.0]]), "action": pa.array([1, 2])})
+    pq.write_table(ragged, tmp_path / "d.parquet")
+    with pytest.raises(CorruptArchive, match="rows of different lengths"):
+        Rows("plain", tmp_path / "d.parquet")
+    missing = pa.table({"obs": pa.array([1.0, None, 2.0]), "action": pa.array([1, 2, 3])})
+    pq.write_table(missing, tmp_path / "e.parquet")
+    with pytest.raises(CorruptArchive, match="without a value"):
+        Rows("plain", tmp_path / "e.parquet")
+    with pytest.raises(UnknownLayout, match="list of row numbers"):
+        Rows("plain", save(tmp_path / "f.npz", X | {"episode_ends": np.zeros(3)}))
+
+
+def test_parquet_is_read_forward(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.parquet", X)
+    with open_parquet(path) as f:
+        rows = f.rows(["obs"])
+        assert isinstance(rows, ParquetRows)
+        np.testing.assert_array_equal(rows.read(3, 9)["obs"], X["obs"][3:9])
+        np.testing.assert_array_equal(rows.read(8, 30)["obs"], X["obs"][8:])
+        with pytest.raises(ValueError, match="lies before"):
+            rows.read(0, 2)
+
+
+# -- from the command line
+
+
+def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "run.npz", {"q": X["obs"], "cmd": X["action"], "r": X["reward"], "trial": np.arange(N) // 4})
+    fields = {"observation": "q", "action": "cmd", "reward": "r"}
+    (tmp_path / "press.json").write_text(json.dumps({"fields": fields, "episodes_by": "field:trial"}))
+    (tmp_path / "press.toml").write_text('episodes_by = "field:trial"\n[fields]\nobservation = "q"\naction = "cmd"\n')
+    (tmp_path / "short.json").write_text(json.dumps(fields))
+    for name, file in (("a", "press.json"), ("b", "press.toml")):
+        app(
+            ["import", str(path), "--as", f"local/{name}", "--map-file", str(tmp_path / file), "-q"],
+            standalone_mode=False,
+        )
+    ds = import_archive(path, "local/c", fields=fields, episodes_by="field:trial")
+    assert ds.episodes["length"].tolist() == [4] * 5 and ds.manifest.reader == "plain"
+    assert mappings.read(tmp_path / "press.json") == mappings.Mapped(fields, "field:trial")
+    assert mappings.read(tmp_path / "short.json") == mappings.Mapped(fields, None)
+    assert rlds_cli.open_dataset("local/a").fingerprint == ds.fingerprint
+    assert "next/reward" not in rlds_cli.open_dataset("local/b").schema
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "holds no mapping"),
+        ("{", "cannot be read as a mapping"),
+        ('{"fields": {"a": 1}}', "a is 1; the name of a key is expected"),
+        ('{"fields": {}, "ends": "x"}', "ends is not understood"),
+        ('{"episodes_by": 3}', "is not understood"),
+    ],
+)
+def test_mapping_files_that_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "m.json").write_text(text)
+    with pytest.raises(RldsError, match=message):
+        mappings.read(tmp_path / "m.json")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".h5"])
+def test_the_line_that_inspect_suggests_runs(tmp_path: Path, suffix: str) -> None:
+    columns = {"q": X["obs"], "cmd": X["action"], "r": X["reward"], "success": FLAGS}
+    report = describe_file(save(tmp_path / f"run42{suffix}", columns))
+    assert report.suggestion is not None and report.suggestion.startswith("rlds import ")
+    words = report.suggestion.split()
+    maps = dict(w.split("=") for w, before in zip(words[1:], words, strict=False) if before == "--map")
+    planned = plan_import(report.path, "local/run42", fields=maps)
+    assert {f.name for f in planned.fields} == {
+        "observation",
+        "action",
+        "next/reward",
+        "next/terminated",
+        "next/truncated",
+    }
+    assert planned.rows == N + 4
