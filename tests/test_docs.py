@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 import pytest
 
+from lerobot_archives import Content, write_v3
 import rlds_cli
 from rlds_cli import archives, preprocess
 from rlds_cli.cli import COMMANDS
@@ -192,6 +193,15 @@ def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
 
 def test_the_fingerprint_follows_from_the_archive_alone(desk: Path) -> None:
     """Computed by the script of docs/fingerprint.md, which sees no file of the store."""
+def test_numpy_alone_computes_the_fingerprint_of_videos(desk: Path) -> None:
+    script = load(ROOT / "docs" / "read_with_numpy.py")
+    ds = import_archive(write_v3(desk / "film", Content(video=("top",), per_video=2)), "local/film")
+    assert script.fingerprint(ds.path) == ds.fingerprint
+    files = sorted((desk / "film").rglob("*.mp4"))
+    field = next(f for f in script.fields(ds.path) if f["codec"] == "mp4")
+    assert script.videos(ds.path, field) == [f.read_bytes() for f in files]
+
+
     script = load(ROOT / "docs" / "fingerprint_from_archive.py")
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
         assert script.fingerprint(f) == import_archive(SAMPLES / "pendulum-d4rl.hdf5", "local/sample").fingerprint
@@ -291,6 +301,13 @@ def test_the_code_of_the_format_runs(desk: Path) -> None:
 
 def test_the_code_about_own_data_runs(desk: Path) -> None:
     ran = run_code("docs/bring-your-own-data.md")
+def test_the_code_about_lerobot_runs(desk: Path) -> None:
+    import_archive(write_v3(desk / "my_robot", Content(video=("top",))), "local/robot")
+    ran = run_code("docs/lerobot.md")
+    assert ran["images"].shape == (8, 4, 48, 64, 3) and ran["actions"].shape == (8, 4, 2)
+    assert ran["ds"].manifest.env["fps"] == 10
+
+
     assert ran["ds"].manifest.env["id"] == "Press-v0" and ran["ds"].episodes["end"].tolist() == ["terminated"]
     assert tuple(ran["batch"]["observation"].shape) == (256, 2)
 
@@ -390,6 +407,8 @@ def test_commands_run(page: str, desk: Path) -> None:
         rlds_cli.download("sample/cartpole-minari")
     if page == "docs/inspect.md":
         for sample in ("pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"):
+    if page == "docs/lerobot.md":
+        write_v3(desk / "my_robot", Content(video=("top",)))
             rlds_cli.download(f"sample/{sample}")
         assert run_code(page)["report"].errors == 0
     for command in commands(page):
