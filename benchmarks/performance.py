@@ -14,14 +14,17 @@ from results import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 START, END = "<!-- figures: written by python benchmarks --markdown -->\n", "<!-- end of figures -->\n"
+PREPROCESS = "<!-- figures of preprocess: written by python benchmarks --markdown -->\n"
 HEADER = ("work", "ours", "peer", "its figure", "ratio", "ratio, two threads", "aim", "")
 
 
 def write() -> None:
-    """Put the tables in place of those that are there."""
-    before, _, rest = PAGE.read_text().partition(START)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{START}\n{tables()}\n\n{END}{after}")
+    """Put the tables of what was measured in place of those that are there."""
+    for start, name, made in ((START, "loader", tables), (PREPROCESS, "preprocess", preprocess_tables)):
+        if (RESULTS / f"{name}.json").exists():
+            before, _, rest = PAGE.read_text().partition(start)
+            _, _, after = rest.partition(END)
+            PAGE.write_text(f"{before}{start}\n{made()}\n\n{END}{after}")
 
 
 def tables() -> str:
@@ -35,6 +38,16 @@ def tables() -> str:
     return "\n\n".join(parts)
 
 
+def preprocess_tables() -> str:
+    """The tables of preprocess and inspect."""
+    run = json.loads((RESULTS / "preprocess.json").read_text())
+    parts = [_about(run, "make bench-preprocess")]
+    for g in run["rows"]:
+        lines = [Line(**row).cells() for row in g["rows"]]
+        parts += [f"### {g['title']}", report.markdown(report.HEADER, lines), g["note"]]
+    return "\n\n".join(parts)
+
+
 _LEGEND = (
     "Median and best of the rounds; what a case adds to the memory of its process, in MiB: anonymous (RssAnon), which"
     " belongs to it alone, and mapped (RssFile), which processes share; page faults of one call. Cases of one library"
@@ -42,9 +55,9 @@ _LEGEND = (
 )
 
 
-def _about(run: dict[str, Any]) -> str:
+def _about(run: dict[str, Any], command: str = "make bench") -> str:
     where = f"{run['machine']}, Python {run['python']}"
-    return f"`make bench` on {where}, {run['when'][:10]}; load average before the run: {run['load']:.1f}."
+    return f"`{command}` on {where}, {run['when'][:10]}; load average before the run: {run['load']:.1f}."
 
 
 def _summaries(groups: list[dict[str, Any]]) -> Iterator[str]:

@@ -66,6 +66,9 @@ class Batch(dict[Any, Any]):
         return value
 
     def __setitem__(self, key: Key, value: Any) -> None:
+        if isinstance(key, str) and "/" not in key:  # what functions of single steps do most
+            dict.__setitem__(self, key, value)
+            return
         *path, leaf = split_name(key)
         node: dict[str, Any] = self
         for part in path:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.home import Home
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, StoredField
+from rlds_cli.store.statistics import Accumulator
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Field
 
 HOME = DATA / "loader"
@@ -161,7 +163,7 @@ def billion() -> Dataset:
             f.write(_block(field, size))
         arrays.finish(directory, shape, field.dtype)
 
-    return _written("local/billion", HALFCHEETAH, BILLION_EPISODES, EPISODE, write)
+    return _written("local/1e9-steps", HALFCHEETAH, BILLION_EPISODES, EPISODE, write)
 
 
 def cold_rows() -> Dataset:
@@ -220,10 +222,19 @@ def _written(
         fingerprint=f"rlds1:{hashlib.sha256(id.encode()).hexdigest()}",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=rlds_cli.__version__,
+        stats={f.name: _stats(f) for f in fields if f.kind == "array"},
     )
     arrays.write_group(directory, {"rlds": manifest.to_json()})
     directory.rename(final)
     return open_dataset(id, cache_dir=HOME)
+
+
+def _stats(field: Field) -> dict[str, Any]:
+    """Of the first rows, which are as good as any."""
+    accumulator = Accumulator(field.shape)
+    values = np.frombuffer(_block(field, 1000), field.dtype).reshape(1000, *field.shape)
+    accumulator.add(values)
+    return asdict(accumulator.result(values))
 
 
 def _write_episodes(directory: Path, episodes: int, length: int) -> None:

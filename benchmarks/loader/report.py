@@ -29,7 +29,7 @@ class Line:
     verdict: str
 
     def cells(self) -> tuple[str, ...]:
-        more = "long" if self.unit == "µs" else "much"
+        more = "long" if self.unit in ("µs", "s", "ns/step") else "much"
         times = f" x as {more}" if self.sense == "at most" and self.peer else " x"
         ratio = (
             "" if self.ratio is None else f"{self.ratio:.2g}{times}" if self.ratio < 10 else f"{self.ratio:.0f}{times}"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
-from rlds_cli.ted import BoolArray, IntArray
+from rlds_cli.ted import Array, BoolArray, IntArray
+
+_LONG = 32  # steps of a piece, on average, from which copying piece by piece is faster than row by row
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,37 @@ class Block:
     def episodes(self) -> IntArray:
         """Numbers of the steps' episodes in the whole dataset [B]."""
         return np.repeat(self.numbers, [p.steps for p in self.pieces])
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """Of every piece its first step and one past its last, among the steps."""
+        ends = np.cumsum([p.steps for p in self.pieces]).tolist()
+        return list(pairwise([0, *ends]))
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the pieces are worth a loop in Python."""
+        return self.size >= _LONG * len(self.pieces)
+
+    def pick(self, values: Array, ahead: int = 0) -> Array:
+        """Of rows that were read [rows, ...], a copy of those of the steps [B, ...], or of the ones ``ahead``."""
+        if not self.is_long:
+            picked: Array = values[self.steps + ahead]
+            return picked
+        picked = np.empty((self.size, *values.shape[1:]), values.dtype)
+        for k, (a, b) in enumerate(self.spans):
+            picked[a:b] = values[a + k + ahead : b + k + ahead]
+        return picked
+
+    def spread(self, values: Array, rows: Array) -> None:
+        """Put values of the steps [B, ...] in their places among the rows to write."""
+        if not self.is_long:
+            rows[self.out[0]] = values
+            return
+        at = 0
+        for p, (a, b) in zip(self.pieces, self.spans, strict=True):
+            rows[at : at + b - a] = values[a:b]
+            at += b - a + p.ends
 
     @cached_property
     def ends(self) -> IntArray:

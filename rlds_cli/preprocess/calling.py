@@ -70,11 +70,15 @@ class Caller:
         PreprocessError
             The function raised; its own exception is the cause.
         """
+        return self.of(given.data, lambda: given)
+
+    def of(self, data: Any, given: Callable[[], Given]) -> Any:
+        """What the function returns of ``data``; only where it raises, what it was ``given`` is asked for."""
         try:
-            result = self._function(given.data, **self._args)
+            result = self._function(data, **self._args)
             return list(result) if isinstance(result, GeneratorType) else result
         except (Exception, SystemExit) as e:
-            raise self._failure(e, "", given) from e
+            raise self._failure(e, "", given()) from e
 
     def fit(self, state: Any, given: Given) -> Any:
         """What the first pass makes of ``state`` and what it is given.

@@ -14,7 +14,7 @@ is among the fields, as in TorchRL's datasets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,18 +31,22 @@ _COLUMNS = (REWARD, *FLAGS)  # [B, 1] in batches
 
 
 def transitions(
-    original: Mapping[str, Array], fields: Mapping[str, Field], steps: Array, observed: Array | None
+    original: Mapping[str, Array],
+    fields: Mapping[str, Field],
+    pick: Callable[[Array, int], Array],
+    observed: Array | None,
 ) -> dict[str, Array]:
-    """Copies of the transitions at the rows ``steps`` of ``original``, root and next, writable and apart.
+    """Copies of the transitions in ``original``, root and next, writable and apart.
 
-    ``observed`` [B] says whose next observation is known; None where all are.
+    ``pick`` copies the rows of steps of some values, and with 1 those one step ahead. ``observed`` [B] says whose next
+    observation is known; None where all are.
     """
     given: dict[str, Array] = {}
     for name, values in original.items():
-        one = values[steps]
+        one = pick(values, 0)
         given[name] = one[:, None] if name in _COLUMNS and one.ndim == 1 else one
         if fields[name].placement == "both":
-            given[f"next/{name}"] = values[np.minimum(steps + 1, len(values) - 1)]
+            given[f"next/{name}"] = pick(values, 1)
     given[DONE] = given[FLAGS[0]] | given[FLAGS[1]]
     if observed is not None:
         given[OBSERVED] = observed[:, None].copy()
@@ -73,15 +77,37 @@ def hand(given: Mapping[str, Array], arrays: str) -> Any:
     return batch.tensordict() if arrays == "tensordict" else batch.to("cpu")
 
 
-def one(batch: Any, i: int) -> Any:
-    """Transition ``i`` of what ``hand`` gave."""
-    if not isinstance(batch, Batch):
-        return batch[i]  # a TensorDict
-    step = Batch()
-    for name, values in batch.items():
-        # Names of single components: Batch's own setter need not look for more.
-        dict.__setitem__(step, name, one(values, i) if isinstance(values, Batch) else values[i])
-    return step
+def each(batch: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """The transitions of what ``hand`` gave, one by one, each with its leaves in the order of ``batch.names()``."""
+    if not isinstance(batch, Batch):  # a TensorDict
+        yield from ((batch[i], ()) for i in range(len(batch)))
+        return
+    groups: list[tuple[int, str, list[tuple[str, int]]]] = []
+    columns: list[Any] = []
+    _group(batch, -1, "", groups, columns)
+    put = dict.__setitem__  # names of single components: Batch's own need not look for more
+    for leaves in zip(*columns, strict=True):
+        nodes = [Batch() for _ in groups]
+        for node, (above, name, places) in zip(nodes, groups, strict=True):
+            for key, j in places:
+                put(node, key, leaves[j])
+            if above >= 0:
+                put(nodes[above], name, node)
+        yield nodes[0], leaves
+
+
+def _group(
+    batch: Batch, above: int, name: str, groups: list[tuple[int, str, list[tuple[str, int]]]], columns: list[Any]
+) -> None:
+    """Add a batch and those in it to ``groups``: which one it is in, as what, and where its leaves are."""
+    here, places = len(groups), list[tuple[str, int]]()
+    groups.append((above, name, places))
+    for key, value in batch.items():
+        if isinstance(value, Batch):
+            _group(value, here, key, groups, columns)
+        else:
+            places.append((key, len(columns)))
+            columns.append(value)
 
 
 def take_back(value: Any, where: Any, *, frames: bool = False) -> Flat:

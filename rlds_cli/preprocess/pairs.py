@@ -26,10 +26,10 @@ class Pairs:
 
     def same(self, name: str, flat: Flat, original: Mapping[str, Array], block: Block) -> bool:
         """Whether a field of the source came back as it was, next included."""
-        if name not in flat or not forms.same(flat[name], original[name][block.steps]):
+        if name not in flat or not forms.same(flat[name], block.pick(original[name])):
             return False
         both = self._fields[name].placement == "both"
-        return not both or forms.same(flat[f"next/{name}"], original[name][block.steps + 1])
+        return not both or forms.same(flat[f"next/{name}"], block.pick(original[name], 1))
 
     def disagreeing(
         self, flat: Flat, block: Block, untouched: frozenset[str], before: Mapping[str, Any]
@@ -54,7 +54,7 @@ class Pairs:
         found = []
         for name in (n for n in flat if f"next/{n}" in flat and n not in untouched and n not in self._task.apart):
             root, after = flat[name], flat[f"next/{name}"]
-            fits = forms.agree(take(root, at + 1), take(after, at))
+            fits = _agree(root, after, at, block)
             if name in before and block.pieces[0].first:
                 fits = fits and forms.agree(take(root, np.array([0])), before[name])
             if not fits:
@@ -83,6 +83,13 @@ class Pairs:
             f"{what}: after {block.name(step)} they are no longer the same observation.",
             hint="edit both, or use unit=episode (--unit episode), which gives every observation once",
         )
+
+
+def _agree(root: Any, after: Any, at: IntArray, block: Block) -> bool:
+    """Whether the next values at the steps ``at``, which go on in their piece, are the values one step on."""
+    if block.is_long and not isinstance(root, list) and not isinstance(after, list):
+        return all(forms.agree(root[a + 1 : b], after[a : b - 1]) for a, b in block.spans)
+    return forms.agree(take(root, at + 1), take(after, at))
 
 
 def take(values: Any, index: Any) -> Any:

@@ -53,7 +53,7 @@ class Transitions:
                 flat = forms.without_root_flags(flat, self._fields)
                 flat = forms.without_numbers(flat, block.episodes, self._fields)
             flat = forms.without_extras(flat, done, self._fields, str(block))
-            flat = {**{n: original[n][block.steps] for n in FLAGS if n not in flat}, **flat}
+            flat = {**{n: block.pick(original[n]) for n in FLAGS if n not in flat}, **flat}
             _check_rows(flat, block)
             forms.check_pairs(flat, self._fields, str(block))
             ends = self._read_flags(flat, block)
@@ -95,7 +95,7 @@ class Transitions:
 
     def _given(self, block: Block, original: Mapping[str, Array]) -> dict[str, Array]:
         observed = block.observed if self._partial and self._task.unit != "window" else None
-        given = forms.transitions(original, self._fields, block.steps, observed)
+        given = forms.transitions(original, self._fields, block.pick, observed)
         if self._task.arrays != "tensordict" or self._task.unit == "window":
             return given
         return forms.numbered(given, block.episodes, self._fields)
@@ -107,12 +107,19 @@ class Transitions:
             value = self._narrowing(block, self._input(block, batch, given))
             with self._caller.refusing(first):
                 return forms.take_back(_returned(value, str(block)), str(block))
-        stack = Stack(block.size)
-        for i in range(block.size):
-            where = StepName(block, i)
-            value = self._caller(Given(forms.one(batch, i), first, where, lambda i=i: _row(given, i)))  # type: ignore[misc]
-            with self._caller.refusing(first):
-                stack.add(i, _returned(value, where), where)
+        return self._call_steps(block, batch, given)
+
+    def _call_steps(self, block: Block, batch: Any, given: Mapping[str, Array]) -> Flat:
+        first, i, step = int(block.numbers[0]), 0, None
+
+        def described() -> Given:
+            return Given(step, first, StepName(block, i), lambda: _row(given, i))
+
+        stack = Stack(block.size, batch)
+        with self._caller.refusing(first):
+            for i, (step, leaves) in enumerate(forms.each(batch)):
+                where = StepName(block, i)
+                stack.add(i, _returned(self._caller.of(step, described), where), where, leaves)
         return stack.columns()
 
     def _windows(self, block: Block) -> dict[str, Array]:
@@ -349,9 +356,9 @@ def _kept_runs(block: Block) -> list[tuple[int, int]]:
 
 def _place(f: Field, root: Any, after: Any, block: Block) -> Column:
     """Values of steps in their rows; a final row holds the next value of the step before, or repeats it unrecorded."""
-    steps, final, total = block.out
+    _, final, total = block.out
     rows: Array = np.full(total, None, object) if f.kind == "text" else np.zeros((total, *f.shape), f.dtype)
-    rows[steps] = _column(root)
+    block.spread(_column(root), rows)
     if f.placement == "both":
         known = block.observed[block.ends]
         rows[final[known]] = _column(after)[block.ends[known]]

@@ -89,7 +89,10 @@ class WholeEpisodes:
         if self._task.arrays != "tensordict":
             return {n: v.copy() for n, v in ep.original.items()}
         observed = np.arange(ep.length) < ep.length - (not ep.observed) if self._partial else None
-        given = forms.transitions(ep.original, self._fields, np.arange(ep.length), observed)
+        steps = np.arange(ep.length)
+        given = forms.transitions(
+            ep.original, self._fields, lambda v, ahead: v[np.minimum(steps + ahead, len(v) - 1)], observed
+        )
         return forms.numbered(given, np.full(ep.length, ep.number), self._fields)
 
     def _result(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Result:

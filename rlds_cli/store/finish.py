@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.store import arrays, compression, digests, names, scanning, sharing, videos
+from rlds_cli.store import arrays, compression, digests, names, rows, scanning, sharing, videos
 from rlds_cli.store.build import Built
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
 from rlds_cli.store.names import component
@@ -62,8 +63,14 @@ def finish(
     """
     table, total = built.episodes, built.end.rows
     last_rows = np.cumsum(table.length + 1) - 1
-    # Fields wait for their blocks, which are looked at by threads of their own.
-    with ThreadPoolExecutor(max(1, threads)) as pool, ThreadPoolExecutor(max(1, threads)) as blocks:
+    # Fields wait for their blocks, which are looked at by threads of their own; the disk has begun meanwhile.
+    with (
+        ThreadPoolExecutor(1) as disk,
+        ThreadPoolExecutor(max(1, threads)) as pool,
+        ThreadPoolExecutor(max(1, threads)) as blocks,
+    ):
+        for f in built.schema:
+            disk.submit(_sync, tuple(rows.files(built.directory, f, built.paths[f.name]).values()))
         own = [pool.submit(_finish_field, built, f, last_rows, about.encoding, locate, blocks) for f in built.schema]
         linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
@@ -95,6 +102,14 @@ def finish(
     _write_groups(built.directory)
     arrays.write_group(built.directory, {"rlds": manifest.to_json()})
     return manifest
+
+
+def _sync(files: Iterable[Path]) -> None:
+    """Have rows written out that publishing would else wait for."""
+    for file in files:
+        if file.exists():
+            with file.open("rb") as f:
+                os.fsync(f.fileno())
 
 
 def _finish_field(

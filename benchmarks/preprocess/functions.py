@@ -1,0 +1,62 @@
+"""What is applied, to NumPy arrays, row by row, and to TensorDicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+MEAN = {"position": np.linspace(-1, 1, 9, dtype=np.float32), "velocity": np.linspace(-1, 1, 8, dtype=np.float32)}
+STD = {"position": np.linspace(1, 2, 9, dtype=np.float32), "velocity": np.linspace(1, 2, 8, dtype=np.float32)}
+
+
+def joined(o: Any) -> np.ndarray:
+    """Positions and velocities, normalised, side by side."""
+    return np.concatenate([(o[n] - MEAN[n]) / STD[n] for n in MEAN], -1)
+
+
+def normalise(episode: Any) -> Any:
+    """Of whole episodes: every observation is there once."""
+    episode["observation"] = joined(episode["observation"])
+    return episode
+
+
+def normalise_batch(batch: Any) -> Any:
+    """Of transitions: observations and next observations."""
+    for part in (batch, batch["next"]):
+        part["observation"] = joined(part["observation"])
+    return batch
+
+
+def normalise_tensordict(td: Any) -> Any:
+    """The same as TorchRL's users write it."""
+    import torch
+
+    mean, std = ({n: torch.from_numpy(v) for n, v in x.items()} for x in (MEAN, STD))
+    new = td.exclude("observation", ("next", "observation"))
+    for at in (("observation",), ("next", "observation")):
+        o = td.get(at)
+        new.set(at, torch.cat([(o.get(n) - mean[n]) / std[n] for n in mean], -1))
+    return new
+
+
+def penalise(step: Any) -> Any:
+    """Of one step: the reward less what the action costs."""
+    step["next"]["reward"] = step["next"]["reward"] - 0.1 * np.square(step["action"]).sum()
+    return step
+
+
+def add_norm(episode: Any) -> Any:
+    """One field more."""
+    episode["info"] = {"norm": np.linalg.norm(episode["action"], axis=1)}
+    return episode
+
+
+def compute(episode: Any) -> Any:
+    """Some 20 ms of Python for an episode of 1,000 steps, and next to nothing to read or write."""
+    total = 0.0
+    for reward in episode["next"]["reward"].tolist():
+        for k in range(400):
+            total += reward * k
+    episode["next"]["reward"] += np.float32(total * 1e-9)
+    return episode

@@ -1,0 +1,65 @@
+"""Work that takes turns, each piece in a process of its own; medians, and rates beyond start-up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROUNDS = 3
+
+
+@dataclass
+class Times:
+    """What one way of working took, round by round."""
+
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def best(self) -> float:
+        return min(self.values)
+
+
+def work(what: str, **how: Any) -> dict[str, Any]:
+    """One piece of work in a new process; raises where it fails."""
+    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    environment = os.environ | threads | {"PYTHONPATH": os.pathsep.join(paths), "RL_LOGGING_LEVEL": "WARNING"}
+    command = [sys.executable, "-W", "ignore", "-m", "preprocess.working", what, json.dumps(how)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["it ended"])[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if found.get("check") is False:
+        raise RuntimeError("the result is not what NumPy makes of it")
+    return found
+
+
+def taking_turns(ways: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, Times]:
+    """Each way once a round."""
+    times = {name: Times() for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            times[name].values.append(way())
+            print(f"   {name}: {times[name].values[-1]:.3g}", file=sys.stderr, flush=True)
+    return times
+
+
+def beyond(few: int, many: int, what: str, **how: Any) -> Callable[[], float]:
+    """Nanoseconds a step: the time of ``many`` steps less that of ``few``, so that starting up is not in it."""
+
+    def measure() -> float:
+        small, large = (work(what, count=n, **how)["seconds"] for n in (few, many))
+        return (large - small) / (many - few) * 1e9
+
+    return measure

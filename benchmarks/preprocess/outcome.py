@@ -1,0 +1,40 @@
+"""What a derived dataset takes on disk, and how soon a job that has nothing to do is done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from preprocess import data
+from preprocess.measuring import taking_turns, work
+from preprocess.tables import Group, against, alone
+
+FUNCTIONS = Path(__file__).with_name("functions.py")
+
+
+def run(rounds: int) -> Group:
+    """One field more; and the same command again."""
+    own = work("rlds", count=data.MANY, fn="add_norm", jobs=2)["own"] / 2**20
+    field = (data.MANY + data.MANY // data.EPISODE) * 4 / 2**20
+    times = taking_turns({f"again, {n // 10**6}M steps": _again(n) for n in (data.MANY, data.MOST)}, rounds)
+    lines = [against("one field more [T] float32, 1M steps", own, "MiB", "its rows", field, 1.05, "at most")]
+    lines += [alone(name, t.median, "s", 0.5, "at most") for name, t in times.items()]
+    note = "The rest of the disk space is the episode table and the manifest. The command is timed from its start."
+    return Group("Results", tuple(lines), times, "s", note)
+
+
+def _again(count: int) -> Callable[[], float]:
+    source = data.steps(count)
+    command = [sys.executable, "-m", "rlds_cli", "preprocess", source.id, "--fn", f"{FUNCTIONS}:add_norm"]
+    command += ["--name", "again", "-j", "2", "-q", "--cache-dir", str(data.HOME)]
+
+    def measure() -> float:
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        return time.perf_counter() - start
+
+    measure()  # there is something to do
+    return measure
