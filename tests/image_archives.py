@@ -176,3 +176,30 @@ def write_dgrl(path: Path, lengths: Sequence[int], **changes: Any) -> list[dict[
     ]
     write_tar(path, [(name, npz_bytes(e)) for name, e in zip(names, made, strict=True)])
     return made
+
+
+def write_pickled_dgrl(path: Path, lengths: Sequence[int]) -> list[dict[str, np.ndarray]]:
+    """The same, pickled: a dict as an array of one object."""
+    made = [dgrl_episode(n, k) for k, n in enumerate(lengths)]
+    contents = []
+    for episode in made:
+        f = io.BytesIO()
+        np.save(f, np.array(episode, dtype=object), allow_pickle=True)
+        contents.append(f.getvalue())
+    write_tar(
+        path, [(f"bigfish/t_{k}_{n}_0.00.npy", c) for k, (n, c) in enumerate(zip(lengths, contents, strict=True))]
+    )
+    return made
+
+
+def write_desk(directory: Path) -> None:
+    """What the pages of these families speak of."""
+    write_vd4rl(directory / "walker_walk/random/64px", [6, 6])
+    write_vd4rl_shards(directory / "walker_walk/random/84px", [6, 6], [4])
+    ragged = directory / "humanoid_walk/medium_replay/64px"
+    write_vd4rl(ragged, [6, 6])
+    bad = vd4rl_episode(6, 3)
+    np.savez_compressed(ragged / "20220109T000000-3-7.npz", **bad | {"image": bad["image"][:-1]})
+    ReplayLog(directory / "Breakout/1/replay_logs").episodes([15, 8, 12, 30])
+    write_dgrl(directory / "bigfish.tar.xz", [5, 9])
+    write_dgrl(directory / "converted.tar", [5, 9])

@@ -6,6 +6,8 @@ import io
 import json
 import lzma
 import pickle
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from image_archives import dgrl_episode, npz_bytes, write_dgrl, write_tar
+from image_archives import dgrl_episode, npz_bytes, write_dgrl, write_pickled_dgrl, write_tar
 from server import Server
 
 import rlds_cli
@@ -135,6 +137,15 @@ def test_pickles_are_refused_and_the_way_out_is_said(tmp_path: Path, what: str) 
     for skip_bad in (False, True):
         with pytest.raises(UnsafeArchive, match=r"1\.npy is a pickle"):
             import_archive(path, "local/x", skip_bad=skip_bad)
+
+
+def test_the_script_of_the_docs_converts_pickles_elsewhere(tmp_path: Path) -> None:
+    made = write_pickled_dgrl(tmp_path / "pickled.tar.xz", [5, 8])
+    script = Path(__file__).parents[1] / "docs" / "convert_pickled_procgen.py"
+    command = [sys.executable, str(script), "pickled.tar.xz", "converted.tar"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    check(import_archive(tmp_path / "converted.tar", "local/x"), made)
 
 
 def test_what_is_no_episode(tmp_path: Path) -> None:

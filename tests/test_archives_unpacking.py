@@ -20,7 +20,11 @@ PACK = {"plain": bytes, "gzip": lambda b: gzip.compress(b, 1), "xz": lambda b: l
 
 
 @pytest.mark.parametrize("kind", PACK)
-def test_content_comes_out_whole_in_any_pieces(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("ahead", [0, 1 << 30])
+def test_content_comes_out_whole_in_any_pieces(
+    tmp_path: Path, kind: str, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "AHEAD_FROM", ahead)
     path = tmp_path / "x"
     path.write_bytes(PACK[kind](CONTENT))
     out = bytearray(len(CONTENT))
@@ -43,7 +47,9 @@ def test_several_streams_and_padding_are_one_content(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.parametrize("kind", ["gzip", "xz"])
-def test_what_breaks_off_is_truncated(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("ahead", [0, 1 << 30])
+def test_what_breaks_off_is_truncated(tmp_path: Path, kind: str, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "AHEAD_FROM", ahead)
     path = tmp_path / "x.bin"
     path.write_bytes(PACK[kind](CONTENT)[:-100])
     with pytest.raises(CorruptArchive, match=rf"x\.bin is truncated: its {kind} stream") as e, open_unpacked(path) as f:

@@ -16,10 +16,11 @@ from types import ModuleType
 from typing import Any
 
 import h5py
+import image_archives
 import numpy as np
 import pytest
-
 from lerobot_archives import Content, write_v3
+
 import rlds_cli
 from rlds_cli import archives, preprocess
 from rlds_cli.cli import COMMANDS
@@ -80,6 +81,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("logs").mkdir()
     log = {"states": np.zeros((4, 2)), "actions": np.ones((3, 1)), "r": [0.0, 0.0, 1.0], "success": True}
     Path("logs/1.pkl").write_bytes(pickle.dumps(log | {"timeout": False}))
+    image_archives.write_desk(Path())
     Path("examples").symlink_to(ROOT / "examples")
     Path("docs").symlink_to(ROOT / "docs")
     return tmp_path
@@ -191,8 +193,6 @@ def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
     assert script.fingerprint(ds.path) == ds.fingerprint
 
 
-def test_the_fingerprint_follows_from_the_archive_alone(desk: Path) -> None:
-    """Computed by the script of docs/fingerprint.md, which sees no file of the store."""
 def test_numpy_alone_computes_the_fingerprint_of_videos(desk: Path) -> None:
     script = load(ROOT / "docs" / "read_with_numpy.py")
     ds = import_archive(write_v3(desk / "film", Content(video=("top",), per_video=2)), "local/film")
@@ -202,6 +202,8 @@ def test_numpy_alone_computes_the_fingerprint_of_videos(desk: Path) -> None:
     assert script.videos(ds.path, field) == [f.read_bytes() for f in files]
 
 
+def test_the_fingerprint_follows_from_the_archive_alone(desk: Path) -> None:
+    """Computed by the script of docs/fingerprint.md, which sees no file of the store."""
     script = load(ROOT / "docs" / "fingerprint_from_archive.py")
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
         assert script.fingerprint(f) == import_archive(SAMPLES / "pendulum-d4rl.hdf5", "local/sample").fingerprint
@@ -299,8 +301,6 @@ def test_the_code_of_the_format_runs(desk: Path) -> None:
         np.testing.assert_array_equal(run_code("docs/format.md")["observation"][:200], f["observations"][:200])
 
 
-def test_the_code_about_own_data_runs(desk: Path) -> None:
-    ran = run_code("docs/bring-your-own-data.md")
 def test_the_code_about_lerobot_runs(desk: Path) -> None:
     import_archive(write_v3(desk / "my_robot", Content(video=("top",))), "local/robot")
     ran = run_code("docs/lerobot.md")
@@ -308,6 +308,8 @@ def test_the_code_about_lerobot_runs(desk: Path) -> None:
     assert ran["ds"].manifest.env["fps"] == 10
 
 
+def test_the_code_about_own_data_runs(desk: Path) -> None:
+    ran = run_code("docs/bring-your-own-data.md")
     assert ran["ds"].manifest.env["id"] == "Press-v0" and ran["ds"].episodes["end"].tolist() == ["terminated"]
     assert tuple(ran["batch"]["observation"].shape) == (256, 2)
 
@@ -405,10 +407,10 @@ def test_commands_run(page: str, desk: Path) -> None:
     if page == "docs/preprocess.md":
         rlds_cli.download("sample/pendulum-d4rl")
         rlds_cli.download("sample/cartpole-minari")
-    if page == "docs/inspect.md":
-        for sample in ("pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"):
     if page == "docs/lerobot.md":
         write_v3(desk / "my_robot", Content(video=("top",)))
+    if page == "docs/inspect.md":
+        for sample in ("pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"):
             rlds_cli.download(f"sample/{sample}")
         assert run_code(page)["report"].errors == 0
     for command in commands(page):
@@ -434,7 +436,7 @@ def test_every_command_and_option_is_explained() -> None:
         assert not re.search(r"^\| `[^|]*` \|\s*\|$", section, re.M), f"an option without help: {section}"
 
 
-@pytest.mark.parametrize("family", ["d4rl"])
+@pytest.mark.parametrize("family", ["d4rl", "vd4rl", "atari_dqn", "gen_dgrl"])
 def test_every_known_defect_is_documented(family: str) -> None:
     defects = json.loads((ROOT / "registry" / "families.json").read_text())[family]["defects"]
     rows = {cells[0].strip("`"): cells for cells in table_under(text_of(f"docs/{family}.md"), "defect | datasets")}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import lzma
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -14,6 +15,7 @@ from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 BLOCK = 1 << 20  # bytes unpacked at a time
 PACKED = 1 << 18  # bytes read at a time
+AHEAD_FROM = 8 << 20  # bytes of content from which on a thread unpacks ahead
 # What a packed byte may become on the whole: deflate ends at 1,032, xz at about 7,000.
 MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
@@ -75,6 +77,8 @@ class Unpacked:
         self._kind = "gzip" if head.startswith(GZIP) else "xz" if head == XZ else None
         self._unpacker = self._fresh()
         self._block = memoryview(b"")
+        self._pool: ThreadPoolExecutor | None = None
+        self._ahead: Future[bytes] | None = None
         self._packed = self.given = 0  # bytes read of the file, bytes of content unpacked so far
 
     def readinto(self, out: memoryview) -> int:
@@ -121,8 +125,21 @@ class Unpacked:
             return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
         return _Gzip() if self._kind else None
 
+    def close(self) -> None:
+        """Let go of the thread; the file is the caller's."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
     def _next(self) -> bytes:
-        """The next block; empty at the end."""
+        """The next block, empty at the end; of streams that are not small a thread makes the one after it meanwhile."""
+        block = self._ahead.result() if self._ahead else self._made()
+        self._ahead = None
+        if block and self._unpacker is not None and self.given > AHEAD_FROM:
+            self._pool = self._pool or ThreadPoolExecutor(1)
+            self._ahead = self._pool.submit(self._made)
+        return block
+
+    def _made(self) -> bytes:
         if self._unpacker is None:
             block = self._more()
             self.given += len(block)
@@ -184,8 +201,8 @@ def open_unpacked(path: Path, *, ratio: int = MAX_RATIO) -> Iterator[Unpacked]:
         The file may not be read.
     """
     try:
-        with path.open("rb") as file:
-            yield Unpacked(path, file, ratio=ratio)
+        with path.open("rb") as file, closing(Unpacked(path, file, ratio=ratio)) as stream:
+            yield stream
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
 
