@@ -230,7 +230,7 @@ def test_the_archive_is_compared_with_what_it_was(home: Path) -> None:
     archive.write_bytes(kept + b"x")
     v = verify("sample/pendulum-d4rl")
     assert "archive pendulum-d4rl.hdf5: has sha256" in found(v)
-    assert v.hint == "rlds download sample/pendulum-d4rl --force"
+    assert v.hint == "rlds verify sample/pendulum-d4rl --fix"
 
 
 def test_an_imported_archive(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ def verify(
     expect: Annotated[
         str | None, typer.Option("--expect", metavar="FINGERPRINT", help="What it should be.", show_default=False)
     ] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Fetch again what is bad of the archive, convert again what is bad of it.")
+    ] = False,
     trace: Annotated[
         int | None, typer.Option("--trace", metavar="N", help="Look N steps up in the archive.", show_default=False)
     ] = None,
@@ -52,12 +55,29 @@ def verify(
     from rlds_cli.cli.pages import keeping
     from rlds_cli.keeping import verification
 
+    if fix:
+        _fix(ids or (), expect, cache_dir)
+        return
     with out.progress() as progress:
         found = verification.verify_all(
             ids or (), everything=all_, expect=expect, cache_dir=cache_dir, progress=progress
         )
     out.result(found, keeping.verifications(found))
     if not all(v.ok for v in found):
+        raise typer.Exit(1)
+
+
+def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None:
+    """Mend what is bad, and look again."""
+    if expect is not None:
+        raise typer.BadParameter("--fix makes it what it was; --expect compares, without --fix")
+    from rlds_cli.cli.pages import keeping
+    from rlds_cli.keeping import repair
+
+    with out.progress() as progress:
+        done = repair.repair_all(ids, everything=not ids, cache_dir=cache_dir, progress=progress)
+    out.result(done, keeping.repairs(done))
+    if not all(r.now.ok for r in done):
         raise typer.Exit(1)
 
 

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from rlds_cli import home, ids, settings
 from rlds_cli.delivery.orders import Order
+from rlds_cli.entries import File
 from rlds_cli.errors import InvalidId, RldsError
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -91,6 +92,7 @@ def _order(values: dict[str, Any]) -> Order:
     known = {f.name: values[f.name] for f in fields(Order) if f.name in values and f.name not in _HERE}
     portion: dict[str, Any] = known.pop("portion", None) or {}
     portion = {k: tuple(v) if isinstance(v, list) else v for k, v in portion.items()}
+    known["files"] = tuple(File(**{**f, "urls": tuple(f["urls"])}) for f in known.get("files") or ())
     return Order(**known, portion=Portion(**portion))
 
 

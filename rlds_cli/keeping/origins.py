@@ -31,6 +31,13 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
     return _archive(path, m, sources) if sources else ([], [])
 
 
+def altered(path: Path, archive: Path) -> set[str]:
+    """The files of an archive that are there, and are not what the dataset in ``path`` was made of."""
+    made_of = [s for s in Store(path, check=False).sources if s.get("sha256")]
+    there = [(s, archive / str(s.get("file"))) for s in made_of]
+    return {str(s.get("file")) for s, file in there if file.is_file() and _changed(s, file) is not None}
+
+
 def downloadable(id: str) -> bool:
     """Whether the registry can bring the dataset again."""
     try:

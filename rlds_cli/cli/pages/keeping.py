@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlds_cli.keeping.garbage import Collection, Garbage
     from rlds_cli.keeping.pinning import Synced
     from rlds_cli.keeping.removal import Removal
+    from rlds_cli.keeping.repair import Repair
     from rlds_cli.keeping.tracing import Trace
     from rlds_cli.keeping.usage import DatasetUsage, Usage
     from rlds_cli.keeping.verification import Verification
@@ -31,6 +32,20 @@ def verifications(found: Sequence[Verification]) -> str:
     good = sum(v.ok for v in found)
     bad = f", {len(found) - good} bad" if good < len(found) else ""
     return "\n".join([*lines, f"{good} ok{bad}"])
+
+
+def repairs(done: Sequence[Repair]) -> str:
+    """What a verification found in the end, and what was done before."""
+    lines = [f"{r.found.id}  {_repaired(r)}" for r in done if not r.found.ok]
+    return "\n".join([*lines, verifications([r.now for r in done])])
+
+
+def _repaired(r: Repair) -> str:
+    if r.why:
+        return f"not repaired: {r.why}"
+    files = [f"fetched {', '.join(r.fetched[:3])}{' ...' if len(r.fetched) > 3 else ''}"] if r.fetched else []
+    done = [*files, *(["converted again"] if r.converted else [])]
+    return f"was bad ({r.found.problems[0]}); {', '.join(done)}: {'as it was' if r.now.ok else 'still bad'}"
 
 
 def _verification(v: Verification, width: int) -> list[str]:
