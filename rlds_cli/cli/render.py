@@ -30,7 +30,8 @@ def deliveries(p: Deliveries) -> str:
         unlisted = sum(d.actions is None for d in todo)
         more = f" and those of {sizes.plural(unlisted, 'listing')}" if unlisted else ""
         counts = f"{sizes.plural(len(todo), 'dataset')}, {sizes.plural(files, 'file')}{more}"
-        lines.append(f"{counts}, {to_fetch}; {cache}; {out.size(p.free)} free")
+        room = "free" if p.needed <= p.free else "free: too few"
+        lines.append(f"{counts}, {to_fetch}; {cache}; {out.size(p.free)} {room}")
         lines += [f"  {d.id}  {_actions(d)}" for d in todo]
     return "\n".join(lines)
 

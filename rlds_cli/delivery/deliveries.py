@@ -179,7 +179,8 @@ def _named(ref: str) -> list[str]:
 def plan(orders: Sequence[Order], *, guess: bool = False) -> Deliveries:
     """What it would take; asks sources for their listings and writes nothing.
 
-    With ``guess`` a listing that may not be asked for is no error: the files are not known, and the plan says so.
+    With ``guess`` it says also what cannot be done: neither a listing that may not be asked for nor a lack of room is
+    an error.
 
     Raises
     ------
@@ -188,7 +189,7 @@ def plan(orders: Sequence[Order], *, guess: bool = False) -> Deliveries:
     """
     where = orders[0].where
     planned = Deliveries(tuple(_plan(o, guess) for o in orders), where.home, space.free(where.home))
-    if planned.needed > planned.free:
+    if planned.needed > planned.free and not guess:
         raise NoSpace(
             f"{sizes.text(planned.to_fetch)} to download and about "
             f"{sizes.text(planned.needed - planned.to_fetch)} of cache "
@@ -215,7 +216,7 @@ def _plan(order: Order, guess: bool) -> Delivery:
     except Offline:
         if not guess:
             raise
-        return Delivery(str(id), None, cache=entry.store_size, note=f"its files are known to {entry.tree[0]} only")
+        return _unlisted(id, entry)
     sizes = [s.file.size for s in steps.steps]
     known = sum(s or 0 for s in sizes)
     actions = [s.action for s in steps.steps]
@@ -228,6 +229,13 @@ def _plan(order: Order, guess: bool) -> Delivery:
         int(known * entry.expansion) if None not in sizes else entry.store_size,
         {a: actions.count(a) for a in dict.fromkeys(actions)},
     )
+
+
+def _unlisted(id: DatasetId, entry: Entry) -> Delivery:
+    """A dataset whose source must be asked for its files, and may not be."""
+    place = entry.files[0].urls[0] if entry.files else entry.tree[0]
+    count = len(entry.files)
+    return Delivery(str(id), None, count, 0, count, entry.store_size, note=f"{place} must be asked for its files")
 
 
 def _id_of(order: Order) -> DatasetId:
