@@ -29,6 +29,7 @@ import google_crc32c
 import numpy as np
 from PIL import Image
 
+from rlds_cli import mp4
 from rlds_cli.archives import Archive, example, image_header, npz, openx, rlu_atari, tfrecord
 from rlds_cli.archives.openx import features
 from rlds_cli.errors import RldsError
@@ -211,7 +212,35 @@ def _npz_members(content: bytes) -> None:
     _in_file("x.npz", content, use)
 
 
+def _mp4(codec: str, frames: int) -> bytes:
+    """A video of 16x16 pixels, as `av` writes it."""
+    import av
+
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream(codec, rate=10)
+        stream.height = stream.width = 16
+        stream.pix_fmt = "yuv420p"
+        for k in range(frames):
+            picture = np.full((16, 16, 3), 20 * k, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    content = file.getvalue()
+    return content[content.index(b"moov") - 4 :] + content[: content.index(b"moov") - 4]  # the tables first
+
+
+def _tables(content: bytes) -> None:
+    def use(path: Path) -> None:
+        track = mp4.read(path)
+        assert (track.start >= 0).all() and (track.start + track.size <= len(content)).all()
+        assert len(track.seconds) == track.shown.sum()
+        assert all(0 <= track.begin(k) < len(track.size) for k in track.frames[:100])
+
+    _in_file("x.mp4", content, use)
+
+
 TARGETS = {
+    "mp4": Target((_mp4("mpeg4", 6), _mp4("libx264", 4)), _tables),
     "tfrecord": Target((_framed(_steps(2)) + _framed(b"x" * 40),), _read_records),
     "gzip": Target((gzip.compress(_framed(_steps(2)) + _framed(b"x" * 40)),), _read_records),
     "example": Target((_steps(3), _atari(2), _example({"x": [1, 300, 1 << 60]})), _parse),

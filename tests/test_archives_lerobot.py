@@ -204,6 +204,25 @@ def test_shapes_and_kinds_of_other_features(tmp_path: Path) -> None:
     np.testing.assert_array_equal(steps(ds, "action.gripper", 2)[:, 0], np.arange(19, 39))
 
 
+def test_shapes_that_info_gives_wrongly(tmp_path: Path) -> None:
+    root = write_v3(tmp_path / "a", Content())
+    features = json.loads((root / "meta/info.json").read_text())["features"]
+    features["observation.state"]["shape"] = [7]
+    edited(root, features=features)
+    check_numbers(import_archive(root, "local/a"), Content())
+
+
+def test_videos_need_timestamps(tmp_path: Path) -> None:
+    c = Content(video=("top",))
+    root = write_v2(tmp_path / "a", c)
+    features = {k: f for k, f in c.features().items() if k != "timestamp"}
+    edited(root, features=features)
+    for path in root.rglob("*.parquet"):
+        pq.write_table(pq.read_table(path).drop_columns(["timestamp"]), path)
+    with pytest.raises(UnknownLayout, match="rows without a timestamp"):
+        plan_import(root, "local/a")
+
+
 def test_axes_of_images_are_those_of_the_files(tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", Content(image=("top",), video=("side",)))
     info = json.loads((root / "meta/info.json").read_text())

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -99,9 +100,12 @@ def _field(name: str, key: str, feature: Mapping[str, Any], columns: Any) -> Fie
 
 def _numbers(name: str, key: str, kind: Any, shape: tuple[int, ...], placement: Placement) -> Field:
     types = tables.pyarrow().types
-    depth = 0
+    depth, sides = 0, list[int]()
     while hasattr(kind, "value_type"):
+        sides += [kind.list_size] if types.is_fixed_size_list(kind) else []
         kind, depth = kind.value_type, depth + 1
+    if len(sides) == depth and math.prod(sides) != math.prod(shape):
+        shape = tuple(sides)  # what the file has, where info.json says otherwise
     if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
         raise UnknownLayout(f"{key} holds values of type {kind}, which cannot be stored.")
     if shape == (1,) and depth == 0 and not re.match(_ROWS, name):

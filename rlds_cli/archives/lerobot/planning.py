@@ -29,8 +29,11 @@ def plan(archive: Archive, info: Info) -> Plan:
     notes += [*moved, *placing.shared_frames(info, kept, cameras)]
     if not kept:
         raise CorruptArchive(f"{info.root}: there is no episode with steps whose files are all here.")
+    columns = tables.schema(info.root / kept[0].data)
+    if cameras and "timestamp" not in columns.names:
+        raise UnknownLayout(f"{info.root}: rows without a timestamp have no frames in videos.")
     chosen = {k: f for k, f in info.features.items() if f["dtype"] != "video" or k in cameras}
-    found, strange = features.read(chosen, tables.schema(info.root / kept[0].data), archive.fields)
+    found, strange = features.read(chosen, columns, archive.fields)
     found = [_framed(f, info, kept[0]) for f in found]
     left_out = {
         ("no-videos", "cameras whose videos are not here were left out"): without,
