@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rlds_cli import settings, space
+from rlds_cli import ids, settings, space
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
@@ -61,6 +61,7 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
     archives = {str(id): _archive(path, seen) for id, path in home.archives()}
     rows = [_dataset(id, path, archives.pop(str(id), 0), seen) for id, path in sorted(home.datasets(), key=_order)]
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items() if size]
+    rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
     packed, partial = size_on_disk(root / "packed", seen), size_on_disk(root / "partial", seen) + _leftovers(root, seen)
     archived, cached = sum(r.archive for r in rows), sum(r.cache - r.shared for r in rows)
     total = archived + cached + packed + partial
