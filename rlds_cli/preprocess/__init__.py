@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin.rewards import scale_reward as scale_reward
     from rlds_cli.preprocess.builtin.rewards import sparsify_reward as sparsify_reward
     from rlds_cli.preprocess.builtin.scaling import normalise as normalise
+    from rlds_cli.preprocess.builtin.tasks import ogbench_task as ogbench_task
 
 __all__ = [
     "Report",

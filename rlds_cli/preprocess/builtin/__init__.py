@@ -24,6 +24,7 @@ MODULES: Mapping[str, str] = {
     "scale_reward": "rewards",
     "sparsify_reward": "rewards",
     "reward_from_goal": "goals",
+    "ogbench_task": "tasks",
     "resize": "frames",
     "crop": "frames",
     "grayscale": "frames",
