@@ -27,7 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import archives
 
 FUNCTION = """
+import time
+
 def scale(episode):
+    time.sleep(0.002)
     episode["observation"] = (episode["observation"] * 2).astype("float32")
     return episode
 """
@@ -35,11 +38,15 @@ def scale(episode):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Commands that together make the dataset ``id``; all but the last may be run in any order."""
+    """Commands that together make the dataset ``id``; all but the last may be run in any order.
+
+    Kills come after a share ``begins`` of a command's time: before it, nothing is written.
+    """
 
     name: str
     id: str
     commands: list[list[str]]
+    begins: float = 0.0
 
 
 def rlds(home: Path, *arguments: str) -> list[str]:
@@ -57,10 +64,10 @@ def fingerprint(home: Path, id: str) -> str | None:
     return shown.stdout.strip()
 
 
-def kill(command: list[str], seconds: float, chance: random.Random) -> None:
-    """Kill the command at a random moment, with all that it started here."""
+def kill(command: list[str], after: float, before: float, chance: random.Random) -> None:
+    """Kill the command at a random moment between two, in seconds, with all that it started here."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as run:
-        time.sleep(chance.uniform(0, seconds))
+        time.sleep(chance.uniform(after, before))
         os.killpg(run.pid, signal.SIGKILL)
 
 
@@ -79,7 +86,7 @@ def disturb(job: Job, home: Path, expected: str, seconds: list[float], chance: r
     seen, state = None, ""
     for i in order:
         if i == killed:
-            kill(job.commands[i], seconds[i], chance)
+            kill(job.commands[i], job.begins * seconds[i], seconds[i], chance)
             seen = fingerprint(home, job.id)
             if seen not in (None, expected):
                 sys.exit(f"after a kill {job.id} is there with {seen}, not {expected}")
@@ -163,7 +170,7 @@ def jobs(home: Path, convert: list[str], function: str, address: str | None) -> 
     yield Job("preprocess, three shards", "local/soak@scale", [*shards, [*preprocess, "--finish"]])
     if address is not None:
         nodes = [*preprocess, "--executor", "ray", "--address", address]
-        yield Job("preprocess, two Ray nodes", "local/soak@scale", [nodes])
+        yield Job("preprocess, two Ray nodes", "local/soak@scale", [nodes], begins=0.5)
 
 
 if __name__ == "__main__":

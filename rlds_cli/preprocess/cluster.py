@@ -46,13 +46,17 @@ _TRY = f"import sys, ray; ray.init(address=sys.argv[1], **{_QUIET}); ray.shutdow
 
 
 @contextmanager
-def connected(home: Home, address: str | None, jobs: int | None, tell: Callable[[str], None]) -> Iterator[Cluster]:
+def connected(
+    home: Home, mark: Path, address: str | None, *, jobs: int | None, tell: Callable[[str], None]
+) -> Iterator[Cluster]:
     """A cluster to work on, let go of afterwards; one that this process is connected to already is used, and kept.
 
     Parameters
     ----------
     home : Home
         Where the result will be; all nodes must see it.
+    mark : Path
+        A file of this job alone in that home, by which they can tell.
     address : str, optional
         ``HOST:PORT`` of the head; else what RAY_ADDRESS says, else a cluster that runs on this machine.
     jobs : int, optional
@@ -75,7 +79,7 @@ def connected(home: Home, address: str | None, jobs: int | None, tell: Callable[
     if ours:
         _connect(ray, address or os.environ.get("RAY_ADDRESS") or "auto")
     try:
-        yield Cluster(ray, home, jobs, tell)
+        yield Cluster(ray, home, mark, jobs, tell)
     finally:
         if ours:
             ray.shutdown()
@@ -155,6 +159,7 @@ class Cluster:
 
     ray: Any
     home: Home
+    mark: Path
     jobs: int | None
     tell: Callable[[str], None]
     in_place: bool = field(default=False, init=False)
@@ -216,14 +221,13 @@ class Cluster:
     @contextmanager
     def _place(self) -> Iterator[Place]:
         """What nodes compare with what they see."""
-        word = secrets.token_hex(8)
-        mark = self.home.root / "locks" / f"seen-{word}"
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.write_text(word)
+        word, search = secrets.token_hex(8), tuple(str(Path(p).absolute()) for p in sys.path)
+        self.mark.parent.mkdir(parents=True, exist_ok=True)
+        self.mark.write_text(word)
         try:
-            yield Place(self.home.root, mark, word, str(Path.cwd()), tuple(str(Path(p).absolute()) for p in sys.path))
+            yield Place(self.home.root, self.mark, word, str(Path.cwd()), search)
         finally:
-            mark.unlink(missing_ok=True)
+            self.mark.unlink(missing_ok=True)
 
     def _answer(self, ref: Any) -> Any:
         """What a task gave; raises what it raised, or _Lost."""

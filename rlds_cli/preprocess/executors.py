@@ -40,7 +40,7 @@ class Staff:
     @property
     def threads(self) -> int:
         """How many to hash with in this process."""
-        return max(2, self.jobs if self.jobs is not None else job.cores())
+        return max(2, self.jobs if self.jobs is not None and self.cluster is None else job.cores())
 
 
 def cannot_leave(t: Task) -> str:

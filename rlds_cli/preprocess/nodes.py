@@ -73,11 +73,20 @@ def work(call: bytes, first: bytes, others: bytes, place: Place) -> Answer:
     try:
         check(place)
         with at(place):
-            given = pickle.loads(first)
+            given = _given(first)
             check_function(getattr(given, "task", given).function)
             return Answer(pickle.loads(call)(given, *pickle.loads(others)))
     except Exception as e:
         return Answer(failure=_pickled(e), trace=traceback.format_exc())
+
+
+def _given(first: bytes) -> Any:
+    """The task or job; to read it opens the source."""
+    try:
+        return pickle.loads(first)
+    except (RldsError, OSError) as e:
+        message = e.message if isinstance(e, RldsError) else str(e)
+        raise PreprocessError(f"{node()} cannot open the source: {message}", hint=_SHARED) from e
 
 
 def _pickled(e: Exception) -> bytes:
@@ -124,6 +133,8 @@ def check_function(function: Function) -> Callable[..., Any]:
     PreprocessError
         It is not found, or its file is another one.
     """
+    if function.file and not Path(function.file).is_file():
+        raise PreprocessError(f"{node()} does not see {function.file}. Nothing was published.", hint=_SHARED)
     try:
         call = function.load()
     except ModuleNotFoundError as e:

@@ -137,7 +137,7 @@ def _office(executor: str, address: str | None) -> Callable[..., AbstractContext
         if address is not None:
             raise PreprocessError(f"address={address} is of a cluster.", hint='executor="ray" (--executor ray)')
         return None
-    return lambda *given: cluster.connected(given[0], address, *given[1:])
+    return lambda home, mark, **how: cluster.connected(home, mark, address, **how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,8 @@ class _Making:
             with _source_stays(t.dataset):
                 if self.office is None:
                     return self._make(t, None, work, place)
-                with self.office(place, self.jobs, self._say) as nodes:
+                mark = place.lock(t.id).with_suffix(".seen")
+                with self.office(place, mark, jobs=self.jobs, tell=self._say) as nodes:
                     return self._make(_portable(t), nodes, work, place)
 
     def _make(self, t: Task | Pipeline, nodes: Executor | None, work: Path, place: Home) -> None:
