@@ -18,6 +18,7 @@ from rlds_cli.archives import Archive, atari_dqn
 from rlds_cli.archives.atari_dqn import rows
 from rlds_cli.errors import CorruptArchive, DownloadFailed, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_archive
+from rlds_cli.keeping.tracing import trace
 from rlds_cli.ordering import natural
 
 SAMPLE = Path(__file__).parents[2] / "shared/data/dopamine/Breakout/1"
@@ -163,6 +164,16 @@ def test_bounded_pieces_give_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
     assert pieces.fingerprint == whole.fingerprint
     several = import_archive(tmp_path / "logs", "local/c", jobs=2)
     assert several.fingerprint == whole.fingerprint
+
+
+def test_steps_are_traced_back_to_the_files(tmp_path: Path) -> None:
+    log = ReplayLog(tmp_path / "logs", 20)
+    log.episodes([15, 8, 12, 30, 9, 14])
+    ds = import_archive(tmp_path / "logs", "local/a")
+    found = trace("local/a", 100)
+    assert found.ok and found.steps == ds.num_steps
+    assert found.fields == ("action", "next/reward", "next/terminated", "observation")
+    assert found.values > 4 * found.steps  # with the frames after steps that are no last ones
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

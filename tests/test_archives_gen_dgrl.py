@@ -23,6 +23,7 @@ from rlds_cli import archives, registry
 from rlds_cli.archives import Archive, gen_dgrl, pieces
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_archive
+from rlds_cli.keeping.tracing import trace
 
 ID = "gen_dgrl/bigfish-1M_E"
 
@@ -230,6 +231,14 @@ def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.Monkey
     check(ds, made)
     monkeypatch.setattr(pieces.chunks, "__kwdefaults__", {"rows": 1 << 16, "size": 1 << 14})
     assert import_archive(tmp_path / "x.tar.xz", "local/y").fingerprint == ds.fingerprint
+
+
+def test_steps_are_traced_back_to_the_members(tmp_path: Path) -> None:
+    write_dgrl(tmp_path / "x.tar.xz", [5, 3])
+    import_archive(tmp_path / "x.tar.xz", "local/x")
+    found = trace("local/x", 100)
+    assert found.ok and (found.steps, found.values) == (8, 8 * 4 + 6)
+    assert found.fields == ("action", "next/reward", "next/terminated", "observation")
 
 
 def test_recognised_by_content(tmp_path: Path) -> None:

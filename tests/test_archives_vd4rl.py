@@ -14,8 +14,9 @@ from server import Server
 import rlds_cli
 from rlds_cli import archives
 from rlds_cli.archives import Archive, vd4rl
-from rlds_cli.errors import CorruptArchive, Frames, UnknownLayout
+from rlds_cli.errors import CorruptArchive, Frames, RldsError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.keeping.tracing import trace
 from rlds_cli.ordering import natural
 
 SAMPLES = Path(__file__).parents[2] / "shared/data/vd4rl/main/walker_walk/random"
@@ -219,6 +220,33 @@ def test_recognised_by_content(tmp_path: Path) -> None:
     with pytest.raises(UnknownLayout, match=r"mixes files of the kinds \.hdf5, \.npz"):
         vd4rl.plan(Archive(tmp_path, (*names_of(tmp_path / "a"), *names_of(tmp_path / "b"))))
     assert plan_import(tmp_path / "a", "local/x").rows == 8
+
+
+def test_steps_are_traced_back_to_the_files(tmp_path: Path) -> None:
+    write_vd4rl(tmp_path / "64px", [5, 3])
+    write_vd4rl_shards(tmp_path / "84px", [4, 2, 3], [3, 6])
+    for size, fields in (("64px", 8), ("84px", 5)):
+        import_archive(tmp_path / size, f"local/w{size}")
+        found = trace(f"local/w{size}", 100)
+        assert found.ok and found.steps == (8 if size == "64px" else 9) and len(found.fields) >= fields - 2
+    (broken,) = [p for p in (tmp_path / "84px").iterdir() if p.name == "1.hdf5"]
+    content = broken.read_bytes()
+    broken.unlink()
+    with pytest.raises(RldsError, match=r"1\.hdf5|not here"):
+        trace("local/w84px", 100)
+    broken.write_bytes(content)
+
+
+def test_some_episodes_are_some_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = write_vd4rl(tmp_path / "64px", [5, 3, 4])
+    files = {f"{MAIN}/64px/{p.name}": p.read_bytes() for p in names_of(tmp_path / "64px")}
+    with Server() as server:
+        pages = server.add_repository("conglu/vd4rl", files)
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        ds = rlds_cli.download(f"{MAIN}/64px", episodes="1:2")
+    assert ds.id.startswith(f"{MAIN}/64px@") and ds.num_episodes == 1
+    np.testing.assert_array_equal(ds.column("action")[:3], made[1]["action"][1:])
+    assert [bool(p.requests) for _, p in sorted(pages.items())] == [False, True, False]
 
 
 def test_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

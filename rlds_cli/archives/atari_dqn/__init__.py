@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rlds_cli.archives import Archive, Part, Plan
 from rlds_cli.archives.atari_dqn import logs, order
+from rlds_cli.archives.atari_dqn.looking import cells as cells
 from rlds_cli.archives.atari_dqn.rows import chunks
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note

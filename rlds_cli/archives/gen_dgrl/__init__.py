@@ -20,6 +20,7 @@ from pathlib import Path
 from rlds_cli.archives import Archive, Part, Plan, Replan
 from rlds_cli.archives.gen_dgrl import content
 from rlds_cli.archives.gen_dgrl.episodes import episodes
+from rlds_cli.archives.gen_dgrl.looking import cells as cells
 from rlds_cli.archives.pieces import chunks
 from rlds_cli.archives.tar import is_tar, members
 from rlds_cli.archives.unpacking import open_unpacked

@@ -20,6 +20,7 @@ from rlds_cli.archives import Archive, Part, Plan
 from rlds_cli.archives.hdf5 import attributes, is_hdf5, open_file
 from rlds_cli.archives.npz import is_npz
 from rlds_cli.archives.vd4rl import files, shards
+from rlds_cli.archives.vd4rl.looking import cells as cells
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.portions import EVERYTHING, Portion
 from rlds_cli.ted import Array, Chunk

@@ -75,7 +75,8 @@ def plan(archive: Archive) -> Plan:
     episodes = list(_episodes([seen[i] for i in good], {int(offsets[i]) for i in breaks}))
     notes += _remarks(episodes)
     fields = rows.schema(usual)
-    facts = {"kind": "shards", "rows": "a row holds the action and reward that led to it"}
+    facts: dict[str, Any] = {"kind": "shards", "rows": "a row holds the action and reward that led to it"}
+    facts["shards"] = {archive.name_of(i): s.rows for i, s in enumerate(seen) if i not in bad}
     left = {"left_out": rows.left_out(archive, bad)} if bad else {}
     return Plan(
         reader="vd4rl",
