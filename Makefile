@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-ray check registry bench bench-download bench-preprocess learn soak fuzz screenshots clean
+.PHONY: help demo test test-ray check registry bench bench-download bench-convert bench-preprocess learn soak fuzz screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -14,6 +14,7 @@ help:
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
 	@echo "make bench-download  downloads alone, over the loopback interface"
+	@echo "make bench-convert   readers of archives: rates against peers, memory"
 	@echo "make bench-preprocess  figures of preprocess and inspect"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about four minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
@@ -47,6 +48,9 @@ bench: $(READY) .bench-data/peers/.ready
 
 bench-download: $(READY)
 	$(BIN)/python benchmarks/download.py
+
+bench-convert: $(READY) .bench-data/peers/.ready
+	$(BIN)/python benchmarks/records.py
 
 bench-preprocess: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.archives.tfrecord import Content
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Array, IntArray
 
@@ -50,7 +51,7 @@ class Feature:
     name: str
     label: str
     kind: Kind
-    data: bytes
+    data: Content
     spans: tuple[tuple[int, int], ...]
 
     def floats(self) -> npt.NDArray[np.float32]:
@@ -82,7 +83,7 @@ class Feature:
     def strings(self) -> list[bytes]:
         """The byte strings, copied."""
         starts, stops = self.places()
-        return [self.data[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+        return [bytes(self.data[a:b]) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
 
     def _joined(self, pieces: list[Array], dtype: np.dtype[Any]) -> Array:
         if len(pieces) == 1:
@@ -90,12 +91,12 @@ class Feature:
         return np.concatenate(pieces) if pieces else np.zeros(0, dtype)
 
 
-def parse(data: bytes, *, where: str = "a record") -> Mapping[str, Feature]:
+def parse(data: Content, *, where: str = "a record") -> Mapping[str, Feature]:
     """The features of one tf.Example, by name.
 
     Parameters
     ----------
-    data : bytes
+    data : bytes or memoryview
         The record. Features keep it alive.
     where : str
         What errors call it.
@@ -124,13 +125,13 @@ def _corrupt(where: str, why: Exception) -> CorruptArchive:
     return CorruptArchive(f"{where} is no tf.Example: {why}.")
 
 
-def _entry(data: bytes, start: int, stop: int, where: str) -> Feature:
+def _entry(data: Content, start: int, stop: int, where: str) -> Feature:
     name = ""
     kind: Kind = "empty"
     spans: list[tuple[int, int]] = []
     for number, a, b in _messages(data, start, stop):
         if number == 1:
-            name = data[a:b].decode()
+            name = bytes(data[a:b]).decode()
         elif number == 2:  # what comes twice is one message, of which the last of several kinds counts
             for which, c, d in _messages(data, a, b):
                 if which not in _KINDS:
@@ -143,15 +144,22 @@ def _entry(data: bytes, start: int, stop: int, where: str) -> Feature:
     return Feature(name, f"{where}: {name}", kind, data, tuple(spans))
 
 
-def _messages(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
+def _messages(data: Content, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Number, start and stop of the length-delimited fields of a message; others are skipped."""
     while at < stop:
-        tag, at = _varint(data, at, stop)
+        tag = data[at]
+        if tag < 0x80:
+            at += 1
+        else:
+            tag, at = _varint(data, at, stop)
         number, wire = tag >> 3, tag & 7
         if number == 0:
             raise _Damaged(f"field number 0 at byte {at:,}")
         if wire == _BYTES:
-            size, at = _varint(data, at, stop)
+            if at < stop and data[at] < 0x80:
+                size, at = data[at], at + 1
+            else:
+                size, at = _varint(data, at, stop)
             if size > stop - at:
                 raise _Damaged(f"field {number} at byte {at:,} claims {size:,} bytes, {stop - at:,} are left")
             yield number, at, at + size
@@ -166,7 +174,7 @@ def _messages(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int]]
         raise _Damaged(f"a field runs over its end at byte {stop:,}")
 
 
-def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+def _varint(data: Content, at: int, stop: int) -> tuple[int, int]:
     """The number that starts at ``at``, and where the next thing starts."""
     value = shift = 0
     while at < stop and shift < 7 * MAX_VARINT:
@@ -179,8 +187,10 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
     raise _Damaged(f"a number that does not end at byte {at:,}")
 
 
-def _strings(data: bytes, at: int, stop: int, found: array[int]) -> None:
+def _strings(data: Content, at: int, stop: int, found: array[int]) -> None:
     """Start and stop of each value of a BytesList, appended to ``found``."""
+    if _same_size(data, at, stop, found):
+        return
     append = found.append
     while at < stop:
         # Values up to 16 KiB, without a call: frames come by the thousand.
@@ -206,24 +216,39 @@ def _strings(data: bytes, at: int, stop: int, found: array[int]) -> None:
             raise _Damaged(f"more than {MAX_VALUES:,} byte strings in one list")
 
 
-def _floats(data: bytes, at: int, stop: int, name: str) -> Array:
+def _same_size(data: Content, at: int, stop: int, found: array[int]) -> bool:
+    """The values of a BytesList that are all of one size below 128, as repeated texts are; else nothing is done."""
+    if stop - at < 2 or data[at] != _BYTES_TAG or data[at + 1] >= 0x80:
+        return False
+    size = 2 + data[at + 1]
+    if (stop - at) % size or (stop - at) // size > MAX_VALUES:
+        return False
+    values = np.frombuffer(data, np.uint8, stop - at, at).reshape(-1, size)
+    if (values[:, 0] != _BYTES_TAG).any() or (values[:, 1] != size - 2).any():
+        return False
+    starts = np.arange(at + 2, stop + 2, size)
+    found.frombytes(np.stack([starts, starts + size - 2], axis=1).tobytes())
+    return True
+
+
+def _floats(data: Content, at: int, stop: int, name: str) -> Array:
     """The values of a FloatList."""
     size = stop - at
     if size and size % 5 == 0 and data[at] == _FLOAT_TAG:  # one by one, each behind its tag
         loose = np.frombuffer(data, np.uint8, size, at).reshape(-1, 5)
         if (loose[:, 0] == _FLOAT_TAG).all():
             return np.ascontiguousarray(loose[:, 1:]).view("<f4").reshape(-1)
-    pieces = [_packed_floats(data, a, b, name) for a, b in _numbers(data, at, stop, _FIXED32, name)]
+    pieces = [_packed_floats(data, a, b, name) for a, b in _packed(data, at, stop, _FIXED32, name)]
     return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, "<f4"), *pieces])
 
 
-def _packed_floats(data: bytes, at: int, stop: int, name: str) -> Array:
+def _packed_floats(data: Content, at: int, stop: int, name: str) -> Array:
     if (stop - at) % 4:
         raise _corrupt(name, _Damaged(f"{stop - at:,} bytes of floats"))
     return np.frombuffer(data, "<f4", (stop - at) // 4, at)
 
 
-def _integers(data: bytes, at: int, stop: int, dtype: np.dtype[Any], name: str) -> Array:
+def _integers(data: Content, at: int, stop: int, dtype: np.dtype[Any], name: str) -> Array:
     """The values of an Int64List."""
     if stop > at and data[at] == _INT_TAG:  # one by one, each behind its tag
         values: Array = np.zeros(1, np.int64)
@@ -231,11 +256,21 @@ def _integers(data: bytes, at: int, stop: int, dtype: np.dtype[Any], name: str) 
             values = _varints(data, at, stop, np.dtype("int64"), name)
         if len(values) % 2 == 0 and (values[::2] == _INT_TAG).all():
             return _cast(values[1::2], dtype, name)
-    pieces = [_varints(data, a, b, dtype, name) for a, b in _numbers(data, at, stop, _VARINT, name)]
+    pieces = [_varints(data, a, b, dtype, name) for a, b in _packed(data, at, stop, _VARINT, name)]
     return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, dtype), *pieces])
 
 
-def _numbers(data: bytes, at: int, stop: int, wire: int, name: str) -> list[tuple[int, int]]:
+def _packed(data: Content, at: int, stop: int, wire: int, name: str) -> list[tuple[int, int]]:
+    """As ``_numbers``, quick where all values are packed into one piece."""
+    if stop - at > 2 and data[at] == _BYTES_TAG:
+        with suppress(_Damaged):
+            size, start = _varint(data, at + 1, stop)
+            if start + size == stop:
+                return [(start, stop)]
+    return _numbers(data, at, stop, wire, name)
+
+
+def _numbers(data: Content, at: int, stop: int, wire: int, name: str) -> list[tuple[int, int]]:
     """Where the values of field 1 lie: packed ones, and single ones of ``wire`` as if they were packed."""
     found: list[tuple[int, int]] = []
     try:
@@ -260,7 +295,7 @@ def _numbers(data: bytes, at: int, stop: int, wire: int, name: str) -> list[tupl
     return found
 
 
-def _varints(data: bytes, at: int, stop: int, dtype: np.dtype[Any], name: str) -> Array:
+def _varints(data: Content, at: int, stop: int, dtype: np.dtype[Any], name: str) -> Array:
     """Packed varints as ``dtype``, decoded in blocks: eight bytes for each would be a multiple of the record."""
     raw = np.frombuffer(data, np.uint8, stop - at, at)
     if len(raw) and raw[-1] >= 0x80:
@@ -283,16 +318,21 @@ def _block(raw: npt.NDArray[np.uint8], name: str) -> IntArray:
     if last.all():
         return raw.astype(np.int64)
     ends = np.flatnonzero(last)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    lengths = ends - starts + 1
-    longest = int(lengths.max(initial=0))
+    lengths = ends.copy()
+    lengths[0] += 1
+    lengths[1:] -= ends[:-1]
+    longest = int(lengths.max())
     if longest > MAX_VARINT or not last[-1]:
         raise _corrupt(name, _Damaged(f"a number of {longest} bytes"))
-    values = (raw[starts] & 0x7F).astype(np.uint64)
+    # From the last byte, which is the most significant, to the first; small numbers fit into half the width. Where a
+    # number has no such byte, it is moved by 0 and gets 0: a branch would be guessed wrong every other time.
+    low, width = raw & 0x7F, np.uint32 if longest <= 4 else np.uint64
+    values: Array = low.take(ends).astype(width)
     for k in range(1, longest):
-        some = np.flatnonzero(lengths > k)
-        values[some] |= (raw[starts[some] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
-    signed: IntArray = values.view(np.int64)
+        has = (lengths > k).view(np.uint8)
+        values <<= (has * np.uint8(7)).astype(width)
+        values |= low.take(ends - k, mode="clip") * has
+    signed: IntArray = values.astype(np.uint64).view(np.int64)
     return signed
 
 

@@ -26,22 +26,22 @@ class Header(NamedTuple):
         return self.height, self.width, self.channels
 
 
-def read(data: bytes, start: int = 0, stop: int | None = None) -> Header | None:
+def read(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> Header | None:
     """The header of the image in ``data[start:stop]``, or None where there is none that can be read.
 
     PNG: the IHDR chunk comes first (PNG specification, 5.6). JPEG: the first SOF marker (ITU-T T.81, B.2.2).
     """
     stop = len(data) if stop is None else stop
-    if data.startswith(_PNG, start, stop):
+    if data[start : min(start + 8, stop)] == _PNG:
         if stop - start < 26 or data[start + 12 : start + 16] != b"IHDR":
             return None
         width, height = _number(data, start + 16, 4), _number(data, start + 20, 4)
         bits, kind = data[start + 24], data[start + 25]
         return Header("png", height, width, _PNG_CHANNELS[kind], bits) if kind in _PNG_CHANNELS else None
-    return _jpeg(data, start + 2, stop) if data.startswith(_JPEG, start, stop) else None
+    return _jpeg(data, start + 2, stop) if data[start : min(start + 3, stop)] == _JPEG else None
 
 
-def _jpeg(data: bytes, at: int, stop: int) -> Header | None:
+def _jpeg(data: bytes | memoryview, at: int, stop: int) -> Header | None:
     while at + 9 < stop and data[at] == 0xFF:
         marker = data[at + 1]
         if marker == 0xFF:  # fill
@@ -56,5 +56,5 @@ def _jpeg(data: bytes, at: int, stop: int) -> Header | None:
     return None
 
 
-def _number(data: bytes, at: int, size: int) -> int:
+def _number(data: bytes | memoryview, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "big")

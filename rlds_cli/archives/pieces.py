@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from rlds_cli.archives.tfrecord import Content
 from rlds_cli.ted import (
     CHUNK_BYTES,
     CHUNK_ROWS,
@@ -48,7 +49,7 @@ class Slices:
 class Encoded:
     """Encoded images that lie in ``data``: row i is ``data[starts[i]:stops[i]]``."""
 
-    data: bytes
+    data: Content
     starts: IntArray
     stops: IntArray
 

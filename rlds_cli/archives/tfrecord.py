@@ -10,15 +10,18 @@ checksum of data that holds checksums is a good one.
 
 from __future__ import annotations
 
+import mmap
+import os
 import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import google_crc32c
+import numpy as np
 
 from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
 
@@ -26,6 +29,8 @@ MAX_RECORD = 1 << 30  # bytes; protocol buffers end at 2 GiB, and an episode mus
 MAX_RATIO = 512  # what gzip makes of a byte, on the whole; deflate ends at 1,032
 FREE_OUTPUT = 64 << 20  # bytes that gzip may give before its ratio counts
 READ = 1 << 20
+
+Content = bytes | memoryview
 
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
@@ -36,15 +41,19 @@ _GZIP_WINDOW = 31  # zlib's way to ask for a gzip header and 32 KiB of window
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: its number in the file, the byte where its frame begins (in the unpacked stream), its content."""
+    """One record: its number in the file, the byte where its frame begins (in the unpacked stream), its content.
+
+    ``data`` of a plain file is a read-only view of the mapped file: reading records of 2 MB into memory of their own
+    takes four times as long, most of it for the kernel to clear pages.
+    """
 
     number: int
     offset: int
-    data: bytes
+    data: Content
 
 
 class _Source(Protocol):
-    def read(self, size: int) -> bytes:
+    def read(self, size: int) -> Content:
         """Exactly ``size`` bytes, fewer at the end of the file only."""
 
 
@@ -83,11 +92,14 @@ def records(path: Path, *, limit: int = MAX_RECORD) -> Iterator[Record]:
     NoPermission
         The file may not be read.
     """
-    with _reading(path), path.open("rb", buffering=READ) as file:
+    with _reading(path), path.open("rb") as file:
         packed = file.read(2) == _GZIP
         file.seek(0)
-        size = None if packed else path.stat().st_size
-        yield from _records(path, _Unpacked(file, path) if packed else file, size, limit)
+        size = os.fstat(file.fileno()).st_size
+        if packed:
+            yield from _records(path, _Unpacked(file, path), None, limit)
+        elif size:
+            yield from _records(path, _Mapped(file, size), size, limit)
 
 
 @contextmanager
@@ -107,7 +119,7 @@ def _records(path: Path, source: _Source, size: int | None, limit: int) -> Itera
         if len(head) < _HEAD.size:
             raise _cut(path, where, f"{len(head)} of the {_HEAD.size} bytes of its frame are there")
         length, crc = _HEAD.unpack(head)
-        if masked(google_crc32c.value(head[:8])) != crc:
+        if _checksum(head[:8]) != crc:
             raise CorruptArchive(f"{where}: the checksum of its length does not agree.", hint=_again(path))
         if length > limit:
             raise UnsafeArchive(f"{where}: claims {length:,} bytes; at most {limit:,} are read.")
@@ -118,10 +130,14 @@ def _records(path: Path, source: _Source, size: int | None, limit: int) -> Itera
         tail = source.read(_TAIL.size)
         if len(data) < length or len(tail) < _TAIL.size:
             raise _cut(path, where, f"{len(data):,} of its {length:,} bytes are there")
-        if masked(google_crc32c.value(data)) != _TAIL.unpack(tail)[0]:
+        if _checksum(data) != _TAIL.unpack(tail)[0]:
             raise CorruptArchive(f"{where}: the checksum of its {length:,} bytes does not agree.", hint=_again(path))
         yield Record(number, offset, data)
         number, offset = number + 1, offset + _HEAD.size + length + _TAIL.size
+
+
+def _checksum(data: Content) -> int:
+    return masked(google_crc32c.value(np.frombuffer(data, np.uint8)))
 
 
 def _cut(path: Path, where: str, what: str) -> CorruptArchive:
@@ -132,10 +148,24 @@ def _again(path: Path) -> str:
     return f"delete {path} and fetch it again"
 
 
+class _Mapped:
+    """A plain file, mapped: views of it, which stay valid as long as they are kept."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        mapped.madvise(mmap.MADV_SEQUENTIAL)
+        self._view, self._at = memoryview(mapped), 0
+
+    def read(self, size: int) -> memoryview:
+        """``size`` bytes, fewer at the end only."""
+        self._at += size
+        return self._view[self._at - size : self._at]
+
+
 class _Unpacked:
     """What a gzip file of one or more members holds, unpacked a block at a time as it is read."""
 
-    def __init__(self, file: _Source, path: Path) -> None:
+    def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self._path = file, path
         self._member = zlib.decompressobj(_GZIP_WINDOW)
         self._packed = self._block = b""
