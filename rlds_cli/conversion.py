@@ -25,7 +25,7 @@ from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import FORMAT, Manifest
 from rlds_cli.store.videos import Extent
-from rlds_cli.ted import Chunk, Field, merge_notes
+from rlds_cli.ted import VIDEO, Chunk, Field, merge_notes
 from rlds_cli.trimming import trimmed
 
 
@@ -144,6 +144,8 @@ def _check_room(c: Conversion, plan: Plan, home: Home) -> None:
         return
     rows = sum(r for r in known if r is not None)
     needed = rows * sum(f.row_bytes for f in schema if f.kind != "frames")
+    if any(f.codec == VIDEO for f in schema):
+        needed += sum(f.stat().st_size for f in plan.archive.files if f.suffix == ".mp4")
     free = space.free(home.root)
     if needed > free and frames:
         raise Frames(

@@ -87,6 +87,15 @@ def test_some_episodes_need_only_their_files(hub: Server, tmp_path: Path) -> Non
     assert pages[video.format(1)].requests
 
 
+def test_one_episode_of_a_file_of_several(hub: Server, tmp_path: Path) -> None:
+    root = write_v3(tmp_path / "a", CONTENT)
+    hub.add_repository("alice/pick", files(root), revision="v3.0")
+    ds = rlds_cli.download("lerobot/alice/pick", episodes="1:2")
+    assert ds.episodes["length"].tolist() == [5]
+    video = root / "videos/observation.images.top/chunk-000/file-000.mp4"
+    np.testing.assert_array_equal(ds.episode(0)["observation", "images", "top"], decoded(video)[6:])
+
+
 def test_a_copy_of_the_repository_called_anything(tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", CONTENT)
     check(rlds_cli.download("lerobot/alice/pick", source=str(root)), root)

@@ -100,6 +100,29 @@ def test_a_video_of_another_size(tmp_path: Path) -> None:
         decode_video(np.array([[0, 3]]), lambda _: video, FIELD, "test")
 
 
+def test_damaged_packets(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    encode(path, pictures(), *CODECS["av1, as LeRobot writes it"][:2])
+    expected, data, track = decoded(path), np.fromfile(path, np.uint8), mp4.read(path)
+    start, size = int(track.start[4]), int(track.size[4])
+    data[start : start + size] = 255
+    video = Video(str(path), data, track)
+    with pytest.raises(Frames, match="does not decode as av1"):
+        decode_video(np.array([[0, 4]]), lambda _: video, FIELD, "test")
+    found = decode_video(np.array([[0, 3], [0, 8]]), lambda _: video, FIELD, "test")
+    np.testing.assert_array_equal(found, expected[[3, 8]])
+
+
+def test_videos_that_are_let_go_of_are_opened_again(
+    archive: Path, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlds_cli.store.videos._MOST_HELD", 12)
+    order = np.random.default_rng(0).permutation(22)
+    for _ in range(3):
+        np.testing.assert_array_equal(ds.gather(TOP, rows(ds)[order]), seen(archive)[order])
+    assert len(ds.store.videos(TOP)._opened) < 3
+
+
 def test_without_av_all_but_frames_is_read(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rlds_cli.store import video_decoding
 

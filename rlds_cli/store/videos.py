@@ -15,6 +15,7 @@ beside them, and does not enter the fingerprint.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import mp4
-from rlds_cli.errors import DamagedDataset
+from rlds_cli.errors import DamagedDataset, NoSpace
 from rlds_cli.mp4 import Track
 from rlds_cli.store import arrays, digests
 from rlds_cli.store.video_decoding import Video, decode_video
@@ -35,6 +36,7 @@ from rlds_cli.ted import Array, Field, IntArray
 DIRECTORY = "video"
 _PIECE = 1 << 20
 _KEY, _SHOWN = 1, 2
+_MOST_HELD = 1 << 22  # packets, about 18 bytes each
 _TABLES = ("offsets", "packets", "first")
 
 
@@ -66,19 +68,25 @@ class Videos:
         self._tracks = arrays.read_strings(directory / "tracks")
         self._bytes = arrays.read(directory / "bytes")
         self._opened: dict[int, Video] = {}
+        self._held = 0  # packets of those that are opened
 
     def __len__(self) -> int:
         return len(self._tracks)
 
     def video(self, number: int) -> Video:
         """A video by its number."""
-        if number not in self._opened:
+        video = self._opened.get(number)
+        if video is None:
             if not 0 <= number < len(self):
                 raise DamagedDataset(f"{self.directory}: video {number:,} of {len(self):,}.", hint="rlds verify ID")
             packets = self._packets[self._first[number] : self._first[number + 1]]
+            self._held += len(packets)
+            if self._held > _MOST_HELD:  # what is in use stays in memory as long as it is
+                self._opened, self._held = {}, len(packets)
             data = self._bytes[self.offsets[number] : self.offsets[number + 1]]
-            self._opened[number] = Video((str(self.directory), number), data, _track(self._tracks[number], packets))
-        return self._opened[number]
+            video = Video((str(self.directory), number), data, _track(self._tracks[number], packets))
+            self._opened[number] = video
+        return video
 
     def extent(self, number: int) -> Extent:
         """Where the bytes of a video lie on disk."""
@@ -111,13 +119,21 @@ def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
     target = arrays.data_file(directory / "bytes", 1)
     target.parent.mkdir(parents=True, exist_ok=True)
     hashes = []
-    with target.open("wb") as out:
-        for e in extents:
-            h = hashlib.sha256()
-            for piece in _pieces(e):
-                out.write(piece)
-                h.update(piece)
-            hashes.append(h.digest())
+    try:
+        with target.open("wb") as out:
+            for e in extents:
+                h = hashlib.sha256()
+                for piece in _pieces(e):
+                    out.write(piece)
+                    h.update(piece)
+                hashes.append(h.digest())
+    except OSError as e:
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(
+                "The disk is full: the videos do not fit. Finished parts are kept.",
+                hint="free some space and run the same command again: it goes on from there",
+            ) from e
+        raise
     tracks = [mp4.read(e.file, start=e.start, size=e.size) for e in extents]
     arrays.finish(directory / "bytes", (sum(e.size for e in extents),), "uint8")
     arrays.write(directory / "offsets", np.cumsum([0, *(e.size for e in extents)], dtype=np.int64))

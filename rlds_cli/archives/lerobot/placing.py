@@ -39,7 +39,8 @@ def settle(info: Info, files: Sequence[Path], listed: Sequence[Listed]) -> tuple
 
 
 def _episodes(path: Path) -> list[int]:
-    return np.unique(tables.table(path, ["episode_index"])["episode_index"].to_numpy()).tolist()
+    numbers: list[int] = np.unique(tables.table(path, ["episode_index"])["episode_index"].to_numpy()).tolist()
+    return numbers
 
 
 def shared_frames(info: Info, listed: Sequence[Listed], cameras: Sequence[str]) -> list[Note]:
