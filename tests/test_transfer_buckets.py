@@ -215,6 +215,15 @@ def test_from_a_local_copy_and_from_another_bucket(
     server.add_bucket("mirror", {"all/kuka/0.1.0/features.json": b"{}"})
     (file,) = listed(where, f"{scheme}://data/kuka/0.1.0", source=f"{scheme}://mirror/all")
     assert file.key == "mirror/all/kuka/0.1.0/features.json"
+    (same,) = listed(where, f"{scheme}://data/kuka/0.1.0", source=f"{scheme}://mirror/all/kuka/0.1.0/")
+    assert same == file
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_from_a_bucket_with_a_copy_of_a_whole_repository(server: Server, where: Settings, scheme: str) -> None:
+    server.add_bucket("mine", {"robots/pusht-copy/meta/info.json": b"{}"})
+    (file,) = listed(where, "hf://datasets/lerobot/pusht", source=f"{scheme}://mine/robots/pusht-copy")
+    assert file.path == "meta/info.json"
 
 
 def test_hosts(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def list_copy(
     tried = []
     for url in urls:
         candidates = [c for tail in names.tails(_key(url)) for c in _candidates(source, tail)]
-        if url.startswith("hf://") and not hub.parse(url).path and local.is_local(source):
+        if url.startswith("hf://") and not hub.parse(url).path:
             candidates.append(source)  # all of a repository: a copy of it may be called anything
         for candidate in candidates:
             tried.append(candidate)
@@ -76,13 +76,10 @@ def list_copy(
 
 def _candidates(source: str, tail: str) -> Iterator[str]:
     """Where ``tail`` may be below a root that can be listed; the root may be the directory wanted itself."""
-    if not local.is_local(source):
-        yield f"{source.rstrip('/')}/{tail}"
-        return
-    root = local.path_of(source)
-    yield str(root / tail)
-    if root.as_posix().endswith("/" + tail):
-        yield str(root)
+    root = local.path_of(source).as_posix() if local.is_local(source) else source.rstrip("/")
+    yield f"{root}/{tail}"
+    if root.endswith("/" + tail):
+        yield root
 
 
 def _key(url: str) -> str:
