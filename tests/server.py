@@ -17,6 +17,7 @@ import hashlib
 import json
 import re
 import socket
+import ssl
 import time
 from collections.abc import Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,6 +57,11 @@ class Server:
     def __exit__(self, *exc: object) -> None:
         self._http.shutdown()
         self._http.server_close()
+
+    def encrypt(self, context: ssl.SSLContext) -> None:
+        """Speak HTTPS from now on."""
+        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
+        self.url = f"https://{self.host}"
 
     def add(self, path: str, content: bytes | str, **behaviour: Any) -> Page:
         """Serve ``content`` at ``path``."""

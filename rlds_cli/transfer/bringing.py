@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Semaphore
+from threading import Lock
 
 from rlds_cli import hashing, links, sizes, space
 from rlds_cli.errors import DownloadFailed, Offline, TransferError, WrongHash
@@ -60,7 +60,8 @@ class Bringer:
         self._plan = plan
         self._id = id
         self._progress = progress
-        self._unwarned = Semaphore()
+        self._said: set[str] = set()
+        self._lock = Lock()
 
     def bring(self, asked: Step) -> Fetched:
         """Have the file of a step; raises as `fetching.fetch` does."""
@@ -171,7 +172,10 @@ class Bringer:
             self._tell(file, "fetch", done, total, note)
 
         def say(note: str) -> None:
-            if note != http.PLAIN or self._unwarned.acquire(blocking=False):  # of many files once
+            with self._lock:
+                known = note.startswith(http.ONCE) and note in self._said
+                self._said.add(note)
+            if not known:
                 self._progress(Event(self._id, "note", file.path, part.there, note=note))
 
         paced = _Paced(tell)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -186,6 +188,8 @@ class Client:
             raise Refused(reason(exc)) from None
         except requests.RequestException as exc:
             raise Again(reason(exc)) from None
+        except OSError as exc:  # a file of certificates that is not there
+            raise Refused(str(exc)) from None
 
     def _auth(self, url: str) -> AuthBase | None:
         token = self.where.hub_token
@@ -295,6 +299,11 @@ def shut(responses: Iterable[requests.Response]) -> None:
             continue
 
 
+def authorities() -> str | None:
+    """The file of certificate authorities that the environment puts in place of the usual ones; requests reads it."""
+    return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or None
+
+
 def _retry_after(text: str) -> float:
     if text.strip().isdecimal():
         return float(text)
@@ -311,6 +320,9 @@ def reason(exc: BaseException) -> str:
         return "timed out"
     if isinstance(exc, requests.exceptions.TooManyRedirects):
         return "redirects without end"
+    if isinstance(exc, requests.exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(exc):
+        why = re.search(r"certificate verify failed: ([^(\"']*)", str(exc))
+        return f"its certificate is not trusted ({why[1].strip() if why else 'unknown reason'})"
     root: BaseException = exc
     for _ in range(10):
         causes = (getattr(root, "reason", None), *root.args, root.__cause__, root.__context__)

@@ -11,13 +11,15 @@ import requests
 
 from rlds_cli import sizes, space
 from rlds_cli.transfer import names
-from rlds_cli.transfer.client import Again, Client, Refused
+from rlds_cli.transfer.client import Again, Client, Refused, authorities
 from rlds_cli.transfer.origin import Origin, changed, range_of
 from rlds_cli.transfer.part import Part
 from rlds_cli.transfer.ranges import Ranges
 from rlds_cli.transfer.remote import RemoteFile
 
 PLAIN = "comes over plain HTTP, and no hash of it is published: nobody can tell whether it was altered on its way"
+AUTHORITIES = "the server's certificate was verified with the authorities"
+ONCE = (PLAIN, AUTHORITIES)  # said of one file, true of many
 _UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)")
 _HEAD = 512  # bytes that tell a web page
 _WATCH = 64 << 20  # bytes between two looks at the disk
@@ -125,6 +127,8 @@ class _Pulling:
                 self._ranges.restart()
         if not file.hashed and response.url.startswith("http://"):
             self._say(PLAIN)
+        if response.url.startswith("https://") and (bundle := authorities()):
+            self._say(f"{AUTHORITIES} of {bundle} (REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE)")
         part.begin(origin)
         total = origin.size if origin.size is not None else file.size
         self._ranges.began(response, total, safe=bool(origin.validator or file.sha256))
