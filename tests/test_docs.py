@@ -19,6 +19,7 @@ import h5py
 import image_archives
 import numpy as np
 import pytest
+import tfds_files
 from lerobot_archives import Content, write_v3
 
 import rlds_cli
@@ -82,6 +83,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log = {"states": np.zeros((4, 2)), "actions": np.ones((3, 1)), "r": [0.0, 0.0, 1.0], "success": True}
     Path("logs/1.pkl").write_bytes(pickle.dumps(log | {"timeout": False}))
     image_archives.write_desk(Path())
+    tfds_files.write_desk(Path())
     Path("examples").symlink_to(ROOT / "examples")
     Path("docs").symlink_to(ROOT / "docs")
     return tmp_path
@@ -308,6 +310,14 @@ def test_the_code_about_lerobot_runs(desk: Path) -> None:
     assert ran["ds"].manifest.env["fps"] == 10
 
 
+def test_the_code_about_tfrecords_runs(desk: Path) -> None:
+    import_archive(desk / "my_robot", "local/robot")
+    import_archive(desk / "Alien", "local/alien")
+    assert run_code("docs/openx.md")["ds"].manifest.facts["last_step"] == "action"
+    ran = run_code("docs/rlu_atari.md")
+    assert ran["ds"].manifest.facts["last_step"] == "observation" and ran["first"]["episode_return"] == 5
+
+
 def test_the_code_about_own_data_runs(desk: Path) -> None:
     ran = run_code("docs/bring-your-own-data.md")
     assert ran["ds"].manifest.env["id"] == "Press-v0" and ran["ds"].episodes["end"].tolist() == ["terminated"]
@@ -436,7 +446,7 @@ def test_every_command_and_option_is_explained() -> None:
         assert not re.search(r"^\| `[^|]*` \|\s*\|$", section, re.M), f"an option without help: {section}"
 
 
-@pytest.mark.parametrize("family", ["d4rl", "vd4rl", "atari_dqn", "gen_dgrl"])
+@pytest.mark.parametrize("family", ["d4rl", "openx", "vd4rl", "atari_dqn", "gen_dgrl"])
 def test_every_known_defect_is_documented(family: str) -> None:
     defects = json.loads((ROOT / "registry" / "families.json").read_text())[family]["defects"]
     rows = {cells[0].strip("`"): cells for cells in table_under(text_of(f"docs/{family}.md"), "defect | datasets")}

@@ -126,3 +126,40 @@ def write_dataset(
             write_records(directory / f"{name}-{split}.tfrecord-{i:05d}-of-{len(shards):05d}", records)
     (directory / "dataset_info.json").write_text(json.dumps(info))
     return directory
+
+
+def write_desk(directory: Path) -> None:
+    """What docs/openx.md and docs/rlu_atari.md speak of: a robot's episodes, and two files of a game."""
+    rng = np.random.default_rng(0)
+    frames = [image(rng.integers(0, 256, (8, 8, 3)).astype(np.uint8)) for _ in range(5)]
+    steps = {"observation": {"image": picture(8, 8, 3), "state": tensor("float32", 2)}, "action": tensor("float32", 2)}
+    features = {**steps, "reward": tensor("float32"), "language_instruction": TEXT, **FLAGS}
+    record = example(
+        {
+            "steps/observation/image": frames,
+            "steps/observation/state": rng.standard_normal(10),
+            "steps/action": rng.standard_normal(10),
+            "steps/reward": np.arange(5.0),
+            "steps/language_instruction": ["pick up the cup"] * 5,
+            "steps/is_first": [1, 0, 0, 0, 0],
+            "steps/is_last": [0, 0, 0, 0, 1],
+            "steps/is_terminal": [0, 0, 0, 0, 0],
+            "episode_metadata/file_path": ["/data/0.npy"],
+        }
+    )
+    splits = {"train": [[record] * 3], "val": [[record]]}
+    write_dataset(directory / "my_robot/1.0.0", features, splits, metadata={"file_path": TEXT}, name="my_robot")
+    gray = [image(np.full((84, 84, 1), 40 * i, np.uint8)) for i in range(5)]
+    for k in range(2):
+        lists = {
+            "observations": gray,
+            "actions": [1, 2, 3, 4, 0],
+            "discounts": [1.0, 1.0, 1.0, 1.0, 0.0],
+            "unclipped_rewards": [0.0, 4.0, 0.0, 1.0, 0.0],
+            "clipped_rewards": [0.0, 1.0, 0.0, 1.0, 0.0],
+            "checkpoint_idx": [k],
+            "episode_idx": [k],
+            "episode_return": [5.0],
+            "clipped_episode_return": [2.0],
+        }
+        write_records(directory / f"Alien/run_1-{k:05d}-of-00002", [example(lists)], packed=True)
