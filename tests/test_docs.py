@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import family_files
 import h5py
 import image_archives
 import numpy as np
@@ -84,6 +85,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("logs/1.pkl").write_bytes(pickle.dumps(log | {"timeout": False}))
     image_archives.write_desk(Path())
     tfds_files.write_desk(Path())
+    family_files.write_desk(Path())
     Path("examples").symlink_to(ROOT / "examples")
     Path("docs").symlink_to(ROOT / "docs")
     return tmp_path
@@ -310,6 +312,16 @@ def test_the_code_about_lerobot_runs(desk: Path) -> None:
     assert ran["ds"].manifest.env["fps"] == 10
 
 
+def test_the_code_about_families_runs(desk: Path) -> None:
+    rlds_cli.download("ogbench/pointmaze-medium-navigate-v0", source=".")
+    ran = run_code("docs/ogbench.md")
+    assert ran["val"].num_episodes == 2 and ran["arrays"]["next_observations"].shape == (6 * 19, 2)
+    rlds_cli.download("robomimic/lift/ph/low_dim/v1.5", source="low_dim_v15.hdf5")
+    assert run_code("docs/robomimic.md")["batch"]["action"].shape == (64, 16, 7)
+    import_archive("adult.arff", "local/adult")
+    assert run_code("docs/openml.md")["reward"].shape == (4,)
+
+
 def test_the_code_about_tfrecords_runs(desk: Path) -> None:
     import_archive(desk / "my_robot", "local/robot")
     import_archive(desk / "Alien", "local/alien")
@@ -446,7 +458,9 @@ def test_every_command_and_option_is_explained() -> None:
         assert not re.search(r"^\| `[^|]*` \|\s*\|$", section, re.M), f"an option without help: {section}"
 
 
-@pytest.mark.parametrize("family", ["d4rl", "openx", "vd4rl", "atari_dqn", "gen_dgrl"])
+@pytest.mark.parametrize(
+    "family", ["d4rl", "openx", "vd4rl", "atari_dqn", "gen_dgrl", "ogbench", "robomimic", "d3rlpy", "openml"]
+)
 def test_every_known_defect_is_documented(family: str) -> None:
     defects = json.loads((ROOT / "registry" / "families.json").read_text())[family]["defects"]
     rows = {cells[0].strip("`"): cells for cells in table_under(text_of(f"docs/{family}.md"), "defect | datasets")}
