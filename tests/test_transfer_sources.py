@@ -170,6 +170,16 @@ def test_what_a_repository_does_not_have(server: Server, where: Settings) -> Non
         listed(where, "hf://datasets/o/other")
 
 
+def test_another_revision_is_taken_only_where_the_first_is_not_there(server: Server, where: Settings) -> None:
+    server.add_repository("o/r", {"x.h5": b"two"}, revision="v2.1")
+    urls = [f"hf://datasets/o/r@{revision}" for revision in ("v3.0", "v2.1")]
+    assert listed(where, *urls)[0].path == "x.h5"
+    for call in ("revision", "tree"):
+        server.add(f"/api/datasets/o/r/{call}/v3.0", b"", statuses=[(503, {})] * 10)
+    with pytest.raises(DownloadFailed, match=r"v3\.0: HTTP 503"):
+        listed(where, *urls)
+
+
 def test_a_listing_that_fails_for_a_moment(server: Server, where: Settings) -> None:
     server.add_repository("o/r", {"x.h5": b"x"}, revisions=False)
     server.pages["/api/datasets/o/r/tree/main"].statuses = [(503, {}), (429, {"Retry-After": "0"})]

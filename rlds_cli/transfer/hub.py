@@ -19,6 +19,10 @@ _URL = re.compile(
 )
 
 
+class Unanswered(DownloadFailed):
+    """A hub that did not say whether it has something; it would not say so of another revision either."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A file, a directory, a pattern or a prefix in a dataset repository at a revision."""
@@ -64,14 +68,15 @@ def list_hub(url: str, client: Client, *, endpoint: str | None = None) -> tuple[
     Raises
     ------
     DownloadFailed
-        When the hub does not answer, does not know the repository, or has no such file in it.
+        When the hub does not know the repository, or has no such file in it; Unanswered, when it does not answer.
     """
     asked = parse(url)
     endpoint = endpoint or client.where.hub
     try:
         place, entries = _pinned(asked, client, endpoint)
     except Refused as exc:
-        raise DownloadFailed(
+        kind = DownloadFailed if exc.status == 404 else Unanswered
+        raise kind(
             f"{endpoint} does not list {asked.repo} at {asked.revision}: {exc.reason}. Nothing was written.",
             hint="HF_ENDPOINT names another hub; --from DIR|URL takes the files from somewhere else",
         ) from None

@@ -81,12 +81,17 @@ def list_files(
     if source is not None:
         return _promised(mirrors.list_copy(urls, where, source, patience), size, sha256)
     failures: list[TransferError] = []
+    silent: set[str] = set()  # repositories whose hub does not answer, at whatever revision
     for url in urls:
+        if url.startswith("hf://") and hub.parse(url).repo in silent:
+            continue
         try:
             file = listing.one(url) if sha256 else None  # what is known needs no listing
             files = (file,) if file else listing.list_source(url, where, patience=patience)
         except TransferError as exc:
             failures.append(exc)
+            if isinstance(exc, hub.Unanswered):
+                silent.add(hub.parse(url).repo)
             continue
         if len(files) == 1:
             others = [u for u in urls if u != url and listing.one(u)]
