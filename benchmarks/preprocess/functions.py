@@ -46,6 +46,16 @@ def penalise(step: Any) -> Any:
     return step
 
 
+def relabel(step: Any) -> Any:
+    """Of one step: a reward for nearing the origin, less what the action costs."""
+    o, after = step["observation"], step["next"]["observation"]
+    nearer = np.linalg.norm(o["position"]) - np.linalg.norm(after["position"])
+    cost = np.abs(step["action"]).max() + np.square(step["action"]).sum()
+    slow = np.clip(np.abs(after["velocity"]), 0, 1).mean()
+    step["next"]["reward"] = np.float32(nearer - 0.1 * cost - 0.01 * slow)[None]
+    return step
+
+
 def add_norm(episode: Any) -> Any:
     """One field more."""
     episode["info"] = {"norm": np.linalg.norm(episode["action"], axis=1)}

@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 ROUNDS = 3
 
 
 @dataclass
 class Times:
-    """What one way of working took, round by round."""
+    """What one way of working took, round by round: by the clock, and of all its processes' CPU time where it is known.
+
+    Other work on the machine enters the second much less.
+    """
 
     values: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
@@ -28,6 +32,13 @@ class Times:
     @property
     def best(self) -> float:
         return min(self.values)
+
+
+class Took(NamedTuple):
+    """By the clock, and of the CPU."""
+
+    seconds: float
+    cpu: float
 
 
 def work(what: str, **how: Any) -> dict[str, Any]:
@@ -45,21 +56,33 @@ def work(what: str, **how: Any) -> dict[str, Any]:
     return found
 
 
-def taking_turns(ways: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, Times]:
+def taking_turns(ways: Mapping[str, Callable[[], float | Took]], rounds: int = ROUNDS) -> dict[str, Times]:
     """Each way once a round."""
     times = {name: Times() for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            times[name].values.append(way())
+            took = way()
+            times[name].values.append(took if isinstance(took, float) else took.seconds)
+            times[name].cpu += [] if isinstance(took, float) else [took.cpu]
             print(f"   {name}: {times[name].values[-1]:.3g}", file=sys.stderr, flush=True)
     return times
 
 
-def beyond(few: int, many: int, what: str, **how: Any) -> Callable[[], float]:
+def beyond(few: int, many: int, what: str, **how: Any) -> Callable[[], Took]:
     """Nanoseconds a step: the time of ``many`` steps less that of ``few``, so that starting up is not in it."""
 
-    def measure() -> float:
-        small, large = (work(what, count=n, **how)["seconds"] for n in (few, many))
-        return (large - small) / (many - few) * 1e9
+    def measure() -> Took:
+        small, large = (work(what, count=n, **how) for n in (few, many))
+        return Took(*((large[k] - small[k]) / (many - few) * 1e9 for k in Took._fields))
+
+    return measure
+
+
+def alone(what: str, count: int, **how: Any) -> Callable[[], Took]:
+    """Nanoseconds a step, of what does not start up."""
+
+    def measure() -> Took:
+        found = work(what, count=count, **how)
+        return Took(*(found[k] / count * 1e9 for k in Took._fields))
 
     return measure

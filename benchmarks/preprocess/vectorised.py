@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from statistics import median
 
 from preprocess import data
-from preprocess.measuring import Times, beyond, taking_turns, work
+from preprocess.measuring import Times, Took, alone, beyond, taking_turns, work
 from preprocess.tables import Group, against
 
 UNIT = "ns/step"
@@ -42,6 +43,8 @@ def _lines(times: dict[str, Times]) -> list:
         t = times[ours].median
         lines += [against(work_, t, UNIT, SYNCED, times[SYNCED].median, 0.6)]
         lines += [against("", t, UNIT, BARE, times[BARE].median, None)]
+        used = [median(times[n].cpu) for n in (ours, SYNCED)]
+        lines += [against("CPU time of all processes", used[0], UNIT, SYNCED, used[1], None)]
     peers = [n for n in times if n.startswith("torchrl")]
     for work_, ours in (("episodes", "rlds: episodes"), ("TensorDicts, 1M steps", "rlds: TensorDicts, 1e6 steps")):
         for peer, aim in zip(peers, (20, 3), strict=False):
@@ -50,8 +53,8 @@ def _lines(times: dict[str, Times]) -> list:
     return lines
 
 
-def _bare(*, sync: bool) -> Callable[[], float]:
-    return lambda: work("bare", count=data.MOST, sync=sync)["seconds"] / data.MOST * 1e9
+def _bare(*, sync: bool) -> Callable[[], Took]:
+    return alone("bare", data.MOST, sync=sync)
 
 
 def _best_chunks() -> int:

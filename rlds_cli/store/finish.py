@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,11 +70,12 @@ def finish(
         ThreadPoolExecutor(max(1, threads)) as pool,
         ThreadPoolExecutor(max(1, threads)) as blocks,
     ):
-        for f in built.schema:
-            disk.submit(_sync, tuple(rows.files(built.directory, f, built.paths[f.name]).values()))
+        files = [file for f in built.schema for file in rows.files(built.directory, f, built.paths[f.name]).values()]
+        synced = disk.submit(_sync, files if about.encoding == "memmap" else ())
         own = [pool.submit(_finish_field, built, f, last_rows, about.encoding, locate, blocks) for f in built.schema]
         linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
+        synced.result()
     columns = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
     counts = _counts(table, total, columns)
     manifest = Manifest(
@@ -107,9 +109,8 @@ def finish(
 def _sync(files: Iterable[Path]) -> None:
     """Have rows written out that publishing would else wait for."""
     for file in files:
-        if file.exists():
-            with file.open("rb") as f:
-                os.fsync(f.fileno())
+        with suppress(FileNotFoundError), file.open("rb") as f:  # of an array of no bytes there is none
+            os.fsync(f.fileno())
 
 
 def _finish_field(
