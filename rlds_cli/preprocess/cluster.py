@@ -107,7 +107,7 @@ def _reach(address: str) -> None:
     """Raise PreprocessError where nothing listens."""
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if not colon or not port.isdecimal():
-        if address in ("auto", "local"):
+        if address == "auto":
             return
         raise PreprocessError(f'"{address}" is no address of a Ray cluster.', hint=_START_ONE)
     try:
