@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -64,6 +65,17 @@ def test_closed_sources_are_named_with_what_takes_their_place() -> None:
         if entry.replaced_by:
             assert entry.replaced_by in known
             assert entry.replaced_by in (caught.value.hint or "")
+
+
+def test_a_mirror_opens_what_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = next(e for e in CLOSED if e.tree and e.tree[0].startswith("gs://"))
+    copy = tmp_path / "mirror" / entry.tree[0].removeprefix("gs://")
+    copy.mkdir(parents=True)
+    for name in ("$store$_action_ckpt.0.gz", "$store$_action_ckpt.1.gz"):
+        (copy / name).write_bytes(b"1234567")
+    monkeypatch.setenv("RLDS_MIRROR", str(tmp_path / "mirror"))
+    (planned,) = deliveries.plan([Order(entry.id, offline=True)]).datasets
+    assert (planned.files, planned.actions) == (2, {"link": 2})
 
 
 def test_the_command_shows_all_of_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
