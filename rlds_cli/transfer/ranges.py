@@ -18,6 +18,7 @@ from rlds_cli.transfer.origin import Origin, changed, range_of
 from rlds_cli.transfer.part import Part
 
 _ROUND = 0.1  # seconds between two looks at what the others do
+_PATIENCE = 1.0  # seconds until a connection that is to end is left to itself
 
 
 class Ranges:
@@ -98,9 +99,9 @@ class Ranges:
             self._condition.notify_all()
         shut(list(self._open))
         for thread in self._threads:
-            thread.join()
-        self._threads = []
-        self._stop.clear()
+            thread.join(_PATIENCE)  # who waits for an answer still writes nothing when it comes
+        self._threads, self._stop = [], Event()
+        self._working.clear()
 
     def _start(self) -> None:
         self._piece = self._width.piece(self._size)
@@ -109,20 +110,21 @@ class Ranges:
         for number in range(self._width.of_a_file):  # the first connection ends where the first of these began
             if not self._client.spare.acquire(blocking=False):
                 break
-            thread = Thread(target=self._work, name=f"rlds-range-{number}", daemon=True)
+            thread = Thread(target=self._work, args=(self._stop,), name=f"rlds-range-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     # -- for the threads of the further ones
 
-    def _work(self) -> None:
+    def _work(self, stop: Event) -> None:
         try:
-            while (start := self._take()) is not None:
+            while (start := self._take(stop)) is not None:
                 try:
-                    self._bring(start)
+                    self._bring(start, stop)
                 finally:
                     with self._condition:
-                        self._working.discard(start)
+                        if not stop.is_set():  # else it may be somebody else's by now
+                            self._working.discard(start)
                         self._condition.notify_all()
         except Refused:
             self._refused = True
@@ -131,10 +133,10 @@ class Ranges:
         finally:
             self._client.spare.release()
 
-    def _take(self) -> int | None:
+    def _take(self, stop: Event) -> int | None:
         """The next piece to bring, when the beginning is near enough; None when there is nothing left to do."""
         with self._condition:
-            while not self._stop.is_set() and self._next < self._size:
+            while not stop.is_set() and self._next < self._size:
                 start = self._next
                 if start - self._part.offset > 2 * self._width.of_a_file * self._piece:
                     self._client.check()
@@ -149,19 +151,19 @@ class Ranges:
     def _end(self, start: int) -> int:
         return min(self._size, start + self._piece)
 
-    def _bring(self, start: int) -> None:
+    def _bring(self, start: int, stop: Event) -> None:
         """Bring a piece, patiently, but not where the server wants to be left alone."""
         patience, failures = self._client.patience, 0
         while True:
             before = self._part.ahead.sizes.get(start, 0)
             try:
-                return self._request(start)
+                return self._request(start, stop)
             except Again as exc:
                 failures = 0 if self._part.ahead.sizes.get(start, 0) - before >= patience.least else failures + 1
-                if exc.wait or failures >= patience.attempts or self._stop.wait(patience.delay(failures)):
+                if exc.wait or failures >= patience.attempts or stop.wait(patience.delay(failures)):
                     raise
 
-    def _request(self, start: int) -> None:
+    def _request(self, start: int, stop: Event) -> None:
         """Bring the rest of one piece."""
         sizes, end = self._part.ahead.sizes, self._end(start)
         first = start + sizes.get(start, 0)
@@ -176,10 +178,12 @@ class Ranges:
             self._open.add(response)
             try:
                 self._check(response, first)
+                if stop.is_set():
+                    raise Stopped
                 if start not in sizes and start < self._part.offset:
                     return  # the first connection was here before
                 self._part.ahead.add(start)
-                self._write(response, start, end)
+                self._write(response, start, end, stop)
             finally:
                 self._open.discard(response)
         if start + sizes[start] < end:
@@ -194,16 +198,16 @@ class Ranges:
         if changed(self._origin, now) or (None not in (self._origin.size, now.size) and now.size != self._origin.size):
             raise Refused("the file changed meanwhile")
 
-    def _write(self, response: requests.Response, start: int, end: int) -> None:
+    def _write(self, response: requests.Response, start: int, end: int, stop: Event) -> None:
         sizes = self._part.ahead.sizes
         with self._part.ahead.path(start).open("ab", buffering=0) as piece:
             for block in self._client.blocks(response):
                 rest = memoryview(block)[: end - start - sizes[start]]
-                while rest and not self._stop.is_set():
+                while rest and not stop.is_set():
                     written = piece.write(rest)
                     sizes[start] += written
                     rest = rest[written:]
-                if self._stop.is_set():
+                if stop.is_set():
                     raise Stopped
                 if start + sizes[start] >= end:
                     return
