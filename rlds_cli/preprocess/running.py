@@ -73,7 +73,8 @@ def run(
     history, future : int, optional
         Of unit ``window``: how many steps before and after each it sees; else as the decorator says.
     arrays : {"numpy", "torch", "tensordict"}
-        What values are. A TensorDict holds the transitions of an episode or batch, batch size [T] or [B].
+        What values are. A TensorDict holds the transitions of an episode or batch, batch size [T] or [B], and the
+        number of their ``episode``.
     args : mapping
         Keyword arguments of the function. Of several functions each gets those that it takes; ``"NAME.key"`` or
         ``"2.key"`` is for one of them alone. Or a list, one mapping for each; ``unit`` and ``arrays`` alike.
