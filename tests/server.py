@@ -187,6 +187,20 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
 
+    def do_CONNECT(self) -> None:
+        """A tunnel, as proxies make them for HTTPS; it ends with the client."""
+        self.server.owner.asked.append(f"CONNECT {self.path}")
+        host, _, port = self.path.partition(":")
+        with socket.create_connection((host, int(port))) as upstream:
+            self._say(200, b"")
+            there, back = (self.connection, upstream), (upstream, self.connection)
+            threads = [Thread(target=_relay, args=pair, daemon=True) for pair in (there, back)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.close_connection = True
+
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         owner = self.server.owner
@@ -284,3 +298,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
+
+
+def _relay(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        return

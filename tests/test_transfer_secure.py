@@ -122,6 +122,18 @@ def test_a_redirect_to_another_host_does_not_take_the_token_along(server: Server
     assert "Authorization" not in kept.requests[0].headers
 
 
+def test_https_goes_through_a_tunnel_of_the_proxy(
+    https: Server, server: Server, place: Place, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    https.add("/d/x.h5", CONTENT)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("HTTPS_PROXY", server.url)
+    (came,) = place.fetch(wanted(https, sha256=SHA256))
+    assert came.path.read_bytes() == CONTENT
+    assert server.asked == [f"CONNECT {https.host}"]
+
+
 def test_a_proxy_that_wants_a_password_gets_it_and_nobody_reads_it(
     server: Server, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
