@@ -13,10 +13,12 @@ import argparse
 import gzip
 import io
 import json
+import lzma
 import random
 import resource
 import struct
 import sys
+import tarfile
 import tempfile
 import time
 import warnings
@@ -30,7 +32,7 @@ import numpy as np
 from PIL import Image
 
 from rlds_cli import mp4
-from rlds_cli.archives import Archive, example, image_header, npz, openx, rlu_atari, tfrecord
+from rlds_cli.archives import Archive, example, gen_dgrl, image_header, npz, openx, rlu_atari, tar, tfrecord, unpacking
 from rlds_cli.archives.openx import features
 from rlds_cli.errors import RldsError
 
@@ -150,6 +152,25 @@ def _npy() -> bytes:
     return file.getvalue()
 
 
+def _tar(form: int) -> bytes:
+    """Two Procgen episodes and a long name."""
+    steps = 3
+    columns = {
+        "observations": np.zeros((steps + 1, 3, 4, 4), np.float32),
+        "actions": np.zeros((steps, 1), np.int64),
+        "rewards": np.ones((steps, 1), np.float32),
+        "dones": np.arange(steps) == steps - 1,
+    }
+    packed, file = io.BytesIO(), io.BytesIO()
+    np.savez_compressed(packed, **columns)
+    with tarfile.open(fileobj=file, mode="w", format=form) as archive:
+        for name, content in (("a_3_7_3.00.npz", packed.getvalue()), ("b/" * 60 + "x.npz", packed.getvalue())):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
 # -- what is done with an input
 
 
@@ -212,6 +233,16 @@ def _npz_members(content: bytes) -> None:
     _in_file("x.npz", content, use)
 
 
+def _tar_members(content: bytes) -> None:
+    def use(path: Path) -> None:
+        with unpacking.open_unpacked(path) as stream:
+            for member in tar.members(stream):
+                while member.read():
+                    pass
+
+    _in_file("x.tar", content, use)
+
+
 def _mp4(codec: str, frames: int) -> bytes:
     """A video of 16x16 pixels, as `av` writes it."""
     import av
@@ -249,6 +280,9 @@ TARGETS = {
     "rlu_atari": Target((_atari(3),), lambda c: _convert(rlu_atari, "run_1-00000-of-00001", gzip.compress(_framed(c)))),
     "npz": Target((_npz(),), _npz_members),
     "npy": Target((_npy(),), lambda c: npz.parse_header("x", io.BytesIO(c), "x.npz")),
+    "tar": Target((_tar(tarfile.PAX_FORMAT), _tar(tarfile.GNU_FORMAT)), _tar_members),
+    "xz": Target((lzma.compress(_tar(tarfile.GNU_FORMAT)), gzip.compress(_tar(tarfile.USTAR_FORMAT))), _tar_members),
+    "gen_dgrl": Target((_tar(tarfile.USTAR_FORMAT),), lambda c: _convert(gen_dgrl, "x.tar", c)),
     "image": Target((_image("png", 4, 5, 3), _image("jpeg", 16, 9, 3), _image("jpeg", 8, 8)), _headers),
 }
 

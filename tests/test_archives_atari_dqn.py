@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +236,13 @@ def test_the_closed_bucket_is_said_and_a_copy_works(tmp_path: Path) -> None:
     log.episodes([15, 8, 12, 30])
     for n, source in enumerate((tmp_path, tmp_path / "dqn", tmp_path / "dqn/Breakout/1/replay_logs")):
         check(rlds_cli.download(id, source=str(source), cache_dir=tmp_path / f"home{n}"), log, log.expected())
+
+
+def test_info_says_that_the_source_is_closed() -> None:
+    command = [sys.executable, "-m", "rlds_cli", "info", "atari_dqn/Breakout/1"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "the source is closed, see rlu_atari/Breakout_run_1" in out
+    assert "closed: gs://atari-replay-datasets answers 403 since about April 2025" in out and "--from" in out
 
 
 def test_closed_ids_are_hidden_unless_asked_for() -> None:

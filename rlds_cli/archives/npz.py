@@ -382,7 +382,10 @@ def _reading(path: Path, name: str) -> Iterator[None]:
         yield
     except ArchiveError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, struct.error) as e:
+    except (
+        *(zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, struct.error),
+        *(ValueError, OverflowError),  # of offsets before the beginning
+    ) as e:
         raise CorruptArchive(f"{path.name}: {name} cannot be read: {e}", hint=_hint(path)) from e
 
 

@@ -29,7 +29,8 @@ def find(s: Subject) -> Iterator[Finding]:
     at = np.flatnonzero(full)
     if limit:
         text = f"all {len(at):,} episodes of {limit:,} steps, the environment's limit, are terminated, not truncated"
-        yield Finding(NAME, "limit-terminated", "warning", text, len(at), None, first_places(at))
+        known = s.known("limit-terminated")
+        yield Finding(NAME, "limit-terminated", "warning", text, len(at), None, first_places(at), known)
     elif full.all():
         text = f"all {len(at):,} episodes have {longest:,} steps and are terminated: this may be a time limit"
         yield Finding(NAME, "limit-terminated", "note", text, len(at))

@@ -110,6 +110,8 @@ def _absent(entry: Entry | None) -> str:
 def _source(e: Entry) -> Iterator[tuple[str, str]]:
     if e.files or e.tree:
         yield "source", _origin(e)
+    if e.status == "closed":
+        yield "status", f"closed: {e.notes or e.host}; --from takes a copy"
     if e.status == "deprecated":
         yield "status", f"deprecated{f': use {e.replaced_by}' if e.replaced_by else ''}"
     legal = [e.licence or "not stated", *([f"paper {e.paper}"] if e.paper else [])]
@@ -123,7 +125,7 @@ def _source(e: Entry) -> Iterator[tuple[str, str]]:
 def _origin(e: Entry) -> str:
     if not e.files:
         place = f"{e.tree[0].removeprefix('hf://')} on the hub" if e.tree[0].startswith("hf:") else e.tree[0]
-        return f"{place}; files and hashes from its listing"
+        return place if e.status == "closed" else f"{place}; files and hashes from its listing"
     url, digest = e.files[0].urls[0], e.sha256
     parts = urlsplit(url)
     place = {"package": "this package", "hf": "huggingface.co"}.get(parts.scheme, parts.netloc)
