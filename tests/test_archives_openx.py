@@ -31,6 +31,7 @@ from tfds_files import (
 import rlds_cli
 from rlds_cli.errors import ArchiveError, CorruptArchive, DatasetNotFound, Frames, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.keeping.tracing import trace
 
 STEP = {
     "observation": {"image": picture(6, 8, 3), "state": tensor("float32", 4), "at/two": tensor("int32", 2)},
@@ -413,6 +414,13 @@ def test_two_datasets_are_not_one(tmp_path: Path) -> None:
     toy(tmp_path / "b", [episode(2)])
     with pytest.raises(UnknownLayout, match="There are 2 TFDS directories"):
         plan_import([tmp_path / "a", tmp_path / "b"], "local/a")
+
+
+@pytest.mark.parametrize("rule", ["action", "observation"])
+def test_steps_are_traced_back_to_the_records(tmp_path: Path, rule: str) -> None:
+    import_archive(toy(tmp_path, [episode(5, 1), episode(7, 2, terminal=False)]), "local/toy", last_step=rule)
+    found = trace("local/toy", 100)
+    assert found.ok and set(found.fields) == {*rlds_cli.open_dataset("local/toy").schema} - {"next/truncated"}
 
 
 # -- the shared sample, read by a parser of the test's own

@@ -13,6 +13,7 @@ from tfds_files import example, image, write_records
 import rlds_cli
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.keeping.tracing import trace
 
 
 def episode(n: int, seed: int, *, terminal: bool = True, last_reward: float = 0.0) -> dict[str, Any]:
@@ -87,6 +88,13 @@ def test_returns_that_count_the_last_reward_say_that_it_is_a_step(tmp_path: Path
     said = import_archive(tmp_path / "Alien", "local/said", last_step="observation")
     assert said.episodes["length"].tolist() == [4]
     assert "last-reward" in [n["code"] for n in said.manifest.notes]
+
+
+@pytest.mark.parametrize("rule", ["action", "observation"])
+def test_steps_are_traced_back_to_the_records(tmp_path: Path, rule: str) -> None:
+    path = run_of(tmp_path / "Alien", [episode(3, 1)], [episode(4, 2, terminal=False)])
+    import_archive(path, "local/a", last_step=rule)
+    assert trace("local/a", 100).ok
 
 
 def test_files_in_parallel_are_the_same(tmp_path: Path) -> None:

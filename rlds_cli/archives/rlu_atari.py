@@ -25,9 +25,11 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan, tfrecord
+from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.example import Feature, parse
 from rlds_cli.archives.openx import values
 from rlds_cli.archives.openx.features import Leaf
+from rlds_cli.archives.openx.looking import example_of, row
 from rlds_cli.archives.openx.steps import RULES
 from rlds_cli.archives.pieces import Whole, chunks
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
@@ -121,6 +123,20 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Nothing that is not per row."""
     return iter(())
+
+
+def cells(spot: Spot) -> Iterator[Cell]:
+    """What stands at a step, and what is known of the one after, for ``rlds verify --trace``."""
+    lists = example_of(spot.file, spot.group)
+    final = spot.facts["last_step"] == "observation"
+    for name, leaf in {**_STEPS, "observation": _OBSERVATIONS}.items():
+        at = spot.step + (final and name == "next/discount")
+        yield Cell(name, f"{leaf.key}[{at}]", row(leaf, lists[leaf.key], at))
+    after = spot.step + 1
+    if final or not spot.is_last:
+        yield Cell("next/observation", f"observations[{after}]", row(_OBSERVATIONS, lists["observations"], after))
+    ended = spot.is_last and lists["discounts"].floats()[-1] == 0
+    yield Cell(FLAGS[0], "discounts[-1]", bool(ended))
 
 
 def _examples(path: Path, name: str) -> Iterator[tuple[int, Mapping[str, Feature]]]:

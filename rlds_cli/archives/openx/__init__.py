@@ -6,7 +6,7 @@ episodes of them. TensorFlow is not needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,8 @@ from rlds_cli.archives.example import Feature, parse
 from rlds_cli.archives.openx import directory, features, steps
 from rlds_cli.archives.openx.choosing import choose as choose
 from rlds_cli.archives.openx.directory import Located, Shard
-from rlds_cli.archives.openx.features import STEPS, Features, Leaf
+from rlds_cli.archives.openx.features import Features, Leaf
+from rlds_cli.archives.openx.looking import cells as cells
 from rlds_cli.archives.openx.steps import LastStep, Layout, Origin
 from rlds_cli.archives.openx.values import OtherImages
 from rlds_cli.archives.pieces import Whole, chunks
@@ -71,7 +72,7 @@ def plan(archive: Archive) -> Plan:
             hint="leave it out",
         )
     found = features.load(located.features)
-    columns = _columns(found, archive.fields)
+    columns = steps.columns(found, archive.fields)
     seen = _look(archive, located, found)
     rule, decided, doubts = _rule(archive.last_step, seen)
     schema = {name: steps.field(leaf, name, rule) for name, leaf in columns.items()}
@@ -106,7 +107,9 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     assert located is not None
     found = features.load(located.features)
     fields = {f.name: f for f in plan.schema}
-    layout = Layout(fields, _columns(found, plan.archive.fields), found.steps, found.episode, plan.facts["last_step"])
+    layout = Layout(
+        fields, steps.columns(found, plan.archive.fields), found.steps, found.episode, plan.facts["last_step"]
+    )
     notes: list[Note] = []
     episodes = _episodes(plan.archive, part, layout, notes)
     try:
@@ -132,25 +135,6 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 def _facts(located: Located) -> dict[str, Any]:
     said = {"dataset": located.info.get("name"), "version": located.info.get("version")}
     return {k: str(v) for k, v in said.items() if v}
-
-
-def _columns(found: Features, chosen: Mapping[str, str]) -> dict[str, Leaf]:
-    """The leaves that become fields, by field; ``chosen`` maps fields to keys, before all others."""
-    usable = {k: x for k, x in found.steps.items() if not x.problem and k not in steps.MARKS}
-    named: dict[str, Leaf] = {}
-    for name, key in chosen.items():
-        key = key if key.startswith(f"{STEPS}/") else f"{STEPS}/{key}"
-        below = {k: x for k, x in usable.items() if k == key or k.startswith(f"{key}/")}
-        if not below:
-            raise UnknownLayout(f'The steps have no "{key}".', hint=f"they hold {', '.join(sorted(usable))}")
-        named |= {name + k[len(key) :]: usable.pop(k) for k in below}
-    named |= {name: x for x in usable.values() if (name := steps.field_name(x)) not in named}
-    if not any(name.split("/")[0] == "observation" for name in named):
-        raise UnknownLayout(
-            f"The steps have no observation. They hold {', '.join(sorted(found.steps))}.",
-            hint="say which key it is: --map observation=KEY",
-        )
-    return named
 
 
 @dataclass(slots=True)

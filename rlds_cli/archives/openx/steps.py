@@ -23,10 +23,10 @@ import numpy as np
 
 from rlds_cli.archives.example import Feature
 from rlds_cli.archives.openx import values
-from rlds_cli.archives.openx.features import STEPS, Leaf
+from rlds_cli.archives.openx.features import STEPS, Features, Leaf
 from rlds_cli.archives.openx.values import ColumnOf
 from rlds_cli.archives.pieces import Encoded, Whole
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Placement
 
 LastStep = Literal["action", "observation"]
@@ -50,6 +50,31 @@ class Origin:
 
     def __str__(self) -> str:
         return f"{self.file}: record {self.record:,}"
+
+
+def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, Leaf]:
+    """The leaves that become fields, by field; ``chosen`` maps fields to keys, before all others.
+
+    Raises
+    ------
+    UnknownLayout
+        There is no such key, or no observation.
+    """
+    usable = {k: x for k, x in found.steps.items() if not x.problem and k not in MARKS}
+    named: dict[str, Leaf] = {}
+    for name, key in chosen.items():
+        key = key if key.startswith(f"{STEPS}/") else f"{STEPS}/{key}"
+        below = {k: x for k, x in usable.items() if k == key or k.startswith(f"{key}/")}
+        if not below:
+            raise UnknownLayout(f'The steps have no "{key}".', hint=f"they hold {', '.join(sorted(usable))}")
+        named |= {name + k[len(key) :]: usable.pop(k) for k in below}
+    named |= {name: x for x in usable.values() if (name := field_name(x)) not in named}
+    if not any(name.split("/")[0] == "observation" for name in named):
+        raise UnknownLayout(
+            f"The steps have no observation. They hold {', '.join(sorted(found.steps))}.",
+            hint="say which key it is: --map observation=KEY",
+        )
+    return named
 
 
 def field_name(leaf: Leaf) -> str:
