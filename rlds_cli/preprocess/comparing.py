@@ -156,7 +156,7 @@ def _pieces(column: Any) -> Iterator[bytes]:
 def _values(old: Any, new: Any, i: int) -> str:
     """The first element of row ``i`` that differs, in words."""
     if isinstance(new, EncodedFrames):
-        return "another image"
+        return "is another image"
     a, b = old[i], new[i]
     if isinstance(new, list):
         return f"was {a!r}, is {b!r}"
