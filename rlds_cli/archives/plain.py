@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli.archives import Archive, Part, Plan, d4rl
+from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives.d4rl import layout
 from rlds_cli.archives.npz import is_npz
 from rlds_cli.archives.parquet import is_parquet
 from rlds_cli.archives.tables import ENDS, NOT, is_flat, open_flat
@@ -120,3 +122,19 @@ def _meanings(columns: Mapping[str, Any], chosen: Mapping[str, str]) -> tuple[di
 
 def _is_below(name: str, key: str) -> bool:
     return name == key or name.startswith(key + "/")
+
+
+def cells(spot: Spot) -> Iterator[Cell]:
+    """What stands in the row of a step, and in the row after; for `rlds verify --trace`."""
+    row = spot.first + spot.step
+    with open_flat(spot.file, check=False) as table:
+        found = layout.of(table, spot.name, spot.facts["fields"])
+        keys = {**found.columns, **{f"next/{n}": key for n, key in found.next_columns.items()}}
+        if found.terminals:
+            keys[FLAGS[0]] = found.terminals
+        with table.rows(set(keys.values())) as rows:
+            seen = rows.read(row, row + 2)
+    for name, key in keys.items():
+        yield Cell(name, f"{key}[{row}]", bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
+        if name.split("/")[0] == "observation" and f"next/{name}" not in keys and not spot.is_last:
+            yield Cell(f"next/{name}", f"{key}[{row + 1}]", seen[key][1])

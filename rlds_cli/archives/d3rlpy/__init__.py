@@ -9,6 +9,7 @@ import h5py
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
 from rlds_cli.archives.d3rlpy import buffers, flat
+from rlds_cli.archives.d3rlpy.looking import cells as cells
 from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Array, Chunk, Field, Note

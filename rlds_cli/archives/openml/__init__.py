@@ -21,7 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import CHUNK_ROWS, Archive, Part, Plan
-from rlds_cli.archives.openml.tables import Column, Table, Values, categories, is_arff, is_parquet, open_table
+from rlds_cli.archives.openml.looking import cells as cells
+from rlds_cli.archives.openml.tables import Column, Table, Values, categories, is_arff, open_table
+from rlds_cli.archives.parquet import is_parquet
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import FLAGS, TERMINATED, Array, Chunk, EpisodeTable, Field, Note
 from rlds_cli.ted import Column as Stored

@@ -11,12 +11,12 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from rlds_cli.archives.parquet import is_parquet
 from rlds_cli.errors import CorruptArchive, MissingPackage
 from rlds_cli.ted import Array, Text
 
 MAX_CATEGORIES = 4096
 MAX_LINE = 1 << 20
-PARQUET_MAGIC = b"PAR1"
 Values = Array | Text
 
 
@@ -40,17 +40,6 @@ class Table(Protocol):
 
     def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, Values]]:
         """Blocks of at most ``size`` rows, in order; categories as texts, None where a value is missing."""
-
-
-def is_parquet(path: Path) -> bool:
-    """Whether a file begins and ends as Parquet does."""
-    try:
-        with path.open("rb") as f:
-            head = f.read(4)
-            f.seek(-4, 2)
-            return head == f.read(4) == PARQUET_MAGIC
-    except OSError:
-        return False
 
 
 def is_arff(path: Path) -> bool:

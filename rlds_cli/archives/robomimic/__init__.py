@@ -19,6 +19,7 @@ import numpy as np
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan, Replan
 from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading, row_field
 from rlds_cli.archives.robomimic.demos import DATA, Demo, demo, masks, names
+from rlds_cli.archives.robomimic.looking import cells as cells
 from rlds_cli.archives.robomimic.rows import OWN, Differ, Source, chunk
 from rlds_cli.archives.roboset.rows import Episode, pieces
 from rlds_cli.errors import CorruptArchive, UnknownLayout
