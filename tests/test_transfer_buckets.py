@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server import Server
+from hypothesis import example, given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
+from server import Page, Server
 
 from rlds_cli import settings
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
@@ -46,6 +49,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 @pytest.fixture
 def where(server: Server, tmp_path: Path) -> Settings:
     return server.settings(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Iterator[Server]:
+    with Server() as running:
+        yield running
 
 
 def listed(where: Settings, *urls: str, **more: Any) -> tuple[RemoteFile, ...]:
@@ -171,6 +180,34 @@ def test_a_listing_that_is_none(server: Server, where: Settings, scheme: str, bo
     server.add("/data/", body)
     with pytest.raises(DownloadFailed, match="not a list of files"):
         listed(where, f"{scheme}://data/kuka")
+
+
+ITEM = {"name": "kuka/x", "size": "4", "md5Hash": "AAAAAAAAAAAAAAAAAAAAAA==", "crc32c": "AAAAAA==", "generation": "1"}
+VALUES = st.none() | st.integers() | st.text(max_size=8) | st.lists(st.integers(), max_size=2) | st.just("9" * 5000)
+CONTENTS = "<ListBucketResult><Contents><Key>kuka/x</Key><Size>4</Size><ETag>a</ETag></Contents></ListBucketResult>"
+
+
+@given(
+    changed=st.dictionaries(st.sampled_from([*ITEM, "contentEncoding"]), VALUES, max_size=3),
+    page=VALUES,
+    cut=st.integers(0, 200),
+    noise=st.binary(max_size=6),
+)
+@example(changed={}, page=None, cut=0, noise=b"[" * 100_000)
+@settings_of_hypothesis(max_examples=40, deadline=None)
+def test_whatever_a_listing_says_is_a_list_or_an_error(
+    hostile: Server, changed: dict[str, Any], page: Any, cut: int, noise: bytes
+) -> None:
+    where = hostile.settings(Path("/nonexistent"))
+    json_page = json.dumps({"items": [ITEM | changed], "nextPageToken": page}).encode()
+    for scheme, path, body in (("gs", "/storage/v1/b/data/o", json_page), ("s3", "/data/", CONTENTS.encode())):
+        for content in (body, body[:cut] + noise + body[cut:], noise):
+            hostile.pages[path] = Page(content)
+            try:
+                files = listed(where, f"{scheme}://data/kuka")
+            except (DownloadFailed, UnsafeArchive):
+                continue
+            assert all(isinstance(f.size, int | None) and isinstance(f.path, str) for f in files)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Iterator
@@ -183,7 +182,8 @@ def _gcs(place: Place, prefix: str, client: Client) -> Iterator[_Object]:
         query = {"prefix": prefix, "fields": _FIELDS, "maxResults": 1000} | ({"pageToken": page} if page else {})
         answer = _json(reading.body(client, f"{root}?{urlencode(query)}"))
         yield from (_gcs_object(item) for item in answer.get("items", []) if not item["name"].endswith("/"))
-        page = answer.get("nextPageToken")
+        following = answer.get("nextPageToken")
+        page = following if isinstance(following, str) else None
 
 
 def _json(body: bytes) -> dict[str, Any]:
@@ -192,27 +192,30 @@ def _json(body: bytes) -> dict[str, Any]:
         items = answer.get("items", [])
         if all(isinstance(item["name"], str) for item in items):
             return dict(answer)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise Refused("the answer is not a list of files")
 
 
 def _gcs_object(item: dict[str, Any]) -> _Object:
-    size = str(item.get("size", ""))
+    generation = str(item["generation"]) if "generation" in item else None
     if item.get("contentEncoding") in (None, "", "identity"):
-        number = int(size) if size.isdecimal() else None
-        return _Object(
-            item["name"], number, _hex(item.get("md5Hash"), 16), _hex(item.get("crc32c"), 4), item.get("generation")
-        )
+        md5, crc32c = _hex(item.get("md5Hash"), 16), _hex(item.get("crc32c"), 4)
+        return _Object(item["name"], _size(item.get("size")), md5, crc32c, generation)
     # Kept packed and sent unpacked: the size and the hashes are those of what is kept.
-    return _Object(item["name"], None, generation=item.get("generation"))
+    return _Object(item["name"], None, generation=generation)
+
+
+def _size(text: object) -> int | None:
+    digits = str(text)
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else None
 
 
 def _hex(encoded: object, length: int) -> str | None:
     """Base64 as GCS writes its hashes, as hexadecimal."""
     try:
         raw = base64.b64decode(str(encoded or ""), validate=True)
-    except binascii.Error:
+    except ValueError:
         return None
     return raw.hex() if len(raw) == length else None
 
@@ -250,8 +253,7 @@ def _s3_object(place: Place, found: dict[str, str]) -> _Object:
     """The ETag of an object that came in one piece is its md5, except in directory buckets."""
     etag = found.get("ETag", "").strip('"').lower()
     md5 = etag if _MD5.fullmatch(etag) and not place.bucket.endswith("--x-s3") else None
-    size = found.get("Size", "")
-    return _Object(found["Key"], int(size) if size.isdecimal() else None, md5)
+    return _Object(found["Key"], _size(found.get("Size")), md5)
 
 
 def _failed(place: Place, exc: Refused) -> DownloadFailed:
