@@ -74,6 +74,18 @@ def test_any_frame_in_any_order(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(found[1], expected[3])
 
 
+def test_decoders_do_not_read_behind_a_packet(tmp_path: Path) -> None:
+    """What lies in memory behind a packet must not enter: MPEG-4's decoder looks at it."""
+    for turn in range(7):
+        path = tmp_path / f"{turn}.mp4"
+        encode(path, np.roll(pictures(), turn, 2), "mpeg4", {})
+        expected, order = decoded(path), np.arange(21)
+        video = Video(str(path), np.fromfile(path, np.uint8), mp4.read(path))
+        index = np.stack([np.zeros(21, int), order], 1)
+        for place in range(4):
+            np.testing.assert_array_equal(decode_video(index, lambda _: video, FIELD, place), expected)  # noqa: B023
+
+
 def test_colours_that_only_the_file_names(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     import av

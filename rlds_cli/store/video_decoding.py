@@ -155,7 +155,9 @@ class _Decoder:
     def _packet(self, video: Video, number: int) -> Any:
         track = video.track
         start = int(track.start[number])
-        packet = self._av.Packet(video.data[start : start + int(track.size[number])].tobytes())
+        data = np.ascontiguousarray(video.data[start : start + int(track.size[number])])
+        packet = self._av.Packet(len(data))  # made of bytes it would have no zeros behind them, which decoders read
+        packet.update(data.data)
         packet.pts = int(track.time[number])
         return packet
 
@@ -174,7 +176,9 @@ def _open(av: Any, track: Track) -> Any:
     else:
         raise Frames(f"The package av that is installed has no decoder for {track.codec}.", hint="pip install -U av")
     context = av.CodecContext.create(name, "r")
-    context.extradata = track.extradata or None
+    if track.extradata:
+        context.extradata = track.extradata + bytes(64)  # so that zeros lie behind what is set next
+        context.extradata = track.extradata
     context.thread_count = 1  # many frames are decoded side by side by the threads of the loader
     context.options = {"max_pixels": str(MAX_PIXELS)}
     if track.matrix is not None:
