@@ -43,9 +43,9 @@ def part_of(home: Path, ref: str) -> Path:
     return Home(home).archive(ids.parse(ref)) / f"{registry.get(ref).files[0].path}.part"
 
 
-def wait_for(path: Path) -> None:
+def wait_for(path: Path, size: int) -> None:
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and not (path.exists() and path.stat().st_size):
+    while time.monotonic() < deadline and not (path.exists() and path.stat().st_size >= size):
         time.sleep(0.01)
 
 
@@ -55,7 +55,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
     with Server() as server:
         page = serve(server, tmp_path, ref, stall=20_000)
         with rlds("download", ref, "--from", server.url, "--store", "zarr") as child:
-            wait_for(part_of(home, ref))
+            wait_for(part_of(home, ref), 20_000)
             child.send_signal(how)
             _, said = child.communicate(timeout=30)
         (order,) = pending.orders()
@@ -102,6 +102,21 @@ def test_failures_that_left_something_are_on_record(tmp_path: Path, home: Path) 
         deliveries.deliver(*pending.orders())
     assert rlds_cli.open_dataset(first).num_episodes == 2
     assert pending.orders() == ()
+
+
+def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> None:
+    first, second = UNHASHED
+    with Server() as server:
+        pages = [serve(server, tmp_path, ref, drops=[5000], statuses=[None, (404, {})]) for ref in UNHASHED]
+        for ref in UNHASHED:
+            with pytest.raises(DownloadFailed, match="404"):
+                rlds_cli.download(ref, source=server.url)
+        pages[0].statuses = [(404, {})] * 9
+        with rlds("download", "--resume-all", "--json") as child:
+            printed, said = child.communicate(timeout=60)
+        assert child.returncode == 1 and f"DownloadFailed: {registry.get(first).files[0].path}" in said
+        assert [made["id"] for made in json.loads(printed)] == [second]
+        assert [o.ref for o in pending.orders()] == [first]
 
 
 def test_orders_keep_what_was_asked_for(home: Path) -> None:

@@ -65,29 +65,26 @@ def download(
     if bool(ids) == resume_all:
         raise typer.BadParameter("give IDs, or --resume-all")
     from rlds_cli import sizes
-    from rlds_cli.cli import render, stopping
+    from rlds_cli.cli import render, resuming, stopping
     from rlds_cli.delivery import deliveries, pending
     from rlds_cli.delivery.orders import Order
     from rlds_cli.portions import Portion
 
     portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     rate = sizes.rate(limit_rate) if limit_rate else None
+    if resume_all:
+        orders = [*pending.orders(cache_dir=cache_dir, offline=offline, limit_rate=rate)]
+        return resuming.resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
         Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion, rate)
         for ref in deliveries.expand(ids or ())
     ]
-    if resume_all:
-        orders = [*pending.orders(cache_dir=cache_dir, offline=offline, limit_rate=rate)]
-        if not orders:
-            out.result([], "nothing to go on with")
-            return
     with out.progress() as progress:
         planned = deliveries.plan(orders, guess=dry_run)
         if dry_run:
-            out.page(render.deliveries(planned), planned)
-            return
+            return out.page(render.deliveries(planned), planned)
         out.note(render.deliveries(planned))
         todo = [o for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
         with stopping.told(planned):
             made = [deliveries.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
-    render.delivered(planned, made)
+    return render.delivered(planned, made)

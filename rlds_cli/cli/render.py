@@ -52,6 +52,15 @@ def delivered(p: Deliveries, made: list[Dataset]) -> None:
         ready(ds)
 
 
+def made(datasets: list[Dataset]) -> None:
+    """What is there now."""
+    if out.wants_json():
+        return out.result([{**facts(ds), "made": True} for ds in datasets])
+    for ds in datasets:
+        ready(ds)
+    return None
+
+
 def facts(ds: Dataset) -> dict[str, object]:
     """A dataset that is there, for ``--json``."""
     m = ds.manifest
