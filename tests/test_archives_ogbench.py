@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from rlds_cli.archives import ogbench
 from rlds_cli.errors import CorruptArchive, InvalidArgument, UnknownLayout
 from rlds_cli.importing import import_archive
 from rlds_cli.ted import CUT, TRUNCATED
+from rlds_cli.transfer import client
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "data" / "ogbench"
 RNG = np.random.default_rng(0)
@@ -197,6 +199,7 @@ def test_from_the_host_and_when_it_is_down_from_its_mirror(tmp_path: Path, monke
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing but the loopback answers
         monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setattr(client, "Patience", partial(client.Patience, attempts=2, first=0.001))
         again = rlds_cli.download(id, force=True, cache_dir=tmp_path / "other")
     assert again.fingerprint == ds.fingerprint
 
@@ -215,13 +218,13 @@ def test_the_reward_of_a_maze_is_that_of_the_state_before(tmp_path: Path) -> Non
     where = np.zeros((5, 15), "f4")
     where[:, :2] = [[0, 0], [20, 20.4], [20, 20.6], [20, 20], [20, 20]]
     ds = task_data(tmp_path, "antmaze-medium-navigate", qpos=where)
-    ant = preprocess.run(ds, "ogbench_task", "ant", args={"env": "antmaze-medium-v0"})
+    ant = preprocess.run(ds, "ogbench_task", "ant", jobs=1, args={"env": "antmaze-medium-v0"})
     assert ant.to_numpy("ogbench")["rewards"].tolist() == [-1, 0, -1, 0]
     assert ant.to_numpy("ogbench")["masks"].tolist() == [1, 0, 1, 0]
     assert ant.episodes["end"].tolist() == ["terminated"]
-    point = preprocess.run(ds, "ogbench_task", "point", args={"env": "pointmaze-medium-v0"})
+    point = preprocess.run(ds, "ogbench_task", "point", jobs=1, args={"env": "pointmaze-medium-v0"})
     assert point.column("next/reward")[:4].tolist() == [-1, 0, 0, 0]
-    other = preprocess.run(ds, "ogbench_task", "other", args={"env": "antmaze-medium-v0", "task": 5})  # (0, 0)
+    other = preprocess.run(ds, "ogbench_task", "other", jobs=1, args={"env": "antmaze-medium-v0", "task": 5})  # (0, 0)
     assert other.column("next/reward")[:4].tolist() == [0, -1, -1, -1]
 
 
@@ -231,7 +234,7 @@ def test_the_reward_of_cubes_counts_those_out_of_place(tmp_path: Path) -> None:
     qpos[1:, 14:17] = [0.35, 0.1, 0.02]
     qpos[2:, 21:24] = [0.5, 0.13, 0.02]
     made = preprocess.run(
-        task_data(tmp_path, "cubes", qpos=qpos), "ogbench_task", args={"env": "visual-cube-double-v0"}
+        task_data(tmp_path, "cubes", qpos=qpos), "ogbench_task", jobs=1, args={"env": "visual-cube-double-v0"}
     )
     assert made.column("next/reward")[:3].tolist() == [-2, -1, 0]
     assert made.column("next/terminated")[:3].tolist() == [False, False, True]
@@ -242,12 +245,12 @@ def test_the_reward_of_a_scene_and_of_a_puzzle(tmp_path: Path) -> None:
     qpos, buttons = np.zeros((3, 25), "f4"), np.array([[1, 1], [1, 0], [1, 1]])
     qpos[:, 14:17], qpos[0, 23:25] = [0.35, 0.05, 0.02], [-0.16, 0.2]
     ds = task_data(tmp_path, "scene", qpos=qpos, button_states=buttons)
-    made = preprocess.run(ds, "ogbench_task", args={"env": "scene-v0", "task": 1})
+    made = preprocess.run(ds, "ogbench_task", jobs=1, args={"env": "scene-v0", "task": 1})
     assert made.column("next/reward")[:2].tolist() == [0, -3]
     lights = np.ones((3, 9), int)
     lights[1, :4] = 0
     ds = task_data(tmp_path, "puzzle", button_states=lights)
-    made = preprocess.run(ds, "ogbench_task", args={"env": "puzzle-3x3-v0"})  # task 4: all of them on
+    made = preprocess.run(ds, "ogbench_task", jobs=1, args={"env": "puzzle-3x3-v0"})  # task 4: all of them on
     assert made.column("next/reward")[:2].tolist() == [0, -4]
 
 
@@ -256,7 +259,7 @@ def test_tasks_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match='no tasks of the environment ""'):
         preprocess.run(ds, "ogbench_task")
     with pytest.raises(InvalidArgument, match="task=6; there are 1 to 5"):
-        preprocess.run(ds, "ogbench_task", args={"env": "cube-single-v0", "task": 6})
+        preprocess.run(ds, "ogbench_task", jobs=1, args={"env": "cube-single-v0", "task": 6})
 
 
 def test_every_environment_of_the_registry_has_its_tasks() -> None:
