@@ -24,7 +24,7 @@ import tfds_files
 from lerobot_archives import Content, write_v3
 
 import rlds_cli
-from rlds_cli import archives, preprocess
+from rlds_cli import archives, preprocess, registry
 from rlds_cli.cli import COMMANDS
 from rlds_cli.importing import import_archive
 
@@ -109,6 +109,24 @@ def test_links_lead_somewhere(page: str) -> None:
         assert file.exists(), f"{page}: {target}"
         if anchor:
             assert anchor in headings(file.relative_to(ROOT).as_posix()), f"{page}: {target}"
+
+
+# -- the table of families
+
+
+def test_the_table_of_families_is_that_of_the_registry() -> None:
+    known = {f.name: f.num_entries + f.num_closed for f in registry.families()}
+    said = {}
+    for line in text_of("docs/families.md").splitlines():
+        if found := re.match(r"\| \[?`(\w+)`(?:\]\([\w-]+\.md\))? \| (\d+) \|", line):
+            said[found[1]] = int(found[2])
+    assert said == known
+
+
+def test_what_check_names_by_family_are_findings() -> None:
+    text = text_of("docs/families.md")
+    named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text.split("## What is in the way")[1].split("## What other")[0]))
+    assert named <= set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text_of("docs/inspect.md")))
 
 
 # -- the worked example of ted.md
