@@ -16,6 +16,7 @@ from server import Page, Server
 from tfds_files import FLAGS, example, tensor, write_dataset
 
 import rlds_cli
+from rlds_cli import cli
 from rlds_cli.delivery import deliveries
 from rlds_cli.delivery.orders import Order
 from rlds_cli.errors import ArchiveError, DatasetNotFound, DownloadFailed, InvalidId, NameTaken
@@ -233,3 +234,18 @@ def test_lerobot_fetches_the_files_of_the_episodes(
     needed = {form.format(k) for k in data}
     assert fetched({n: p for n, p in pages.items() if n.startswith("data/")}) == needed
     assert {Path(s["file"]).name for s in ds.sources if s["file"].startswith("data/")} == needed
+
+
+def test_what_it_is_a_part_of_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id = rlds_cli.download("sample/cartpole-minari", episodes="0:2", exclude="*.md").id
+    for command in (["info", id], ["inspect", id], ["inspect", id, "--html", str(tmp_path / "page.html")]):
+        monkeypatch.setattr("sys.argv", ["rlds", *command])
+        try:
+            cli.main()
+        except SystemExit as ended:
+            assert not ended.code
+        if "--html" not in command:
+            assert "episodes 0 to 1, of files * without *.md; 2 of 2 files" in capsys.readouterr().out
+    assert "episodes 0 to 1, of files * without *.md" in (tmp_path / "page.html").read_text()

@@ -71,6 +71,8 @@ def _facts(title: str, facts: Iterator[tuple[str, Markup | str]]) -> Markup:
 
 def _what(s: Summary) -> Iterator[tuple[str, Markup | str]]:
     a = s.about
+    if a.portion:
+        yield "Part of the archive", a.portion
     if a.env_id:
         yield "Environment", a.env_id
     if a.max_episode_steps:
