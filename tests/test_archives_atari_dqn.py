@@ -220,7 +220,7 @@ def test_recognised_by_names(tmp_path: Path) -> None:
     ReplayLog(tmp_path / "logs", 20).episodes([15, 8, 12, 30])
     files = sorted((tmp_path / "logs").iterdir(), key=lambda p: natural(p.name))
     assert archives.recognise(files) == ("atari_dqn", "Dopamine replay logs: 3 checkpoints")
-    assert atari_dqn.recognise([*files, tmp_path / "other.gz"]) is None
+    assert atari_dqn.recognise([*files, tmp_path / "notes.txt"]) == "Dopamine replay logs: 3 checkpoints"
     assert atari_dqn.recognise([p for p in files if "observation" not in p.name]) is None
 
 

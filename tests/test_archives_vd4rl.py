@@ -142,6 +142,7 @@ def test_what_makes_a_file_bad(tmp_path: Path) -> None:
         "no reward": {k: v for k, v in good.items() if k != "reward"},
         "is_first is set in rows 0, 2": twice,
         "other columns than most": good | {"action": np.zeros((5, 7), "f4")},
+        "more than one value a row in reward": good | {"reward": np.zeros((5, 2))},
         "no numbers": good | {"height": np.array(["a"] * 5)},
     }
     for why, columns in cases.items():

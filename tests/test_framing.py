@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,7 @@ def test_raw_frames_are_resized_whatever_their_layout(shape: tuple[int, ...]) ->
     f = Field("observation", "uint8", rows.shape[1:], "both")
     assert framing.decoded(f, "18x20").shape == wanted.shape[1:]
     action = Field("action", "float64", (2,))
-    found = list(framing.decode(iter([chunk(f, rows)]), (f, action), "18x20"))
+    found = list(framing.decode(iter([chunk(f, rows)]), (f, action), "18x20", Path()))
     np.testing.assert_array_equal(np.concatenate([c.columns["observation"] for c in found]), wanted)
     assert found[0].columns["action"].shape == (5, 2)
     assert found[-1].episodes.length.tolist() == [4]

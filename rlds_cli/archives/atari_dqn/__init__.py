@@ -32,10 +32,10 @@ TIME_LIMIT = 27_000  # steps of four frames: half an hour of play, the runner's 
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """Dopamine's logs in one line, or None."""
-    found = [m for p in paths if (m := logs.NAME.fullmatch(p.name))]
-    if len(found) < len(paths) or not any(m["store"] == "observation" for m in found):
+    found = {p: m for p in paths if (m := logs.NAME.fullmatch(p.name))}
+    if not any(m["prefix"] and m["store"] == "observation" for m in found.values()):
         return None
-    numbers = {(p.parent, int(m["number"])) for p, m in zip(paths, found, strict=True)}
+    numbers = {(p.parent, int(m["number"])) for p, m in found.items()}
     runs = len({parent for parent, _ in numbers})
     return f"Dopamine replay logs: {len(numbers)} checkpoints" + (f" of {runs} runs" if runs > 1 else "")
 

@@ -111,6 +111,9 @@ def _layout(npz: NpzFile) -> _File:
         return _File(0, {}, f"is ragged: {odd} rows, all others {usual}")
     count = npz.members["image"].shape[0]
     kinds = {_name(key): (m.dtype.name, m.shape[1:]) for key, m in npz.members.items() if key not in MARKS}
+    wide = [key for key in ("reward", "discount", *MARKS) if key in npz.members and npz.members[key].size != count]
+    if wide:
+        return _File(0, {}, f"has more than one value a row in {', '.join(wide)}")
     strange = [key for key, m in npz.members.items() if m.dtype.kind not in "biuf"]
     if strange:
         return _File(0, {}, f"holds values that are no numbers: {', '.join(strange)}")
