@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_cli import mp4
 from rlds_cli.ids import FRAME_SIZE
-from rlds_cli.store.frames import decode_any_size, decode_frame
+from rlds_cli.store.frames import decode_any_size, decode_frame, decode_frames
 from rlds_cli.store.video_decoding import Video, decode_video
 from rlds_cli.ted import CHUNK_BYTES, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
@@ -84,13 +84,14 @@ def _decode(f: Field, column: Column, offsets: Array, a: int, b: int, frames: st
     if isinstance(column, np.ndarray):
         return _resize_rows(f, column[a:b], target.shape)
     assert isinstance(column, EncodedFrames)
+    if f.shape[0] and target.shape == f.shape:
+        return decode_frames(column.data, offsets, np.arange(a, b), f)
     out = np.zeros((b - a, *target.shape), np.uint8)
     for row in range(a, b):
         if column.lengths[row]:
             data = column.data[offsets[row] : offsets[row + 1]].tobytes()
             one_size = f.shape[0] or target.shape == f.shape
-            image = decode_frame(data, f, row) if one_size else decode_any_size(data, f, row)
-            out[row - a] = image if target.shape == f.shape else _resize(image, target.shape[:2])
+            out[row - a] = _resize((decode_frame if one_size else decode_any_size)(data, f, row), target.shape[:2])
     return out
 
 
