@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -74,20 +75,22 @@ def test_both_nodes_work_and_this_process_is_told(ds, connected, tmp_path):
     seen = tmp_path / "seen"
     seen.mkdir()
 
-    def where(episode):
-        import time
+    here = os.getpid()
 
+    def where(episode):
         import ray
 
-        time.sleep(0.005)
-        if ray.is_initialized():
+        if os.getpid() != here:
             (seen / ray.get_runtime_context().get_node_id()).touch()
+            deadline = time.monotonic() + 30
+            while len(list(seen.iterdir())) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
         return {**episode, "action": episode["action"] + 1}
 
     said = []
     made = run(ds, where, "made", progress=said.append)  # a closure, which goes along by value
     assert np.array_equal(made.episode(59)["action"], ds.episode(59)["action"] + 1)
-    assert {p.name for p in seen.iterdir()} >= {n["NodeID"] for n in ray.nodes() if n["Alive"]}
+    assert {p.name for p in seen.iterdir()} == {n["NodeID"] for n in ray.nodes() if n["Alive"]}
     done = [(e.done, e.total) for e in said if e.stage == "preprocess"]
     assert done[-1] == (ds.num_rows, ds.num_rows) and len(done) >= 8
     assert not list((made.path.parents[2] / "locks").glob("*.seen"))
@@ -158,18 +161,31 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_does_is_named(ds, co
         run(ds, functions.dies, "always", args={"at": 40})
 
 
-def test_what_is_lost_with_its_node_is_done_by_another(ds, nodes, connected, home):
+def test_what_is_lost_with_its_node_is_done_by_another(ds, nodes, connected, tmp_path):
     extra = nodes.add_node(num_cpus=1, object_store_memory=STORE)
+    begun, doomed = tmp_path / "begun", extra.node_id
+
+    def waits_there(episode):
+        import ray
+
+        if ray.get_runtime_context().get_node_id() == doomed:
+            begun.touch()
+            time.sleep(60)
+        return {**episode, "action": episode["action"] + 1}
+
+    def remove():
+        deadline = time.monotonic() + 60
+        while not begun.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        nodes.remove_node(extra, allow_graceful=False)
+
+    remover = threading.Thread(target=remove)
+    remover.start()
     said = []
-
-    def tell(event):
-        said.append(event.note)
-        if event.stage == "preprocess" and extra in nodes.worker_nodes:
-            nodes.remove_node(extra, allow_graceful=False)
-
-    made = run(ds, functions.slow, "lost", progress=tell)
-    assert any("trying again" in note for note in said)
-    assert units.content(made) == units.content(preprocess.run(ds, functions.slow, "here", jobs=0))
+    made = run(ds, waits_there, "lost", progress=lambda e: said.append(e.note))
+    remover.join()
+    assert begun.exists() and any("was lost with its node; trying again" in note for note in said), said
+    assert units.content(made) == units.content(preprocess.run(ds, waits_there, "here", jobs=0))
 
 
 def test_a_node_that_does_not_see_the_home_is_named(ds, connected, monkeypatch, tmp_path, home):
