@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from server import Page, Server
@@ -88,6 +88,17 @@ def test_a_mirror_with_other_bytes_is_left(server: Server, mirror: Server, tmp_p
     sha256 = hashlib.sha256(b"hop").hexdigest()
     files = listed(where, f"{server.url}/gym/hopper.hdf5", sha256=sha256)
     assert brought(files, where, tmp_path / "d") == {"hopper.hdf5": b"hop"}
+
+
+def test_many_files_do_not_wait_for_a_mirror_that_is_gone(server: Server, mirror: Server, tmp_path: Path) -> None:
+    server.add_repository("o/r", {f"{k}.h5": b"x" for k in range(20)})
+    with Server() as gone:
+        where = server.settings(tmp_path, RLDS_MIRROR=f"{gone.url}/m {mirror.url}/m")
+    files = listed(where, "hf://datasets/o/r")
+    assert {urlsplit(u).netloc for f in files for u in f.urls} == {mirror.host, server.host}
+    assert mirror.asked == ["/m"]
+    few = listed(where, "hf://datasets/o/r/1.h5")
+    assert len(few[0].urls) > len(files[0].urls)
 
 
 def test_the_source_says_which_files_there_are(server: Server, mirror: Server, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from urllib.parse import unquote, urlsplit
 from rlds_cli.errors import DownloadFailed, TransferError
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import buckets, hub, listing, local, names
-from rlds_cli.transfer.client import Client, Patience
+from rlds_cli.transfer.client import Again, Client, Patience, Refused
 from rlds_cli.transfer.remote import RemoteFile
+
+_FEW = 8  # files that may as well find out themselves whether a mirror is there
 
 
 def first(files: tuple[RemoteFile, ...], where: Settings) -> tuple[RemoteFile, ...]:
@@ -19,13 +21,28 @@ def first(files: tuple[RemoteFile, ...], where: Settings) -> tuple[RemoteFile, .
     A mirror has a file at its whole place at the source (``<root>/<host>/<path>``, ``<root>/<owner>/<repo>/<path>``,
     ``<root>/<bucket>/<path>``), or without its first part; a directory at any tail of that.
     """
-    return tuple(replace(f, urls=tuple(dict.fromkeys((*_mirrored(f, where), *f.urls)))) for f in files)
+    roots = where.mirrors
+    if len(files) > _FEW and not where.offline:
+        roots = tuple(r for r in roots if not r.startswith("http") or _answers(r, where))
+    return tuple(replace(f, urls=tuple(dict.fromkeys((*_mirrored(f, roots), *f.urls)))) for f in files)
 
 
-def _mirrored(file: RemoteFile, where: Settings) -> Iterator[str]:
+def _answers(root: str, where: Settings) -> bool:
+    """Whether a web server is there at all: if not, each of many files would wait for it in vain."""
+    with Client(where, patience=Patience(connect=5.0, read=5.0)) as client:
+        try:
+            with client.open(root):
+                return True
+        except Refused as exc:
+            return exc.status > 0
+        except Again:
+            return False
+
+
+def _mirrored(file: RemoteFile, roots: Sequence[str]) -> Iterator[str]:
     if local.is_local(file.urls[0]):
         return
-    for root in where.mirrors:
+    for root in roots:
         tails = names.tails(file.key)
         if local.is_local(root):
             path = local.path_of(root)
