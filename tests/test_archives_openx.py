@@ -303,11 +303,18 @@ def test_tensors_kept_as_bytes_and_deflated(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_stored_is_left_out_and_named(tmp_path: Path) -> None:
-    extra = {"clip": Node(video={}), "ragged": sequence(tensor("float32")), "words": tensor("string", 3)}
+    extra = {
+        "clip": Node(video={}),
+        "ragged": sequence(tensor("float32")),
+        "words": tensor("string", 3),
+        "none": tensor("float32", 0),
+    }
     path = write_dataset(tmp_path / "a", STEP | extra, {"train": [[record(episode(3))]]}, metadata=META)
     planned = plan_import(path, "local/a")
-    assert [n.split(":")[0] for n in planned.notes] == [f"steps/{k} is left out" for k in ("clip", "ragged", "words")]
-    assert not {"clip", "ragged", "words"} & {f.name for f in planned.fields}
+    assert [n.split(":")[0] for n in planned.notes] == [
+        f"steps/{k} is left out" for k in ("clip", "ragged", "words", "none")
+    ]
+    assert not {"clip", "ragged", "words", "none"} & {f.name for f in planned.fields}
 
 
 def test_keys_may_be_mapped(tmp_path: Path) -> None:

@@ -193,6 +193,8 @@ def _checked(leaf: Leaf) -> Leaf:
         return leaf if leaf.problem else replace(leaf, problem=f"rows of different shapes, {list(leaf.shape)}")
     if math.prod(leaf.shape) > MAX_VALUES or len(leaf.shape) > MAX_DEPTH:
         raise ValueError(f"{leaf.key} claims rows of shape {list(leaf.shape)}")
+    if leaf.kind == "array" and 0 in leaf.shape:
+        return replace(leaf, problem=f"rows of shape {list(leaf.shape)}, which hold nothing")
     if leaf.kind == "array":
         np.dtype(leaf.dtype)
     return leaf

@@ -49,8 +49,6 @@ def array(leaf: Leaf, feature: Feature, where: str) -> Array:
         values = feature.integers(dtype)
     else:
         raise CorruptArchive(f"{name} is a list of {feature.kind}; {leaf.dtype} expected.")
-    if not width:
-        raise CorruptArchive(f"{name} has rows of shape {list(leaf.shape)}, which hold nothing.")
     if len(values) % width:
         raise CorruptArchive(f"{name} has {len(values):,} values; rows of shape {list(leaf.shape)} expected.")
     return values.reshape(-1, *leaf.shape)
