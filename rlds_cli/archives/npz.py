@@ -15,7 +15,6 @@ import struct
 import tokenize
 import warnings
 import zipfile
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
+from rlds_cli.archives.npz_rows import NpzRows as NpzRows
+from rlds_cli.archives.npz_rows import finish, hint, reading, skip, values_of
+from rlds_cli.errors import CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import Array
 
 MAGIC = b"PK\x03\x04"
@@ -35,8 +36,6 @@ MAX_HEADER = 1 << 16
 # Deflate packs zeros 1,030 to 1. One column of zeros is nothing odd; an archive of nothing else is, if it is large.
 MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
-MAX_TRANSPOSED = 256 << 20
-READ_BYTES = 1 << 20
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -107,7 +106,7 @@ def open_npz(path: Path, content: IO[bytes] | None = None) -> Iterator[NpzFile]:
         raise NoPermission(f"{path} may not be read.") from e
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, OverflowError) as e:
         why = str(e) if content else _why(path, e)
-        raise CorruptArchive(f"{path.name} cannot be opened as npz: {why}.", hint=_hint(path)) from e
+        raise CorruptArchive(f"{path.name} cannot be opened as npz: {why}.", hint=hint(path)) from e
     with archive:
         yield NpzFile(path, archive)
 
@@ -146,97 +145,33 @@ class NpzFile:
             raise CorruptArchive(
                 f"{self.path.name}: {name} has {member.nbytes:,} bytes; at most {most:,} are expected."
             )
-        with self._open(member) as f, _reading(self.path, name):
-            values = _values(f, member, member.shape)
-            _finish(f)
+        with self.open_member(member) as f, reading(self.path, name):
+            values = values_of(f, member, member.shape)
+            finish(f)
             return values
 
     def rows(self, names: Collection[str]) -> NpzRows:
         """A reader of the rows of several members, forward."""
         return NpzRows(self, [self.members[name] for name in names])
 
-    def _open(self, member: Member) -> IO[bytes]:
-        with _reading(self.path, member.name):
+    def open_member(self, member: Member) -> IO[bytes]:
+        """A member, inflated as it is read, from where its values begin."""
+        with reading(self.path, member.name):
             f = self._archive.open(self._infos[member.name])
-            _exactly(f, member.offset)
+            skip(f, member.offset)
             return f
 
     def _member(self, name: str) -> Member:
         info = self._infos[name]
-        with _reading(self.path, name), self._archive.open(info) as f:
+        with reading(self.path, name), self._archive.open(info) as f:
             member = parse_header(name, f, self.path.name)
         if member.offset + member.nbytes != info.file_size:
             raise CorruptArchive(
                 f"{self.path.name}: {name} says {list(member.shape)} {member.dtype} ({member.nbytes:,} bytes), and has "
                 f"{max(info.file_size - member.offset, 0):,} bytes.",
-                hint=_hint(self.path),
+                hint=hint(self.path),
             )
         return member
-
-
-class NpzRows:
-    """Rows of several members of one npz, in order; the block read last may be asked for again in part."""
-
-    def __init__(self, npz: NpzFile, members: Collection[Member]) -> None:
-        self._npz = npz
-        self._streams = {m.name: _Stream(npz, m) for m in members}
-
-    def __enter__(self) -> NpzRows:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for stream in self._streams.values():
-            stream.close()
-
-    def read(self, start: int, stop: int) -> dict[str, Array]:
-        """Rows ``start`` to ``stop`` of every member; what lies before is skipped, never read again.
-
-        Raises
-        ------
-        CorruptArchive
-            A member is damaged, or ends early.
-        ValueError
-            ``start`` lies before the block read last.
-        """
-        return {name: stream.read(start, stop) for name, stream in self._streams.items()}
-
-
-class _Stream:
-    """One member, inflated forward; keeps the block that it gave last."""
-
-    def __init__(self, npz: NpzFile, member: Member) -> None:
-        self._npz, self._member = npz, member
-        self._file = None if member.fortran else npz._open(member)
-        self._block = npz.array(member.name, most=MAX_TRANSPOSED) if member.fortran else self._none()
-        self._start = 0
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def read(self, start: int, stop: int) -> Array:
-        stop = min(stop, self._member.shape[0])
-        start = min(start, stop)
-        if self._file is None:
-            return self._block[start:stop]
-        if start < self._start:
-            raise ValueError(f"{self._member.name}: row {start} lies before row {self._start}, where reading is.")
-        have = self._start + len(self._block)
-        kept = self._block[min(start - self._start, len(self._block)) :]
-        with _reading(self._npz.path, self._member.name):
-            if start > have:
-                _exactly(self._file, (start - have) * self._member.row_bytes)
-                have = start
-            if stop > have:
-                new = _values(self._file, self._member, (stop - have, *self._member.shape[1:]))
-                kept = np.concatenate([kept, new]) if len(kept) else new
-                if stop == self._member.shape[0]:
-                    _finish(self._file)
-        self._block, self._start = kept, start
-        return kept[: stop - start]
-
-    def _none(self) -> Array:
-        return np.empty((0, *self._member.shape[1:]), self._member.dtype)
 
 
 def parse_header(name: str, f: IO[bytes], file: str) -> Member:
@@ -347,48 +282,6 @@ def _refused(what: str) -> UnsafeArchive:
     )
 
 
-def _values(f: IO[bytes], member: Member, shape: tuple[int, ...]) -> Array:
-    """The next values, in the machine's byte order."""
-    out = np.empty(shape[::-1] if member.fortran else shape, member.dtype)
-    view, at = out.reshape(-1).view(np.uint8).data if out.nbytes else memoryview(b""), 0
-    while at < out.nbytes:
-        data = f.read(min(READ_BYTES, out.nbytes - at))
-        if not data:
-            raise EOFError("the data end early")
-        view[at : at + len(data)] = data
-        at += len(data)
-    values = out.T if member.fortran else out
-    return values.astype(member.dtype.newbyteorder("="), copy=False)
-
-
-def _exactly(f: IO[bytes], size: int) -> None:
-    """Skip ``size`` bytes."""
-    while size:
-        data = f.read(min(READ_BYTES, size))
-        if not data:
-            raise EOFError("the data end early")
-        size -= len(data)
-
-
-def _finish(f: IO[bytes]) -> None:
-    """Ask for one byte more than there is: only then is the checksum of a member looked at."""
-    if f.read(1):
-        raise EOFError("there are more data than its header says")
-
-
-@contextmanager
-def _reading(path: Path, name: str) -> Iterator[None]:
-    try:
-        yield
-    except ArchiveError:
-        raise
-    except (
-        *(zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, struct.error),
-        *(ValueError, OverflowError),  # of offsets before the beginning
-    ) as e:
-        raise CorruptArchive(f"{path.name}: {name} cannot be read: {e}", hint=_hint(path)) from e
-
-
 def _why(path: Path, error: Exception) -> str:
     if not path.exists():
         return "there is no such file"
@@ -402,7 +295,3 @@ def _why(path: Path, error: Exception) -> str:
     if head.startswith(MAGIC.lower()):
         return f"it is truncated or damaged ({size:,} bytes; {error})"
     return "it is empty" if size == 0 else f"it is not an npz file ({size:,} bytes)"
-
-
-def _hint(path: Path) -> str:
-    return f"fetch or write {path} again; what is there cannot be used"
