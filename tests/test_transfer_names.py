@@ -76,7 +76,7 @@ def test_numbers_in_names_sort_as_numbers() -> None:
         ("https://host/f?token=abc&v=2", "https://host/f?token=...&v=2"),
         (
             "https://s3/f?X-Amz-Signature=abc&X-Amz-Credential=d",
-            "https://s3/f?X-Amz-Signature=...&X-Amz-Credential=...",
+            "https://s3/f",
         ),
         ("https://host/get?persistentId=doi:10/1", "https://host/get?persistentId=doi:10/1"),
         ("hf://datasets/o/r/x@main", "hf://datasets/o/r/x@main"),

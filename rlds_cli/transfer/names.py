@@ -86,7 +86,10 @@ def basename(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL as it may be shown and recorded: without user, password and the values of secret parameters."""
+    """A URL as it may be shown and recorded: without user, password, signature, and the values of secret parameters.
+
+    A signed URL loses all of its query, which is another one each time.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
         return url
