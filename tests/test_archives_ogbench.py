@@ -204,6 +204,29 @@ def test_from_the_host_and_when_it_is_down_from_its_mirror(tmp_path: Path, monke
     assert again.fingerprint == ds.fingerprint
 
 
+def test_the_shards_of_a_large_set_come_from_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = "ogbench/puzzle-4x5-play-100m-v0"
+    name = id.removeprefix("ogbench/")
+    shards = {f"{name}-{k:03}{val}.npz": columns(4 + k, 3) for k in range(3) for val in ("", "-val")}
+    content = {f: save(tmp_path / f, x).read_bytes() for f, x in shards.items()}
+    with Server() as server:
+        links = "".join(f'<a href="{f}">{f}</a>' for f in ("../", "README.txt", *content))
+        server.add(f"/datasets/ogbench/{name}/", f"<html>{links}</html>", content_type="text/html")
+        for f, data in content.items():
+            server.add(f"/datasets/ogbench/{name}/{f}", data)
+        listed = rlds_cli.download(id, source=f"{server.url}/datasets/ogbench/{name}/")
+    with Server() as server:
+        server.add_repository("zhouzypaul/ogbench_datasets", {f"{name}/{f}": data for f, data in content.items()})
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setattr(client, "Patience", partial(client.Patience, attempts=2, first=0.001))
+        ds = rlds_cli.download(id, cache_dir=tmp_path / "other")
+    assert ds.episodes["length"].tolist() == [3, 2, 4, 2, 5, 2] * 2
+    assert ds.select(split="val").num_episodes == 6
+    assert listed.fingerprint == ds.fingerprint
+
+
 # -- the tasks of the singletask ids
 
 
