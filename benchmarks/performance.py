@@ -34,7 +34,9 @@ def tables() -> str:
     for name in ("conversion", "download", "startup"):
         file = RESULTS / f"{name}.json"
         if file.exists():
-            parts += [f"### {name.capitalize()}", _plain(json.loads(file.read_text())["rows"])]
+            found = json.loads(file.read_text())
+            load = f"; load average before the run: {found['load']:.1f}" if "load" in found else ""
+            parts += [f"### {name.capitalize()}", f"{found['when'][:10]}{load}.", _plain(found["rows"])]
     return "\n\n".join(parts)
 
 

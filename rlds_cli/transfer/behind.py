@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from threading import BoundedSemaphore
 
 _ALONE = 8 << 20  # bytes from which on threads are worth it
-_WAITING = 16  # blocks
+_WAITING = 4  # blocks: they are still in the cache when they are hashed
 _SYNC = 64 << 20  # bytes between two syncs: the one at the end then has little left to do
 
 
