@@ -47,15 +47,15 @@ def _families(o: Overview) -> str:
     header = ("FAMILY", "DATASETS", "HERE", "ON DISK", "")
     right = " ".join(("DATASETS", "HERE"))
     rows = [_family(f) for f in o.families]
-    total = sum(f.datasets for f in o.families)
-    known = sum(f.datasets > 0 for f in o.families)
+    total = sum(f.datasets + f.closed for f in o.families)
+    known = sum(f.datasets + f.closed > 0 for f in o.families)
     homes = "; ".join(_home(h) for h in o.homes) or "nothing here yet"
     return f"{out.table(header, rows, right=right)}\n{total:,} datasets in {known} families; {homes}"
 
 
 def _family(f: FamilyRow) -> tuple[str, ...]:
-    count = f"{f.datasets:,}{'+' if f.open else ''}" if f.datasets else "-"
-    title = f"{f.title}{f' ({f.closed} closed)' if f.closed else ''}"
+    count = f"{f.datasets + f.closed:,}{'+' if f.open else ''}" if f.datasets + f.closed else "-"
+    title = f"{f.title}{f' ({f.closed:,} of a closed source)' if f.closed else ''}"
     return f.family, count, str(f.here or "-"), out.size(f.bytes_on_disk).rjust(9) if f.here else "-".rjust(9), title
 
 
