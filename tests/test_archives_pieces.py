@@ -107,7 +107,7 @@ def test_any_size_of_chunk_gives_the_same_rows(episodes: list[tuple[int, bool]],
 def test_chunks_are_of_bounded_size() -> None:
     found = list(chunks(SCHEMA, [whole(0, 90, observed=True), whole(1, 3, observed=True)], rows=10))
     assert max(map(len, found)) <= 10
-    assert [len(c.episodes) for c in found][-2:] in ([1, 1], [0, 2], [2], [1, 0, 1][-2:])
+    assert sum(len(c.episodes) for c in found) == 2
 
 
 def test_no_episodes_are_no_chunks() -> None:
