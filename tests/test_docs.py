@@ -324,7 +324,7 @@ def test_the_code_of_the_format_runs(desk: Path) -> None:
 
 
 def test_the_code_about_lerobot_runs(desk: Path) -> None:
-    import_archive(write_v3(desk / "my_robot", Content(video=("top",))), "local/robot")
+    import_archive(write_v3(desk / "my_arm", Content(video=("top",))), "local/arm")
     ran = run_code("docs/lerobot.md")
     assert ran["images"].shape == (8, 4, 48, 64, 3) and ran["actions"].shape == (8, 4, 2)
     assert ran["ds"].manifest.env["fps"] == 10
@@ -448,7 +448,7 @@ def test_commands_run(page: str, desk: Path) -> None:
         rlds_cli.download("sample/pendulum-d4rl")
         rlds_cli.download("sample/cartpole-minari")
     if page == "docs/lerobot.md":
-        write_v3(desk / "my_robot", Content(video=("top",)))
+        write_v3(desk / "my_arm", Content(video=("top",)))
     if page == "docs/inspect.md":
         for sample in ("pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"):
             rlds_cli.download(f"sample/{sample}")
