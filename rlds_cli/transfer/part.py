@@ -126,13 +126,17 @@ class Part:
     def record(self, *, revision: str | None, promised: str | None) -> Record:
         """The record of the part as it is now, with the kind of hash that is promised."""
         origin = self.origin or Origin(url="")
+        try:
+            sha256 = self._hash.hexdigest()
+        except OSError as exc:  # of a sync
+            raise self._disk_error(exc) from exc
         return Record.of(
             self.path,
             url=origin.url,
             revision=revision,
             etag=origin.etag,
             last_modified=origin.last_modified,
-            sha256=self._hash.hexdigest(),
+            sha256=sha256,
             promised=promised,
         )
 

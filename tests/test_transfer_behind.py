@@ -1,0 +1,38 @@
+"""Hashing and syncing beside the work of receiving."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from rlds_cli.transfer.behind import Behind
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [100, 0, 7], [1 << 20] * 9, [8 << 20, 1, 3 << 20], [1 << 16] * 300])
+def test_the_hash_is_that_of_all_blocks_in_order(tmp_path: Path, sizes: list[int]) -> None:
+    blocks = [random.Random(k).randbytes(size) for k, size in enumerate(sizes)]
+    with (tmp_path / "x").open("wb") as file:
+        behind = Behind(file.fileno())
+        for block in blocks:
+            behind.feed(memoryview(block))
+        assert behind.hexdigest() == hashlib.sha256(b"".join(blocks)).hexdigest()
+        behind.feed(b"more")
+        assert behind.hexdigest() == hashlib.sha256(b"".join(blocks) + b"more").hexdigest()
+
+
+def test_an_error_of_a_sync_is_raised(tmp_path: Path) -> None:
+    read, write = os.pipe()  # which cannot be synced
+    behind = Behind(write)
+    try:
+        with pytest.raises(OSError, match="Invalid argument"):
+            for _ in range(200):
+                behind.feed(bytes(1 << 20))
+            behind.hexdigest()
+    finally:
+        behind.finish()
+        os.close(read)
+        os.close(write)
