@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,5 +85,18 @@ def alone(what: str, count: int, **how: Any) -> Callable[[], Took]:
     def measure() -> Took:
         found = work(what, count=count, **how)
         return Took(*(found[k] / count * 1e9 for k in Took._fields))
+
+    return measure
+
+
+def command(*arguments: str) -> Callable[[], Took]:
+    """Seconds of a command of Python's, from its start."""
+
+    def measure() -> Took:
+        start, before = time.perf_counter(), os.times()
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        return Took(time.perf_counter() - start, used)
 
     return measure

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from preprocess import data
 from preprocess.measuring import Times, beyond, taking_turns, work
 from preprocess.tables import Group, against, alone
@@ -13,6 +15,8 @@ def run(rounds: int) -> Group:
     times = taking_turns({"rlds: one worker": one, "rlds: two workers": two}, rounds)
     rates = [times[n].median for n in times]
     lines = [against("20 ms of Python an episode, 2 workers", rates[1], "ns/step", "one", rates[0], 1.7)]
+    used = [median(times[n].cpu) for n in times]
+    lines.append(against("CPU time of all processes", used[1], "ns/step", "one", used[0], None))
     imported = work("imports")["mib"]
     for count in (data.MANY, data.MOST):
         for fn, unit in (("normalise", "episode"), ("normalise_batch", "batch")):
