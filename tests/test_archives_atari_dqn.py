@@ -22,8 +22,28 @@ from rlds_cli.errors import CorruptArchive, DownloadFailed, UnknownLayout, Unsaf
 from rlds_cli.importing import import_archive
 from rlds_cli.keeping.tracing import trace
 from rlds_cli.ordering import natural
+from rlds_cli.ted import END_NAMES, EpisodeTable, merge_notes
 
 SAMPLE = Path(__file__).parents[2] / "shared/data/dopamine/Breakout/1"
+
+
+class Read:
+    """What the reader gives for a directory, without a store."""
+
+    def __init__(self, *directories: Path, skip_bad: bool = False) -> None:
+        files = tuple(p for d in directories for p in sorted(d.iterdir(), key=lambda p: natural(p.name)))
+        self.plan = atari_dqn.plan(Archive(directories[0].parent, files, skip_bad=skip_bad))
+        of_parts = [[*atari_dqn.read(self.plan, part)] for part in self.plan.parts]
+        assert [p.rows for p in self.plan.parts] == [sum(map(len, chunks)) for chunks in of_parts]
+        self._chunks = [c for chunks in of_parts for c in chunks]
+        table = EpisodeTable.concat([c.episodes for c in self._chunks])
+        self.num_steps = int(table.length.sum())
+        self.episodes = {"length": table.length, "num_observed": table.num_observed, "start": table.start}
+        self.episodes["end"] = np.array(END_NAMES)[table.end]
+        self.notes = merge_notes((*self.plan.notes, *(n for c in self._chunks for n in c.notes)))
+
+    def column(self, name: str) -> np.ndarray:
+        return np.concatenate([c.columns[name] for c in self._chunks])
 
 
 def check(ds: Any, log: ReplayLog, episodes: list[list[int]]) -> None:
@@ -46,8 +66,8 @@ def check(ds: Any, log: ReplayLog, episodes: list[list[int]]) -> None:
     assert ds.episodes["end"].tolist() == ["terminated" if x else "cut" for x in ended]
 
 
-def codes(ds: Any) -> dict[str, int]:
-    return {n["code"]: n["count"] for n in ds.manifest.notes}
+def codes(read: Read) -> dict[str, int]:
+    return {n.code: n.count for n in read.notes}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -56,8 +76,7 @@ def test_steps_come_in_the_order_of_their_writing(tmp_path: Path, seed: int, cap
     rng = np.random.default_rng(seed)
     log = ReplayLog(tmp_path / "logs", capacity)
     log.episodes(rng.integers(1, 17, 9).tolist(), finish=bool(seed % 2))
-    ds = import_archive(tmp_path / "logs", "local/breakout")
-    assert ds.manifest.reader == "atari_dqn"
+    ds = Read(tmp_path / "logs")
     check(ds, log, log.expected())
     assert ds.num_steps == sum(map(len, log.expected()))
     assert "fragments" not in codes(ds)
@@ -69,7 +88,7 @@ def test_the_last_log_has_a_stale_end(tmp_path: Path, lengths: list[int]) -> Non
     log.episodes(lengths, finish=False)
     log.final()
     assert log.count % 20 != 19
-    ds = import_archive(tmp_path / "logs", "local/breakout")
+    ds = Read(tmp_path / "logs")
     check(ds, log, [e for e in log.expected() if e])
     assert ds.num_steps == len(log.truth)
     assert codes(ds)["stale-rows"] == 19 - log.count % 20
@@ -79,7 +98,7 @@ def test_a_last_log_that_repeats_the_one_before(tmp_path: Path) -> None:
     log = ReplayLog(tmp_path / "logs", 20)
     log.episodes([10, 23])  # 39 rows: the second dump comes with the last of them
     log.final()
-    ds = import_archive(tmp_path / "logs", "local/breakout")
+    ds = Read(tmp_path / "logs")
     check(ds, log, [[*range(10)], [*range(10, 33)]])
     assert codes(ds)["repeated-checkpoint"] == 1
 
@@ -91,7 +110,7 @@ def test_missing_checkpoints_cut_and_join_nothing(tmp_path: Path, missing: list[
     for path in (tmp_path / "logs").iterdir():
         if int(path.name.split(".")[1]) in missing:
             path.unlink()
-    ds = import_archive(tmp_path / "logs", "local/breakout")
+    ds = Read(tmp_path / "logs")
     check(ds, log, log.expected(missing))
     assert codes(ds)["missing-checkpoints"] == len(missing)
 
@@ -102,7 +121,7 @@ def test_padding_at_the_edge_of_a_gap_is_left_out(tmp_path: Path) -> None:
         log.episodes([first, 38 - first - 3, 30])
         for path in (tmp_path / str(first)).glob("*.1.gz"):
             path.unlink()
-        check(import_archive(tmp_path / str(first), f"local/b{first}"), log, log.expected([1]))
+        check(Read(tmp_path / str(first)), log, log.expected([1]))
 
 
 def test_without_counts(tmp_path: Path) -> None:
@@ -111,11 +130,11 @@ def test_without_counts(tmp_path: Path) -> None:
     log.final()
     for path in (tmp_path / "logs").glob("add_count*"):
         path.write_bytes(gzip.compress(pickle.dumps(26)))  # as loggers write what is no array
-    ds = import_archive(tmp_path / "logs", "local/a")
+    ds = Read(tmp_path / "logs")
     check(ds, log, log.expected())  # invalid_range says the same
     for path in (tmp_path / "logs").glob("invalid_range*"):
         path.unlink()
-    unknown = import_archive(tmp_path / "logs", "local/b")
+    unknown = Read(tmp_path / "logs")
     assert codes(unknown)["no-add-count"] == 2
     assert unknown.num_steps > ds.num_steps
 
@@ -124,7 +143,7 @@ def test_other_stacks_have_other_padding(tmp_path: Path) -> None:
     for stack in (1, 2, 4):
         log = ReplayLog(tmp_path / str(stack), 20, stack=stack)
         log.episodes([11, 12, 9])
-        check(import_archive(tmp_path / str(stack), f"local/s{stack}"), log, log.expected())
+        check(Read(tmp_path / str(stack)), log, log.expected())
 
 
 def test_rows_that_are_no_padding(tmp_path: Path) -> None:
@@ -137,7 +156,7 @@ def test_rows_that_are_no_padding(tmp_path: Path) -> None:
             np.save(f, store[name])
     (tmp_path / "logs" / "invalid_range_ckpt.0.gz").unlink()  # four frames are stacked unless that says otherwise
     with pytest.raises(CorruptArchive, match="not the padding"):
-        import_archive(tmp_path / "logs", "local/breakout")
+        Read(tmp_path / "logs")
 
 
 def test_more_columns_and_several_runs(tmp_path: Path) -> None:
@@ -185,12 +204,12 @@ def test_damage_is_named(tmp_path: Path) -> None:
     frames = here / "$store$_observation_ckpt.1.gz"
     frames.write_bytes(frames.read_bytes()[:-300])
     with pytest.raises(CorruptArchive, match=r"observation_ckpt\.1\.gz is truncated"):
-        import_archive(here, "local/breakout")
+        Read(here)
     (here / "$store$_reward_ckpt.1.gz").unlink()
     with pytest.raises(CorruptArchive, match="checkpoint 1: it has no reward") as e:
-        import_archive(here, "local/breakout")
+        Read(here)
     assert e.value.hint == "--skip-bad leaves them out"
-    ds = import_archive(here, "local/breakout", skip_bad=True)
+    ds = Read(here, skip_bad=True)
     check(ds, log, log.expected([1]))
     assert codes(ds)["bad-files"] == 1
 

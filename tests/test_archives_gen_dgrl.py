@@ -73,8 +73,7 @@ def test_an_episode_without_a_done_keeps_its_last_frame(tmp_path: Path) -> None:
     assert codes(ds)["terminated-inside"] >= 1
 
 
-@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
-@pytest.mark.parametrize("dtype", ["u1", "f4", "f8", "i8"])
+@pytest.mark.parametrize(("mode", "dtype"), [("w", "f4"), ("w:gz", "u1"), ("w:xz", "f8"), ("w:xz", "i8")])
 def test_any_packing_and_dtype(tmp_path: Path, mode: str, dtype: str) -> None:
     made = [dgrl_episode(6, k, dtype=dtype) for k in range(2)]
     write_tar(tmp_path / "x.tar", [(f"{k}.npz", npz_bytes(e)) for k, e in enumerate(made)], mode)
