@@ -58,7 +58,7 @@ def misses(found: Tree) -> str | None:
     tops = {n.name.partition("/")[0] for n in found.nodes}
     d4rl = " and ".join(f'"{key}"' for key in ("observations", "actions") if key not in tops)
     missing = [f"d4rl: no {d4rl}"] if d4rl else []
-    return "; ".join([*missing, 'minari: no "episode_<k>"', 'roboset: no "Trial<k>"'])
+    return "; ".join([*missing, 'minari: no "episode_<k>"', 'roboset: no "Trial<k>"', 'robomimic: no "data/demo_<k>"'])
 
 
 def guess_fields(nodes: Sequence[Node]) -> dict[str, str]:
