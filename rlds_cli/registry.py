@@ -287,9 +287,12 @@ def _check_family(family: str | None, present: Mapping[str, Any]) -> None:
         raise UnknownDataset(f'There is no family "{family}".', hint=f"{', '.join(near)}? rlds list shows all")
 
 
+@cache
 def _hint(name: str) -> str:
+    """What to do about a name that is not known; kept, for a page asks for the same dataset several times."""
     fallback = "rlds list shows what there is; rlds import PATH --as local/NAME takes files of your own"
-    return did_you_mean(name) or fallback
+    own = name.lower().startswith(f"{LOCAL}/")  # never in the registry
+    return fallback if own else did_you_mean(name) or fallback
 
 
 def _instead(entry: Entry) -> str:
