@@ -168,8 +168,9 @@ def _counts_last_reward(example: Mapping[str, Feature], where: str) -> bool:
     said = _episode_value("episode_return", example, where)
     if said is None or not len(rewards) or rewards[-1] == 0:
         return False
-    whole = rewards.sum()
-    return bool(abs(said - whole) < abs(said - (whole - rewards[-1])))
+    with np.errstate(invalid="ignore"):  # of infinite rewards
+        whole, without = rewards.sum(), rewards[:-1].sum()
+        return bool(abs(said - whole) < abs(said - without))
 
 
 def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[Whole]:
