@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ from archive_rows import Rows
 from server import Server
 
 import rlds_cli
-from rlds_cli import archives, preprocess, registry
+from rlds_cli import archives, environments, preprocess, registry
 from rlds_cli.archives import ogbench
-from rlds_cli.errors import CorruptArchive, InvalidArgument, UnknownLayout
+from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.importing import import_archive
 from rlds_cli.ted import CUT, TRUNCATED
 from rlds_cli.transfer import client
@@ -225,6 +227,20 @@ def test_the_shards_of_a_large_set_come_from_a_listing(tmp_path: Path, monkeypat
     assert ds.episodes["length"].tolist() == [3, 2, 4, 2, 5, 2] * 2
     assert ds.select(split="val").num_episodes == 6
     assert listed.fingerprint == ds.fingerprint
+
+
+def test_its_environments_are_ogbenchs_and_not_those_of_d4rl_of_like_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ogbench", None)  # as where it is not installed
+    packages = json.loads((registry.directory() / "environments.json").read_text())["packages"]
+    ours = next(p["env_ids"] for p in packages if p["module"] == "ogbench")
+
+    def known(id: str) -> bool:
+        return any(fnmatchcase(id, pattern) for pattern in ours)
+
+    assert {e.env_id for e in registry.entries("ogbench") if not known(str(e.env_id))} == set()
+    assert {e.env_id for e in registry.entries("d4rl") if known(str(e.env_id))} == set()
+    with pytest.raises(MissingPackage, match="registered by the package ogbench"):
+        environments._known("antmaze-medium-v0", ())
 
 
 # -- the tasks of the singletask ids
