@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import signal
 import sys
+import time
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +189,37 @@ def test_windows(archive: Path, ds: Dataset) -> None:
         first = [number[s.tobytes()] for s in batch["observation", "state"][:, 0].numpy()]
         wanted = expected[np.add.outer(first, np.arange(4))]
         np.testing.assert_array_equal(batch["observation", "images", "top"], wanted)
+
+
+def test_forked_processes_go_on_decoding(archive: Path, ds: Dataset) -> None:
+    expected, every = seen(archive), rows(ds)
+    assert (ds.gather(TOP, every) == expected).all()  # this process has decoders when it is forked
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if (ds.gather(TOP, every[::-1]) == expected[::-1]).all() else 1)
+        finally:
+            os._exit(2)
+    deadline = time.monotonic() + 30
+    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if found == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert found == (child, 0)
+
+
+def test_threads_decode_side_by_side(archive: Path, ds: Dataset) -> None:
+    expected, every = seen(archive), rows(ds)
+
+    def right(seed: int) -> bool:
+        drawn = np.random.default_rng(seed).integers(0, 22, 30)
+        return bool((ds.gather(TOP, every[drawn]) == expected[drawn]).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(right, range(40)))
 
 
 # -- keeping

@@ -97,6 +97,8 @@ class _Decoder:
         self._av = _av()
         self._context = _open(self._av, track)
         self._reformatter = self._av.video.reformatter.VideoReformatter()
+        # From version 17 on it has threads of its own, which a forked process waits for in vain.
+        self._alone = {"threads": 1} if int(self._av.__version__.partition(".")[0]) >= 17 else {}
         self._video: Hashable = None
         self._next = 0  # packet
         self._last: int | None = None  # time of the frame that came out last
@@ -165,7 +167,7 @@ class _Decoder:
         if (frame.height, frame.width) != f.shape[:2]:
             raise Frames(f"{f.name}: decodes to {frame.height}x{frame.width}; {f.shape[0]}x{f.shape[1]} expected.")
         form = _FORMATS[f.shape[2] if len(f.shape) == 3 else 1]
-        values: Array = self._reformatter.reformat(frame, format=form).to_ndarray()
+        values: Array = self._reformatter.reformat(frame, format=form, **self._alone).to_ndarray()
         return values.reshape(f.shape)
 
 
