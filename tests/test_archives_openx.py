@@ -259,7 +259,7 @@ def test_an_image_with_absurd_dimensions_is_refused(tmp_path: Path) -> None:
     bomb = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header + bytes(4)
     e = record(episode(2), **{"steps/observation/image": [bomb, bomb]})
     path = write_dataset(tmp_path / "a", STEP, {"train": [[e]]}, metadata=META)
-    with pytest.raises(UnsafeArchive, match="row 0: an image of 60000x60000 is not decoded"):
+    with pytest.raises(UnsafeArchive, match=r"60000x60000.* not decoded"):
         import_archive(path, "local/a")
 
 
