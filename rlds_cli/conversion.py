@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import Any
 from rlds_cli import framing, sizes, space
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
 from rlds_cli.checks.recording import record
-from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace
+from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, UnsafeArchive
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.portions import EVERYTHING, Portion
@@ -23,6 +24,7 @@ from rlds_cli.progress import Progress, Stage
 from rlds_cli.store import publishing
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.frames import MAX_PIXELS
 from rlds_cli.store.manifest import FORMAT, Manifest
 from rlds_cli.store.videos import Extent
 from rlds_cli.ted import VIDEO, Chunk, Field, merge_notes
@@ -107,6 +109,7 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
 
 
 def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progress) -> Manifest:
+    _check_frames(c, plan)
     _check_room(c, plan, home)
     key = _key(c, plan)
     work = home.partial(c.id, key[:16])
@@ -129,6 +132,13 @@ def _nothing(c: Conversion, built: Built) -> ArchiveError:
     splits = ", ".join(built.episodes.splits)
     there = f"its splits are {splits}" if splits else "it has no splits"
     return ArchiveError(f"{c.id.base} has no episode of this part: {c.portion}. Nothing is published.", hint=there)
+
+
+def _check_frames(c: Conversion, plan: Plan) -> None:
+    for f in plan.schema:
+        if f.kind == "frames" and math.prod(f.shape[:2]) > MAX_PIXELS:
+            size = "x".join(map(str, f.shape[:2]))
+            raise UnsafeArchive(f"{c.id.base}: {f.name} claims frames of {size}, which are not decoded.")
 
 
 def _check_room(c: Conversion, plan: Plan, home: Home) -> None:

@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import documents
 from rlds_cli.errors import RldsError
 from rlds_cli.settings import StrPath
 
@@ -45,8 +45,8 @@ def read(path: StrPath) -> Mapped:
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
-        said: Any = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as e:
+        said: Any = tomllib.loads(text) if file.suffix == ".toml" else documents.loads(text)
+    except (OSError, ValueError, RecursionError) as e:
         raise RldsError(f"{file} cannot be read as a mapping: {e}", hint='as in {"observation": "state/q"}') from e
     if not isinstance(said, dict):
         raise RldsError(f"{file} holds no mapping.", hint='as in {"observation": "state/q", "action": "cmd"}')

@@ -26,7 +26,8 @@ MAX_OBJECTS = 1 << 20
 # Deflate packs at most about 1,032 to 1; a dataset that claims more than its stored bytes could hold was never written.
 MAX_RATIO = 1100
 UNWRITTEN_BYTES = 64 << 20
-# Scale-offset and n-bit need next to no bytes for a constant chunk, so their ratio proves nothing.
+MAX_CHUNK = 1 << 30  # bytes; chunks are unpacked whole, and h5py writes them of a megabyte at most
+# Scale-offset and n-bit need next to no bytes for a constant chunk, so their ratio proves nothing: chunks are counted.
 UNBOUNDED_FILTERS = {h5py.h5z.FILTER_SCALEOFFSET, h5py.h5z.FILTER_NBIT}
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -224,8 +225,7 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
     if plist.get_external_count():
         raise _refused(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
     filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
-    if not virtual and not filters & UNBOUNDED_FILTERS:
-        _check_size(name, d, path)
+    _check_size(name, d, path, virtual=virtual, counted=bool(filters & UNBOUNDED_FILTERS))
     for code in filters:
         if not h5py.h5z.filter_avail(code):
             raise MissingPackage(
@@ -234,13 +234,16 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
             )
 
 
-def _check_size(name: str, d: h5py.Dataset, path: Path) -> None:
-    shape = d.id.shape or ()
-    claimed = math.prod(max(n, 1) for n in shape) * d.id.get_type().get_size()
+def _check_size(name: str, d: h5py.Dataset, path: Path, *, virtual: bool, counted: bool) -> None:
+    shape, size = d.id.shape or (), d.id.get_type().get_size()
+    chunk = math.prod(d.chunks or (0,)) * size
+    if chunk > MAX_CHUNK:
+        raise _refused(f"{path.name}: {name} is stored in chunks of {list(d.chunks)} {d.dtype} ({chunk:,} bytes).")
+    claimed = math.prod(max(n, 1) for n in shape) * size
     if claimed <= UNWRITTEN_BYTES:
         return
-    stored = 0 if 0 in shape else d.id.get_storage_size()
-    if claimed > MAX_RATIO * stored:
+    stored = 0 if 0 in shape else path.stat().st_size if virtual else d.id.get_storage_size()
+    if claimed > MAX_RATIO * (stored if not counted or 0 in shape else d.id.get_num_chunks() * chunk):
         raise _refused(
             f"{path.name}: {name} claims {list(shape)} {d.dtype} ({claimed:,} bytes) and stores {stored:,} bytes."
         )

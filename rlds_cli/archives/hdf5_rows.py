@@ -25,6 +25,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives.hdf5 import reading
+from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Array
 
 MAX_THREADS = 4
@@ -142,6 +143,9 @@ class _Bands:
         """Wait for rows ``start`` to ``stop``."""
         try:
             parts = [self._rows(k, start, stop) for k in range(start // self.rows, -(-stop // self.rows))]
+        except CorruptArchive as e:
+            name = Path(self.dataset.file.filename).name
+            raise CorruptArchive(f"{name}: {self.dataset.name} cannot be read: {e.message}.") from e
         except (zlib.error, ValueError):
             # A damaged chunk, or one stored in a way that is not known here: h5py decides, and says why.
             return np.asarray(self.dataset[start:stop])
@@ -195,7 +199,7 @@ def _inflate_into(target: Array, stored: bytes, filters: list[int], size: int, c
     data = stored
     for code in reversed(filters):
         if code == h5py.h5z.FILTER_DEFLATE:
-            data = zlib.decompress(data, bufsize=size)
+            data = _inflated(data, size)
         else:
             data = _unshuffle(data, target.dtype.itemsize)
     if len(data) != size:
@@ -206,6 +210,17 @@ def _inflate_into(target: Array, stored: bytes, filters: list[int], size: int, c
         np.not_equal(trimmed, 0, out=target)
     else:
         target[...] = trimmed
+
+
+def _inflated(data: bytes, size: int) -> bytes:
+    """What a chunk of ``size`` bytes was deflated to; HDF5, which would unpack all that there is, is not asked."""
+    inner = zlib.decompressobj()
+    found = inner.decompress(data, size + 1)
+    if len(found) > size:
+        raise CorruptArchive(f"a chunk of {size:,} bytes unpacks to more")
+    if not inner.eof:
+        raise zlib.error("incomplete stream")
+    return found
 
 
 def _unshuffle(data: bytes, itemsize: int) -> bytes:

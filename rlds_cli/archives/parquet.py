@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import Array
 
 MAGIC = b"PAR1"
 BATCH_ROWS = 1 << 13
-MAX_WIDTH = 1 << 24
+BATCH_BYTES = 32 << 20
+# What a byte of a file may become. Runs of one value take next to nothing, so small files may claim more.
+MAX_RATIO = 1000
+FREE_BYTES = 64 << 20
 
 
 def is_parquet(path: Path) -> bool:
@@ -44,6 +48,29 @@ def open_parquet(path: Path) -> Iterator[ParquetFile]:
         yield ParquetFile(path, f)
 
 
+def check(metadata: Any, path: Path) -> None:
+    """Refuse a file whose metadata claim what it cannot hold.
+
+    Parameters
+    ----------
+    metadata : pyarrow.parquet.FileMetaData
+    path : Path
+
+    Raises
+    ------
+    UnsafeArchive
+        More than a thousand times its size.
+    """
+    _check_claim(int(metadata.num_rows), path)
+    _check_claim(sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), path)
+
+
+def _check_claim(claimed: int, path: Path) -> None:
+    size = path.stat().st_size
+    if claimed > FREE_BYTES + MAX_RATIO * size:
+        raise UnsafeArchive(f"{path.name} claims {claimed:,} rows or bytes, and has {size:,} bytes.")
+
+
 class ParquetFile:
     """The columns of an open file: ``columns`` holds (shape, dtype) by name."""
 
@@ -51,13 +78,22 @@ class ParquetFile:
         self.path = path
         self.file = file
         self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self.row_bytes = 0
         rows = int(file.metadata.num_rows)
+        check(file.metadata, self.path)
         if not rows:
             return
         first = next(file.iter_batches(batch_size=1))
         for column in file.schema_arrow:
             value = _values(first.column(column.name), (1,), path.name, column.name)
             self.columns[column.name] = ((rows, *value.shape[1:]), value.dtype)
+        self.row_bytes = sum(math.prod(shape[1:]) * dtype.itemsize for shape, dtype in self.columns.values())
+        _check_claim(rows * self.row_bytes, path)
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows that are decoded at a time."""
+        return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, self.row_bytes)))
 
     def rows(self, names: Collection[str]) -> ParquetRows:
         """A reader of the rows of some columns."""
@@ -76,7 +112,7 @@ class ParquetRows:
 
     def __init__(self, parquet: ParquetFile, names: list[str]) -> None:
         self._parquet, self._names = parquet, names
-        self._batches = parquet.file.iter_batches(batch_size=BATCH_ROWS, columns=names) if names else iter(())
+        self._batches = parquet.file.iter_batches(batch_size=parquet.batch_rows, columns=names) if names else iter(())
         self._start = 0
         self._kept = {n: np.empty((0, *parquet.columns[n][0][1:]), parquet.columns[n][1]) for n in names}
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import home, ids, registry, settings, targets
+from rlds_cli import documents, home, ids, registry, settings, targets
 from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import File
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint
@@ -100,7 +100,7 @@ def read(file: StrPath) -> tuple[Locked, ...]:
         It cannot be read, is no lock file, or of a later version.
     """
     try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        content = documents.load(Path(file))
         version = int(content["rlds_lock"])
         if version > VERSION:
             raise RldsError(f"{file} was written by a later rlds.", hint="pip install --upgrade rlds-cli")

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from rlds_cli.archives import image_header
 from rlds_cli.errors import Frames, InvalidArgument
 from rlds_cli.ted import Array, EncodedFrames, Field, IntArray
 
@@ -98,6 +99,9 @@ def decode_any_size(data: bytes, f: Field, row: int) -> Array:
 def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Array:
     from PIL import Image
 
+    header = image_header.read(data)  # before Pillow, which warns of what is large in a way of its own
+    if header is not None and header.height * header.width > MAX_PIXELS:
+        raise Frames(f"{f.name}, row {row}: an image of {header.height}x{header.width} is not decoded.")
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             width, height = image.size
@@ -106,7 +110,7 @@ def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Arr
             if width * height > MAX_PIXELS:
                 raise Frames(f"{f.name}, row {row}: an image of {height}x{width} is not decoded.")
             return np.asarray(image.convert(mode) if mode else image)
-    except (OSError, SyntaxError, ValueError) as e:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
         raise Frames(f"{f.name}, row {row}: {len(data):,} bytes do not decode as {f.codec}: {e}") from e
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -23,13 +22,14 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
-from rlds_cli import __version__
+from rlds_cli import __version__, documents, sizes
 from rlds_cli.settings import Settings
 from rlds_cli.transfer.pace import Floor, Limit
 
 T = TypeVar("T")
 
 BLOCK = 1 << 20
+LONGEST = 64 << 20  # bytes of an answer that is read into memory
 _LONG = 2.0  # seconds
 _PASSING = {408, 423, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
 _FINAL = (
@@ -234,6 +234,16 @@ class Client:
             if slow:
                 raise Again(slow)
 
+    def whole(self, response: requests.Response) -> bytes:
+        """The body at once; raises Refused over more than 64 MiB, and as `blocks`."""
+        parts, total = [], 0
+        for block in self.blocks(response):
+            parts.append(block)
+            total += len(block)
+            if total > LONGEST:
+                raise Refused(f"the answer has more than {sizes.text(LONGEST)}")
+        return b"".join(parts)
+
     def persist(
         self,
         act: Callable[[], T],
@@ -272,10 +282,10 @@ class Client:
         with self.open(url, {"Accept": "application/json"}) as response:
             if response.status_code != 200:
                 raise Refused(f"HTTP {response.status_code}", response.status_code)
-            body = b"".join(self.blocks(response))
+            body = self.whole(response)
             following = response.links.get("next", {}).get("url")
             try:
-                value = json.loads(body)
+                value = documents.loads(body, longest=LONGEST)
             except ValueError:
                 raise Refused("the answer is not JSON", response.status_code) from None
             return Answer(value, response.headers.get("X-Repo-Commit"), urljoin(url, following) if following else None)

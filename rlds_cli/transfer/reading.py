@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from rlds_cli import sizes
-from rlds_cli.transfer.client import Client, Refused
-
-LONGEST = 64 << 20  # bytes
+from rlds_cli.transfer.client import Client
 
 
 def body(client: Client, url: str) -> bytes:
@@ -13,12 +10,6 @@ def body(client: Client, url: str) -> bytes:
 
     def ask() -> bytes:
         with client.open(url) as response:
-            parts, total = [], 0
-            for block in client.blocks(response):
-                parts.append(block)
-                total += len(block)
-                if total > LONGEST:
-                    raise Refused(f"the answer has more than {sizes.text(LONGEST)}")
-            return b"".join(parts)
+            return client.whole(response)
 
     return client.persist(ask)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from rlds_cli import hashing
+from rlds_cli import documents, hashing
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def path_of(file: Path) -> Path:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None where there is none."""
     try:
-        values = json.loads(path.read_bytes())
+        values = documents.load(path)
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli import documents
+from rlds_cli.archives import parquet
 from rlds_cli.errors import CorruptArchive, MissingPackage
 from rlds_cli.ted import Array, EncodedFrames
-
-_MOST_JSON = 1 << 28
 
 
 def pyarrow() -> Any:
@@ -61,6 +60,7 @@ def rows(path: Path) -> int:
 def table(path: Path, columns: Sequence[str] | None = None) -> Any:
     """A whole Parquet file, or those of some columns that it has."""
     with reading(path) as pa:
+        parquet.check(pa.parquet.read_metadata(path), path)
         there = pa.parquet.read_schema(path).names
         return pa.parquet.read_table(path, columns=None if columns is None else [c for c in columns if c in there])
 
@@ -68,6 +68,7 @@ def table(path: Path, columns: Sequence[str] | None = None) -> Any:
 def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
     """The rows of a Parquet file, so many at a time."""
     with reading(path) as pa, pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+        parquet.check(file.metadata, path)
         yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
 
 
@@ -89,9 +90,7 @@ def joined(batches: Sequence[Any]) -> Any:
 def json_of(path: Path) -> Any:
     """The content of a JSON file."""
     try:
-        if path.stat().st_size > _MOST_JSON:
-            raise CorruptArchive(f"{path} has {path.stat().st_size:,} bytes, too many for a description.")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return documents.load(path)
     except (OSError, ValueError) as e:
         raise CorruptArchive(f"{path} cannot be read: {e}", hint="fetch it again") from e
 
@@ -100,9 +99,9 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a file with one a line."""
     try:
         with path.open(encoding="utf-8") as f:
-            for line in f:
+            while line := f.readline(documents.LONGEST + 1):
                 if line.strip():
-                    value = json.loads(line)
+                    value = documents.loads(line)
                     if not isinstance(value, dict):
                         raise ValueError(f"a line is a {type(value).__name__}")
                     yield value

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import spaces
+from rlds_cli.archives import parquet
 from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.leaves import Episode, Leaf, Scanned
 from rlds_cli.errors import CorruptArchive, MissingPackage
@@ -93,6 +94,7 @@ def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
     with _reading(path) as pa:
         if path.suffix == ".parquet":
             with pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+                parquet.check(file.metadata, path)
                 yield from file.iter_batches(batch_size=rows, use_threads=False)
             return
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:

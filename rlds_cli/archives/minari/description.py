@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli import documents
 from rlds_cli.errors import CorruptArchive, NoPermission
 from rlds_cli.ted import Note
 
@@ -49,10 +50,10 @@ def read(path: Path) -> dict[str, Any]:
         It is not JSON, or not an object.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = documents.load(path)
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
-    except (OSError, ValueError, RecursionError) as e:
+    except (OSError, ValueError) as e:
         raise CorruptArchive(f"{path.name} is not JSON: {e}", hint=f"delete {path} and fetch it again") from e
     if not isinstance(content, dict):
         raise CorruptArchive(f"{path.name} is {type(content).__name__}; an object expected.")
@@ -110,7 +111,7 @@ def notes(metadata: Mapping[str, Any], episodes: int, steps: int) -> list[Note]:
 def _parsed(metadata: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     value = metadata.get(key)
     try:
-        value = json.loads(value) if isinstance(value, str) else value
+        value = documents.loads(value) if isinstance(value, str) else value
     except ValueError as e:
         raise CorruptArchive(f"metadata.json: {key} is not JSON: {e}") from e
     if value is not None and not isinstance(value, dict):

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TextIO
 
 import numpy as np
 
+from rlds_cli.archives import parquet
 from rlds_cli.archives.parquet import is_parquet
-from rlds_cli.errors import CorruptArchive, MissingPackage
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnsafeArchive
 from rlds_cli.ted import Array, Text
 
 MAX_CATEGORIES = 4096
@@ -73,6 +74,7 @@ def open_table(path: Path) -> Iterator[Table]:
         return
     pq = _pyarrow()
     with _reading(path), pq.ParquetFile(path) as f:
+        parquet.check(f.metadata, path)
         yield Parquet(path, f)
 
 
@@ -153,9 +155,16 @@ class Arff:
         arff = _arff()
         try:
             with self._path.open(encoding="utf-8", errors="replace") as f:
-                yield arff.load(f, return_type=arff.DENSE_GEN)
+                yield arff.load(_lines(f, self._path), return_type=arff.DENSE_GEN)
         except arff.ArffException as e:
             raise CorruptArchive(f"{self._path.name} cannot be read as ARFF: {e}") from e
+
+
+def _lines(f: TextIO, path: Path) -> Iterator[str]:
+    while line := f.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise UnsafeArchive(f"{path.name} has a line of more than {MAX_LINE:,} characters.")
+        yield line
 
 
 def categories(table: Table, names: Sequence[str], size: int) -> dict[str, list[str]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rlds_cli import documents
 from rlds_cli.archives.openx import directory
 from rlds_cli.archives.openx.directory import INFO, SHARD, Shard
 from rlds_cli.errors import CorruptArchive
@@ -56,7 +56,7 @@ def _holding(wanted: range, shards: Iterable[Shard]) -> tuple[list[Shard], int]:
 
 def _json(content: bytes) -> Mapping[str, Any]:
     try:
-        value = json.loads(content)
+        value = documents.loads(content)
     except ValueError as e:
         raise CorruptArchive(f"{INFO} is not JSON: {e}.") from e
     return value if isinstance(value, dict) else {}

@@ -12,7 +12,6 @@ The names of nested features are joined by ``/``; see ``feature.proto`` of Tenso
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,10 +20,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli import documents
 from rlds_cli.errors import CorruptArchive, NoPermission, UnknownLayout
 
 STEPS = "steps"
-MAX_JSON = 16 << 20
 MAX_DEPTH = 16
 MAX_LEAVES = 4096
 MAX_VALUES = 1 << 28  # of one row
@@ -75,16 +74,13 @@ def read_json(path: Path) -> dict[str, Any]:
         It is none, or larger than any that TFDS writes.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_JSON + 1)
-        content = json.loads(text) if len(text) <= MAX_JSON else None
+        content = documents.load(path)
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
-    except (OSError, ValueError, RecursionError) as e:
+    except (OSError, ValueError) as e:
         raise CorruptArchive(f"{path.name} is not JSON: {e}", hint=f"delete {path} and fetch it again") from e
     if not isinstance(content, dict):
-        what = "larger than 16 MiB" if content is None else f"{type(content).__name__}, no object"
-        raise CorruptArchive(f"{path.name} is {what}.")
+        raise CorruptArchive(f"{path.name} is {type(content).__name__}, no object.")
     return content
 
 

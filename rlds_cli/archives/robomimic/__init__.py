@@ -7,7 +7,6 @@ compared with the rest; where it differs it is kept, as ``next/observation/<key>
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from rlds_cli import documents
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan, Replan
 from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading, row_field
 from rlds_cli.archives.robomimic.demos import DATA, Demo, demo, masks, names
@@ -156,7 +156,7 @@ def _environment(f: h5py.File) -> dict[str, Any]:
     """The environment as ``env_args`` has it, robosuite's own attributes else."""
     about = {key: value for key, value in f[DATA].attrs.items() if isinstance(value, str | bytes)}
     try:
-        args = json.loads(about.get("env_args", "null"))
+        args = documents.loads(about.get("env_args", "null"))
     except ValueError:
         return {}
     if isinstance(args, dict) and isinstance(args.get("env_name"), str):

@@ -1,0 +1,34 @@
+"""JSON of strangers: of bounded length and depth, before it becomes objects, which take twenty times its bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+LONGEST = 16 << 20  # bytes; descriptions of datasets have thousands
+
+
+def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
+    """The value of a JSON text.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON, has more than ``longest`` characters or bytes, or is nested as deeply as nobody writes it.
+    """
+    if len(text) > longest:
+        raise ValueError(f"{len(text):,} bytes are too many for a description; at most {longest:,} are read")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def load(path: Path, *, longest: int = LONGEST) -> Any:
+    """The value of a JSON file; raises as `loads`, and OSError."""
+    with path.open("rb") as file:
+        text = file.read(longest + 1)
+    if len(text) > longest:
+        raise ValueError(f"{path.stat().st_size:,} bytes are too many for a description; at most {longest:,} are read")
+    return loads(text, longest=longest)
