@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import rlds_cli
@@ -92,6 +92,8 @@ def test_to_float_by_hand(kind: str) -> None:
     size=st.tuples(st.integers(1, 50), st.integers(1, 50)),
     seed=st.integers(0, 1000),
 )
+@example(lead=[], shape=(1, 2, 1), size=(1, 1), seed=0)  # torch 2.13 reads beyond tiny frames of bytes
+@example(lead=[], shape=(2, 1, 2), size=(7, 1), seed=0)
 def test_torch_and_pillow_agree_with_the_slow_filter(
     lead: list[int], shape: tuple[int, int, int], size: tuple[int, int], seed: int
 ) -> None:

@@ -22,6 +22,7 @@ from rlds_cli.ted import Array, join_name
 Layout = Literal["chw", "hwc"]
 
 MOST_CHANNELS = 16  # four frames of four channels; no frame is that narrow
+_LEAST_SIDE = 4  # of frames that torch resizes as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +191,9 @@ def _resize_tensor(x: Any, size: tuple[int, int], channels: bool) -> Any:
 
     frames = x.reshape(-1, *x.shape[-3:]).movedim(-1, 1) if channels else x.reshape(-1, 1, *x.shape[-2:])
     whole = x.dtype == torch.uint8
-    # torch resizes bytes as they are, 5 to 50 times as fast, but only on the CPU
-    direct = x.dtype in (torch.float32, torch.float64) or (whole and x.device.type == "cpu")
+    # torch resizes bytes as they are, 5 to 50 times as fast, but only on the CPU, and reads beyond tiny ones
+    tiny = min(*frames.shape[-2:], *size) < _LEAST_SIDE
+    direct = x.dtype in (torch.float32, torch.float64) or (whole and x.device.type == "cpu" and not tiny)
     given = frames if direct else frames.float()
     if size[1] == 1:  # torch 2.13 makes all floats of a single column the first: lie it down
         lying = interpolate(given.transpose(-1, -2), size[::-1], mode="bilinear", antialias=True)
