@@ -67,8 +67,9 @@ def _harmless(d: h5py.h5d.DatasetID) -> bool:
     """Whether a dataset is too small and plain to need a closer look."""
     layout = d.get_create_plist()
     kind = layout.get_layout()
+    chunk = layout.get_chunk() if kind == h5py.h5d.CHUNKED else ()
     return (
-        math.prod(d.shape or ()) * d.get_type().get_size() <= UNWRITTEN_BYTES
+        max(math.prod(d.shape or ()), math.prod(chunk)) * d.get_type().get_size() <= UNWRITTEN_BYTES
         and kind != h5py.h5d.VIRTUAL
         and (kind == h5py.h5d.CHUNKED or not layout.get_external_count())
         and all(layout.get_filter(i)[0] in _PLAIN_FILTERS for i in range(layout.get_nfilters()))
