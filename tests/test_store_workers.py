@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -87,3 +90,31 @@ def test_what_others_are_at_is_done_before_a_failure_is_raised(tmp_path):
     with pytest.raises(ValueError, match="nought"):
         take()
     assert done == [1]
+
+
+def waits(directory):
+    (Path(directory) / str(os.getpid())).touch()
+    time.sleep(60)
+
+
+MAIN = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_store_workers import waits
+from rlds_cli.store.workers import work_through
+if __name__ == "__main__":
+    list(work_through(waits, {n: (sys.argv[1],) for n in range(2)}, 2, print))
+"""
+
+
+def test_workers_end_when_their_program_is_killed(tmp_path):
+    (tmp_path / "main.py").write_text(MAIN)
+    (at := tmp_path / "pids").mkdir()
+    command = [sys.executable, tmp_path / "main.py", at, Path(__file__).parent]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as program:
+        until = time.monotonic() + 30
+        while len(list(at.iterdir())) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(list(at.iterdir())) == 2
+        program.kill()
+        program.communicate(timeout=10)  # the workers have its output open for as long as they are there

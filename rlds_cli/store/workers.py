@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -59,11 +61,25 @@ class Processes:
         return work_through(call, items, self.count, died)
 
 
+def _begin() -> None:
+    """What a process does before its first item."""
+    keep_freed_memory()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Leave when the parent was killed: each worker holds the pipes of the others open, and would wait for ever."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
 class _Worker(Generic[R]):
     """One process. A pool of several cannot tell which of its tasks ended one of them."""
 
     def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=keep_freed_memory)
+        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
         self._process: BaseProcess | None = None
 
     def submit(self, call: Callable[..., R], arguments: tuple[Any, ...]) -> Future[R]:
