@@ -205,3 +205,22 @@ def test_encoded_frames_where_none_can_be(ds):
     ):
         with pytest.raises(PreprocessError, match=what):
             preprocess.run(ds, fn, "made", **how)
+
+
+def test_frames_with_channels_first_keep_them_there(home):
+    """As V-D4RL's shards and Procgen have them: [C, H, W]."""
+    x = np.random.default_rng(0).integers(0, 256, (6, 3, 24, 20), np.uint8)
+    truth = [{"observation": x, "action": np.zeros((5, 1)), "next": {"truncated": True}}]
+    ds = rlds_cli.create("local/first", truth)
+    last = x.transpose(0, 2, 3, 1)
+    grey = np.stack([np.asarray(Image.fromarray(f).convert("L")) for f in last])
+    assert np.array_equal(rows(preprocess.run(ds, "grayscale"), "observation"), grey[:, None])
+    assert np.array_equal(rows(preprocess.run(ds, "crop", args={"size": "20x18"}), "observation"), x[:, :, 2:22, 1:19])
+    planes = [
+        [np.asarray(Image.fromarray(p).resize((10, 12), Image.Resampling.BILINEAR)) for p in frame] for frame in x
+    ]
+    assert np.array_equal(rows(preprocess.run(ds, "resize", args={"size": "12x10"}), "observation"), np.array(planes))
+    encoded = preprocess.run(ds, "encode", args={"codec": "png"})
+    assert encoded.schema["observation"].shape == (24, 20, 3) and np.array_equal(rows(encoded, "observation"), last)
+    with pytest.raises(InvalidArgument, match="beyond the 24x20"):
+        preprocess.run(ds, "crop", "x", args={"box": [10, 0, 20, 20]})

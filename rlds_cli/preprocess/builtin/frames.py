@@ -1,4 +1,7 @@
-"""Image fields: smaller, cut, grey, or encoded otherwise. Frames come decoded, uint8 [T+1, H, W, C]."""
+"""Image fields: smaller, cut, grey, or encoded otherwise. Frames come decoded, uint8 [T+1, H, W, C].
+
+Arrays of frames with the channels first, [T+1, C, H, W], keep them there; encoded, all frames are [H, W, C].
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import numpy as np
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.output.images import Resize
+from rlds_cli.loader.output.images import MOST_CHANNELS, Resize
 from rlds_cli.loader.output.transforms import stands_for
 from rlds_cli.preprocess.builtin.naming import Names, listed, stored
 from rlds_cli.preprocess.traits import Prepared, builtin
@@ -33,11 +36,21 @@ def _images(dataset: Dataset, fields: Names | None) -> list[Field]:
         return found
     odd = next((dataset.schema[n] for n in names if not _is_image(dataset.schema[n])), None)
     what = f"{odd.name} holds no frames" if fields is not None and odd else f"{dataset.id} has no image fields"
-    raise InvalidArgument(f"{what}: those are uint8 [H, W] or [H, W, C].", hint="fields=observation/camera")
+    raise InvalidArgument(f"{what}: those are uint8 [H, W], [H, W, C] or [C, H, W].", hint="fields=observation/camera")
 
 
 def _is_image(f: Field) -> bool:
     return f.dtype == "uint8" and len(f.shape) in (2, 3) and min(f.shape) > 0
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    """Whether frames of this shape are [C, H, W]."""
+    return len(shape) == 3 and shape[0] <= MOST_CHANNELS < shape[2]
+
+
+def _sizes(f: Field) -> tuple[int, ...]:
+    """Height, width and channels, if any."""
+    return (*f.shape[1:], f.shape[0]) if _channels_first(f.shape) else f.shape
 
 
 def _prepared(
@@ -71,7 +84,9 @@ def _changed(
         if values.dtype != np.uint8 or values.ndim not in (3, 4):
             continue
         if fields is None or any(stands_for(f, name) for f in listed(fields)):
-            frames = change(name, values)
+            first = _channels_first(values.shape[1:])
+            frames = change(name, np.moveaxis(values, 1, -1) if first else values)
+            frames = np.ascontiguousarray(np.moveaxis(frames, -1, 1)) if first and codec == "raw" else frames
             episode[name] = frames if codec == "raw" else encode_frames(frames, codec, quality=quality, name=name)
     return episode
 
@@ -87,8 +102,8 @@ def _prepare_resize(dataset: Dataset, *, size: Size, fields: Names | None, codec
     images = _images(dataset, fields)
     sides = _sides("resize", "size", size, 2)
     for f in images:
-        Resize(f.name, (sides[0], sides[1])).apply(f.name, np.zeros((1, *f.shape), np.uint8))
-    return _prepared(dataset, images, [(*sides, *f.shape[2:]) for f in images], codec, quality)
+        Resize(f.name, (sides[0], sides[1])).apply(f.name, np.zeros((1, *_sizes(f)), np.uint8))
+    return _prepared(dataset, images, [(*sides, *_sizes(f)[2:]) for f in images], codec, quality)
 
 
 @builtin(version=1, prepare=_prepare_resize, loader="Loader(ds, transform=Resize(field, size))")
@@ -133,13 +148,14 @@ def _prepare_crop(
     images = _images(dataset, fields)
     shapes = []
     for f in images:
-        top, left, height, width = _box(size, box, f.shape)
-        if top + height > f.shape[0] or left + width > f.shape[1] or min(top, left) < 0:
+        sizes = _sizes(f)
+        top, left, height, width = _box(size, box, sizes)
+        if top + height > sizes[0] or left + width > sizes[1] or min(top, left) < 0:
             raise InvalidArgument(
-                f"crop: {height}x{width} pixels from ({top}, {left}) on reach beyond the {f.shape[0]}x{f.shape[1]} of "
+                f"crop: {height}x{width} pixels from ({top}, {left}) on reach beyond the {sizes[0]}x{sizes[1]} of "
                 f"{f.name}."
             )
-        shapes.append((height, width, *f.shape[2:]))
+        shapes.append((height, width, *sizes[2:]))
     return _prepared(dataset, images, shapes, codec, quality)
 
 
@@ -205,9 +221,10 @@ def crop(
 def _prepare_grayscale(dataset: Dataset, *, fields: Names | None, codec: Keep, quality: int) -> Prepared:
     images = _images(dataset, fields)
     for f in images:
-        if len(f.shape) == 3 and f.shape[2] not in (1, 3, 4):
-            raise InvalidArgument(f"grayscale: {f.name} has {f.shape[2]} channels; 3 are needed: red, green and blue.")
-    return _prepared(dataset, images, [(*f.shape[:2], 1)[: len(f.shape)] for f in images], codec, quality)
+        channels = _sizes(f)[2:]
+        if channels and channels[0] not in (1, 3, 4):
+            raise InvalidArgument(f"grayscale: {f.name} has {channels[0]} channels; 3 are needed: red, green and blue.")
+    return _prepared(dataset, images, [(*_sizes(f)[:2], 1)[: len(f.shape)] for f in images], codec, quality)
 
 
 @builtin(version=1, prepare=_prepare_grayscale)
@@ -249,7 +266,7 @@ def grayscale(episode: Batch, *, fields: Names | None = None, codec: Keep = "raw
 
 def _prepare_encode(dataset: Dataset, *, codec: Keep, fields: Names | None, quality: int) -> Prepared:
     images = _images(dataset, fields)
-    prepared = _prepared(dataset, images, [f.shape for f in images], codec, quality)
+    prepared = _prepared(dataset, images, [_sizes(f) for f in images], codec, quality)
     return prepared if codec != "raw" else replace(prepared, decoded=prepared.reads or ())
 
 
