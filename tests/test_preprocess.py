@@ -1,6 +1,7 @@
 """What preprocess makes, against the same computed by hand from the arrays that went in."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -500,3 +501,25 @@ def test_attempt_writes_nothing_and_says_what_changes(small, home):
     assert dropped.returned == () and dropped.episode == 6
     by_step = preprocess.attempt(small, functions.normalise_step, episode=1)
     assert {c.name: (c.what, c.bytes) for c in by_step.fields} == {c.name: (c.what, c.bytes) for c in r.fields}
+
+
+LATE_TORCH = """
+import sys
+from types import SimpleNamespace
+from rlds_cli.preprocess.calling import seed, undisturbed
+task, drawn = SimpleNamespace(source="x"), []
+assert "torch" not in sys.modules
+for again in range(2):
+    with undisturbed():
+        seed(task, 5)
+        import torch
+        drawn.append(torch.rand(3))
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+assert drawn[0].equal(drawn[1]), drawn
+"""
+
+
+def test_torch_draws_alike_also_where_the_function_imports_it_first():
+    env = {**os.environ, "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", LATE_TORCH], check=True, env=env)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import inspect
 import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import GeneratorType
+from types import GeneratorType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,6 +181,7 @@ def seed(task: Task, number: int) -> None:
     np.random.seed(value)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(value)
+    _Torch.seed = value
 
 
 @contextmanager
@@ -187,16 +191,61 @@ def undisturbed() -> Iterator[None]:
     The order in which threads add up would be part of the result.
     """
     kept = random.getstate(), np.random.get_state()
-    torch = sys.modules.get("torch")
-    threads = torch.get_num_threads() if torch else 0
-    state = torch.get_rng_state() if torch else None
+    torch = _Torch()
+    state = torch.begin()
     try:
-        if torch:
-            torch.set_num_threads(1)
         yield
     finally:
         random.setstate(kept[0])
         np.random.set_state(kept[1])
-        if torch:
-            torch.set_num_threads(threads)
-            torch.set_rng_state(state)
+        torch.end(state)
+
+
+class _Torch(MetaPathFinder):
+    """Torch while a function is at work; also where the function is what imports it first, in the middle of a call."""
+
+    seed = 0  # of the call at work
+
+    def __init__(self) -> None:
+        self._threads: int | None = None
+
+    def begin(self) -> Any:
+        """One thread from now on; gives the generator's state, None where there is no torch yet."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            sys.meta_path.insert(0, self)
+            return None
+        self._alone(torch)
+        return torch.get_rng_state()
+
+    def end(self, state: Any) -> None:
+        """As it was."""
+        with suppress(ValueError):
+            sys.meta_path.remove(self)
+        if self._threads is not None:
+            torch = sys.modules["torch"]
+            torch.set_num_threads(self._threads)
+            if state is not None:
+                torch.set_rng_state(state)
+
+    def _alone(self, torch: ModuleType) -> None:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Where Python would find torch, which is seeded when it is imported."""
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def seeded(module: ModuleType) -> None:
+            run(module)
+            self._alone(module)
+            module.manual_seed(self.seed)
+
+        spec.loader.exec_module = seeded  # type: ignore[method-assign]
+        return spec
