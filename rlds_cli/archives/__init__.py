@@ -57,8 +57,8 @@ class Archive:
     relative to. ``episodes_by`` overrides the family's rule (``flags``, ``timeouts``, ``jumps``, ``field``, ``file``;
     ``field:KEY`` names the key). ``fields`` maps TED names to keys of the archive, for ``--map``. With ``skip_bad`` a
     reader leaves out files that it cannot read, and says so in a note each; without, they are an error. ``last_step``
-    (``action``, ``observation``) says what the last step of an RLDS episode holds. ``partial`` says that files were left
-    out on purpose: what is described and not here is no error.
+    (``action``, ``observation``) says what the last step of an RLDS episode holds. ``partial`` says that files were
+    left out on purpose: what is described and not here is no error.
     """
 
     root: Path

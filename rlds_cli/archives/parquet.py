@@ -43,8 +43,8 @@ def open_parquet(path: Path) -> Iterator[ParquetFile]:
     MissingPackage
         pyarrow is not installed.
     """
-    pa = _pyarrow()
-    with _reading(path), pa.parquet.ParquetFile(path) as f:
+    pa = pyarrow()
+    with reading(path), pa.parquet.ParquetFile(path) as f:
         yield ParquetFile(path, f)
 
 
@@ -134,7 +134,7 @@ class ParquetRows:
             raise ValueError(f"row {start} lies before row {self._start}, where reading is.")
         blocks = {n: [v] for n, v in self._kept.items()}
         have = self._start + len(next(iter(self._kept.values()), ()))
-        with _reading(self._parquet.path):
+        with reading(self._parquet.path):
             while self._names and have < stop and (batch := next(self._batches, None)) is not None:
                 for n in self._names:
                     shape, dtype = self._parquet.columns[n]
@@ -198,20 +198,30 @@ def _is_ragged(column: Any) -> bool:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    pa = _pyarrow()
+def reading(path: Path) -> Iterator[None]:
+    """Around what reads a file: errors of pyarrow become ours."""
+    pa = pyarrow()
     try:
         yield
     except (pa.ArrowException, OSError) as e:
         raise CorruptArchive(f"{path.name} cannot be read as Parquet: {e}", hint=f"fetch or write {path} again") from e
 
 
-def _pyarrow() -> Any:
+def pyarrow() -> Any:
+    """The package, with what is used of it: for Parquet and Arrow files, of any family.
+
+    Raises
+    ------
+    MissingPackage
+        It is not installed.
+    """
     try:
         import pyarrow as pa
+        import pyarrow.compute
         import pyarrow.parquet
     except ImportError as e:
         raise MissingPackage(
-            "Parquet files are read with pyarrow, which is not installed.", hint="pip install 'rlds-cli[arrow]'"
+            "Parquet and Arrow files are read with pyarrow, which is not installed.",
+            hint="pip install 'rlds-cli[arrow]'",
         ) from e
     return pa

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.lerobot import tables
+from rlds_cli.archives import parquet
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import FLAGS, VIDEO, Field, Placement
 
@@ -92,14 +92,14 @@ def _field(name: str, key: str, feature: Mapping[str, Any], columns: Any) -> Fie
     kind = columns.field(key).type
     if feature["dtype"] == "image":
         return Field(name, "uint8", (), placement, "frames")
-    types = tables.pyarrow().types
+    types = parquet.pyarrow().types
     if types.is_string(kind) or types.is_large_string(kind):
         return Field(name, "str", (), placement, "text")
     return _numbers(name, key, kind, tuple(int(n) for n in feature.get("shape") or ()), placement)
 
 
 def _numbers(name: str, key: str, kind: Any, shape: tuple[int, ...], placement: Placement) -> Field:
-    types = tables.pyarrow().types
+    types = parquet.pyarrow().types
     depth, sides = 0, list[int]()
     while hasattr(kind, "value_type"):
         sides += [kind.list_size] if types.is_fixed_size_list(kind) else []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import mp4
-from rlds_cli.archives import Archive, Part, Plan, image_header
+from rlds_cli.archives import Archive, Part, Plan, image_header, parquet
 from rlds_cli.archives.lerobot import description, features, placing, tables
 from rlds_cli.archives.lerobot.description import Info, Listed
 from rlds_cli.archives.lerobot.features import Feature
@@ -116,7 +116,7 @@ def _framed(f: Feature, info: Info, first: Listed) -> Feature:
         return replace(f, field=replace(f.field, shape=(track.height, track.width, channels)))
     path = info.root / first.data
     batch = next(tables.batches(path, [f.key], 1))
-    frames = tables.images(tables.pyarrow().Table.from_batches([batch])[f.key], f"{path}: {f.key}")
+    frames = tables.images(parquet.pyarrow().Table.from_batches([batch])[f.key], f"{path}: {f.key}")
     header = image_header.read(frames.data.tobytes())
     if header is None or header.bits > 8:
         what = "no PNG or JPEG" if header is None else f"{header.bits} bits per channel"

@@ -11,34 +11,14 @@ import numpy as np
 
 from rlds_cli import documents
 from rlds_cli.archives import parquet
-from rlds_cli.errors import CorruptArchive, MissingPackage
+from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Array, EncodedFrames
-
-
-def pyarrow() -> Any:
-    """The package, with what is used of it.
-
-    Raises
-    ------
-    MissingPackage
-        It is not installed.
-    """
-    try:
-        import pyarrow as pa
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError as e:
-        raise MissingPackage(
-            "LeRobot's Parquet files are read with pyarrow, which is not installed.",
-            hint="pip install 'rlds-cli[arrow]'",
-        ) from e
-    return pa
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[Any]:
     """Around what reads a file: pyarrow, whose errors become ours."""
-    pa = pyarrow()
+    pa = parquet.pyarrow()
     try:
         yield pa
     except (pa.ArrowException, OSError, KeyError, UnicodeError) as e:
@@ -80,7 +60,7 @@ def joined(batches: Sequence[Any]) -> Any:
     CorruptArchive
         Their columns are of different types.
     """
-    pa = pyarrow()
+    pa = parquet.pyarrow()
     try:
         return pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches])
     except pa.ArrowException as e:
@@ -126,7 +106,7 @@ def values(column: Any, out: Array, where: str) -> None:
 
 def images(column: Any, where: str) -> EncodedFrames:
     """A column of images, ``struct<bytes, path>``, as they are encoded."""
-    pa = pyarrow()
+    pa = parquet.pyarrow()
     array = column.combine_chunks()
     if hasattr(array, "field"):
         array = pa.compute.struct_field(array, "bytes")

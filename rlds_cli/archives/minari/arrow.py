@@ -17,7 +17,8 @@ from rlds_cli import spaces
 from rlds_cli.archives import parquet
 from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.leaves import Episode, Leaf, Scanned
-from rlds_cli.errors import CorruptArchive, MissingPackage
+from rlds_cli.archives.parquet import pyarrow
+from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Array, EncodedFrames, Text
 
 _STEPS = ("actions", "rewards", "terminations", "truncations")
@@ -46,20 +47,6 @@ def first_frame(paths: Sequence[Path], column: tuple[str, ...]) -> bytes:
     rows = Rows(paths, {"": column}, None, batch_rows=1)
     rows.select(0, 1)
     return rows.frames("", 1).data.tobytes()
-
-
-def pyarrow() -> Any:
-    """The package; raises MissingPackage where it is not installed."""
-    try:
-        import pyarrow as pa
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError as e:
-        raise MissingPackage(
-            "Minari's arrow and parquet archives are read with pyarrow, which is not installed.",
-            hint="pip install 'rlds-cli[arrow]'",
-        ) from e
-    return pa
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.hdf5 import open_file
-from rlds_cli.archives.minari.arrow import pyarrow
+from rlds_cli.archives.parquet import pyarrow
 from rlds_cli.ordering import natural
 
 _JPEG = b"\xff\xd8\xff"

@@ -72,8 +72,8 @@ def open_table(path: Path) -> Iterator[Table]:
             raise CorruptArchive(f"{path.name} is neither Parquet nor ARFF.", hint=f"fetch or write {path} again")
         yield Arff(path)
         return
-    pq = _pyarrow()
-    with _reading(path), pq.ParquetFile(path) as f:
+    pa = parquet.pyarrow()
+    with parquet.reading(path), pa.parquet.ParquetFile(path) as f:
         parquet.check(f.metadata, path)
         yield Parquet(path, f)
 
@@ -93,7 +93,7 @@ class Parquet:
     def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, Values]]:
         """Blocks of at most ``size`` rows."""
         kinds = {c.name: c for c in self.columns}
-        with _reading(self._path):
+        with parquet.reading(self._path):
             for batch in self._file.iter_batches(batch_size=size, columns=list(names)):
                 yield {n: self._values(batch.column(n), kinds[n]) for n in names}
 
@@ -182,26 +182,6 @@ def categories(table: Table, names: Sequence[str], size: int) -> dict[str, list[
             if len(found[name]) > MAX_CATEGORIES:
                 raise CorruptArchive(f"{name} has more than {MAX_CATEGORIES:,} different values: it is no category.")
     return {n: sorted(v) for n, v in found.items()}
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError) as e:
-        raise CorruptArchive(f"{path.name} cannot be read as Parquet: {e}", hint=f"fetch or write {path} again") from e
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as e:
-        raise MissingPackage(
-            "Parquet files are read with pyarrow, which is not installed.", hint="pip install 'rlds-cli[arrow]'"
-        ) from e
-    return pq
 
 
 def _arff() -> Any:
