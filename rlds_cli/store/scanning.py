@@ -6,6 +6,7 @@ Blocks are looked at in any order and put together in theirs: how many threads t
 from __future__ import annotations
 
 from concurrent.futures import Executor
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from rlds_cli.store import digests, statistics
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.statistics import Accumulator, Moments
 from rlds_cli.ted import Array, Field, IntArray
+
+_LONG = 32  # steps of an episode, on average, from which copying episode by episode is faster than picking rows
 
 
 def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tuple[digests.Blocks, Stats | None]:
@@ -34,7 +37,7 @@ def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tup
 
     def look(a: int) -> tuple[bytes, list[tuple[int, list[Moments]]]]:
         block = values[a : a + digests.BLOCK_ROWS]
-        found = _moments(block, _are_steps(a, len(block), last_rows), accumulator) if accumulator else []
+        found = _moments(values, a, last_rows, accumulator) if accumulator else []
         return digests.array_block(block), found
 
     looked_at = threads.map(look, digests.blocks(len(values)))
@@ -49,17 +52,26 @@ def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tup
     return digests.as_array(hashes), stats
 
 
-def _are_steps(start: int, rows: int, last_rows: IntArray) -> Array:
-    steps = np.ones(rows, bool)
-    first, end = np.searchsorted(last_rows, (start, start + rows))
-    steps[last_rows[first:end] - start] = False
-    return steps
+def _moments(
+    values: Array, start: int, last_rows: IntArray, accumulator: Accumulator
+) -> list[tuple[int, list[Moments]]]:
+    """Of the block of ``values`` that begins at row ``start``."""
+    at_once = statistics.block_steps(int(np.prod(values.shape[1:], dtype=np.int64)))
+    stop = min(start + digests.BLOCK_ROWS, len(values))
+    edges = [*range(start, stop, at_once), stop]
+    places = np.searchsorted(last_rows, edges).tolist()
+    ends = (last_rows[i:j] - a for a, i, j in zip(edges, places, places[1:], strict=False))
+    return [accumulator.moments(_steps(values[a:b], e)) for (a, b), e in zip(pairwise(edges), ends, strict=True)]
 
 
-def _moments(block: Array, steps: Array, accumulator: Accumulator) -> list[tuple[int, list[Moments]]]:
-    at_once = statistics.block_steps(int(np.prod(block.shape[1:], dtype=np.int64)))
-    parts = ((block[a : a + at_once], steps[a : a + at_once]) for a in range(0, len(block), at_once))
-    return [accumulator.moments(values[which]) for values, which in parts]
+def _steps(rows: Array, ends: IntArray) -> Array:
+    """``rows`` less those numbered ``ends``."""
+    if len(ends) == 0:
+        return rows
+    if len(ends) * _LONG > len(rows):
+        return np.delete(rows, ends, axis=0)
+    edges = [-1, *ends.tolist(), len(rows)]
+    return np.concatenate([rows[a + 1 : b] for a, b in pairwise(edges)])
 
 
 def _sample(values: Array, last_rows: IntArray) -> Array:
