@@ -228,6 +228,13 @@ def test_wide_fields_are_cut_unless_asked_for() -> None:
     assert (len(o.dimensions), o.hidden) == (100, 0)
 
 
+def test_images_are_not_shown_pixel_by_pixel_unless_asked_for() -> None:
+    create("local/seen", [{"observation": np.zeros((3, 10, 10, 3), np.uint8), "action": np.zeros((2, 1))}])
+    o = describe_episode("local/seen", 0).fields[0]
+    assert (o.dimensions, o.hidden, o.bytes, o.rows) == ((), 300, 900, 3)
+    assert len(describe_episode("local/seen", 0, elements=True).fields[0].dimensions) == 300
+
+
 def test_where_an_episode_came_from() -> None:
     rlds_cli.download("sample/cartpole-minari")
     e = describe_episode("sample/cartpole-minari", 10)

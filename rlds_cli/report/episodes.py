@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.report.columns import rank
 from rlds_cli.report.elements import places
 from rlds_cli.report.histograms import resample
+from rlds_cli.report.page.images import is_image
 from rlds_cli.settings import StrPath
 from rlds_cli.store.ranges import read_range
 from rlds_cli.ted import VIDEO, Array, Field
@@ -41,7 +43,8 @@ class Dimension:
 class FieldTrace:
     """One field over the episode: ``rows`` values, T+1 where the final one is recorded.
 
-    ``hidden`` dimensions are left out. ``texts`` are the first different ones; ``bytes`` those of encoded frames.
+    ``hidden`` dimensions are left out, of images all. ``texts`` are the first different ones. ``bytes`` are those of
+    images, encoded or not.
     """
 
     name: str
@@ -93,7 +96,7 @@ def describe_episode(
     episode : int
         Its number; negative ones count from the end.
     elements : bool
-        All dimensions of wide fields, not the first 32.
+        All dimensions of wide fields, not the first 32, and of images.
 
     Raises
     ------
@@ -163,6 +166,8 @@ def _field(ds: Dataset, f: Field, number: int, elements: bool) -> FieldTrace:
     values = read_range(directory, start, start + rows)
     if f.kind == "text":
         return replace(traced, texts=_texts(ds, f, values))
+    if is_image(f) and not elements:
+        return replace(traced, hidden=math.prod(f.shape), bytes=values.nbytes)
     flat = values.reshape(rows, -1)
     shown = flat.shape[1] if elements else min(flat.shape[1], MOST_DIMENSIONS)
     names = places(f.shape)

@@ -79,6 +79,7 @@ def _rows(f: FieldTrace, width: int, ends: bool, ascii_only: bool) -> Iterator[l
 
 
 def _in_words(f: FieldTrace) -> str:
-    if f.kind == "frames":
-        return f"{sizes.plural(f.rows, 'frame')} {shape(f.shape)}, {out.size(f.bytes)} encoded"
+    if f.bytes is not None:
+        encoded = " encoded" if f.kind == "frames" else ""
+        return f"{sizes.plural(f.rows, 'frame')} {shape(f.shape)}, {out.size(f.bytes)}{encoded}"
     return "; ".join(f'"{text}"' for text in f.texts) or "-"
