@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -16,7 +16,7 @@ from typing import Any
 from rlds_cli import framing, sizes, space
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
 from rlds_cli.checks.recording import record
-from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, UnsafeArchive
+from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, RldsError, UnsafeArchive
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.portions import EVERYTHING, Portion
@@ -85,6 +85,7 @@ class Conversion:
     env: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     portion: Portion = EVERYTHING  # what of the archive's rows is wanted
+    check: Callable[[Path], None] | None = None  # looks at the finished dataset, and raises where it must not be seen
 
 
 def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
@@ -121,6 +122,12 @@ def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progres
     built = replace(built, notes=merge_notes((*plan.notes, *built.notes)))
     _finish(c, plan, built, threads=max(2, jobs))
     manifest = record(built.directory)
+    try:
+        if c.check is not None:
+            c.check(built.directory)
+    except RldsError:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
     publishing.publish(built.directory, home.dataset(c.id))
     shutil.rmtree(work, ignore_errors=True)
     return manifest
@@ -130,7 +137,13 @@ def _nothing(c: Conversion, built: Built) -> ArchiveError:
     if not c.portion.cuts:
         return ArchiveError(f"{c.id}: the archive holds no episode with steps. Nothing is published.")
     splits = ", ".join(built.episodes.splits)
-    there = f"its splits are {splits}" if splits else "it has no splits"
+    there = (
+        f"rlds download {c.id.base} takes all of it"
+        if c.portion.split is None
+        else f"its splits are {splits}"
+        if splits
+        else "it has no splits"
+    )
     return ArchiveError(f"{c.id.base} has no episode of this part: {c.portion}. Nothing is published.", hint=there)
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlds_cli import sizes
+from rlds_cli.errors import RldsError
 
 _AWS = {"access_key_id": "ACCESS_KEY_ID", "secret_access_key": "SECRET_ACCESS_KEY", "token": "SESSION_TOKEN"}
 
@@ -79,7 +80,7 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
         aws=_aws(env),
         google=Path(key).expanduser() if (key := env.get("GOOGLE_APPLICATION_CREDENTIALS")) else None,
         mirrors=tuple(env.get("RLDS_MIRROR", "").replace(",", " ").split()),
-        limit_rate=sizes.rate(limit) if (limit := env.get("RLDS_LIMIT_RATE")) else None,
+        limit_rate=_rate(env),
         s3=_endpoint(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     )
 
@@ -88,6 +89,14 @@ def _endpoint(env: Mapping[str, str], *variables: str) -> str | None:
     """The first that is set, as a URL without a slash at its end; emulators are often named without a scheme."""
     found = next((env[name] for name in variables if env.get(name)), None)
     return found and (found if "://" in found else f"http://{found}").rstrip("/")
+
+
+def _rate(env: Mapping[str, str]) -> int | None:
+    limit = env.get("RLDS_LIMIT_RATE")
+    try:
+        return sizes.rate(limit) if limit else None
+    except RldsError as exc:
+        raise RldsError(f"RLDS_LIMIT_RATE: {exc.message}", hint=exc.hint) from None
 
 
 def _aws(env: Mapping[str, str]) -> dict[str, str]:

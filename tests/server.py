@@ -81,6 +81,7 @@ class Server:
         subpaths: bool = True,
         revisions: bool = True,
         pinned: bool = True,
+        commit: str = COMMIT,
         token: str | None = None,
         **behaviour: Any,
     ) -> dict[str, Page]:
@@ -92,21 +93,20 @@ class Server:
         listing = Repository(
             self.url, repository, files, set(files if lfs is None else lfs), page_size, recursive, subpaths
         )
-        commit = COMMIT if pinned else None
-        roots = [f"/api/datasets/{repository}/tree/{quote(r, safe='')}" for r in (revision, commit) if r]
-        for root in roots:
-            self.pages[root] = Tree(b"", listing=listing, root=root, token=token, commit=commit)
-        if revisions:
-            answer = {"sha": COMMIT, "siblings": [{"rfilename": f} for f in files]}
-            where = f"/api/datasets/{repository}/revision/{quote(revision, safe='')}"
+        known = [revision, commit] if pinned else [revision]
+        for r in known:
+            root = f"/api/datasets/{repository}/tree/{quote(r, safe='')}"
+            self.pages[root] = Tree(b"", listing=listing, root=root, token=token, commit=commit if pinned else None)
+        for r in known if revisions else ():
+            answer = {"sha": commit, "siblings": [{"rfilename": f} for f in files]}
+            where = f"/api/datasets/{repository}/revision/{quote(r, safe='')}"
             self.add(where, json.dumps(answer), token=token, content_type="application/json")
         pages = {}
         for path, content in files.items():
             etag = f'"{hashlib.sha256(content).hexdigest()}"'
             pages[path] = Page(content, **{"etag": etag, "token": token, **behaviour})
-            for r in (revision, commit):
-                if r:
-                    self.pages[f"/datasets/{repository}/resolve/{quote(r, safe='')}/{path}"] = pages[path]
+            for r in known:
+                self.pages[f"/datasets/{repository}/resolve/{quote(r, safe='')}/{path}"] = pages[path]
         return pages
 
     def add_bucket(

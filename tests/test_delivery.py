@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from rlds_cli import registry
 from rlds_cli.delivery import deliveries
 from rlds_cli.delivery.orders import Order
 from rlds_cli.errors import (
+    CorruptArchive,
     DatasetNotFound,
     DownloadFailed,
     InvalidId,
@@ -215,3 +217,47 @@ def test_no_permission(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NoPermission, match="cache-dir"):
         rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path / "file")
+
+
+PAIR = "ogbench/antmaze-giant-navigate-v0"  # two files: train and val
+
+
+def episodes_of_ogbench(count: int) -> bytes:
+    rng, steps = np.random.default_rng(count), 5
+    ends = np.arange(count * (steps + 1)) % (steps + 1) == steps
+    columns = {"observations": (4,), "actions": (2,)}
+    arrays = {k: rng.normal(size=(len(ends), *shape)).astype(np.float32) for k, shape in columns.items()}
+    file = io.BytesIO()
+    np.savez(file, terminals=ends.astype(np.float32), **arrays)
+    return file.getvalue()
+
+
+def test_one_file_does_not_stand_for_two(tmp_path: Path, home: Path) -> None:
+    train = tmp_path / "antmaze-giant-navigate-v0.npz"
+    train.write_bytes(episodes_of_ogbench(3))
+    with Server() as server:
+        page = server.add(f"/{train.name}", train.read_bytes())
+        for source in (str(train), server.url + f"/{train.name}"):
+            with pytest.raises(DownloadFailed, match=r"has 2 files, and .* is one"):
+                rlds_cli.download(PAIR, source=source)
+        assert not page.requests
+    ds = rlds_cli.download(PAIR, source=str(train), exclude="*-val.npz")
+    assert ds.num_episodes == 3
+
+
+def test_what_cannot_be_read_and_nobody_vouches_for_is_fetched_again(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = episodes_of_ogbench(3)
+    with Server() as server:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("RLDS_MIRROR", server.url)
+        train, val = (f"/rail.eecs.berkeley.edu/datasets/ogbench/{f.path}" for f in registry.get(PAIR).files)
+        server.add(train, content[:1000])
+        other = server.add(val, content)
+        with pytest.raises(CorruptArchive, match="truncated or damaged") as caught:
+            rlds_cli.download(PAIR)
+        assert caught.value.hint.startswith(f"rlds download {PAIR} fetches it again")
+        server.add(train, content)
+        assert rlds_cli.download(PAIR).num_episodes == 6
+        assert len(other.requests) == 1

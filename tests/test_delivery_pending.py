@@ -20,7 +20,7 @@ import rlds_cli
 from rlds_cli import ids, registry
 from rlds_cli.delivery import deliveries, pending
 from rlds_cli.delivery.orders import Order
-from rlds_cli.errors import DownloadFailed
+from rlds_cli.errors import ArchiveError, DownloadFailed
 from rlds_cli.home import Home
 from rlds_cli.keeping import garbage
 from rlds_cli.portions import Portion
@@ -137,3 +137,22 @@ def test_parts_without_an_order_are_gone_on_with(home: Path) -> None:
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x")
     assert pending.orders() == (Order(UNHASHED[0]),)
+
+
+def test_a_part_that_was_interrupted_is_no_order_of_the_whole(home: Path) -> None:
+    place, id = Home(home), ids.parse("openx/bridge")
+    part = place.archive(id) / "bridge-train.tfrecord-00000-of-01024.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x")
+    order = Order("openx/bridge", portion=Portion.of(include="*-00000-of-*"))
+    with pytest.raises(KeyboardInterrupt), pending.noted(order, id.with_variant(order.variant), place):
+        raise KeyboardInterrupt
+    assert pending.orders() == (order,)
+
+
+def test_what_cannot_be_read_is_not_tried_again_and_again(tmp_path: Path, home: Path) -> None:
+    with pytest.raises(ArchiveError, match="no episode of this part") as caught:
+        rlds_cli.download("sample/pendulum-d4rl", episodes="1000:")
+    assert caught.value.hint == "rlds download sample/pendulum-d4rl takes all of it"
+    assert pending.orders() == ()
+    assert not list((home / "partial").iterdir())

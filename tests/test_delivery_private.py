@@ -86,9 +86,11 @@ def test_who_may_not_see_it_is_told_what_is_missing(
         server.add_repository("farama-minari/cartpole", FILES, token=TOKEN)
         for name, value in (server.environment(tmp_path) | ({"HF_TOKEN": token} if token else {})).items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(DownloadFailed, match="need a token: HF_TOKEN") as caught:
+        said = "token was not accepted, or may not read" if token else "need a token: HF_TOKEN"
+        with pytest.raises(DownloadFailed, match=said) as caught:
             deliveries.plan([Order(ID)])
     assert "hf_Wrong" not in str(caught.value)
+    assert caught.value.hint.startswith(f"{server.url}/datasets/farama-minari/cartpole says who may read it")
 
 
 @pytest.mark.parametrize("name", ["main_data.hdf5", "metadata.json"])

@@ -20,6 +20,7 @@ class Bars:
         self._stream = stream
         self._live = stream.isatty()
         self._bars: dict[tuple[str, str, str], tqdm[Any]] = {}
+        self._told: set[tuple[str, str, str, str]] = set()
         self._lock = Lock()
 
     def __enter__(self) -> Bars:
@@ -37,8 +38,15 @@ class Bars:
                     self._line(event)
             elif self._live:
                 self._advance(event)
-            elif event.note or (event.total and event.done >= event.total and event.stage != "verify"):
+            elif self._is_new(event) or (event.total and event.done >= event.total and event.stage != "verify"):
                 self._line(event)
+
+    def _is_new(self, event: Event) -> bool:
+        """Whether an event has a note that its file has not had yet: one of a transfer has it each time."""
+        told = (event.id, event.stage, event.what, event.note)
+        new = bool(event.note) and told not in self._told
+        self._told.add(told)
+        return new
 
     def _line(self, event: Event) -> None:
         said = event.note or (_amount(event.total, event.unit) if event.total else "")

@@ -97,7 +97,8 @@ def note(text: str) -> None:
 
 def error(exc: RldsError) -> None:
     """One line and a hint, on stderr."""
-    kind = "Error" if type(exc) is RldsError else type(exc).__name__
+    public = next(c for c in type(exc).__mro__ if c.__module__ == RldsError.__module__)  # others are a module's own
+    kind = "Error" if public is RldsError else public.__name__
     print(f"{kind}: {exc.message}" + (f"\n  hint: {exc.hint}" if exc.hint else ""), file=sys.stderr)  # noqa: T201
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,6 +77,7 @@ def download(
     exclude: str | Sequence[str] = (),
     split: str | None = None,
     episodes: str | None = None,
+    limit_rate: int | str | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -111,6 +112,8 @@ def download(
     episodes : str, optional
         Only a range of episodes, or of those of the split: ``"0:100"``, as ``ID@episodes-0-100``. Only the files that
         hold them are fetched where the layout tells which those are.
+    limit_rate : int or str, optional
+        Bytes a second that all connections together may take, as in ``10 << 20`` or ``"10M"``.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -133,12 +136,15 @@ def download(
     (3,)
     """
     portion = Portion.of(include=include, exclude=exclude, split=split, episodes=episodes)
-    order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion)
+    rate = sizes.rate(str(limit_rate)) if limit_rate is not None else None
+    order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion, rate)
     return deliver(order, jobs=jobs or 0, progress=progress or silent)
 
 
-def deliver(order: Order, *, jobs: int = 0, progress: Progress = silent) -> Dataset:
-    """Carry out one order; see ``download``."""
+def deliver(
+    order: Order, *, jobs: int = 0, progress: Progress = silent, check: Callable[[Path], None] | None = None
+) -> Dataset:
+    """Carry out one order; see ``download``. Where ``check`` raises of what was made, nothing is published."""
     where = order.where
     here = None if order.force else _present(order, where)
     from rlds_cli.dataset import open_dataset
@@ -157,7 +163,7 @@ def deliver(order: Order, *, jobs: int = 0, progress: Progress = silent) -> Data
                 staging.adopt(order.source, id, place, progress)
             else:
                 with pending.noted(order, id, place):
-                    making.make(order, id, entry, where, jobs, progress)
+                    making.make(order, id, entry, where, jobs, progress, check)
     return open_dataset(str(id), cache_dir=order.cache_dir)
 
 
@@ -276,7 +282,7 @@ def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
         )
     if not entry.files and not entry.tree:
         raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")
-    if entry.status == "closed" and order.source is None and not where.mirrors:
+    if entry.status == "closed" and order.source is None and not where.mirrors and not order.files:
         raise DownloadFailed(
             f"The source of {id} is closed: {entry.notes or entry.host}.",
             hint=f"--from a local copy{f', or {entry.replaced_by}' if entry.replaced_by else ''}",

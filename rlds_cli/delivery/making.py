@@ -15,14 +15,14 @@ from rlds_cli.archives import Archive, choose
 from rlds_cli.conversion import Conversion, convert
 from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import Entry, File
-from rlds_cli.errors import DownloadFailed, Offline
+from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.ordering import natural
 from rlds_cli.portions import Portion
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import fetching, planning, records, sources
+from rlds_cli.transfer import fetching, hub, mirrors, planning, records, sources
 from rlds_cli.transfer.bringing import Fetched
 from rlds_cli.transfer.records import Record
 from rlds_cli.transfer.remote import RemoteFile
@@ -46,7 +46,7 @@ def plan_transfer(order: Order, id: DatasetId, entry: Entry, where: Settings) ->
     destination = Home(where.home).archive(id)
     # Where the files are named ahead no listing is needed.
     asked = not entry.tree or order.source or order.force or order.files
-    files = None if asked else planning.remembered(destination)
+    files = None if asked else _pin(planning.remembered(destination) or (), order.pinned) or None
     read = partial(_read, where, destination)
     wanted, portion = _wanted(order, entry, files, read) if files else ((), order.portion)
     if files is None or not planning.present(wanted, destination):
@@ -82,14 +82,44 @@ def _read(where: Settings, destination: Path, file: RemoteFile) -> bytes:
     return here.read_bytes() if Record.read(here) else sources.read(file, where)
 
 
+def _pin(files: Iterable[RemoteFile], pinned: Sequence[File]) -> tuple[RemoteFile, ...]:
+    """Files as a source lists them; those of a lock with its promises, and first from where they came from then."""
+    known = {f.path: f for f in pinned}
+    return tuple(_as_pinned(f, known[f.path]) if f.path in known else f for f in files)
+
+
+def _as_pinned(file: RemoteFile, pin: File) -> RemoteFile:
+    urls = tuple(dict.fromkeys((*pin.urls, *file.urls)))
+    return replace(file, urls=urls, size=pin.size or file.size, sha256=pin.sha256 or file.sha256)
+
+
 def _listed(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
+    return _pin(_listed_now(order, entry, where), order.pinned)
+
+
+def _listed_now(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
+    if order.source and len(entry.files) > 1 and not order.files and mirrors.names_file(order.source):
+        return _only_file(order, entry, where)
     if order.files or entry.files:
         return tuple(_listed_file(order, f, where) for f in order.files or entry.files)
-    files = sources.list_files(entry.tree, where, source=order.source, suffix=entry.suffix)
+    tree = [*(hub.at(url, order.revision) for url in entry.tree if order.revision), *entry.tree]
+    files = sources.list_files([*dict.fromkeys(tree)], where, source=order.source, suffix=entry.suffix)
     wanted = tuple(f for f in files if not entry.only or any(fnmatchcase(f.path, p) for p in entry.only))
     if not wanted:
         raise DownloadFailed(f"{entry.id} has no files called {', '.join(entry.only)}. Nothing was written.")
     return wanted
+
+
+def _only_file(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
+    """The one file of several that ``--from`` names, where no other is wanted; it must not stand for the others."""
+    name = str(order.source).rpartition("/")[2]
+    wanted = [f for f in entry.files if not order.portion or order.portion.wants(f.path)]
+    if [f.path for f in wanted] != [name]:
+        raise DownloadFailed(
+            f"{entry.id} has {sizes.plural(len(wanted), 'file')}, and {order.source} is one. Nothing was written.",
+            hint="--from takes the directory that they are in",
+        )
+    return (_listed_file(order, wanted[0], where),)
 
 
 def _listed_file(order: Order, file: File, where: Settings) -> RemoteFile:
@@ -99,8 +129,16 @@ def _listed_file(order: Order, file: File, where: Settings) -> RemoteFile:
     return replace(listed[0], path=file.path)
 
 
-def make(order: Order, id: DatasetId, entry: Entry, where: Settings, jobs: int, progress: Progress) -> None:
-    """Fetch and convert one dataset and publish it. The caller holds the lock of its id."""
+def make(
+    order: Order,
+    id: DatasetId,
+    entry: Entry,
+    where: Settings,
+    jobs: int,
+    progress: Progress,
+    check: Callable[[Path], None] | None = None,
+) -> None:
+    """Fetch and convert one dataset and publish it, unless ``check`` raises. The caller holds the lock of its id."""
     progress(Event(str(id), "plan"))
     transfer = plan_transfer(order, id, entry, where)
     steps = transfer.plan
@@ -111,11 +149,28 @@ def make(order: Order, id: DatasetId, entry: Entry, where: Settings, jobs: int, 
         )
     fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
     place = Home(where.home)
-    convert(_conversion(order, id, entry, transfer, fetched), place, jobs=jobs, progress=progress)
+    work = replace(_conversion(order, id, entry, transfer, fetched), check=check)
+    try:
+        convert(work, place, jobs=jobs, progress=progress)
+    except CorruptArchive as exc:
+        raise _distrusted(exc, id, fetched) from exc
     if not order.keep_archive and not order.portion:
         shutil.rmtree(steps.destination, ignore_errors=True)
     elif not order.keep_archive:
         _remove(f for f in fetched if f.action == "fetch")  # the others were there before, and are somebody's
+
+
+def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) -> CorruptArchive:
+    """Forget that a file is right which nobody has promised to be, and which cannot be read: it is fetched again."""
+    bad = [f for f in fetched if f.action != "link" and not f.file.hashed and f.path.name in exc.message]
+    for f in bad:
+        records.path_of(f.path).unlink(missing_ok=True)
+    if not bad:
+        return exc
+    return CorruptArchive(
+        exc.message,
+        hint=f"rlds download {id} fetches it again: no hash of it is published, and its source may have been at fault",
+    )
 
 
 def _remove(fetched: Iterable[Fetched]) -> None:

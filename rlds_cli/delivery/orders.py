@@ -29,6 +29,8 @@ class Order:
     portion: Portion = EVERYTHING
     limit_rate: int | None = None  # bytes a second
     files: tuple[File, ...] = ()  # the very files of a lock, instead of what the registry or a listing says
+    pinned: tuple[File, ...] = ()  # files of a lock, which are looked for among those that a listing says
+    revision: str | None = None  # of the repository that is listed
 
     @property
     def variant(self) -> str | None:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from rlds_cli import home, ids, settings
 from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import File
-from rlds_cli.errors import InvalidId, RldsError
+from rlds_cli.errors import ArchiveError, InvalidId, RldsError
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.portions import Portion
@@ -32,14 +32,14 @@ _HERE = ("cache_dir", "offline", "limit_rate")  # of a process, not of the work
 
 @contextmanager
 def noted(order: Order, id: DatasetId, place: Home) -> Iterator[None]:
-    """Keep ``order`` on record while it is worked at, and afterwards where it ended early and left something."""
+    """Keep ``order`` on record while it is worked at, and afterwards where it ended early and may be gone on with."""
     path = place.partial(id, _TAG)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {k: v for k, v in asdict(order).items() if k not in _HERE})
     try:
         yield
-    except RldsError:
-        if not left(id, place):
+    except RldsError as exc:
+        if isinstance(exc, ArchiveError) or not left(id, place):  # what cannot be read cannot be read the next time
             path.unlink(missing_ok=True)
         raise
     path.unlink(missing_ok=True)
@@ -62,8 +62,9 @@ def orders(
     where = settings.read(cache_dir)
     place = Home(where.home)
     known = dict(_noted(place))
+    of = {ids.parse(id).base for id in known}  # a part of an archive is not taken for an order of all of it
     for id, directory in place.archives():
-        if str(id) not in known and any(is_unfinished(f.name) for f in directory.rglob("*.part*")):
+        if id not in of and any(is_unfinished(f.name) for f in directory.rglob("*.part*")):
             known[str(id)] = {"ref": str(id)}
     wanted = [
         replace(_order(values), cache_dir=cache_dir, offline=offline, limit_rate=limit_rate)
@@ -92,7 +93,8 @@ def _order(values: dict[str, Any]) -> Order:
     known = {f.name: values[f.name] for f in fields(Order) if f.name in values and f.name not in _HERE}
     portion: dict[str, Any] = known.pop("portion", None) or {}
     portion = {k: tuple(v) if isinstance(v, list) else v for k, v in portion.items()}
-    known["files"] = tuple(File(**{**f, "urls": tuple(f["urls"])}) for f in known.get("files") or ())
+    for name in ("files", "pinned"):
+        known[name] = tuple(File(**{**f, "urls": tuple(f["urls"])}) for f in known.get(name) or ())
     return Order(**known, portion=Portion(**portion))
 
 

@@ -14,6 +14,7 @@ Datasets come after those that they were made of.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.transfer import local
 
 VERSION = 1
 
@@ -164,6 +166,9 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         ) from e
     places = {f.path: f.urls for f in known.files}
     portion = Portion.from_facts(d.options.get("portion") or {})
+    pins = tuple(_pinned(f, places) for f in d.files)
+    # Which part a file is tells a listing of all of them, and where it is, where it came from a place of its own.
+    listed = bool(portion) or (bool(known.tree) and not all(map(_may_be_had, pins)))
     order = Order(
         base,
         frames=str(d.options.get("frames", "encoded")),
@@ -171,9 +176,28 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         force=force,
         cache_dir=cache_dir,
         portion=portion,
-        files=() if portion else tuple(_pinned(f, places) for f in d.files),
+        files=() if listed else pins,
+        pinned=pins if listed else (),
+        revision=_revision(d),
     )
-    return deliver(order, jobs=jobs, progress=tell).path
+    return deliver(order, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
+
+
+def _check(d: Locked, made: Path) -> None:
+    if manifest.read(made).fingerprint != d.fingerprint:
+        raise _differs(d, made, "would be", hint=f"Nothing is published. rlds download {d.id} has it as it is now")
+
+
+def _may_be_had(file: File) -> bool:
+    """Whether one of its places is likely to be there on this machine."""
+    return any(not local.is_local(u) or local.path_of(u).is_file() for u in file.urls)
+
+
+def _revision(d: Locked) -> str | None:
+    """The commit that all files are of, where they came from a repository."""
+    found = {str(f.get("revision")) for f in d.files}
+    only = found.pop() if len(found) == 1 else ""
+    return only if re.fullmatch(r"[0-9a-f]{40}", only) else None
 
 
 def _pinned(file: Mapping[str, Any], places: Mapping[str, tuple[str, ...]]) -> File:
@@ -223,11 +247,13 @@ def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     return ds.path
 
 
-def _differs(d: Locked, path: Path, hint: str) -> WrongFingerprint:
+def _differs(d: Locked, path: Path, now: str = "is", *, hint: str) -> WrongFingerprint:
     store = Store(path)
     what = "; ".join(_differences(d, store)) or "the episode table differs"
     return WrongFingerprint(
-        f"{d.id} in {path} is {store.manifest.fingerprint}; the lock says {d.fingerprint}: {what}.", hint=hint
+        f"{d.id} {f'in {path} ' if now == 'is' else ''}{now} {store.manifest.fingerprint}; "
+        f"the lock says {d.fingerprint}: {what}.",
+        hint=hint,
     )
 
 

@@ -235,7 +235,7 @@ def _failed(step: Step, failures: list[_Unfit]) -> TransferError:
     again = "the same command goes on from there; " if left else ""
     return DownloadFailed(
         f"{name} could not be had. {why}. {kept}",
-        hint=f"{again}--from DIR|URL takes the file from another place",
+        hint=f"{again}--from DIR|URL, or RLDS_MIRROR, takes the file from another place",
     )
 
 

@@ -207,7 +207,7 @@ class Client:
         status = response.status_code
         text = f"HTTP {status} {response.reason or ''}".rstrip()
         if status in (401, 403) and self.is_hub(response.url):
-            text += " (private and gated repositories need a token: HF_TOKEN)"
+            text += _refusal(response, bool(self.where.hub_token))
         if status not in _PASSING:
             return Refused(text, status, response.headers)
         wait = _retry_after(response.headers.get("Retry-After", ""))
@@ -314,6 +314,17 @@ def authorities() -> str | None:
     return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or None
 
 
+def _refusal(response: requests.Response, told: bool) -> str:
+    """What the hub says to who may not see something, and what is to be done."""
+    said = "".join(c for c in response.headers.get("X-Error-Message", "") if c.isprintable())[:200].rstrip(". ")
+    todo = (
+        "the token was not accepted, or may not read this repository: HF_TOKEN, or hf auth login"
+        if told
+        else "private and gated repositories need a token: HF_TOKEN"
+    )
+    return f" ({said}; {todo})" if said else f" ({todo})"
+
+
 def _retry_after(text: str) -> float:
     if text.strip().isdecimal():
         return float(text)
@@ -342,5 +353,9 @@ def reason(exc: BaseException) -> str:
         root = inner
     if isinstance(root, OSError) and root.strerror:
         return str(root.strerror)
-    known = {"IncompleteRead": "the connection closed early", "RemoteDisconnected": "the server closed the connection"}
+    known = {
+        "IncompleteRead": "the connection closed early",
+        "RemoteDisconnected": "the server closed the connection",
+        "InvalidSchema": "leads to an address that is not HTTP",
+    }
     return known.get(type(root).__name__, type(root).__name__)

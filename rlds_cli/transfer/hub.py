@@ -54,6 +54,14 @@ def parse(url: str) -> Place:
     return Place(match["repo"], names.safe(path) if path else "", match["pin"] or match["rev"] or "main")
 
 
+def at(url: str, revision: str) -> str:
+    """The same place at another revision; URLs that are none of the hub as they are."""
+    if not url.startswith("hf://"):
+        return url
+    place = parse(url)
+    return f"hf://datasets/{place.repo}@{revision}" + (f"/{place.path}" if place.path else "")
+
+
 def https(url: str, endpoint: str) -> str:
     """Where a file is fetched: ``hf://`` URLs of files as HTTPS, others as they are."""
     if not url.startswith("hf://"):
@@ -78,7 +86,9 @@ def list_hub(url: str, client: Client, *, endpoint: str | None = None) -> tuple[
         kind = DownloadFailed if exc.status == 404 else Unanswered
         raise kind(
             f"{endpoint} does not list {asked.repo} at {asked.revision}: {exc.reason}. Nothing was written.",
-            hint="HF_ENDPOINT names another hub; --from DIR|URL takes the files from somewhere else",
+            hint=f"{endpoint}/datasets/{asked.repo} says who may read it; HF_TOKEN holds the token"
+            if exc.status in (401, 403)
+            else "HF_ENDPOINT names another hub; --from DIR|URL takes the files from somewhere else",
         ) from None
     chosen = names.selected(entries, place.path)
     if not chosen:

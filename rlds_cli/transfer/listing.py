@@ -61,8 +61,14 @@ def list_source(url: str, where: Settings, *, patience: Patience | None = None) 
             return buckets.list_bucket(url, client)
     if local.is_local(url):
         return local.list_local(url)
-    raise DownloadFailed(
-        f"{url}: there is no way to fetch {scheme}: sources.", hint="http(s)://, hf://datasets/, gs://, s3://, file://"
+    raise unknown(url)
+
+
+def unknown(url: str) -> DownloadFailed:
+    """The error of a URL that nobody here can fetch."""
+    return DownloadFailed(
+        f"{names.shown(url)}: there is no way to fetch {urlsplit(url).scheme}: sources.",
+        hint="http(s)://, hf://datasets/, gs://, s3://, file://",
     )
 
 

@@ -53,6 +53,13 @@ def _mirrored(file: RemoteFile, roots: Sequence[str]) -> Iterator[str]:
             yield from (names.join(root, tail) for tail in tails[:2])
 
 
+def names_file(source: str) -> bool:
+    """Whether ``--from`` names a file, and not a place with many."""
+    if local.is_local(source):
+        return local.path_of(source).is_file()
+    return names.has_suffix(urlsplit(source).path.rpartition("/")[2])
+
+
 def list_copy(
     urls: Sequence[str], where: Settings, source: str, patience: Patience | None = None
 ) -> tuple[RemoteFile, ...]:
@@ -67,6 +74,8 @@ def list_copy(
     """
     if source.startswith(("http://", "https://")):
         return _over_http(urls, where, source, patience)
+    if not (local.is_local(source) or buckets.is_bucket(source) or source.startswith(("hf://", "package:"))):
+        raise listing.unknown(source)
     if local.is_local(source) and local.path_of(source).is_file():
         found = local.list_local(source)[0]
         wanted = next((file for url in urls if (file := listing.one(url))), found)
