@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 from frames_data import film
 from loader_data import create, episode
+
+import rlds_cli
+from rlds_cli.loader import Loader, Sequential
 
 CODE = """
 import itertools, sys
@@ -51,3 +55,12 @@ def test_neither_torch_nor_jax_is_imported(home: Path) -> None:
         [sys.executable, "-c", CODE], capture_output=True, text=True, env=os.environ | {"RLDS_HOME": str(home)}
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_fields_of_no_width_are_batched_too() -> None:
+    x = np.arange(9.0, dtype="f4")
+    rlds_cli.create("local/narrow", [{"observation": {"x": x, "nothing": np.zeros((9, 0), "f4")}, "action": x[:8]}])
+    for backend in ("numpy", "torch"):
+        batches = [*Loader("local/narrow", 2, sampler=Sequential(), backend=backend)]
+        assert [b["observation", "nothing"].shape for b in batches] == [(2, 0)] * 4
+        assert [b["observation", "x"].tolist() for b in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]

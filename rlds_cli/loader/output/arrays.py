@@ -100,7 +100,7 @@ class NumpyArrays:
 
     def split(self, values: Array, size: int) -> Sequence[Array]:
         """One column's parts."""
-        return [values] if len(values) <= size else list(values.reshape(-1, size, *values.shape[1:]))
+        return [values] if len(values) <= size else list(values.reshape(len(values) // size, size, *values.shape[1:]))
 
 
 class TorchArrays:
@@ -170,7 +170,7 @@ class TorchArrays:
         if len(values) <= size:
             return [values]
         if isinstance(values, np.ndarray):
-            return list(values.reshape(-1, size, *values.shape[1:]))
+            return list(values.reshape(len(values) // size, size, *values.shape[1:]))
         parts: Sequence[Any] = self._torch.unsafe_split(values, size)
         return parts
 
