@@ -20,7 +20,7 @@ from rlds_cli import archives, environments, preprocess, registry
 from rlds_cli.archives import ogbench
 from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.importing import import_archive
-from rlds_cli.ted import CUT, TRUNCATED
+from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 from rlds_cli.transfer import client
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "data" / "ogbench"
@@ -127,6 +127,27 @@ def test_an_open_end_is_cut(tmp_path: Path) -> None:
     assert rows.episodes.end.tolist() == [TRUNCATED, CUT]
     assert rows.codes == {"open-end": 1}
     assert rows["next/truncated"].tolist() == [0, 0, 1, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("rows_of_a_chunk", [2, 4, 100])
+def test_a_trajectory_that_reaches_its_goal_at_the_end_terminates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_of_a_chunk: int
+) -> None:
+    monkeypatch.setattr(ogbench, "CHUNK_ROWS", rows_of_a_chunk)
+    x = columns(4, 1, 3, 5, masks=np.array([1, 1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1], "f4"))
+    rows = Rows("ogbench", save(tmp_path / "a-v0.npz", x))
+    assert rows.episodes.length.tolist() == [3, 2, 4]
+    assert rows.episodes.end.tolist() == [TERMINATED, TRUNCATED, TRUNCATED]
+    assert rows["next/terminated"].tolist() == [0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_an_open_end_of_one_row_cuts_nothing(tmp_path: Path) -> None:
+    x = columns(4, 3, 1, nothing=np.zeros((8, 0), "f4"))
+    x["terminals"][-1] = False
+    rows = Rows("ogbench", save(tmp_path / "a-v0.npz", x))
+    assert rows.episodes.end.tolist() == [TRUNCATED, TRUNCATED]
+    assert rows.codes == {"empty-episodes": 1}
+    assert rows["nothing"].shape == (7, 0)
 
 
 def test_what_is_not_per_row_and_what_is_not_known(tmp_path: Path) -> None:

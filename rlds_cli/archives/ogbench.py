@@ -33,6 +33,7 @@ from rlds_cli.ted import (
     CUT,
     FLAGS,
     REWARD,
+    TERMINATED,
     TRUNCATED,
     Array,
     BoolArray,
@@ -185,6 +186,7 @@ class _File:
         self.name = plan.archive.name_of(source)
         self.stops = np.cumsum(runs)
         self.starts = self.stops - runs
+        self._terminated = False  # of the row before the next block
 
     def chunk(self, start: int, stop: int, seen: Mapping[str, Array]) -> Chunk:
         """Rows ``start`` to ``stop`` as rows of the store."""
@@ -192,20 +194,28 @@ class _File:
         keep = slice(None) if whole.all() else whole
         columns: dict[str, Column] = {}
         notes: list[Note] = []
+        terminated = self._zero_masks(seen, stop - start)
         for f in self.plan.schema:
             if f.name in FLAGS and f.name not in self.layout.columns:
                 continue
             values = seen[self.layout.columns[f.name]]
             notes += self._nan(f, values, start)
             if f.name == FLAGS[0]:
-                values = values.reshape(len(values)) == 0
+                values = terminated
             if f.placement != "both":
                 values = np.where(ends.reshape(-1, *[1] * (values.ndim - 1)), values.dtype.type(0), values)
-            columns[f.name] = values[keep].reshape(-1, *f.shape)
+            columns[f.name] = values[keep].reshape(np.count_nonzero(whole), *f.shape)
         before = np.append(ends[1:], stop in self.stops - 1)  # the last step of each trajectory
         columns[FLAGS[1]] = (before & ~ends)[keep]
         columns.setdefault(FLAGS[0], np.zeros(len(columns[FLAGS[1]]), bool))
-        return Chunk(columns, ends[keep], self._episodes(start, stop), (*notes, *self._cut(stop)))
+        steps = np.append(self._terminated, terminated[:-1])[ends & whole]  # the last of each trajectory
+        self._terminated = bool(terminated[-1])
+        return Chunk(columns, ends[keep], self._episodes(start, stop, steps), (*notes, *self._cut(stop)))
+
+    def _zero_masks(self, seen: Mapping[str, Array], rows: int) -> BoolArray:
+        """Which rows terminate: those whose mask is 0, where a task has masks."""
+        key = self.layout.columns.get(FLAGS[0])
+        return np.zeros(rows, bool) if key is None else np.asarray(seen[key].reshape(rows) == 0)
 
     def _marks(self, start: int, stop: int) -> tuple[BoolArray, BoolArray]:
         """Which rows end a trajectory, and which are of one that has steps."""
@@ -216,12 +226,13 @@ class _File:
         whole[last[inside & (self.runs == 1)] - start] = False
         return ends, whole
 
-    def _episodes(self, start: int, stop: int) -> EpisodeTable:
+    def _episodes(self, start: int, stop: int, terminated: BoolArray) -> EpisodeTable:
         here = (self.stops > start) & (self.stops <= stop) & (self.runs > 1)
         count = int(here.sum())
         end = np.full(count, TRUNCATED, np.uint8)
-        if self.open_end and stop == self.layout.rows and count:
+        if self.open_end and stop == self.layout.rows and count and self.runs[-1] > 1:
             end[-1] = CUT
+        end[terminated] = TERMINATED
         val = self.name.endswith(VAL)
         splits = {"train": np.full(count, not val), "val": np.full(count, val)} if self.plan.facts["splits"] else {}
         return EpisodeTable(
@@ -234,8 +245,8 @@ class _File:
         )
 
     def _cut(self, stop: int) -> Iterator[Note]:
-        if self.open_end and stop == self.layout.rows and len(self.runs):
-            steps = int(self.runs[-1] - 1)
+        steps = int(self.runs[-1] - 1) if len(self.runs) else 0
+        if self.open_end and stop == self.layout.rows and steps:
             yield Note("open-end", f"the last trajectory ({steps:,} steps) is cut short by the file", 1, self.name)
 
     def _nan(self, f: Field, values: Array, start: int) -> Iterator[Note]:
