@@ -123,10 +123,12 @@ def test_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_version_2_with_tuples(tmp_path: Path) -> None:
-    frames = RNG.integers(0, 255, (3, 1, 8, 8), dtype="u1")
-    rows = Rows("d3rlpy", buffer(tmp_path / "a.h5", [episode(3, terminated=True, observations=[frames, np.eye(3)])]))
+    frames, parts = RNG.integers(0, 255, (3, 1, 8, 8), dtype="u1"), np.eye(3)
+    observations = [frames, parts, np.zeros((3, 0))]
+    rows = Rows("d3rlpy", buffer(tmp_path / "a.h5", [episode(3, terminated=True, observations=observations)]))
+    assert rows["observation/2"].shape == (4, 0)
     np.testing.assert_array_equal(rows.of(0, "observation/0")[:-1], frames, strict=True)
-    np.testing.assert_array_equal(rows.of(0, "observation/1")[:-1], np.eye(3), strict=True)
+    np.testing.assert_array_equal(rows.of(0, "observation/1")[:-1], parts, strict=True)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

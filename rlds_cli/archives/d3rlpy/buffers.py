@@ -132,7 +132,7 @@ def _episode(f: h5py.File, path: Path, schema: Sequence[Field], source: int, i: 
                 f"{path.name}: {key} is {made.dtype} {list(made.shape)}, unlike that of other episodes."
             )
         with reading(path, key):
-            values[name] = f[key][()].reshape(-1, *made.shape)
+            values[name] = f[key][()].reshape(len(f[key]), *made.shape)
     length = len(f[f"actions_{i}"])
     end = TERMINATED if END in keys and bool(np.all(f[keys[END]][()])) else TRUNCATED
     return EpisodeData(values | flags(length, end), length, end, source=source, group=f"episode_{i}")
