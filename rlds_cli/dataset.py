@@ -307,7 +307,7 @@ class Dataset:
             if split not in view.episodes.splits:
                 there = ", ".join(view.episodes.splits) or "none"
                 raise RldsError(f'{self.id} has no split "{split}".', hint=f"its splits: {there}")
-            view = view._view(np.flatnonzero(view.episodes[split]))
+            view = view._view(np.flatnonzero(view.episodes[f"split/{split}"]))
         if where is not None:
             view = view._view(np.flatnonzero(expressions.episodes_where(where, view.episodes)))
         return view

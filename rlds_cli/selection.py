@@ -14,13 +14,15 @@ from rlds_cli.store.opening import Store
 from rlds_cli.ted import END_NAMES, Array, IntArray
 
 _TEXT = ("group", "options")
+_SPLIT = "split/"
 _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
 
 
 class Episodes(Mapping[str, Array]):
     """Episode columns by name, each [num_episodes]; ``len()`` is the number of episodes.
 
-    ``end`` is text: ``terminated``, ``truncated`` or ``cut``. Named splits are bool columns under their own names.
+    ``end`` is text: ``terminated``, ``truncated`` or ``cut``. Named splits are bool columns under their own names,
+    and as ``split/NAME`` where a column has that name.
     """
 
     def __init__(self, store: Store, index: IntArray | None) -> None:
@@ -38,13 +40,12 @@ class Episodes(Mapping[str, Array]):
     @cached_property
     def splits(self) -> tuple[str, ...]:
         """The named splits."""
-        prefix = "split/"
-        return tuple(sorted(n.removeprefix(prefix) for n in self._store.episodes if n.startswith(prefix)))
+        return tuple(sorted(n.removeprefix(_SPLIT) for n in self._store.episodes if n.startswith(_SPLIT)))
 
     def __iter__(self) -> Iterator[str]:
-        stored = [n for n in self._store.episodes if not n.startswith("split/")]
+        stored = [n for n in self._store.episodes if not n.startswith(_SPLIT)]
         yield from sorted(stored, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n))
-        yield from self.splits
+        yield from (_SPLIT + n if n in stored or n in _TEXT else n for n in self.splits)
 
     def __repr__(self) -> str:
         return f"<{len(self):,} episodes: {', '.join(self)}>"
@@ -56,10 +57,10 @@ class Episodes(Mapping[str, Array]):
         stored = self._store.episodes
         if name in _TEXT:
             column: Array = np.array(self._store.episode_strings(name), object)
-        elif name in self.splits:
-            column = stored[f"split/{name}"]
         elif name in stored:
             column = np.array(END_NAMES)[stored["end"]] if name == "end" else stored[name]
+        elif name in self.splits:
+            column = stored[_SPLIT + name]
         else:
             raise UnknownField(f'no episode column "{name}" in {self._store.manifest.id}.  Columns: {", ".join(self)}')
         return column if self._index is None else column[self._index]

@@ -122,7 +122,7 @@ def describe_episode(
         seed=int(e["seed"][number]) if "seed" in e and bool(e["has_seed"][number]) else None,
         options=json.loads(e["options"][number] or "null"),
         source=_source(ds, number),
-        splits=tuple(name for name in e.splits if e[name][number]),
+        splits=tuple(name for name in e.splits if e[f"split/{name}"][number]),
         fields=tuple(_field(ds, f, number, elements) for f in sorted(ds.schema.values(), key=rank)),
     )
 

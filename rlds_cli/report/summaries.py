@@ -95,7 +95,7 @@ def summarise(
         returns=None if returns is None else distribution(returns),
         lengths=distribution(ds.episodes["length"]),
         scores=None if returns is None else _scores(ds, returns),
-        splits={name: int(ds.episodes[name].sum()) for name in ds.episodes.splits},
+        splits={name: int(ds.episodes[f"split/{name}"].sum()) for name in ds.episodes.splits},
         metadata=m.metadata,
         notes=m.notes,
         findings=quick(ds),

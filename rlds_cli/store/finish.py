@@ -230,7 +230,7 @@ def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str])
         **_aggregates(built.directory, paths, table),
     }
     for name, values in (content_columns(table) | computed).items():
-        path = directory.joinpath(*(component(c) for c in name.split("/")))
+        path = directory.joinpath(*(component(c) for c in name.split("/", 1)))  # names of splits may hold a slash
         if isinstance(values, np.ndarray):
             arrays.write(path, values)
         else:
