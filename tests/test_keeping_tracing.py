@@ -115,6 +115,14 @@ def test_what_functions_left_alone_is_followed_and_what_they_moved_is_not(pendul
     assert e.value.hint == "rlds verify sample/pendulum-d4rl --trace 100"
 
 
+def test_texts_and_flags_that_are_nan_are_as_in_the_archive(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as f:
+        f["observations"], f["actions"] = np.arange(4.0), np.zeros(4)
+        f["terminals"], f["infos/said"] = [0, np.nan, 0, 1], ["é", "b", "", "d"]
+    found = trace(import_archive(tmp_path / "a.hdf5", "local/said", cache_dir=tmp_path))
+    assert found.ok and {"info/said", "next/terminated"} <= {*found.fields}
+
+
 def test_values_given_in_python_have_no_archive():
     episode = {"observation": np.zeros((3, 1)), "action": np.zeros((2, 1)), "next": {"truncated": True}}
     ds = rlds_cli.create("local/made", [episode])

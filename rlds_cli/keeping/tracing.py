@@ -216,9 +216,12 @@ def _is_decoded(ds: Dataset, cell: Cell, name: str) -> bool:
 def _compare(ds: Dataset, cell: Cell, name: str, place: Source) -> Difference | None:
     row = int(ds.store.episodes["start"][place.episode]) + place.step + (name != cell.field)
     stored = _stored(ds, name, row, encoded=isinstance(cell.value, bytes))
-    if _same(stored, cell.value):
+    archived = cell.value
+    if isinstance(archived, bytes) and ds.schema[name].kind == "text":  # as HDF5 has it
+        archived = archived.decode("utf-8", "replace")
+    if _same(stored, archived):
         return None
-    return Difference(place.episode, place.step, cell.field, cell.key, _shown(stored), _shown(cell.value))
+    return Difference(place.episode, place.step, cell.field, cell.key, _shown(stored), _shown(archived))
 
 
 def _stored(ds: Dataset, name: str, row: int, *, encoded: bool) -> Any:

@@ -18,7 +18,8 @@ def cells(spot: Spot) -> Iterator[Cell]:
         for field, key in found.columns.items():
             yield Cell(field, f"{key}[{row}]", f[key][row])
         if found.terminals:
-            yield Cell(FLAGS[0], f"{found.terminals}[{row}]", f[found.terminals][row] != 0)
+            flag = f[found.terminals][row]
+            yield Cell(FLAGS[0], f"{found.terminals}[{row}]", (flag != 0) & (flag == flag))  # NaN is not set
         for field, key in found.next_columns.items():
             yield Cell(f"next/{field}", f"{key}[{row}]", f[key][row])
         if not found.next_columns and not spot.is_last:
