@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from filelock import FileLock
 
 import rlds_cli
+from rlds_cli.cli import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.keeping.garbage import Collection, collect, plan
 from rlds_cli.keeping.removal import remove
@@ -179,9 +181,10 @@ def test_archives_that_are_still_needed(home: Path) -> None:
     column.write_bytes(b"short")
     (still,) = plan(archives=True).kept
     assert still.why.startswith("its dataset is damaged: ")
-    remove([SAMPLE])
-    assert kept(plan(archives=True)) == [(name, "its dataset is not here")]
     assert file.exists()
+    remove([SAMPLE])
+    assert removed(collect(plan(archives=True))) == [("archive", name)]  # nobody's any more
+    assert not file.exists()
 
 
 def test_archives_that_nobody_gives_again(home: Path) -> None:
@@ -208,3 +211,16 @@ def test_shared_homes_are_left_alone(home: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     assert plan().removed == ()
     assert len(plan(cache_dir=tmp_path / "shared").removed) == 1
+
+
+def test_the_commands_show_what_they_would_do(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rlds_cli.download(SAMPLE)
+    for arguments in (["gc", "--archives"], ["rm", SAMPLE]):
+        with pytest.raises(SystemExit) as ended:
+            app([*arguments, "--dry-run", "--json"])
+        assert ended.value.code == 0
+        shown = json.loads(capsys.readouterr().out)
+        removed_ = shown["removed"] if arguments[0] == "gc" else shown
+        assert removed_[0]["id"] == SAMPLE
+    assert rlds_cli.open_dataset(SAMPLE).sources
+    assert (home / "archives/sample/pendulum-d4rl").is_dir()

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import write_d4rl
+from image_archives import ReplayLog
 from server import Page, Server
 
 import rlds_cli
 from rlds_cli import ids, registry
-from rlds_cli.errors import DownloadFailed, WrongHash
+from rlds_cli.errors import DownloadFailed, WrongFingerprint, WrongHash
 from rlds_cli.home import Home
 from rlds_cli.importing import import_archive
 from rlds_cli.keeping.repair import repair, repair_all
@@ -151,7 +152,12 @@ def test_what_cannot_be_made_again(home: Path, tmp_path: Path) -> None:
     imported = import_archive(tmp_path / "a.hdf5", "local/a")
     spoil(imported.path / "next" / "reward" / "c" / "0", 1)
     done = repair("local/a")
-    assert not done.now.ok and "rlds import" in done.why
+    assert done.now.ok and done.converted
+    assert rlds_cli.open_dataset("local/a").manifest.options == imported.manifest.options
+    spoil(imported.path / "next" / "reward" / "c" / "0", 1)
+    spoil(tmp_path / "a.hdf5")
+    done = repair("local/a")
+    assert not done.now.ok and "another file now: rlds import" in done.why
     made = rlds_cli.create("local/y@v", [{"observation": np.arange(4.0), "action": np.arange(3)}])
     document = json.loads((made.path / "zarr.json").read_text())
     document["attributes"]["rlds"]["provenance"] = [{"from": "local/y", "source": "rlds1:00"}]
@@ -162,3 +168,44 @@ def test_what_cannot_be_made_again(home: Path, tmp_path: Path) -> None:
     rlds_cli.create("local/z", [{"observation": np.arange(4.0), "action": np.arange(3)}], cache_dir=tmp_path / "other")
     spoil(tmp_path / "other/datasets/local/z/action/c/0", 1)
     assert "not in your own home" in repair(tmp_path / "other/datasets/local/z").why
+
+
+def test_what_would_be_another_does_not_take_its_place(page: Page, home: Path) -> None:
+    document = Home(home).dataset(ids.parse(REF)) / "zarr.json"
+    values = json.loads(document.read_text())
+    values["attributes"]["rlds"]["fingerprint"] = "rlds1:" + "0" * 64
+    document.chmod(0o644)
+    document.write_text(json.dumps(values))
+    with pytest.raises(WrongFingerprint, match="would be rlds1:") as caught:
+        repair(REF)
+    assert caught.value.hint.startswith(f"rlds download {REF} --force")
+    assert json.loads(document.read_text()) == values
+
+
+def test_one_that_fails_does_not_keep_the_others(page: Page, home: Path) -> None:
+    rlds_cli.download("sample/pendulum-d4rl")
+    arrays = [Home(home).dataset(ids.parse(r)) / "zarr.json" for r in (REF, "sample/pendulum-d4rl")]
+    for array in arrays:
+        array.chmod(0o644)
+        array.write_text("{}")
+    shutil.rmtree(Home(home).archive(ids.parse(REF)))
+    page.statuses = [(404, {})] * 100
+    first, second = repair_all(everything=True)
+    assert not first.now.ok and "404" in first.why
+    assert second.now.ok and second.converted
+
+
+def test_a_closed_source_needs_not_be_asked(home: Path, tmp_path: Path) -> None:
+    closed = "atari_dqn/Breakout/1"
+    ReplayLog(tmp_path / "Breakout/1/replay_logs", 20).episodes([15, 8, 12, 30])
+    ds = rlds_cli.download(closed, source=str(tmp_path))
+    spoil(ds.path / "action/c/0", 1)
+    assert verify(closed).hint == f"rlds verify {closed} --fix"
+    assert repair(closed).now.fingerprint == ds.fingerprint
+
+
+def test_a_part_is_made_again(home: Path) -> None:
+    ds = rlds_cli.download("sample/pendulum-d4rl", episodes="0:2")
+    spoil(ds.path / "action/c/0/0", 1)
+    assert verify(ds.id).hint == f"rlds verify {ds.id} --fix"
+    assert repair(ds.id).now.fingerprint == ds.fingerprint

@@ -18,9 +18,12 @@ def register(app: typer.Typer) -> None:
 def gc(
     archives: Annotated[
         bool,
-        typer.Option("--archives", help="Archives, too: those of datasets that verify and can be downloaded again."),
+        typer.Option(
+            "--archives", help="Archives, too: those that can be downloaded again, and whose datasets verify."
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: options.DryRun = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -35,8 +38,10 @@ def gc(
     from rlds_cli.keeping import garbage
 
     planned = garbage.plan(archives=archives, cache_dir=cache_dir)
+    if dry_run:
+        return out.result(planned, keeping.garbage(planned) or "nothing to remove")
     if planned.removed and not yes:
         confirm(keeping.garbage(planned), f"Remove {out.size(planned.bytes)}?")
     with out.progress() as progress:
         done = garbage.collect(planned, progress=progress)
-    out.result(done, keeping.collected(done))
+    return out.result(done, keeping.collected(done))

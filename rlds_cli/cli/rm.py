@@ -21,6 +21,7 @@ def rm(
         typer.Argument(metavar="ID|GLOB...", help="Datasets in your home.", autocompletion=options.complete_id),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: options.DryRun = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -35,8 +36,10 @@ def rm(
     from rlds_cli.keeping import removal
 
     planned = removal.plan(ids, cache_dir=cache_dir)
+    if dry_run:
+        return out.result(planned, keeping.removals(planned))
     if not yes:
         confirm(keeping.removals(planned))
     with out.progress() as progress:
         done = removal.remove([one.id for one in planned], cache_dir=cache_dir, progress=progress)
-    out.result(done, keeping.removed(done))
+    return out.result(done, keeping.removed(done))

@@ -57,8 +57,8 @@ def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collect
     """What can go from the user's own home; nothing is changed.
 
     Packed rows are built again when a loader needs them. Work in progress goes unless a process is at it; what it had
-    finished is lost. An archive can go where its dataset is here, made of just these files, and the registry can bring
-    them again.
+    finished is lost. An archive can go where the registry can bring it again, and its dataset, if it is here, was made
+    of just these files.
 
     Parameters
     ----------

@@ -23,12 +23,15 @@ def files(archive: Path) -> list[Path]:
 
 
 def needed(home: Home, id: DatasetId) -> str:
-    """Why the archive of ``id`` has to stay; empty where its dataset is here and the registry can bring it again."""
+    """Why the archive of ``id`` has to stay; empty where the registry can bring it again.
+
+    Where its dataset is here, it must have been made of just these files.
+    """
     dataset, archive = home.dataset(id), home.archive(id)
-    if not is_dataset(dataset):
-        return "its dataset is not here"
     if not origins.downloadable(str(id)):
         return "it cannot be downloaded again"
+    if not is_dataset(dataset):
+        return ""
     try:
         made_of = {str(s.get("file")): s.get("sha256") for s in Store(dataset).sources}
     except (RldsError, OSError, ValueError, KeyError) as e:
@@ -42,5 +45,7 @@ def needed(home: Home, id: DatasetId) -> str:
 
 def damage(home: Home, id: DatasetId, progress: Progress) -> str:
     """What is wrong with the dataset ``id``, of which everything is hashed again; empty where nothing is."""
+    if not is_dataset(home.dataset(id)):
+        return ""
     problems = verify_directory(home.dataset(id), progress=progress).problems
     return f"its dataset is damaged: {problems[0]}" if problems else ""

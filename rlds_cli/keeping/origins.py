@@ -15,6 +15,7 @@ from rlds_cli.store import manifest
 from rlds_cli.store.checking import Problem
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.transfer import local
 
 Found = tuple[list[str], list[Problem]]
 
@@ -44,6 +45,27 @@ def downloadable(id: str) -> bool:
         return ids.parse(id).variant is None and registry.get(id).status != "closed"
     except RldsError:
         return False
+
+
+def mendable(id: str, path: Path) -> bool:
+    """Whether ``rlds verify --fix`` may make it again: from its source, its archive, or the user's own files."""
+    try:
+        found = ids.parse(id)
+        if found.variant and manifest.read(path).provenance:
+            return False
+        if found.family == "local":
+            return bool(own_files(path))
+        return registry.get(str(found.base)).status != "closed" or Home(path.parents[2]).archive(found).is_dir()
+    except (RldsError, OSError, ValueError, KeyError, IndexError):
+        return False
+
+
+def own_files(path: Path) -> list[tuple[Path, str]]:
+    """The files that an import was made of, where they were then, and their sha256; empty where that is not known."""
+    made_of = Store(path, check=False).sources
+    if not all(str(s.get("url", "")).startswith("file:") and s.get("sha256") for s in made_of):
+        return []
+    return [(local.path_of(str(s["url"])), str(s["sha256"])) for s in made_of]
 
 
 def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import ids, registry, settings, targets
+from rlds_cli import ids, importing, registry, settings, targets
 from rlds_cli.delivery import deliveries, making
 from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import File
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import ArchiveError, RldsError, TransferError, WrongFingerprint
 from rlds_cli.hashing import sha256_of
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -47,7 +47,8 @@ def repair(
     """Verify a dataset and mend what is bad; what is good is not fetched, and not written.
 
     A file of the archive with another hash than the dataset was made of is fetched again, by that hash. A dataset that
-    is damaged itself is converted again, of files that are verified first; it replaces the damaged one in one step.
+    is damaged itself is converted again, of files that are verified first; it replaces the damaged one in one step,
+    where it has the fingerprint that the damaged one had. An import is made again of the user's own files.
 
     Parameters
     ----------
@@ -60,6 +61,8 @@ def repair(
     ------
     DownloadFailed, WrongHash, Offline
         A file could not be had again as it was. The dataset is as it was before.
+    WrongFingerprint
+        What would be made now has other content. The dataset is as it was before.
     """
     found = verify(ref, cache_dir=cache_dir, progress=progress)
     if found.ok:
@@ -70,10 +73,15 @@ def repair(
     if id is None or why:
         return Repair(found, found, why=why)
     tell = progress or silent
-    damaged = not verify_directory(found.path, progress=tell).ok
-    order = _order(id, found.path, place, cache_dir)
-    fetched = _convert(order, id, jobs, tell) if damaged else _fetch(order, id, place, tell)
-    now = verify(targets.dataset(str(id), cache_dir=cache_dir), expect=_expected(found), cache_dir=cache_dir)
+    expected = _expected(found)
+    if id.family == "local":
+        _import(id, found.path, jobs, cache_dir, tell)
+        fetched, damaged = (), True
+    else:
+        damaged = not verify_directory(found.path, progress=tell).ok
+        order = _order(id, found.path, place, cache_dir)
+        fetched = _convert(order, id, jobs, tell, expected) if damaged else _fetch(order, id, place, tell)
+    now = verify(targets.dataset(str(id), cache_dir=cache_dir), expect=expected, cache_dir=cache_dir)
     return Repair(found, now, fetched, damaged)
 
 
@@ -85,9 +93,18 @@ def repair_all(
     cache_dir: StrPath | None = None,
     progress: Progress | None = None,
 ) -> tuple[Repair, ...]:
-    """Repair several datasets; as `verification.verify_all`."""
+    """Repair several datasets; as `verification.verify_all`. Of several, one that fails does not keep the others."""
     paths = targets.datasets(refs, everything=everything, cache_dir=cache_dir)
-    return tuple(repair(path, jobs=jobs, cache_dir=cache_dir, progress=progress) for path in paths)
+    done = []
+    for path in paths:
+        try:
+            done.append(repair(path, jobs=jobs, cache_dir=cache_dir, progress=progress))
+        except (TransferError, ArchiveError, WrongFingerprint) as exc:
+            if len(paths) == 1:
+                raise
+            found = verify(path, cache_dir=cache_dir, progress=progress)
+            done.append(Repair(found, found, why=exc.message))
+    return tuple(done)
 
 
 def _id_of(path: Path, place: Home) -> DatasetId | None:
@@ -106,7 +123,37 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
         return "its manifest cannot be read, and says how it was made" if id.variant else _unknown(id)
     if m.provenance:
         return f"it was made of {m.provenance[-1].get('from')}: rlds preprocess makes it again, with --force"
-    return _unknown(id)
+    return _lost(path) if id.family == "local" else _unknown(id)
+
+
+def _lost(path: Path) -> str:
+    """What is missing of the user's own files that an import was made of; empty where all are as they were."""
+    try:
+        files = origins.own_files(path)
+    except (RldsError, OSError, ValueError, KeyError):
+        files = []
+    if not files:
+        return "nobody knows which files it was made of: rlds import makes it again, with --force"
+    changed = [str(file) for file, sha256 in files if not _is(file, sha256)]
+    again = "rlds import makes it again, with --force"
+    return f"{changed[0]} is not there any more, or another file now: {again}" if changed else ""
+
+
+def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | None, tell: Progress) -> None:
+    """The same import again, of the same files."""
+    m = manifest.read(path)
+    asked = {k: v for k, v in m.options.items() if k in ("fields", "episodes_by", "skip_bad", "last_step", "frames")}
+    importing.import_archive(
+        [file for file, _ in origins.own_files(path)],
+        str(id),
+        format=m.reader,
+        store="zarr" if m.encoding == "zarr" else "memmap",
+        force=True,
+        jobs=jobs,
+        cache_dir=cache_dir,
+        progress=tell,
+        **asked,
+    )
 
 
 def _unknown(id: DatasetId) -> str:
@@ -175,11 +222,22 @@ def _fetch(order: Order, id: DatasetId, place: Home, progress: Progress) -> tupl
     return tuple(f.file.path for f in came if f.action != "verify")
 
 
-def _convert(order: Order, id: DatasetId, jobs: int | None, progress: Progress) -> tuple[str, ...]:
+def _convert(
+    order: Order, id: DatasetId, jobs: int | None, progress: Progress, expected: str | None
+) -> tuple[str, ...]:
     """Bring what of the archive is missing or altered, and make the dataset again."""
+
+    def check(made: Path) -> None:
+        now = manifest.read(made).fingerprint
+        if expected not in (None, now):
+            raise WrongFingerprint(
+                f"{id} would be {now} now; it was {expected}. It stays as it is, and damaged.",
+                hint=f"rlds download {id} --force has it as this version makes it",
+            )
+
     archive = Home(order.where.home).archive(id)
     bad = {f.path for f in order.files if not _is(archive / f.path, f.sha256)}
-    deliveries.deliver(order, jobs=jobs or 0, progress=progress)
+    deliveries.deliver(order, jobs=jobs or 0, progress=progress, check=check)
     return tuple(sorted(bad))
 
 

@@ -76,7 +76,7 @@ def verify(
     found = verify_directory(path, jobs=jobs, progress=progress)
     remarks, problems = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
     problems = [*found.problems, *problems, *_expected(found, wanted)]
-    hint = f"rlds verify {found.id} --fix" if problems and origins.downloadable(found.id) else None
+    hint = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
     return replace(found, ok=not problems, problems=tuple(problems), remarks=tuple(remarks), hint=hint)
 
 
