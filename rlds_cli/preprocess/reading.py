@@ -90,13 +90,21 @@ class Reader:
 
     def episodes(self, first: int, last: int, names: Sequence[str], rows: int) -> Iterator[Episode]:
         """Episodes ``first`` to ``last``, read about ``rows`` rows at a time."""
+        for episodes, _ in self.blocks(first, last, names, rows):
+            yield from episodes
+
+    def blocks(
+        self, first: int, last: int, names: Sequence[str], rows: int
+    ) -> Iterator[tuple[list[Episode], dict[str, Array]]]:
+        """Episodes read together, and the rows that they are views of, one episode after the other."""
         for a, b in self._blocks(first, last, rows):
             runs = [(self.start(k), self.start(k) + self.length(k) + 1) for k in range(a, b)]
             block = {n: self.rows(n, runs) for n in names}
-            at = 0
+            at, episodes = 0, []
             for k, (start, stop) in zip(range(a, b), runs, strict=True):
-                yield self._episode(k, {n: v[at : at + stop - start] for n, v in block.items()})
+                episodes.append(self._episode(k, {n: v[at : at + stop - start] for n, v in block.items()}))
                 at += stop - start
+            yield episodes, block
 
     def _episode(self, k: int, rows: dict[str, Array]) -> Episode:
         length, observed = self.length(k), self.observed(k)

@@ -12,11 +12,12 @@ import numpy as np
 from rlds_cli import episodes
 from rlds_cli.episodes import Flat
 from rlds_cli.errors import InvalidEpisode, PreprocessError
-from rlds_cli.preprocess import calling, failures, forms
+from rlds_cli.preprocess import calling, failures, forms, together
 from rlds_cli.preprocess.calling import Caller, Given
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
 from rlds_cli.preprocess.reading import Episode, Reader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
+from rlds_cli.preprocess.together import EMPTY, Together
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -64,8 +65,13 @@ class WholeEpisodes:
     def results(self, ep: Episode, apart: frozenset[str]) -> list[Result]:
         """What the function makes of ``ep``, checked."""
         given = self._given(ep)
+        return self._results(self._call(ep, given), ep, given, apart)
+
+    def _call(self, ep: Episode, given: Mapping[str, Array]) -> Any:
         calling.seed(self._task, ep.number)
-        value = self._caller(self._input(ep, given))
+        return self._caller(self._input(ep, given))
+
+    def _results(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str]) -> list[Result]:
         pieces = [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
         with self._caller.refusing(ep.number):
             return [self._result(p, ep, given, apart, _where(ep, i, len(pieces))) for i, p in enumerate(pieces)]
@@ -174,6 +180,11 @@ class WholeEpisodes:
         first, last = part.args["first"], part.args["last"]
         table = self._reader.table(first, last)
         limit = self._limit(sum(f.row_bytes for f in plan.schema))
+        if together.possible(self._task, plan):
+            for episodes, rows in self._reader.blocks(first, last, self._task.read, limit):
+                yield self._together(episodes, rows, plan, table)
+                table = table.take(np.arange(len(episodes), len(table)))
+            return
         pending = _Pending(plan.written)
         for i, ep in enumerate(self._reader.episodes(first, last, self._task.read, limit)):
             try:
@@ -189,6 +200,29 @@ class WholeEpisodes:
                 yield pending.take()
         if pending.rows or pending.notes:
             yield pending.take()
+
+    def _together(self, block: list[Episode], rows: Mapping[str, Array], plan: Plan, table: EpisodeTable) -> Chunk:
+        """The rows of episodes that keep their lengths; most are expected to come back as planned."""
+        made = Together(plan, block, rows)
+        for i, ep in enumerate(block):
+            given = made.give(ep)
+            try:
+                value = self._call(ep, given)
+                columns = made.columns(value, ep, given)
+                if columns is not None:
+                    made.put(i, columns, ep.length, ep.end, ep.observed)
+                    continue
+                results = self._results(value, ep, given, plan.apart)
+                self._check(ep, results, plan)
+                data = self._data(ep, results[0], plan, table, i, 0)
+            except PreprocessError as e:
+                made.notes.append(failures.left_out(self._task, ep.number, plan, e))
+            else:
+                made.put(i, data.columns, data.length, data.end, results[0].observed)
+            made.restore(ep, given)
+        if touched := made.touched():
+            raise Otherwise(Known(touched))
+        return made.chunk(table)
 
     def _check(self, ep: Episode, results: list[Result], plan: Plan) -> None:
         """Raise Otherwise where the plan assumes what is not so."""
@@ -255,7 +289,7 @@ class _Pending:
 
     def add(self, data: EpisodeData, observed: bool) -> None:
         if data.length == 0:
-            self.notes.append(Note("empty-episodes", "episodes without steps were left out"))
+            self.notes.append(EMPTY)
             return
         self._episodes.append(data)
         self._observed.append(observed)
