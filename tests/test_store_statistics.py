@@ -105,3 +105,16 @@ def test_samples_stay_small(steps: int, width: int) -> None:
     taken = -(-steps // sample_steps(steps, width))
     assert 1 <= taken <= 1 << 16
     assert taken * width <= max(1 << 22, width)
+
+
+@given(st.integers(1, 40), st.integers(0, 255), st.integers(0, 255), st.integers(0, 2**31))
+@settings(max_examples=25, deadline=None)
+def test_raw_images_are_what_numpy_says_of_all_their_elements(n: int, one: int, other: int, seed: int) -> None:
+    low, high = sorted((one, other))
+    x = np.random.default_rng(seed).integers(low, high, (n, 65, 64), np.uint8, endpoint=True)
+    s = gather(x, [n // 3, n // 2])
+    assert (s.mean, s.std) == (pytest.approx(x.mean(), rel=1e-12), pytest.approx(x.std(), rel=1e-9, abs=1e-9))
+    assert (s.min, s.max, s.low, s.high) == (x.min(), x.max(), x.min(), x.max())
+    assert [s.q01, s.q99] == pytest.approx(np.quantile(x, [0.01, 0.99]).tolist())
+    bins = np.histogram(x, 16, (low, high))[0] if x.min() == low < high == x.max() else None
+    assert bins is None or s.histogram == tuple(bins.tolist())

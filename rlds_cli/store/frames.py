@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Literal
 
 import numpy as np
@@ -79,7 +80,7 @@ def decode_frame(data: bytes, f: Field, row: int) -> Array:
             hint="--frames HxW, at download or import, makes them one size",
         )
     values = _decoded(data, f, row)
-    if values.size != np.prod(f.shape):
+    if values.size != math.prod(f.shape):
         raise Frames(f"{f.name}, row {row}: decodes to {list(values.shape)}; {list(f.shape)} expected.")
     return values.reshape(f.shape)
 

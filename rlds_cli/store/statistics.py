@@ -101,8 +101,11 @@ class Accumulator:
             return Stats(nothing, nothing, nothing, nothing, nothing, nothing, self.steps)
         std = np.sqrt(np.where(self._n > 0, self._m2 / np.maximum(self._n, 1), np.nan))
         mean = np.where(self._n > 0, self._mean, np.nan)
-        q01, q99 = _quantiles(sample, width)
-        counts, low, high = _histogram(sample)
+        if self.pooled and sample.dtype == np.uint8 and sample.size:
+            q01, q99, counts, low, high = _of_bytes(sample)
+        else:
+            q01, q99 = _quantiles(sample, width)
+            counts, low, high = _histogram(sample)
 
         def shaped(x: Float) -> Any:
             return x.reshape(shape).tolist()
@@ -151,6 +154,23 @@ def sample_steps(steps: int, width: int) -> int:
     """How many steps apart the sample's are, for rows of ``width`` elements."""
     most = max(1, min(SAMPLE, _QUANTILE_ELEMENTS // max(1, width)))
     return max(1, -(-steps // most))
+
+
+def _of_bytes(sample: Array) -> tuple[Float, Float, tuple[int, ...], float, float]:
+    """What ``_quantiles`` and ``_histogram`` give of all elements, from how often each byte occurs."""
+    often = np.bincount(sample.reshape(-1), minlength=256)
+    there = np.flatnonzero(often)
+    before = np.cumsum(often[there])  # elements up to each of the bytes that are there
+    places = np.array([0.01, 0.99]) * (before[-1] - 1)
+    below = np.floor(places)
+    left, right = (there[np.searchsorted(before, k, "right")] for k in (below, np.ceil(places)))
+    found = left + (right - left) * (places - below)
+    low, high = float(there[0]), float(there[-1])
+    if low == high:
+        return found[:1], found[1:], (int(before[-1]),), low, high
+    scaled = ((there - low) * (BINS / (high - low))).astype(np.int64)
+    counts = np.bincount(np.minimum(scaled, BINS - 1), often[there], BINS)
+    return found[:1], found[1:], tuple(int(c) for c in counts), low, high
 
 
 def _quantiles(sample: Array, width: int) -> tuple[Float, Float]:
