@@ -19,6 +19,7 @@ from rlds_cli.archives.parquet import ParquetRows, open_parquet
 from rlds_cli.cli import app
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.report import trees
 from rlds_cli.report.files import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
@@ -150,12 +151,33 @@ def test_what_is_refused(tmp_path: Path) -> None:
     pq.write_table(ragged, tmp_path / "d.parquet")
     with pytest.raises(CorruptArchive, match="rows of different lengths"):
         Rows("plain", tmp_path / "d.parquet")
-    missing = pa.table({"obs": pa.array([1.0, None, 2.0]), "action": pa.array([1, 2, 3])})
+    missing = pa.table({"obs": pa.array([1.0, 3.0, 2.0]), "action": pa.array([1, None, 3])})
     pq.write_table(missing, tmp_path / "e.parquet")
     with pytest.raises(CorruptArchive, match="without a value"):
         Rows("plain", tmp_path / "e.parquet")
     with pytest.raises(UnknownLayout, match="list of row numbers"):
         Rows("plain", save(tmp_path / "f.npz", X | {"episode_ends": np.zeros(3)}))
+
+
+def test_columns_of_parquet_as_pandas_writes_them(tmp_path: Path) -> None:
+    """Categories in dictionaries, NaN as missing values, and times, which no field can hold."""
+    columns = {
+        "obs": pa.array([1.5, None, 2.5], pa.float32()),
+        "action": pa.array([1, 2, 3], pa.int8()),
+        "task": pa.array(["push", "pull", "push"]).dictionary_encode(),
+        "said": pa.array(["a", None, "b"]),
+        "time": pa.array([1, 2, 3], pa.timestamp("s")),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    rows = Rows("plain", tmp_path / "a.parquet")
+    np.testing.assert_array_equal(rows.of(0, "observation"), np.array([1.5, np.nan, 2.5, 2.5], "f4"), strict=True)
+    np.testing.assert_array_equal(rows.of(0, "action"), np.array([1, 2, 3], "i1"), strict=True)
+    assert rows.of(0, "task") == ["push", "pull", "push"] and rows.of(0, "said") == ["a", None, "b"]
+    assert "time" not in rows.schema
+    assert rows.codes == {"left-out": 1, "nan": 1, "open-end": 1}
+    pq.write_table(pa.table({"time": columns["time"]}), tmp_path / "b.parquet")
+    assert archives.recognise([tmp_path / "b.parquet"]) is None
+    assert [n.name for n in trees.tree(tmp_path / "b.parquet").nodes] == ["time"]
 
 
 def test_parquet_is_read_forward(tmp_path: Path) -> None:

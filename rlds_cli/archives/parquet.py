@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnsafeArchive
 from rlds_cli.ted import Array
 
 MAGIC = b"PAR1"
@@ -72,19 +72,24 @@ def _check_claim(claimed: int, path: Path) -> None:
 
 
 class ParquetFile:
-    """The columns of an open file: ``columns`` holds (shape, dtype) by name."""
+    """The columns of an open file: ``columns`` holds (shape, dtype) by name; others are ``left_out``."""
 
     def __init__(self, path: Path, file: Any) -> None:
         self.path = path
         self.file = file
         self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self.left_out: dict[str, str] = {}
+        self.num_rows = int(file.metadata.num_rows)
         self.row_bytes = 0
-        rows = int(file.metadata.num_rows)
+        rows = self.num_rows
         check(file.metadata, self.path)
         if not rows:
             return
         first = next(file.iter_batches(batch_size=1))
         for column in file.schema_arrow:
+            if not _is_known(column.type):
+                self.left_out[column.name] = str(column.type)
+                continue
             value = _values(first.column(column.name), (1,), path.name, column.name)
             self.columns[column.name] = ((rows, *value.shape[1:]), value.dtype)
         self.row_bytes = sum(math.prod(shape[1:]) * dtype.itemsize for shape, dtype in self.columns.values())
@@ -151,31 +156,43 @@ def _values(column: Any, shape: tuple[int, ...], file: str, name: str) -> Array:
     """A column of a batch as an array; of one row the shape is found out, of others it is asked for."""
     import pyarrow as pa
 
-    if column.null_count:
-        raise CorruptArchive(f"{file}: {name} has {column.null_count} rows without a value.")
     flat, width = column, []
     while _is_list(flat.type):
+        _check_missing(flat, file, name)
         rows = len(flat)
         flat = flat.flatten()
         if rows and len(flat) % rows:
             raise CorruptArchive(f"{file}: {name} has rows of different lengths.")
         width.append(len(flat) // rows if rows else 0)
+    flat = flat.dictionary_decode() if pa.types.is_dictionary(flat.type) else flat  # categories, as pandas writes them
     kind = flat.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         values = np.array(flat.to_pylist(), object)
-    elif pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        values = flat.to_numpy(zero_copy_only=False)
     else:
-        raise UnknownLayout(
-            f"{file}: {name} holds {column.type} values, which no field can hold.",
-            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
-        )
+        if not pa.types.is_floating(kind):  # else NaN, of which pandas makes missing values
+            _check_missing(flat, file, name)
+        values = flat.to_numpy(zero_copy_only=False)
     found = (len(column), *width)
     if len(shape) > 1 and len(column) and found != (len(column), *shape[1:]):
         raise CorruptArchive(f"{file}: {name} has rows of {list(found[1:])}; others have {list(shape[1:])}.")
     if _is_ragged(column):
         raise CorruptArchive(f"{file}: {name} has rows of different lengths.")
     return np.asarray(values).reshape(found)
+
+
+def _check_missing(column: Any, file: str, name: str) -> None:
+    if column.null_count:
+        raise CorruptArchive(f"{file}: {name} has {column.null_count} rows without a value.")
+
+
+def _is_known(kind: Any) -> bool:
+    """Whether values are texts, numbers or flags, or lists of them."""
+    import pyarrow as pa
+
+    while _is_list(kind) or pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    numbers = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return bool(numbers or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_list(kind: Any) -> bool:

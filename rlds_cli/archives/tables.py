@@ -93,6 +93,7 @@ class Table:
     path: Path
     source: Source
     columns: dict[str, Column]
+    left_out: tuple[str, ...] = ()  # columns of values that no field can hold
     _ends: dict[str, IntArray] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Column:
@@ -191,7 +192,8 @@ def open_flat(path: Path, *, check: bool = True) -> Iterator[Table]:
             yield Table(path, npz, {m.name: Column(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
     elif is_parquet(path):
         with open_parquet(path) as f:
-            yield Table(path, f, {n: Column(n, s, _dtype(d), path.name) for n, (s, d) in f.columns.items()})
+            columns = {n: Column(n, s, _dtype(d), path.name) for n, (s, d) in f.columns.items()}
+            yield Table(path, f, columns, tuple(f"{n} ({kind})" for n, kind in f.left_out.items()))
     else:
         with open_file(path, check=check) as h5:
             yield hdf5_table(path, h5)

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_cli.archives import hdf5
 from rlds_cli.archives.parquet import is_parquet, open_parquet
-from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnsafeArchive
 from rlds_cli.ordering import natural
 
 _PICKLE_HINT = "read it yourself, where you trust it, and hand the episodes to rlds_cli.create(ID, episodes)"
@@ -125,7 +125,8 @@ def _parquet(file: Path) -> Tree:
     try:
         with open_parquet(file) as f:
             nodes = tuple(Node(n, shape, "text" if d.kind == "O" else str(d)) for n, (shape, d) in f.columns.items())
-    except (MissingPackage, UnknownLayout):  # it is Parquet all the same
+            nodes += tuple(Node(n, (f.num_rows,), kind) for n, kind in f.left_out.items())
+    except MissingPackage:  # it is Parquet all the same
         return Tree("other", "a Parquet file")
     return Tree("parquet", "a Parquet file", nodes)
 

@@ -85,6 +85,9 @@ def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
     claimed = _claim(found, name, {SHORT_NAMES.get(k, k): v for k, v in chosen.items()})
     rows = _common_length(found, name, claimed.values())
     others, constants, notes = _others(found, name, rows, set(claimed.values()))
+    if table.left_out:
+        text = f"columns of values that no field can hold were left out: {', '.join(table.left_out)}"
+        notes.append(Note("left-out", text, len(table.left_out), name))
     terminals, timeouts = (claimed.pop(flag, None) for flag in FLAGS)
     for flag in (terminals, timeouts):
         _check_flag(found, name, flag)
