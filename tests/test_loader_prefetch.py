@@ -269,8 +269,11 @@ def test_an_interrupt_does_not_hang(home: Path) -> None:
     script = run_script(home, "for _ in batches: pass")
     assert script.stdout is not None and script.stdout.readline() == "ready\n"
     time.sleep(0.2)
-    script.send_signal(signal.SIGINT)
-    _, errors = script.communicate(timeout=20)
+    try:
+        script.send_signal(signal.SIGINT)
+        _, errors = script.communicate(timeout=20)
+    finally:
+        script.kill()
     assert script.returncode != 0 and errors.rstrip().endswith("KeyboardInterrupt")
 
 

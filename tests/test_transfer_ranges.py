@@ -141,12 +141,10 @@ def test_what_was_kept_ahead_is_not_asked_for_again(server: Server, place: Place
     there = PIECE + 200 + PIECE + PIECE // 2
     assert (step.offset, step.to_fetch) == (there, len(CONTENT) - there)
     place.fetch(wanted(server, sha256=SHA256), width=WIDE)
-    spans = [(r.start, r.sent) for r in page.requests]
-    assert spans == [
-        (PIECE + 200, 2 * PIECE - 200),
-        (4 * PIECE, PIECE),
-        (5 * PIECE + PIECE // 2, len(CONTENT) - 5 * PIECE - PIECE // 2),
-    ]
+    missing = [(PIECE + 200, 3 * PIECE), (4 * PIECE, 5 * PIECE), (5 * PIECE + PIECE // 2, len(CONTENT))]
+    spans = [(r.start, r.start + r.sent) for r in page.requests if r.sent]
+    assert sum(b - a for a, b in spans) == len(CONTENT) - there
+    assert all(any(first <= a and b <= last for first, last in missing) for a, b in spans)
     assert (place.directory / "x.h5").read_bytes() == CONTENT
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
 
