@@ -26,37 +26,45 @@ def sha256_of(file: Path, told: Callable[[int], None] = _nothing) -> str:
     return digest.hexdigest()
 
 
-def git_sha1_of(file: Path) -> str:
-    """The sha1 under which git keeps a file's content."""
-    digest = hashlib.sha1(b"blob %d\0" % file.stat().st_size, usedforsecurity=False)
-    _feed(digest, file, _nothing)
-    return digest.hexdigest()
-
-
 def hash_of(kind: str, file: Path) -> str:
     """The hash of a file of the kind ``git_sha1``, ``md5`` or ``crc32c``, as sources promise them."""
+    found = digest(kind, file.stat().st_size)
+    _feed(found, file, _nothing)
+    return found.hexdigest()
+
+
+class Digest(Protocol):
+    """A hash that grows with its content."""
+
+    def update(self, block: bytes | memoryview, /) -> None:
+        """Add what comes next."""
+
+    def hexdigest(self) -> str:
+        """The hash of all so far."""
+
+
+def digest(kind: str, size: int) -> Digest:
+    """The beginning of a hash of the kind ``git_sha1``, ``md5`` or ``crc32c`` of ``size`` bytes that are to come."""
     if kind == "git_sha1":
-        return git_sha1_of(file)
-    if kind == "crc32c":
-        return _crc32c_of(file)
-    digest = hashlib.md5(usedforsecurity=False)
-    _feed(digest, file, _nothing)
-    return digest.hexdigest()
+        return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    return _Crc32c() if kind == "crc32c" else hashlib.md5(usedforsecurity=False)
 
 
-def _crc32c_of(file: Path) -> str:
-    import google_crc32c  # seldom needed, and at the start of every command too dear
+class _Crc32c:
+    def __init__(self) -> None:
+        import google_crc32c  # seldom needed, and at the start of every command too dear
 
-    digest = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
-    _feed(digest, file, _nothing)
-    return str(digest.digest().hex())  # type: ignore[no-untyped-call]
+        self._extend = google_crc32c.extend
+        self._value = 0
+
+    def update(self, block: bytes | memoryview, /) -> None:
+        self._value = self._extend(self._value, bytes(block))
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
 
 
-class _Digest(Protocol):
-    def update(self, block: bytes, /) -> None: ...
-
-
-def _feed(digest: _Digest, file: Path, told: Callable[[int], None]) -> None:
+def _feed(digest: Digest, file: Path, told: Callable[[int], None]) -> None:
     done = 0
     with file.open("rb", buffering=0) as stream:
         while block := stream.read(1 << 20):

@@ -74,9 +74,10 @@ def repair(
         return Repair(found, found, why=why)
     tell = progress or silent
     expected = _expected(found)
+    fetched: tuple[str, ...] = ()
     if id.family == "local":
         _import(id, found.path, jobs, cache_dir, tell)
-        fetched, damaged = (), True
+        damaged = True
     else:
         damaged = not verify_directory(found.path, progress=tell).ok
         order = _order(id, found.path, place, cache_dir)

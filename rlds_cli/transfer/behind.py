@@ -8,17 +8,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import BoundedSemaphore
 
+from rlds_cli.hashing import Digest
+
 _ALONE = 8 << 20  # bytes from which on threads are worth it
 _WAITING = 4  # blocks: they are still in the cache when they are hashed
 _SYNC = 64 << 20  # bytes between two syncs: the one at the end then has little left to do
 
 
 class Behind:
-    """Hashes blocks in the order in which they were written to a file, in a thread of its own if they are many."""
+    """Hashes blocks in the order in which they were written to a file, in a thread of its own if they are many.
 
-    def __init__(self, descriptor: int) -> None:
+    ``other`` is a second hash, of a kind that a source has promised.
+    """
+
+    def __init__(self, descriptor: int, other: Digest | None = None) -> None:
         self._fd = descriptor
         self._sha256 = hashlib.sha256()
+        self._other = other
         self._fed = self._synced = 0
         self._threads: ThreadPoolExecutor | None = None
         self._hashing: Future[None] | None = None
@@ -30,7 +36,7 @@ class Behind:
         """Hash ``block``, now or soon; it must not change. Raises the error of an earlier sync."""
         self._fed += len(block)
         if self._threads is None and self._fed <= _ALONE:
-            self._sha256.update(block)
+            self._update(block)
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(2, thread_name_prefix="rlds-behind")
@@ -48,6 +54,11 @@ class Behind:
         self._check()
         return self._sha256.hexdigest()
 
+    def other(self) -> str | None:
+        """The second hash of all blocks so far."""
+        self.finish()
+        return self._other and self._other.hexdigest()
+
     def finish(self) -> None:
         """Wait for the threads and let them go."""
         if self._threads is not None:
@@ -62,4 +73,9 @@ class Behind:
     def _hash(self) -> None:
         while (block := self._blocks.get()) is not None:
             self._room.release()
-            self._sha256.update(block)
+            self._update(block)
+
+    def _update(self, block: bytes | memoryview) -> None:
+        self._sha256.update(block)
+        if self._other is not None:
+            self._other.update(block)

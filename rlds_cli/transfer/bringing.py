@@ -142,7 +142,7 @@ class Bringer:
         urls = [sources.https(u, self.client.where) for u in step.file.urls if not local.is_local(u)]
         if urls and self.client.where.offline:
             raise _offline(step, failures)
-        with opened(step.target) as part:
+        with opened(step.target, step.file) as part:
             for url in urls:
                 try:
                     return self._from_url(step.file, url, part)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rlds_cli import sizes, space
+from rlds_cli import hashing, sizes, space
 from rlds_cli.errors import RldsError
 from rlds_cli.links import sync_directory
 from rlds_cli.transfer import records
@@ -22,6 +22,7 @@ from rlds_cli.transfer.client import Client
 from rlds_cli.transfer.origin import Origin
 from rlds_cli.transfer.pieces import Pieces
 from rlds_cli.transfer.records import Record
+from rlds_cli.transfer.remote import RemoteFile
 
 
 def path_of(target: Path) -> Path:
@@ -46,7 +47,7 @@ def offset_of(target: Path) -> int:
 class Part:
     """The bytes of a file so far, hashed as they come; made by `opened`."""
 
-    def __init__(self, target: Path, descriptor: int) -> None:
+    def __init__(self, target: Path, descriptor: int, file: RemoteFile) -> None:
         self.target = target
         self.path = path_of(target)
         self.offset = 0
@@ -55,7 +56,13 @@ class Part:
         self.origin: Origin | None = None
         self.ahead = Pieces(self.path)
         self._fd = descriptor
-        self._hash = Behind(descriptor)
+        self._file = file
+        self._hash = self._behind()
+
+    def _behind(self) -> Behind:
+        """The hashes of nothing yet: with the one that is promised, where it can be told without another look."""
+        kind, size = self._file.promise[0] if self._file.promise else "sha256", self._file.size
+        return Behind(self._fd, hashing.digest(kind, size) if kind != "sha256" and size is not None else None)
 
     @property
     def there(self) -> int:
@@ -83,7 +90,7 @@ class Part:
         records.path_of(self.path).unlink(missing_ok=True)
         self.offset, self.resumed, self.joined, self.origin = 0, 0, False, None
         self._hash.finish()
-        self._hash = Behind(self._fd)
+        self._hash = self._behind()
 
     def begin(self, origin: Origin) -> None:
         """Say what the bytes to come, and those already there, are a part of."""
@@ -127,7 +134,7 @@ class Part:
         """The record of the part as it is now, with the kind of hash that is promised."""
         origin = self.origin or Origin(url="")
         try:
-            sha256 = self._hash.hexdigest()
+            sha256, other = self._hash.hexdigest(), self._hash.other()
         except OSError as exc:  # of a sync
             raise self._disk_error(exc) from exc
         return Record.of(
@@ -138,6 +145,7 @@ class Part:
             last_modified=origin.last_modified,
             sha256=sha256,
             promised=promised,
+            other=other if self._file.size == self.offset else None,
         )
 
     def publish(self, record: Record) -> None:
@@ -153,13 +161,13 @@ class Part:
 
 
 @contextmanager
-def opened(target: Path) -> Iterator[Part]:
-    """The part of ``target``, open for writing; the caller holds `alone`."""
+def opened(target: Path, file: RemoteFile) -> Iterator[Part]:
+    """The part of ``target``, which is to be ``file``, open for writing; the caller holds `alone`."""
     try:
         descriptor = os.open(path_of(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as exc:
         raise space.disk_error(exc, path_of(target)) from exc
-    part = Part(target, descriptor)
+    part = Part(target, descriptor, file)
     try:
         part.take_up()
         yield part

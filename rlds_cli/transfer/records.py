@@ -49,13 +49,17 @@ class Record:
         url: str,
         sha256: str,
         promised: str | None = None,
+        other: str | None = None,
         revision: str | None = None,
         etag: str | None = None,
         last_modified: str | None = None,
     ) -> Self:
-        """A record, made now, of a file as it is on the disk, with the kind of hash that its source has promised."""
+        """A record, made now, of a file as it is on the disk, with the kind of hash that its source has promised.
+
+        ``other`` is the hash of that kind, where it is known already.
+        """
         status = file.stat()
-        other = {promised: hashing.hash_of(promised, file)} if promised not in (None, "sha256") else {}
+        kinds = {promised: other or hashing.hash_of(promised, file)} if promised not in (None, "sha256") else {}
         return cls(
             url=url,
             revision=revision,
@@ -63,9 +67,9 @@ class Record:
             etag=etag,
             last_modified=last_modified,
             sha256=sha256,
-            git_sha1=other.get("git_sha1"),
-            md5=other.get("md5"),
-            crc32c=other.get("crc32c"),
+            git_sha1=kinds.get("git_sha1"),
+            md5=kinds.get("md5"),
+            crc32c=kinds.get("crc32c"),
             fetched_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             mtime_ns=status.st_mtime_ns,
         )
