@@ -57,7 +57,7 @@ class Behind:
     def other(self) -> str | None:
         """The second hash of all blocks so far."""
         self.finish()
-        return self._other and self._other.hexdigest()
+        return None if self._other is None else self._other.hexdigest()
 
     def finish(self) -> None:
         """Wait for the threads and let them go."""
