@@ -88,6 +88,14 @@ def test_by_hand(tmp_path: Path) -> None:
     assert rows.plan.env == {"id": "Lift", "args": ENV_ARGS}
 
 
+def test_constants_of_as_many_values_as_one_demonstration_has_steps(tmp_path: Path) -> None:
+    gains = np.arange(4.0)
+    demos = {f"demo_{k}": demo(k, steps) | {"gains": gains} for k, steps in enumerate((3, 4, 5))}
+    rows = Rows("robomimic", write(tmp_path / "a.hdf5", demos))
+    assert rows.episodes.length.tolist() == [3, 4, 5] and "gains" not in rows.schema
+    assert [np.array_equal(rows.metadata[f"demo_{k}/gains"], gains) for k in range(3)] == [True] * 3
+
+
 def test_masks_may_have_any_name(tmp_path: Path) -> None:
     """A slash, letters beyond ASCII, or the name of a column of the episode table."""
     masks = {"length": ["demo_2"], "train/50 %": ["demo_0", "demo_2"], "früh": ["demo_0"], "group": ["demo_1"]}

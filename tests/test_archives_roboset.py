@@ -242,6 +242,24 @@ def test_parts_of_observations_and_other_columns(tmp_path: Path) -> None:
     assert np.array_equal(constants["Trial7/config/gains"], np.arange(h))
 
 
+@pytest.mark.parametrize("budget", [2, 3, 4, 100])
+def test_texts_observed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
+    monkeypatch.setattr(roboset, "CHUNK_ROWS", budget)
+    said = ["é", "b", "", "d"]
+    columns = {"observations/said": said, "observations/x": np.arange(4.0), "actions": np.zeros((4, 1))}
+    rows = Rows(write(tmp_path / "a.h5", {"Trial0": columns}))
+    assert [x for c in rows.chunks for x in c.columns["observation/said"]] == [*said, "d"]
+
+
+def test_constants_of_as_many_values_as_one_trial_has_rows(tmp_path: Path) -> None:
+    gains = np.arange(4.0)
+    trials = {f"Trial{k}": trial("demo", k, h) | {"gains": gains} for k, h in enumerate((3, 4, 5))}
+    rows = Rows(write(tmp_path / "a.h5", trials))
+    assert "gains" not in rows.schema
+    kept = dict(roboset.metadata(rows.plan))
+    assert [np.array_equal(kept[f"Trial{k}/gains"], gains) for k in range(3)] == [True] * 3
+
+
 def test_hardware_schema(tmp_path: Path) -> None:
     h = 3
     one = {

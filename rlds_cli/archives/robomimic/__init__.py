@@ -18,7 +18,7 @@ import numpy as np
 from rlds_cli import documents
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan, Replan
 from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading, row_field
-from rlds_cli.archives.robomimic.demos import DATA, Demo, demo, masks, names
+from rlds_cli.archives.robomimic.demos import DATA, Demo, by_chance, demo, masks, names, without
 from rlds_cli.archives.robomimic.looking import cells as cells
 from rlds_cli.archives.robomimic.rows import OWN, Differ, Source, chunk
 from rlds_cli.archives.roboset.rows import Episode, pieces
@@ -71,6 +71,8 @@ def plan(archive: Archive) -> Plan:
             found.append(_demos(f, path.name))
             env = env or _environment(f)
             notes += _odd(f, archive.name_of(index), found[-1])
+    chance = by_chance([d for demos in found for d in demos])
+    found = [[without(d, chance) for d in demos] for demos in found] if chance else found
     first = _agreed(archive, found)
     own = bool(first.next_keys) and not first.recorded
     return Plan(
@@ -79,7 +81,8 @@ def plan(archive: Archive) -> Plan:
         _schema(archive.files[0], first, own=own),
         tuple(p for i, demos in enumerate(found) for p in _parts(i, demos)),
         episodes_by="file",
-        facts={"next_observations": "own" if own else "final" if first.recorded else None},
+        facts={"next_observations": "own" if own else "final" if first.recorded else None}
+        | ({"not_per_row": sorted(chance)} if chance else {}),
         env=env,
         notes=tuple(notes),
     )
@@ -122,11 +125,11 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     for index, path in enumerate(plan.archive.files):
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
         with open_file(path, check=False) as f, reading(path, "its metadata"):
-            for name, value in _constants(f, path.name):
+            for name, value in _constants(f, path.name, set(plan.facts.get("not_per_row", ()))):
                 yield prefix + name, value
 
 
-def _constants(f: h5py.File, file: str) -> Iterator[tuple[str, Array | str]]:
+def _constants(f: h5py.File, file: str, chance: set[str]) -> Iterator[tuple[str, Array | str]]:
     yield from attributes(f)
     yield from ((f"{DATA}/{name}", value) for name, value in attributes(f[DATA]))
     models: dict[str, int] = {}
@@ -137,7 +140,7 @@ def _constants(f: h5py.File, file: str) -> Iterator[tuple[str, Array | str]]:
         which.append(models.setdefault(str(model), len(models)) if model is not None else -1)
         about.pop("attributes/num_samples", None)
         yield from ((f"{group}/{name}", value) for name, value in about.items())
-        for key in demo(f, file, group).constants:
+        for key in without(demo(f, file, group), chance).constants:
             if (value := plain(f[DATA][group][key])) is not None:
                 yield f"{group}/{key}", value
     yield from ((f"models/{k}", text) for text, k in models.items())

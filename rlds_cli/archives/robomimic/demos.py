@@ -18,8 +18,8 @@ actuations, and the hands' ``dpos`` and ``dquat``, some of them of zero width.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import h5py
 import numpy as np
@@ -95,6 +95,20 @@ def demo(f: h5py.File, name: str, group: str) -> Demo:
             )
     claimed = {*columns.values(), *next_keys.values()}
     return Demo(group, rows, columns, next_keys, fields, tuple(k for k in found if k not in claimed))
+
+
+def by_chance(demos: Sequence[Demo]) -> set[str]:
+    """Keys of no known meaning that have T rows in some demonstrations only: they are not per row."""
+    there = {key for d in demos for key in d.columns.values()}
+    return {key for d in demos for key in d.constants if key in there and not _is_core(key)}
+
+
+def without(d: Demo, keys: set[str]) -> Demo:
+    """A demonstration whose datasets ``keys`` are not per row."""
+    columns = {name: key for name, key in d.columns.items() if key not in keys}
+    fields = {name: d.fields[name] for name in d.fields if name in columns}
+    more = tuple(key for key in d.columns.values() if key in keys)
+    return replace(d, columns=columns, fields=fields, constants=(*d.constants, *more))
 
 
 def masks(f: h5py.File, name: str) -> dict[str, set[str]]:

@@ -18,7 +18,17 @@ from rlds_cli.archives.roboset import conventions
 from rlds_cli.archives.roboset.conventions import DEMO, PATH, TRACE
 from rlds_cli.archives.roboset.looking import cells as cells
 from rlds_cli.archives.roboset.rows import Episode, chunk, pieces
-from rlds_cli.archives.roboset.trials import Trial, names, placed, schema_of, trial, trials, unplaced
+from rlds_cli.archives.roboset.trials import (
+    Trial,
+    by_chance,
+    names,
+    placed,
+    schema_of,
+    trial,
+    trials,
+    unplaced,
+    without,
+)
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import FLAGS, Array, Chunk, Field, Note
 
@@ -55,6 +65,8 @@ def plan(archive: Archive) -> Plan:
             hint="leave it out",
         )
     found, said, notes = _look(archive)
+    chance = by_chance([t for of_file in found.values() for t in of_file]) - {*archive.fields.values()}
+    found = {name: [without(t, chance) for t in of_file] for name, of_file in found.items()} if chance else found
     schema = _same_fields(found)
     rows, guesses = conventions.settle(said, infos=any(name.startswith("info/") for name in schema))
     convention = next((c for c in (TRACE, PATH) if c in rows.values()), DEMO)

@@ -80,10 +80,11 @@ def _column(f: h5py.File, field: Field, todo: Sequence[Piece], notes: list[Note]
     for p in todo:
         d = f[f"{p.episode.group}/{p.episode.keys[field.name]}"]
         with reading(Path(f.filename), d.name):
-            rows, stop = _rows(d.asstr() if text else d, field, p), at + p.stop - p.start
+            values = d.asstr() if text else d
+            rows, stop = _rows(values, field, p), at + p.stop - p.start
             out[at : at + len(rows)] = rows.reshape(len(rows), *field.shape)
             if len(rows) < p.stop - p.start and field.placement == "both":
-                out[stop - 1] = out[stop - 2] if len(rows) else _rows(d, field, replace(p, start=p.start - 1))[0]
+                out[stop - 1] = out[stop - 2] if len(rows) else _rows(values, field, replace(p, start=p.start - 1))[0]
         if missing := nan_count(rows):
             notes.append(Note("nan", f"values are NaN and kept, first in {field.name}", missing, p.episode.group))
         at = stop

@@ -14,8 +14,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import h5py
 
@@ -98,6 +98,20 @@ def trial(f: h5py.File, name: str, group: str, chosen: Mapping[str, str]) -> Tri
     fields = {k: row_field(k, found[key], scalar=k in (REWARD, FLAGS[0])) for k, key in sorted(columns.items())}
     per_row = set(columns.values())
     return Trial(group, rows, columns, fields, tuple(key for key in found if key not in per_row))
+
+
+def by_chance(trials: Sequence[Trial]) -> set[str]:
+    """Keys of no known meaning that have as many rows as observations in some trials only: they are not per row."""
+    there = {key for t in trials for key in t.columns.values()}
+    return {key for t in trials for key in t.constants if key in there and _meaning(key) is None}
+
+
+def without(t: Trial, keys: set[str]) -> Trial:
+    """A trial whose datasets ``keys`` are not per row."""
+    columns = {name: key for name, key in t.columns.items() if key not in keys}
+    fields = {name: t.fields[name] for name in t.fields if name in columns}
+    more = tuple(key for key in t.columns.values() if key in keys)
+    return replace(t, columns=columns, fields=fields, constants=(*t.constants, *more))
 
 
 def _meaning(key: str) -> str | None:
