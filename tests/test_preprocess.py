@@ -414,7 +414,8 @@ def test_a_selection_is_a_source_too(small):
     assert np.array_equal(ds.episode(0)["observation_raw"], small.episode(4)["observation"])
     assert ds.episode(2)["info"]["word"].tolist() == ["w3"] * 9
     assert ds.episodes["row"].tolist() == [4, 0, 3]
-    with pytest.raises(rlds_cli.errors.NameTaken, match="source hash"):
+    selected = r"source hash was .+… \(a selection of episodes, [0-9a-f]{8}\), is [^(]+…\."
+    with pytest.raises(rlds_cli.errors.NameTaken, match=selected):
         preprocess.run(small, functions.normalise_batch)
 
 

@@ -80,7 +80,7 @@ def test_where_nothing_fails_the_result_is_the_same_and_has_no_such_file(ds, uni
     plain = preprocess.run(ds, functions.doubles_but_some, "plain", unit=unit, args={"bad": []})
     assert made.fingerprint == plain.fingerprint and not (made.path / "errors.jsonl").exists()
     assert "observation" in made.manifest.shared
-    with pytest.raises(NameTaken, match="keep_going was null, is true"):
+    with pytest.raises(NameTaken, match="keep_going was false, is true"):
         preprocess.run(ds, functions.doubles_but_some, "plain", unit=unit, keep_going=True, args={"bad": []})
 
 

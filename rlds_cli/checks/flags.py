@@ -24,16 +24,21 @@ def find(s: Subject) -> Iterator[Finding]:
     if s.thorough:
         seen = s.steps_where(_TRUNCATED, np.asarray, last=False)
         if seen.count:
-            text = f"{plural(seen.count, 'step', 'is', 'are')} truncated and their episode goes on"
+            text = _inside_of(seen.count, "truncated")
             yield Finding(NAME, "truncated-inside", "error", text, seen.count, _TRUNCATED, seen.places)
         yield from _ends(s)
+
+
+def _inside_of(count: int, flagged: str) -> str:
+    whose = "its" if count == 1 else "their"
+    return f"{plural(count, 'step', 'is', 'are')} {flagged} and {whose} episode goes on"
 
 
 def _inside(s: Subject) -> Iterator[Finding]:
     count = s.ds.manifest.counts.terminated_inside
     seen = s.steps_where(_TERMINATED, np.asarray, last=False) if s.thorough and count else Seen(count, _episodes(s))
     if seen.count:
-        text = f"{plural(seen.count, 'step', 'is', 'are')} terminated and their episode goes on"
+        text = _inside_of(seen.count, "terminated")
         known = s.known("terminated-inside")
         yield Finding(NAME, "terminated-inside", "warning", text, seen.count, _TERMINATED, seen.places, known)
 

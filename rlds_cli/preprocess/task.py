@@ -161,10 +161,18 @@ def identity(
 def differences(made: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
     """In words, in what two things that a result depends on are not the same."""
     return "; ".join(
-        f"{label} was {_short(made.get(k))}, is {_short(mine.get(k))}"
+        f"{label} was {_said(k, made.get(k))}, is {_said(k, mine.get(k))}"
         for k, label in _LABELS.items()
         if made.get(k) != mine.get(k)
     )
+
+
+def _said(part: str, value: Any) -> str:
+    """A part of a key as messages have it; of a selection, with a hash of which episodes it is."""
+    if part == "keep_going":
+        return "true" if value else "false"
+    whole, _, episodes = value.partition("+") if part == "source" and value else (value, "", "")
+    return _short(whole) + (f" (a selection of episodes, {episodes[:8]})" if episodes else "")
 
 
 @contextmanager
