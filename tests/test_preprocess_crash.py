@@ -107,14 +107,14 @@ def test_a_killed_job_remembers_what_it_learned(ds, tmp_path, monkeypatch):
     Path("prep.py").write_text(_DROPS.format(marked=round(float(ds.episode(40)["action"][0, 0]), 6)))
     Path("stop").write_text("0")
     Path("calls").write_text("0")
-    undisturbed = preprocess.run(ds, "prep.py:drops", "whole")
+    undisturbed = preprocess.run(ds, "prep.py:drops", "whole", jobs=0)
     # Three episodes are looked at, 41 done until one is dropped, three looked at again, and 100 done.
     Path("stop").write_text(str(3 + 41 + 3 + 100))
     Path("calls").write_text("0")
     with pytest.raises(KeyboardInterrupt):
-        preprocess.run(ds, "prep.py:drops", "stopped")
+        preprocess.run(ds, "prep.py:drops", "stopped", jobs=0)
     Path("calls").write_text("0")
-    made = preprocess.run(ds, "prep.py:drops", "stopped")
+    made = preprocess.run(ds, "prep.py:drops", "stopped", jobs=0)
     assert int(Path("calls").read_text()) < 3 + 60
     assert made.fingerprint == undisturbed.fingerprint and made.num_episodes == 149
 
