@@ -96,7 +96,8 @@ def test_both_nodes_work_and_this_process_is_told(ds, connected, tmp_path):
     assert not list((made.path.parents[2] / "locks").glob("*.seen"))
 
 
-def test_by_address_with_a_script_a_tensordict_and_a_verified_chunk(ds, nodes, home):
+def test_by_address_with_a_script_a_tensordict_and_a_verified_chunk(ds, nodes, home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     made = run(
         ds,
         functions.obs_norm,
