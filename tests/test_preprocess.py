@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -524,3 +525,16 @@ assert drawn[0].equal(drawn[1]), drawn
 def test_torch_draws_alike_also_where_the_function_imports_it_first():
     env = {**os.environ, "OMP_NUM_THREADS": "2"}
     subprocess.run([sys.executable, "-c", LATE_TORCH], check=True, env=env)
+
+
+def test_an_episode_of_one_step_does_not_tell_how_long_the_whole_takes(tmp_path):
+    ds = rlds_cli.create("local/tiny-first", trajectories([1, *[200] * 20]))
+
+    def patient(ep):
+        time.sleep(0.02)
+        return ep
+
+    r = preprocess.attempt(ds, patient)
+    assert r.length == 1 and r.seconds >= 0.02
+    assert r.total_seconds < 20  # 21 calls; 4,001 times the 20 ms of a single step would be 80 s
+    assert preprocess.attempt(ds, patient, jobs=0).total_seconds > 40

@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
@@ -97,15 +99,18 @@ def _step(t: Task, episode: int, step: int | None) -> int | None:
 def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Report:
     runner = job.runner_of(t)
 
-    def look() -> tuple[Probe, Episode, list[Result]]:
+    def look(k: int, step: int | None) -> tuple[Probe, Episode, list[Result]]:
         return runner.probe(k, Known()) if isinstance(runner, WholeEpisodes) else runner.attempt(k, step)
 
     with undisturbed():
-        probe, before, results = look()
+        probe, before, results = look(k, step)
         if _WARM < probe.seconds * before.length < _LONG:  # the first call may have imported things
-            probe, before, results = look()
+            probe, before, results = look(k, step)
+        pace = probe.seconds
+        if step is None and jobs != 0:  # 0 is for a debugger, which shows no other call
+            pace = _pace(t.dataset, pace, before.length, lambda typical: look(typical, None)[0].seconds)
     made = job.plan_of(t, Known(), probe) if probe.schema else None
-    workers = max(1, job.processes(jobs, probe.seconds * t.dataset.num_steps))
+    workers = max(1, job.processes(jobs, pace * t.dataset.num_steps))
     fields = changes(t.dataset, before, results, made)
     return Report(
         source=t.dataset.id,
@@ -118,12 +123,24 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
         seconds=probe.seconds * before.length,
         fields=fields,
         jobs=workers,
-        total_seconds=probe.seconds * t.dataset.num_steps / workers,
+        total_seconds=pace * t.dataset.num_steps / workers,
         total_bytes=sum(f.bytes for f in fields),
         linked=bool(made and made.linked),
         fitted=fitted,
         step=step,
     )
+
+
+def _pace(ds: Dataset, seconds: float, steps: int, look: Callable[[int], float]) -> float:
+    """Seconds that a step takes; of a typical episode where these steps are so few that a call is most of it."""
+    lengths = ds.episodes["length"]
+    typical = int(np.argsort(lengths, kind="stable")[len(lengths) // 2])
+    if 2 * steps >= lengths[typical]:
+        return seconds
+    try:
+        return min(seconds, look(typical))
+    except PreprocessError:
+        return seconds
 
 
 def _rehearse(p: Pipeline, k: int, jobs: int | None) -> Report:
