@@ -51,6 +51,7 @@ bench-download: $(READY)
 
 bench-convert: $(READY) .bench-data/peers/.ready
 	$(BIN)/python benchmarks/records.py
+	$(BIN)/python benchmarks/images.py
 
 bench-preprocess: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

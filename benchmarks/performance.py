@@ -15,12 +15,14 @@ from results import RESULTS
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 START, END = "<!-- figures: written by python benchmarks --markdown -->\n", "<!-- end of figures -->\n"
 PREPROCESS = "<!-- figures of preprocess: written by python benchmarks --markdown -->\n"
+ARCHIVES = "<!-- figures of archives: written by python benchmarks --markdown -->\n"
 HEADER = ("work", "ours", "peer", "its figure", "ratio", "ratio, two threads", "aim", "")
 
 
 def write() -> None:
     """Put the tables of what was measured in place of those that are there."""
-    for start, name, made in ((START, "loader", tables), (PREPROCESS, "preprocess", preprocess_tables)):
+    places = ((START, "loader", tables), (PREPROCESS, "preprocess", preprocess_tables), (ARCHIVES, "images", archives))
+    for start, name, made in places:
         if (RESULTS / f"{name}.json").exists():
             before, _, rest = PAGE.read_text().partition(start)
             _, _, after = rest.partition(END)
@@ -37,6 +39,16 @@ def tables() -> str:
             found = json.loads(file.read_text())
             load = f"; load average before the run: {found['load']:.1f}" if "load" in found else ""
             parts += [f"### {name.capitalize()}", f"{found['when'][:10]}{load}.", _plain(found["rows"])]
+    return "\n\n".join(parts)
+
+
+def archives() -> str:
+    """The tables of readers of archives: images, and TFRecords where they were measured."""
+    parts = []
+    for name, title in (("images", "Images"), ("records", "TFRecords")):
+        if (RESULTS / f"{name}.json").exists():
+            run = json.loads((RESULTS / f"{name}.json").read_text())
+            parts += [f"### {title}", _about(run, "make bench-convert"), _plain(run["rows"])]
     return "\n\n".join(parts)
 
 

@@ -205,7 +205,14 @@ def dataset(data: Path) -> Path:
         with (directory / f"large-train.tfrecord-{i:05d}-of-00004").open("wb") as file:
             while file.tell() < LARGE // 4:
                 file.write(framed(example(robot(rng, images, 300))))
-    picture = {"image": {"shape": {"dimensions": ["256", "256", "3"]}, "dtype": "uint8", "encodingFormat": "jpeg"}}
+    (directory / "features.json").write_text(json.dumps(features("jpeg", 256)))
+    return directory
+
+
+def features(codec: str, side: int) -> dict[str, Any]:
+    """The ``features.json`` of the episodes of `robot`."""
+    shape = {"dimensions": [str(side), str(side), "3"]}
+    picture = {"image": {"shape": shape, "dtype": "uint8", "encodingFormat": codec}}
 
     def tensor(dtype: str, *shape: int) -> dict[str, Any]:
         return {"tensor": {"shape": {"dimensions": [str(n) for n in shape]}, "dtype": dtype, "encoding": "none"}}
@@ -223,9 +230,7 @@ def dataset(data: Path) -> Path:
         "reward": tensor("float32"),
         **flags,
     }
-    top = group({"steps": {"sequence": {"feature": group(step), "length": "-1"}}})
-    (directory / "features.json").write_text(json.dumps(top))
-    return directory
+    return group({"steps": {"sequence": {"feature": group(step), "length": "-1"}}})
 
 
 def conversion(directory: Path) -> Iterator[tuple[str, float]]:
