@@ -26,6 +26,9 @@ from rlds_cli.transfer.pieces import is_unfinished
 
 # What a file system or an earlier download left between the data files.
 _NOT_DATA = (".lock", "~")
+# What repositories have beside their data; read where it is named itself.
+_ABOUT = (".md", ".rst")
+_ABOUT_NAMES = ("readme", "license", "licence", "citation", "notice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,10 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
 
 
 def _below(directory: Path, most: int | None) -> list[Path]:
-    """All regular files below a directory, sorted; what vanishes or may not be looked at is none."""
+    """All regular files below a directory, sorted; what vanishes or may not be looked at is none.
+
+    What is hidden, and texts about the data, are left out.
+    """
     found: list[Path] = []
     for top, _, names in os.walk(directory):
         found += [Path(top, name) for name in names if os.path.isfile(os.path.join(top, name))]  # noqa: PTH113, PTH118  (never raises; many files)
@@ -219,7 +225,14 @@ def _below(directory: Path, most: int | None) -> list[Path]:
                 f"{directory} holds more than {most:,} files: too many for one archive.",
                 hint="name a directory that holds one archive and nothing else",
             )
-    return sorted(found)
+    shown = [f for f in found if not _is_about(f.relative_to(directory))]
+    return sorted(shown or found)
+
+
+def _is_about(path: Path) -> bool:
+    """Whether a file is hidden, or a text about the others."""
+    hidden = any(part.startswith(".") for part in path.parts)
+    return hidden or path.suffix.lower() in _ABOUT or path.stem.lower() in _ABOUT_NAMES
 
 
 def _root(files: Sequence[Path]) -> Path:

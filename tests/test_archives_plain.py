@@ -245,3 +245,15 @@ def test_the_line_that_inspect_suggests_runs(tmp_path: Path, suffix: str) -> Non
         "next/truncated",
     }
     assert planned.rows == N + 4
+
+
+def test_what_a_repository_has_beside_its_data_is_no_data(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    save(tmp_path / "set" / "a.npz", X)
+    for name in ("README.md", "LICENSE", ".gitattributes", ".git/config", ".cache/huggingface/a.npz.metadata"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_text("about the data")
+    planned = plan_import(tmp_path / "set", "local/a")
+    assert planned.reader == "plain" and [f.name for f in planned.files] == ["a.npz"]
+    with pytest.raises(UnknownLayout, match="README.md is of no layout"):
+        plan_import(tmp_path / "set" / "README.md", "local/a")
