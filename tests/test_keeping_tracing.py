@@ -132,6 +132,16 @@ def test_texts_and_flags_that_are_nan_are_as_in_the_archive(tmp_path):
     assert found.ok and {"info/said", "next/terminated"} <= {*found.fields}
 
 
+def test_the_flag_of_an_end_without_one_does_not_stand_in_the_archive(tmp_path):
+    with h5py.File(tmp_path / "main_data.hdf5", "w") as f:
+        f["episode_0/observations"], f["episode_0/actions"] = np.arange(4.0), np.zeros(3)
+        f["episode_0/rewards"] = np.zeros(3)
+        f["episode_0/terminations"], f["episode_0/truncations"] = np.zeros(3, bool), np.zeros(3, bool)
+    ds = import_archive(tmp_path / "main_data.hdf5", "local/open", cache_dir=tmp_path)
+    assert ds.episodes["end"].tolist() == ["cut"]
+    assert trace(ds).ok
+
+
 def test_values_given_in_python_have_no_archive():
     episode = {"observation": np.zeros((3, 1)), "action": np.zeros((2, 1)), "next": {"truncated": True}}
     ds = rlds_cli.create("local/made", [episode])

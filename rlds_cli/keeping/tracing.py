@@ -22,7 +22,7 @@ from rlds_cli.home import Home
 from rlds_cli.provenance import Source
 from rlds_cli.settings import StrPath
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import IntArray
+from rlds_cli.ted import CUT, FLAGS, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def trace(
     values, differences = 0, []
     for place in places:
         found = ((c, _base(ds, c.field)) for c in look(_spot(ds, files, place)))
-        cells = [(c, name) for c, name in found if name and name not in changed and not _is_decoded(ds, c, name)]
+        cells = [(c, name) for c, name in found if name and name not in changed and not _is_ours(ds, c, name, place)]
         example = example or tuple(f"{c.field} = {c.key}" for c, _ in cells)
         compared |= {name for _, name in cells}
         values += len(cells)
@@ -208,8 +208,12 @@ def _base(ds: Dataset, field: str) -> str | None:
     return base if base in ds.schema and ds.schema[base].placement == "both" else None
 
 
-def _is_decoded(ds: Dataset, cell: Cell, name: str) -> bool:
-    """Whether an encoded frame of the archive was decoded at conversion: its values do not stand there."""
+def _is_ours(ds: Dataset, cell: Cell, name: str, place: Source) -> bool:
+    """Whether a value does not stand in the archive: an encoded frame that was decoded, the flag of an end without."""
+    columns = ds.store.episodes
+    is_last = place.step == columns["length"][place.episode] - 1
+    if name == FLAGS[1] and is_last and columns["end"][place.episode] == CUT:
+        return True
     return isinstance(cell.value, bytes) and ds.schema[name].kind == "array"
 
 
