@@ -414,3 +414,11 @@ def test_ids_are_completed_in_the_shell() -> None:
     assert "d4rl/hopper-medium-v2" in completed
     assert all(i.startswith("d4rl/hopper-m") for i in completed)
     assert complete_id("no/such") == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_below_a_listing() -> None:
+    command = f"{sys.executable} -c 'from rlds_cli.cli import main; main()' list > /dev/full"
+    run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr == "NoSpace: The disk is full: what was to be printed could not be written.\n"

@@ -29,6 +29,7 @@ from rlds_cli.errors import (
     InvalidId,
     NoPermission,
     Offline,
+    RldsError,
     UnknownDataset,
     WrongHash,
 )
@@ -261,3 +262,16 @@ def test_what_cannot_be_read_and_nobody_vouches_for_is_fetched_again(
         server.add(train, content)
         assert rlds_cli.download(PAIR).num_episodes == 6
         assert len(other.requests) == 1
+
+
+def test_a_rate_in_python(tmp_path: Path, home: Path) -> None:
+    write_d4rl(tmp_path / "a.hdf5", LENGTHS)
+    content = (tmp_path / "a.hdf5").read_bytes()
+    with Server() as server:
+        server.add(f"/{registry.get(UNHASHED).files[0].path}", content)
+        start = time.monotonic()
+        ds = rlds_cli.download(UNHASHED, source=server.url, limit_rate=len(content))
+        assert time.monotonic() - start > 0.8  # seconds: about all of it in one
+    assert ds.num_episodes == len(LENGTHS)
+    with pytest.raises(RldsError, match="is not a rate"):
+        rlds_cli.download(UNHASHED, limit_rate="fast")

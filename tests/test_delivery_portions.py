@@ -19,7 +19,8 @@ import rlds_cli
 from rlds_cli import cli
 from rlds_cli.delivery import deliveries
 from rlds_cli.delivery.orders import Order
-from rlds_cli.errors import ArchiveError, DatasetNotFound, DownloadFailed, InvalidId, NameTaken
+from rlds_cli.errors import ArchiveError, DatasetNotFound, DownloadFailed, InvalidId, NameTaken, WrongHash
+from rlds_cli.keeping import pinning
 from rlds_cli.portions import Portion
 
 STEP = {"observation": {"state": tensor("float32", 2)}, "action": tensor("float32", 1), **FLAGS}
@@ -120,6 +121,19 @@ def test_what_is_not_kept_is_only_what_came(toy: dict[str, Page], tmp_path: Path
     kept = {p.name for p in archive.glob("toy-*")}
     assert rlds_cli.download(TOY, episodes="0:1", keep_archive=False).num_episodes == 1
     assert {p.name for p in archive.glob("toy-*")} == kept
+
+
+def test_a_lock_of_a_part_names_its_files(toy: dict[str, Page], tmp_path: Path) -> None:
+    ds = rlds_cli.download(TOY, episodes="4:7")
+    lock = tmp_path / "rlds.lock"
+    lock.write_text(pinning.lock([ds.id]))
+    (made,) = pinning.sync(lock, cache_dir=tmp_path / "other")
+    assert made.fingerprint == ds.fingerprint
+    assert rlds_cli.download(TOY, cache_dir=tmp_path / "other").num_episodes == 13
+    toy[f"{BUCKET}/{SHARD.format(1)}"].content = toy[f"{BUCKET}/{SHARD.format(0)}"].content
+    with pytest.raises(WrongHash, match=SHARD.format(1)):
+        pinning.sync(lock, cache_dir=tmp_path / "later")
+    assert not (tmp_path / "later" / "datasets").exists()
 
 
 def test_what_there_is_not(toy: dict[str, Page], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -10,7 +11,7 @@ import typer
 
 from rlds_cli import __version__
 from rlds_cli.cli import out
-from rlds_cli.errors import NoPermission, RldsError
+from rlds_cli.errors import NoPermission, NoSpace, RldsError
 
 # In the order in which `rlds --help` shows them.
 COMMANDS: tuple[str, ...] = (
@@ -74,5 +75,16 @@ def main() -> None:
         out.note("stopped")
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _hush()
         sys.exit(1)
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        out.error(NoSpace(f"The disk is full: {e.filename or 'what was to be printed'} could not be written."))
+        _hush()
+        sys.exit(1)
+
+
+def _hush() -> None:
+    """Nothing more can be printed, and what is left to print is no error of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

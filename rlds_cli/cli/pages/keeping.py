@@ -134,7 +134,7 @@ def _name(g: Garbage, c: Collection) -> str:
 
 def freeable(u: Usage, c: Collection) -> str:
     """What ``rlds gc`` would do to a home, in a line; empty where that is nothing."""
-    archives = sum(d.archive for d in u.datasets if d.here)
+    archives = sum(d.archive for d in u.datasets)
     lines = [f"rlds gc frees {out.size(c.bytes)}"] if c.bytes else []
     if archives:
         more = "more, " if c.bytes else ""
