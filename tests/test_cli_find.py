@@ -16,6 +16,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli import catalogue, cli
+from rlds_cli.cli import render
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"numpy", "requests", "h5py", "zarr", "torch", "tensordict", "PIL", "pyarrow", "gymnasium", "rich.console"}
@@ -422,3 +423,12 @@ def test_a_full_disk_below_a_listing() -> None:
     run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert run.stderr == "NoSpace: The disk is full: what was to be printed could not be written.\n"
+
+
+def test_notes_say_how_often_once(rlds):
+    """Findings name what they counted; what readers note does not."""
+    said = rlds("download", "sample/mountaincar-robohive")[2]
+    assert "info/rwd_sparse, info/solved never change\n" in said
+    assert render.note_line({"text": "flags were dropped", "count": 3, "where": "row 7"}) == (
+        "flags were dropped (3 times), e.g. row 7"
+    )

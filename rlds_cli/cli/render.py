@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli import sizes
 from rlds_cli.cli import out
@@ -73,14 +74,15 @@ def ready(ds: Dataset) -> None:
     counts = f"{sizes.plural(m.counts.steps, 'step')}  {sizes.plural(m.counts.episodes, 'episode')}"
     out.result(facts(ds), f"{ds.id}  {counts}  {short(ds.fingerprint)}")
     for note in m.notes:
-        out.note(f"{note.get('severity', 'note')}: {note_line(note['text'], note['count'], note['where'])}")
+        out.note(f"{note.get('severity', 'note')}: {note_line(note)}")
     out.note(f'use:  Loader("{ds.id}", batch_size=256)')
 
 
-def note_line(text: str, count: int, where: str) -> str:
-    """A reader's note with how often and, for example, where."""
-    often = f" ({count:,} times)" if count > 1 else ""
-    return f"{text}{often}" + (f", e.g. {where}" if where and count > 1 else f": {where}" if where else "")
+def note_line(note: Mapping[str, Any]) -> str:
+    """A note with, for example, where; a reader's with how often, which findings say themselves."""
+    count, where = note["count"], note["where"]
+    often = f" ({count:,} times)" if count > 1 and "severity" not in note else ""
+    return f"{note['text']}{often}" + (f", e.g. {where}" if where and count > 1 else f": {where}" if where else "")
 
 
 def import_plan(p: ImportPlan) -> str:
