@@ -218,6 +218,10 @@ def test_recognised_by_content(tmp_path: Path) -> None:
     )
     np.savez(tmp_path / "c.npz", image=np.zeros(3))
     assert vd4rl.recognise([tmp_path / "c.npz"]) is None
+    both = [*names_of(tmp_path / "a"), *names_of(tmp_path / "b")]
+    assert archives.recognise(both) == ("vd4rl", "V-D4RL layout: 2 episodes, one npz each; and shards")
+    with pytest.raises(UnknownLayout, match="name one of its directories"):
+        plan_import([tmp_path / "a", tmp_path / "b"], "local/both")
     with pytest.raises(UnknownLayout, match=r"mixes files of the kinds \.hdf5, \.npz"):
         vd4rl.plan(Archive(tmp_path, (*names_of(tmp_path / "a"), *names_of(tmp_path / "b"))))
     assert plan_import(tmp_path / "a", "local/x").rows == 8

@@ -30,11 +30,16 @@ VERSION = 1
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """V-D4RL's layout in one line, or None."""
-    if paths and all(map(is_npz, paths)):
-        return files.recognise(paths)
-    if paths and all(map(is_hdf5, paths)):
-        return shards.recognise(paths)
-    return None
+    kinds = [is_npz(p) for p in paths]
+    small = [p for p, npz in zip(paths, kinds, strict=True) if npz]
+    large = [p for p, npz in zip(paths, kinds, strict=True) if not npz]
+    if not paths or not all(map(is_hdf5, large)):
+        return None
+    found = files.recognise(small) if small else None
+    if not large or (small and not found):
+        return found
+    shard = shards.recognise(large)
+    return f"{found}; and shards" if found and shard else shard
 
 
 def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
