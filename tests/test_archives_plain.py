@@ -255,5 +255,5 @@ def test_what_a_repository_has_beside_its_data_is_no_data(tmp_path: Path) -> Non
         (tmp_path / "set" / name).write_text("about the data")
     planned = plan_import(tmp_path / "set", "local/a")
     assert planned.reader == "plain" and [f.name for f in planned.files] == ["a.npz"]
-    with pytest.raises(UnknownLayout, match="README.md is of no layout"):
+    with pytest.raises(UnknownLayout, match=r"README\.md is of no layout"):
         plan_import(tmp_path / "set" / "README.md", "local/a")
