@@ -260,8 +260,14 @@ def test_what_cannot_be_read_and_nobody_vouches_for_is_fetched_again(
             rlds_cli.download(PAIR)
         assert caught.value.hint.startswith(f"rlds download {PAIR} fetches it again")
         server.add(train, content)
-        assert rlds_cli.download(PAIR).num_episodes == 6
+        ds = rlds_cli.download(PAIR)
+        assert ds.num_episodes == 6
         assert len(other.requests) == 1
+    said = [n["text"] for n in ds.manifest.notes if n["code"] == "counts-differ"]
+    assert said == [  # each once
+        "30 steps are here; the registry says 1,100,000",
+        "6 episodes are here; the registry says 550",
+    ]
 
 
 def test_a_rate_in_python(tmp_path: Path, home: Path) -> None:

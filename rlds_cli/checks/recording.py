@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from rlds_cli.checks.findings import as_note
+from rlds_cli.checks.findings import Finding, as_note
 from rlds_cli.checks.running import CHECKS, manifest_findings
 from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset
@@ -28,8 +28,13 @@ def record(directory: Path) -> Manifest:
     if not found:
         return ds.manifest
     wrong = {f.check for f in found if f.severity != "note"}
-    located = {(f.code, f.field): f for name, find in CHECKS if name in wrong for f in find(Subject(ds))}
-    notes = tuple(as_note(located.get((f.code, f.field), f)) for f in found)
+    located: dict[tuple[str, str | None], list[Finding]] = {}
+    for name, find in CHECKS:
+        for f in find(Subject(ds)) if name in wrong else ():
+            located.setdefault((f.code, f.field), []).append(f)
+    # Several may be of one code, such as steps and episodes that are not as many as they should be.
+    better = [located.get((f.code, f.field)) for f in found]
+    notes = tuple(as_note(those.pop(0) if those else f) for f, those in zip(found, better, strict=True))
     manifest = replace(ds.manifest, notes=(*ds.manifest.notes, *notes))
     arrays.write_group(directory, {"rlds": manifest.to_json()})
     return manifest
