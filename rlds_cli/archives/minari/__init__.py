@@ -10,8 +10,8 @@ from pathlib import Path
 from rlds_cli.archives import Archive, Part, Plan
 from rlds_cli.archives.hdf5 import open_file
 from rlds_cli.archives.minari import arrow, description, files, hdf5, planning, rows
-from rlds_cli.archives.minari.looking import cells as cells
 from rlds_cli.archives.minari.files import choose as choose
+from rlds_cli.archives.minari.looking import cells as cells
 from rlds_cli.errors import RldsError, UnknownLayout
 from rlds_cli.ted import Array, Chunk
 
