@@ -28,10 +28,11 @@ import rlds_cli
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
 from rlds_cli.report.page import choosing, reading, viewing, write_page
 from rlds_cli.report.page.content import gather
-from rlds_cli.report.page.images import is_image, picture
+from rlds_cli.report.page.images import picture
 from rlds_cli.report.page.markup import Markup, data, tag
 from rlds_cli.report.page.reading import Rows
 from rlds_cli.report.page.spreads import spread
+from rlds_cli.report.pictured import is_image
 from rlds_cli.ted import Field
 
 STATIC = Path(rlds_cli.__file__).parent / "report" / "page" / "static"

@@ -9,7 +9,7 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.report.episodes import number_of
-from rlds_cli.report.page.images import is_image
+from rlds_cli.report.pictured import is_image
 from rlds_cli.ted import Array, Field, IntArray
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rlds_cli.cli import out
 from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.report import images, plots, videos
-from rlds_cli.report.page.images import is_image
+from rlds_cli.report.pictured import is_image
 from rlds_cli.space import disk_error
 
 

@@ -1,11 +1,4 @@
-"""Which fields are images, and images as data URIs of a few kilobytes.
-
-::
-
-    frames kept encoded     [H, W] [H, W, C]
-    uint8 arrays            [H, W] with sides over 16, [H, W, 1 3 4], [1 3 4, H, W]; of four planes the last is shown,
-                            since a stack of grey frames is what they mostly are
-"""
+"""Images as data URIs of a few kilobytes. Of four planes the last is shown: mostly they are a stack of grey frames."""
 
 from __future__ import annotations
 
@@ -16,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image as Pillow
 
+from rlds_cli.report.pictured import channels_last
 from rlds_cli.ted import Array, Field
 
 HEIGHT = 112  # pixels of a frame in a strip; larger ones are made smaller
 _SMALL = 64  # sides up to which pixels are art: nothing that blurs them
-_LEAST = 8
-_CHANNELS = (1, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +23,6 @@ class Picture:
     uri: str
     width: int
     height: int
-
-
-def is_image(f: Field) -> bool:
-    """Whether the rows of a field are images."""
-    if f.kind == "frames":
-        return True
-    if f.kind != "array" or f.dtype != "uint8":
-        return False
-    if len(f.shape) == 2:
-        return min(f.shape) > 16
-    return len(f.shape) == 3 and (_channels_last(f.shape) or _channels_first(f.shape))
-
-
-def _channels_last(shape: tuple[int, ...]) -> bool:
-    return shape[2] in _CHANNELS and min(shape[:2]) >= _LEAST
-
-
-def _channels_first(shape: tuple[int, ...]) -> bool:
-    return shape[0] in _CHANNELS and min(shape[1:]) >= _LEAST
 
 
 def picture(f: Field, frame: Array, *, height: int = HEIGHT) -> Picture:
@@ -67,7 +40,7 @@ def picture(f: Field, frame: Array, *, height: int = HEIGHT) -> Picture:
 def _plane(f: Field, frame: Array) -> Array:
     if frame.ndim == 2:
         return frame
-    last = f.kind == "frames" or _channels_last(f.shape)
+    last = f.kind == "frames" or channels_last(f.shape)
     channels = f.shape[2] if last else f.shape[0]
     frame = frame if last else np.moveaxis(frame, 0, -1)
     if channels == 1:

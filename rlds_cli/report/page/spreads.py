@@ -11,8 +11,8 @@ import numpy.typing as npt
 from rlds_cli.dataset import Dataset
 from rlds_cli.report.columns import places
 from rlds_cli.report.histograms import Histogram
-from rlds_cli.report.page.images import is_image
 from rlds_cli.report.page.reading import Rows
+from rlds_cli.report.pictured import is_image
 from rlds_cli.store.manifest import Stats
 from rlds_cli.ted import Array, Field
 

@@ -17,9 +17,10 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.report.columns import places, rank
 from rlds_cli.report.page.choosing import evenly
-from rlds_cli.report.page.images import Picture, is_image, picture
+from rlds_cli.report.page.images import Picture, picture
 from rlds_cli.report.page.listing import cut
 from rlds_cli.report.page.reading import Rows
+from rlds_cli.report.pictured import is_image
 from rlds_cli.ted import FLAGS, Field, IntArray
 
 MOST_ELEMENTS = 32  # of one field
