@@ -30,4 +30,4 @@ def test_memory_is_reused() -> None:
         return int(run.stdout)
 
     assert faults("keep") < 20
-    assert any(faults("not") > 1000 for _ in range(4))  # or there is nothing left to settle; the heap is not always alike
+    assert any(faults("not") > 1000 for _ in range(4))  # or nothing is left to settle
