@@ -4,11 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-ray check registry bench bench-download bench-convert bench-preprocess learn soak fuzz screenshots clean
+.PHONY: help demo test test-all test-ray check registry bench bench-download bench-convert bench-preprocess learn soak fuzz screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
 	@echo "make test      the tests"
+	@echo "make test-all  the tests, with those that take long: the demonstration, memory, kills in the middle"
 	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
 	@echo "make check     ruff, mypy --strict, registry"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
@@ -30,8 +31,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" RLDS_HOME="$(CURDIR)/.demo" sh examples/demo.sh
 
+# One process more than there are cores: tests wait for processes that they started.
+WORKERS = $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
+
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow'
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-ray: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'

@@ -150,6 +150,7 @@ def test_a_journal_is_not_believed_where_rows_changed(tmp_path: Path, home: Path
     assert import_archive(tmp_path / "a.hdf5", "local/a").fingerprint == undisturbed.fingerprint
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded(tmp_path: Path) -> None:
     n = 3_000_000
     with h5py.File(tmp_path / "big.hdf5", "w") as f:  # 420 MB of rows, one episode
@@ -327,6 +328,7 @@ def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
         frames_variant("84")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_next_observations_of_their_own_are_kept(tmp_path: Path, jobs: int) -> None:
     rng = np.random.default_rng(0)

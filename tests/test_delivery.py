@@ -104,6 +104,7 @@ KILLED = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 def test_a_killed_download_goes_on(tmp_path: Path, home: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [1000] * 100, observation=20)
     content = (tmp_path / "a.hdf5").read_bytes()

@@ -95,6 +95,7 @@ def test_nested_observations_of_no_environment(name: str, tmp_path: Path, capsys
     assert norm.apply("observation/x", mean) == pytest.approx(np.zeros(3), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINERS)
 def test_the_same_seed_prints_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     train = load(f"examples/{name}.py").train

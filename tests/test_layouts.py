@@ -86,6 +86,7 @@ def test_nested_observations_and_no_rewards() -> None:
 
 @PLAIN
 @given(known=episode_lists())
+@pytest.mark.slow
 def test_steps_and_transitions_of_random_episodes(known: list[Known]) -> None:
     ds = create(known)
     steps, transitions = ds.to_numpy("d4rl"), ds.to_numpy("ogbench")

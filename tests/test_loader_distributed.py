@@ -87,6 +87,7 @@ report(load(), DataLoader(load().as_torch(), batch_size=None, num_workers=2), lo
     )
 
 
+@pytest.mark.slow
 def test_a_loader_that_does_not_know_of_the_other_ranks_is_refused(tmp_path: Path) -> None:
     refused = both_ranks(
         tmp_path,

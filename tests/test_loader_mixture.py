@@ -305,6 +305,7 @@ def test_ranks_part_every_batch_wherever_it_starts(three, rule, sampler, window,
     st.sampled_from([(6, 1), (6, 2), (3, 1), (4, 4), (10, 5)]),
     st.booleans(),
 )
+@pytest.mark.slow
 def test_going_on_anywhere_is_the_uninterrupted_run(three, rule, sampler, window, done, target, pickled):
     size, world = target if not rule.startswith("schedule") else (6, target[1] if target[1] in (1, 2) else 3)
     options = {"sampler": sampler, "window": window}

@@ -117,6 +117,7 @@ def test_normalising_by_every_unit_gives_what_numpy_gives(big, truth, place, fn,
     assert np.array_equal(big.column("observation"), observation)  # the source stays as it was
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fn", "how"),
     [

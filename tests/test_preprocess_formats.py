@@ -256,6 +256,7 @@ print(most - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 @pytest.mark.parametrize(("unit", "store"), [("episode", "zarr"), ("batch", "memmap")])
 def test_memory_stays_bounded(unit, store):

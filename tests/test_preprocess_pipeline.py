@@ -243,6 +243,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_a_pipeline_that_is_killed_goes_on_at_its_function(ds, home, tmp_path, monkeypatch, jobs):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))

@@ -142,6 +142,7 @@ open(f"{sys.argv[2]}/{dist.get_rank()}", "w").write(json.dumps(batches))
 """
 
 
+@pytest.mark.slow
 def test_torchrun_killed_on_two_ranks_and_resumed_on_one(hopper, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TORCHRUN)
