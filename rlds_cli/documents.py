@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.errors import CorruptArchive, NoPermission
+
 LONGEST = 16 << 20  # bytes; descriptions of datasets have thousands
 
 
@@ -32,3 +34,24 @@ def load(path: Path, *, longest: int = LONGEST) -> Any:
     if len(text) > longest:
         raise ValueError(f"{path.stat().st_size:,} bytes are too many for a description; at most {longest:,} are read")
     return loads(text, longest=longest)
+
+
+def load_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file of an archive holds.
+
+    Raises
+    ------
+    CorruptArchive
+        It cannot be read, is not JSON, not an object, or larger than any description.
+    NoPermission
+        It may not be read.
+    """
+    try:
+        content = load(path)
+    except PermissionError as e:
+        raise NoPermission(f"{path} may not be read.") from e
+    except (OSError, ValueError) as e:
+        raise CorruptArchive(f"{path.name} is not JSON: {e}", hint=f"delete {path} and fetch it again") from e
+    if not isinstance(content, dict):
+        raise CorruptArchive(f"{path.name} is {type(content).__name__}; an object expected.")
+    return content

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import documents
-from rlds_cli.errors import CorruptArchive, NoPermission
+from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Note
 
 # Versions whose layout this reader was checked against.
@@ -49,15 +49,7 @@ def read(path: Path) -> dict[str, Any]:
     CorruptArchive
         It is not JSON, or not an object.
     """
-    try:
-        content = documents.load(path)
-    except PermissionError as e:
-        raise NoPermission(f"{path} may not be read.") from e
-    except (OSError, ValueError) as e:
-        raise CorruptArchive(f"{path.name} is not JSON: {e}", hint=f"delete {path} and fetch it again") from e
-    if not isinstance(content, dict):
-        raise CorruptArchive(f"{path.name} is {type(content).__name__}; an object expected.")
-    return content
+    return documents.load_object(path)
 
 
 def is_minari(content: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli import documents
-from rlds_cli.errors import CorruptArchive, NoPermission, UnknownLayout
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 
 STEPS = "steps"
 MAX_DEPTH = 16
@@ -73,15 +73,7 @@ def read_json(path: Path) -> dict[str, Any]:
     CorruptArchive
         It is none, or larger than any that TFDS writes.
     """
-    try:
-        content = documents.load(path)
-    except PermissionError as e:
-        raise NoPermission(f"{path} may not be read.") from e
-    except (OSError, ValueError) as e:
-        raise CorruptArchive(f"{path.name} is not JSON: {e}", hint=f"delete {path} and fetch it again") from e
-    if not isinstance(content, dict):
-        raise CorruptArchive(f"{path.name} is {type(content).__name__}, no object.")
-    return content
+    return documents.load_object(path)
 
 
 def is_rlds(content: Mapping[str, Any]) -> bool:
