@@ -8,8 +8,15 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
-SHARED = Path(__file__).parents[2] / "shared"
+DATA = Path(__file__).parent / "data"
+
+# No test depends on how fast a machine is. The home of each test is fresh for a function, not for an example of it.
+settings.register_profile(
+    "rlds", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("rlds")
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from rlds_cli.keeping.tracing import trace
 from rlds_cli.ordering import natural
 from rlds_cli.ted import END_NAMES, EpisodeTable, merge_notes
 
-SAMPLE = Path(__file__).parents[2] / "shared/data/dopamine/Breakout/1"
+SAMPLE = Path(__file__).parent / "data/dopamine/Breakout/1"
 
 
 class Read:
@@ -271,13 +271,11 @@ def test_closed_ids_are_hidden_unless_asked_for() -> None:
     assert {r.status for r in shown} == {"closed"}
     entries = registry.entries("atari_dqn")
     assert len(entries) == 300 and len({e.id.split("/")[1] for e in entries}) == 60
-    facts = Path(__file__).parents[2] / "shared" / "registry-facts" / "atari_dqn.json"
-    if facts.exists():
-        known = {f"atari_dqn/{f['id']}": f["urls"][0].rstrip("/") for f in json.loads(facts.read_text())}
-        assert known == {e.id: e.tree[0] for e in entries}
+    facts = Path(__file__).parent / "data" / "registry-facts" / "atari_dqn.json"
+    known = {f"atari_dqn/{f['id']}": f["urls"][0].rstrip("/") for f in json.loads(facts.read_text())}
+    assert known == {e.id: e.tree[0] for e in entries}
 
 
-@pytest.mark.skipif(not SAMPLE.exists(), reason=f"{SAMPLE} is not there")
 def test_sample_is_the_truth_step_by_step() -> None:
     ds = import_archive(SAMPLE / "replay_logs", "local/breakout")
     with np.load(SAMPLE / "truth.npz") as truth:

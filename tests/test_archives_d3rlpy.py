@@ -18,7 +18,7 @@ from rlds_cli.archives import d3rlpy
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
-SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "d3rlpy" / "pendulum_random_v1.1.0.h5"
+SAMPLE = Path(__file__).parent / "data" / "d3rlpy" / "pendulum_random_v1.1.0.h5"
 RNG = np.random.default_rng(0)
 
 
@@ -147,7 +147,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Rows("d3rlpy", tmp_path / "d.h5")
 
 
-@pytest.mark.skipif(not SAMPLE.is_file(), reason="no sample archives")
 def test_the_sample() -> None:
     """Pendulum never terminates: nothing is padded, and the reward of every row is that of its own action."""
     rows = Rows("d3rlpy", SAMPLE)

@@ -12,9 +12,7 @@ from rlds_cli.archives import d4rl
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, Field
 
-SAMPLES = Path(__file__).parents[2] / "shared" / "data" / "d4rl"
-
-samples = pytest.mark.skipif(not SAMPLES.exists(), reason=f"{SAMPLES} is not there")
+SAMPLES = Path(__file__).parent / "data" / "d4rl"
 
 
 def test_ends_flags_and_repeated_finals_by_hand(tmp_path: Path) -> None:
@@ -353,7 +351,6 @@ def test_damaged_chunks_are_named(tmp_path: Path) -> None:
         Rows(path)
 
 
-@samples
 @pytest.mark.parametrize("name", ["hopper_random_layout-v2.hdf5", "kitchen_layout-v0.hdf5"])
 def test_samples_value_by_value(name: str) -> None:
     rows = Rows(SAMPLES / name)

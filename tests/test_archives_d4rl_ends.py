@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 from d4rl_files import Rows, flags, ramp, write
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_cli.archives import d4rl
@@ -267,7 +267,7 @@ values = st.sampled_from([0.0, 1.0, 2.0, float("nan")])
 steps = st.lists(st.tuples(values, values, st.booleans(), st.booleans()), min_size=1, max_size=40)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(steps, st.sampled_from(["flags", "timeouts", "file"]), st.booleans(), st.booleans(), st.integers(1, 9))
 def test_layout_equals_the_slow_reference(
     tmp_path: Path,

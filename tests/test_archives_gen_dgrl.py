@@ -271,8 +271,7 @@ def test_from_either_address_of_the_host(tmp_path: Path) -> None:
 def test_the_registry_holds_every_fact() -> None:
     entries = registry.entries("gen_dgrl")
     assert len(entries) == 128 and all(e.files[0].path.endswith(".tar.xz") for e in entries)
-    facts = Path(__file__).parents[2] / "shared" / "registry-facts" / "gen_dgrl.json"
-    if facts.exists():
-        for fact in json.loads(facts.read_text()):
-            wanted = {u for u in fact["urls"] if u.endswith(".tar.xz")}
-            assert set(registry.get(fact["id"]).files[0].urls) == wanted
+    facts = Path(__file__).parent / "data" / "registry-facts" / "gen_dgrl.json"
+    for fact in json.loads(facts.read_text()):
+        wanted = {u for u in fact["urls"] if u.endswith(".tar.xz")}
+        assert set(registry.get(fact["id"]).files[0].urls) == wanted

@@ -7,7 +7,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_cli.archives.hdf5_rows import RowReader, nan_count
@@ -148,7 +148,7 @@ class TestRows:
                     assert np.array_equal(seen, want)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 @given(
     rows=st.integers(1, 60),
     chunk=st.tuples(st.integers(1, 20), st.integers(1, 4)),

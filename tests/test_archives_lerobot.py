@@ -21,7 +21,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
 
-SAMPLES = Path(__file__).parents[2] / "shared" / "data" / "lerobot"
+SAMPLES = Path(__file__).parent / "data" / "lerobot"
 TOP = "observation/images/top"
 
 
@@ -118,7 +118,6 @@ def test_videos(tmp_path: Path, layout: str) -> None:
         assert np.asarray(ds.store.videos(name)._bytes).tobytes() == b"".join(f.read_bytes() for f in files)
 
 
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="the shared samples are not here")
 @pytest.mark.parametrize("name", ["state_only_v3", "image_v3", "video_v3"])
 def test_samples(name: str) -> None:
     root = SAMPLES / name

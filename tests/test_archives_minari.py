@@ -15,10 +15,9 @@ from rlds_cli import archives, spaces
 from rlds_cli.archives import minari
 from rlds_cli.ted import Field
 
-SAMPLES = Path(__file__).parents[2] / "shared" / "data" / "minari"
+SAMPLES = Path(__file__).parent / "data" / "minari"
 
 
-@pytest.mark.skipif(not SAMPLES.exists(), reason=f"{SAMPLES} is not here")
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", ["hopper/random", "pointmaze/umaze", "taxi/random", "breakout/random"])
 @pytest.mark.parametrize("chunk_rows", [None, 17])

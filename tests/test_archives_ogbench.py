@@ -23,7 +23,7 @@ from rlds_cli.importing import import_archive
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 from rlds_cli.transfer import client
 
-SAMPLES = Path(__file__).parents[2] / "shared" / "data" / "ogbench"
+SAMPLES = Path(__file__).parent / "data" / "ogbench"
 RNG = np.random.default_rng(0)
 
 
@@ -181,7 +181,6 @@ def test_other_npz_files_are_not_claimed(tmp_path: Path) -> None:
     assert ogbench.recognise([save(tmp_path / "y-v0.npz", flat)]) is None
 
 
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="no sample archives")
 @pytest.mark.parametrize("name", ["pointmaze-medium-navigate-v0", "visual-cube-single-play-v0"])
 def test_samples(name: str) -> None:
     files = (SAMPLES / f"{name}.npz", SAMPLES / f"{name}-val.npz")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHARED
+from conftest import DATA
 from PIL import Image
 from tfds_files import (
     FLAGS,
@@ -470,9 +470,8 @@ def slow_example(data: bytes) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.mark.skipif(not (SHARED / "data/openx").is_dir(), reason="the shared samples are not here")
 def test_the_bridge_sample_equals_its_file() -> None:
-    path = SHARED / "data/openx/bridge_dataset/1.0.0"
+    path = DATA / "openx/bridge_dataset/1.0.0"
     ds = import_archive(path, "local/bridge")
     data, at, number = (path / "bridge_dataset-val.tfrecord-00000-of-00001").read_bytes(), 0, 0
     while at < len(data):

@@ -21,7 +21,7 @@ from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive
 from rlds_cli.ted import CUT, TERMINATED
 
-SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "robomimic" / "low_dim_layout.hdf5"
+SAMPLE = Path(__file__).parent / "data" / "robomimic" / "low_dim_layout.hdf5"
 ENV_ARGS = {"env_name": "Lift", "env_type": 1, "env_kwargs": {"robots": ["Panda"]}}
 
 
@@ -225,7 +225,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Rows("robomimic", path)
 
 
-@pytest.mark.skipif(not SAMPLE.is_file(), reason="no sample archives")
 def test_the_sample() -> None:
     found = archives.recognise([SAMPLE])
     assert found == ("robomimic", "robomimic layout: 6 demonstrations")

@@ -13,7 +13,7 @@ from rlds_cli.archives import Archive, roboset
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import CUT, TERMINATED, EpisodeTable
 
-SAMPLES = Path(__file__).parents[2] / "shared" / "data" / "roboset"
+SAMPLES = Path(__file__).parent / "data" / "roboset"
 OURS = Path(__file__).parents[1] / "rlds_cli" / "samples" / "mountaincar-robohive.h5"
 
 
@@ -387,7 +387,6 @@ def test_embedded_sample_is_a_trace_value_by_value() -> None:
     assert CUT in rows.episodes.end and TERMINATED in rows.episodes.end
 
 
-@pytest.mark.skipif(not SAMPLES.exists(), reason=f"{SAMPLES} is not there")
 def test_sample_value_by_value() -> None:
     path = SAMPLES / "door_paths.h5"
     rows = Rows(path)

@@ -19,7 +19,7 @@ from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.keeping.tracing import trace
 from rlds_cli.ordering import natural
 
-SAMPLES = Path(__file__).parents[2] / "shared/data/vd4rl/main/walker_walk/random"
+SAMPLES = Path(__file__).parent / "data/vd4rl/main/walker_walk/random"
 MAIN = "vd4rl/main/walker_walk/random"
 
 
@@ -273,7 +273,6 @@ def test_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert copy.fingerprint == small.fingerprint
 
 
-@pytest.mark.skipif(not SAMPLES.exists(), reason=f"{SAMPLES} is not there")
 def test_samples_value_by_value(tmp_path: Path) -> None:
     small = import_archive(SAMPLES / "64px", "local/small")
     keys = {"image": "observation", "action": "action", "reward": "next/reward", "discount": "next/discount"}

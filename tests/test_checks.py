@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHARED
+from conftest import DATA
 
 import rlds_cli
 from rlds_cli import checks, create
@@ -415,7 +415,6 @@ def test_the_samples_are_in_order(sample: str) -> None:
     assert (report.errors, report.warnings) == (0, 0)
 
 
-@pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="archives beside the checkout")
 @pytest.mark.parametrize(
     ("path", "codes"),
     [
@@ -428,9 +427,9 @@ def test_the_samples_are_in_order(sample: str) -> None:
 def test_archives(path: str, codes: set[str], home: Path) -> None:
     from rlds_cli.checks.archive import check_archive
 
-    report = check_archive(SHARED / "data" / path)
+    report = check_archive(DATA / path)
     assert {f.code for f in report.findings} == codes
-    assert report.id == str(SHARED / "data" / path)
+    assert report.id == str(DATA / path)
     assert not [*(home / "partial").iterdir()]
     assert not (home / "datasets").exists()
 

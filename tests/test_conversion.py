@@ -16,7 +16,7 @@ import h5py
 import minari
 import numpy as np
 import pytest
-from conftest import SHARED, write_d4rl
+from conftest import DATA, write_d4rl
 from PIL import Image
 
 from rlds_cli import ids, open_dataset
@@ -245,9 +245,7 @@ def test_of_two_imports_at_once_the_second_is_told(tmp_path: Path, home: Path) -
 @pytest.mark.parametrize("encoding", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("name", ["taxi/random", "hopper/random", "breakout/random", "pointmaze/umaze"])
 def test_minari_samples(name: str, encoding: str) -> None:
-    path = SHARED / "data/minari" / f"{name}_{encoding}-v0"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    path = DATA / "minari" / f"{name}_{encoding}-v0"
     ds = import_archive(path, "local/m")
     real = minari.MinariDataset(path / "data")
     assert ds.num_episodes == real.total_episodes
@@ -275,7 +273,7 @@ def leaves(values: object, name: str) -> list[tuple[str, np.ndarray]]:
 
 
 def test_d4rl_samples() -> None:
-    for path in sorted((SHARED / "data/d4rl").glob("*.hdf5")):
+    for path in sorted((DATA / "d4rl").glob("*.hdf5")):
         ds = import_archive(path, f"local/{path.stem}")
         with h5py.File(path) as f:
             columns = {k: f[k][:] for k in ("observations", "actions", "rewards", "terminals")}
@@ -288,8 +286,6 @@ def test_d4rl_samples() -> None:
         truncated = timeouts.ravel().astype(bool)
         truncated[-1] |= not columns["terminals"].ravel()[-1]
         np.testing.assert_array_equal(ds.column("next/truncated")[steps], truncated)
-    if not (SHARED / "data/d4rl").exists():
-        pytest.skip("no shared/data/d4rl")
 
 
 def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
@@ -346,9 +342,7 @@ def test_next_observations_of_their_own_are_kept(tmp_path: Path, jobs: int) -> N
 
 
 def test_roboset_samples() -> None:
-    paths = sorted((SHARED / "data/roboset").glob("*.h5"))
-    if not paths:
-        pytest.skip("no shared/data/roboset")
+    paths = sorted((DATA / "roboset").glob("*.h5"))
     for path in paths:
         ds = import_archive(path, f"local/{path.stem}")
         with h5py.File(path) as f:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from conftest import SHARED, write_d4rl
+from conftest import DATA, write_d4rl
 from d4rl_files import flags, ramp, write
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlds_cli
@@ -22,8 +22,8 @@ from rlds_cli.interop import d4rl
 
 ROOT = Path(__file__).parents[1]
 PENDULUM = ROOT / "rlds_cli/samples/pendulum-d4rl.hdf5"
-KITCHEN = SHARED / "data/d4rl/kitchen_layout-v0.hdf5"
-HOPPER = SHARED / "data/d4rl/hopper_random_layout-v2.hdf5"
+KITCHEN = DATA / "d4rl/kitchen_layout-v0.hdf5"
+HOPPER = DATA / "d4rl/hopper_random_layout-v2.hdf5"
 KEYS = ("observations", "actions", "next_observations", "rewards", "terminals")
 
 
@@ -151,8 +151,6 @@ def test_archives_of_every_kind(tmp_path: Path, seed: int, timeouts: bool, after
 
 @pytest.mark.parametrize(("path", "limit"), [(PENDULUM, None), (HOPPER, None), (KITCHEN, 280)])
 def test_samples(path: Path, limit: int | None) -> None:
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
     check_against_slow(import_archive(path, "local/a"), path, limit)
 
 
@@ -203,7 +201,7 @@ def test_next_observations_that_are_no_rows_after(tmp_path: Path) -> None:
     np.testing.assert_array_equal(d4rl.qlearning_dataset(ds, fixed=True)["next_observations"], ramp(n) + 0.25)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(terminals=st.lists(st.booleans(), min_size=1, max_size=40), limit=st.integers(1, 9))
 def test_time_limits_are_counted_as_by_the_old_helper(terminals: list[bool], limit: int) -> None:
     n = len(terminals)

@@ -19,7 +19,7 @@ from rlds_cli.importing import import_archive
 from rlds_cli.keeping.tracing import trace
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture
@@ -150,11 +150,10 @@ def test_values_given_in_python_have_no_archive():
             call()
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared samples are not here")
 @pytest.mark.parametrize("format", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("name", ["hopper/random", "pointmaze/umaze", "taxi/random", "breakout/random"])
 def test_minari_in_every_format(name, format):
-    import_archive(SHARED / "minari" / f"{name}_{format}-v0", "local/x", force=True)
+    import_archive(DATA / "minari" / f"{name}_{format}-v0", "local/x", force=True)
     assert trace("local/x", 20).ok
 
 

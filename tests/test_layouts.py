@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import SHARED
-from hypothesis import HealthCheck, given, settings
+from conftest import DATA
+from hypothesis import given, settings
 from loader_data import Known, create, episode, episode_lists
 
 import rlds_cli
 from rlds_cli import Dataset
 from rlds_cli.errors import NoReward, UnknownField
 
-PLAIN = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PLAIN = settings(max_examples=30)
 
 
 @pytest.fixture
@@ -106,9 +106,7 @@ def test_steps_and_transitions_of_random_episodes(known: list[Known]) -> None:
 @pytest.mark.parametrize("name", ["pointmaze-medium-navigate-v0", "visual-cube-single-play-v0"])
 def test_ogbench_files_come_back(name: str) -> None:
     """OGBench's files hold T+1 rows per trajectory, terminal at the last, whose action leads nowhere."""
-    path = SHARED / "data/ogbench" / f"{name}.npz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    path = DATA / "ogbench" / f"{name}.npz"
     with np.load(path) as file:
         columns = {k: file[k] for k in ("observations", "actions", "terminals")}
     stops = np.flatnonzero(columns["terminals"]) + 1

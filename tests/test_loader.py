@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from loader_data import create, episode
 
@@ -116,7 +116,6 @@ def test_step_counts_what_was_handed_out(ds):
 # -- order
 
 
-@settings(deadline=None)
 @given(SAMPLERS, WINDOWS, st.integers(1, 9), st.integers(0, 50))
 def test_any_batch_is_found_by_its_number(ds, sampler, window, size, step):
     options = {"sampler": sampler, "window": window, "steps": 10**6, "seed": 3}
@@ -126,7 +125,6 @@ def test_any_batch_is_found_by_its_number(ds, sampler, window, size, step):
     assert first(loader, 3) == first(load(ds, size, **options), step + 3)[step:]
 
 
-@settings(deadline=None)
 @given(SAMPLERS, WINDOWS, st.integers(1, 4), st.sampled_from([1, 2, 3, 4]))
 def test_ranks_part_every_batch(ds, sampler, window, share, world):
     size = share * world
@@ -138,7 +136,6 @@ def test_ranks_part_every_batch(ds, sampler, window, share, world):
             assert parts[r][n] == batch[r::world]
 
 
-@settings(deadline=None)
 @given(SAMPLERS, WINDOWS, st.integers(0, 25), st.sampled_from([(4, 1), (4, 2), (2, 1), (8, 4), (6, 3)]))
 def test_a_state_goes_on_with_other_batches_and_ranks(ds, sampler, window, done, target):
     """The samples after those consumed, whatever the batch size: the order is one of samples."""

@@ -4,7 +4,7 @@ import h5py
 import minari
 import numpy as np
 import pytest
-from conftest import SHARED, write_d4rl
+from conftest import DATA, write_d4rl
 
 from rlds_cli.importing import import_archive
 from rlds_cli.loader import Loader, Shuffled, Slice, Transition
@@ -48,9 +48,7 @@ def test_d4rl_without_next_observations_leaves_out_what_is_not_known(tmp_path):
 
 @pytest.mark.parametrize("name", ["hopper_random_layout-v2", "kitchen_layout-v0"])
 def test_d4rl_samples(name):
-    path = SHARED / "data/d4rl" / f"{name}.hdf5"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    path = DATA / "d4rl" / f"{name}.hdf5"
     with h5py.File(path) as f:
         columns = {k: f[k][:] for k in f if isinstance(f[k], h5py.Dataset)}
     ds = import_archive(path, f"local/{name}")
@@ -66,9 +64,7 @@ def leaves(values, name):
 @pytest.mark.parametrize("window", [Transition(), Slice(4, before=1, after=2)])
 @pytest.mark.parametrize("name", ["taxi/random", "hopper/random", "breakout/random", "pointmaze/umaze"])
 def test_minari_samples(name, window):
-    path = SHARED / "data/minari" / f"{name}_hdf5-v0"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    path = DATA / "minari" / f"{name}_hdf5-v0"
     ds = import_archive(path, "local/m")
     episodes = list(minari.MinariDataset(path / "data").iterate_episodes())
     for _, b in zip(range(20), Loader(ds, 8, window=window, **OPTIONS), strict=False):
@@ -88,9 +84,7 @@ def test_minari_samples(name, window):
 @pytest.mark.parametrize("window", [Transition(), Slice(4, before=1, after=2)])
 def test_roboset_sample(window):
     """Rewards and flags came of the action of their row; trials sort as numbers; the last next observation is none."""
-    path = SHARED / "data/roboset/door_paths.h5"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
+    path = DATA / "roboset/door_paths.h5"
     keys = ("observations", "actions", "rewards", "done")
     with h5py.File(path) as f:
         trials = [{key: f[name][key][()] for key in keys} for name in sorted(f, key=lambda name: int(name[5:]))]

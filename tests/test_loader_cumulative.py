@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument
@@ -31,7 +31,6 @@ def slowly(weights, u):
     raise AssertionError
 
 
-@settings(deadline=None)
 @given(WHOLE, st.lists(st.integers(0, 2**20 - 1), min_size=1, max_size=30))
 def test_draws_fall_where_a_walk_in_exact_numbers_ends(weights, draws):
     u = np.array(draws) * 2.0**-20  # so few bits that no product is rounded
@@ -47,7 +46,6 @@ def test_an_item_ends_before_the_edge_and_the_next_begins_on_it():
     assert Cumulative([5, 1, 1, 1]).find(np.nextafter(eighths, 1)).tolist() == [0, 0, 0, 0, 0, 1, 2, 3]
 
 
-@settings(deadline=None)
 @given(WEIGHTS)
 def test_at_every_edge_the_item_weighs_something_and_is_a_rounding_away(weights):
     u = edges(weights)
@@ -59,7 +57,6 @@ def test_at_every_edge_the_item_weighs_something_and_is_a_rounding_away(weights)
         assert sums[item] / sums[-1] - off <= Fraction(x) <= sums[item + 1] / sums[-1] + off
 
 
-@settings(deadline=None)
 @given(WEIGHTS)
 def test_probabilities_are_shares_of_the_sum(weights):
     total = sum(map(Fraction, weights))

@@ -38,7 +38,7 @@ HORIZONS = st.sampled_from(["geometric", "uniform", "final", "episode", 1, 3])
 ONE, TWO = ((0, 1, 0), (1, 0, 0), (0, 0, 1)), ((0.5, 0, 0.5), (0.5, 0.5, 0), (0, 0.4, 0.6))
 ONE, TWO = ((0, 1, 0), (1, 0, 0), (0, 0, 1)), ((0.5, 0, 0.5), (0.5, 0.5, 0), (0, 0.4, 0.6))
 SHARES = st.sampled_from([*ONE, *TWO, (0.2, 0.5, 0.3)])
-DATASETS = settings(max_examples=8, deadline=None)
+DATASETS = settings(max_examples=8)
 
 
 def goals(name="goal", shares=(0, 1, 0), **options):

@@ -13,7 +13,7 @@ EXACT = {"backend": "numpy", "dtype": None}
 NEIGHBOURS = ("next/action", "previous/action", "previous/reward")
 EXTRA = ("step", "episode", *NEIGHBOURS)
 NONE = np.zeros(2)
-DATASETS = settings(max_examples=6, deadline=None)
+DATASETS = settings(max_examples=6)
 
 
 def around(e, t, span=1):

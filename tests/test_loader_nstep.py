@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import create, episode, episode_lists
 
@@ -25,7 +25,7 @@ def check(loader, episodes, n, gamma, scale=1.0):
 
 
 @pytest.mark.parametrize("kept", [False, True])
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(episodes=episode_lists(), n=st.integers(2, 12), gamma=st.sampled_from([0.0, 0.9, 1.0]))
 def test_sums_stop_where_they_must(home, monkeypatch, kept, episodes, n, gamma):
     if not any(e.num_transitions for e in episodes):

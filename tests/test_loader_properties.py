@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from loader_data import SELECTIONS, create, varied
 
@@ -28,7 +28,7 @@ from rlds_cli.loader.access import packing
 from rlds_cli.loader.windowing import nstep
 
 VARIED = varied()
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=60)
 FIRST, STEP = 0, 1  # of an observation: its episode, its step
 
 REACH = st.one_of(st.none(), st.integers(0, 5))

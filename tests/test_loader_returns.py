@@ -31,7 +31,7 @@ def slow_of(e, gamma, through=False):
     return slow(e.reward, np.zeros(e.length, bool) if through else e.terminated, gamma)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(episode_lists(), st.lists(st.tuples(GAMMAS, st.booleans()), min_size=3, max_size=4))
 def test_every_step_has_the_sum_to_the_first_terminal_or_the_end(known, settings):
     ds = create(known)
@@ -45,7 +45,7 @@ def test_every_step_has_the_sum_to_the_first_terminal_or_the_end(known, settings
         assert seen == sum(e.length for e in known)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(episode_lists())
 def test_slices_hold_the_return_of_each_step(known):
     ds = create(known)
@@ -119,7 +119,7 @@ def stretches(draw):
     return reward, terminated, last
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(stretches(), GAMMAS, st.sampled_from([1, 7, 40, 1 << 20]), st.sampled_from([1, 3, 32]))
 def test_the_scan_equals_a_loop_in_parts_of_any_size(rows, gamma, at_once, few):
     reward, terminated, last = rows

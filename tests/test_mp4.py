@@ -7,7 +7,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lerobot_archives import FPS, encode
 
@@ -97,7 +97,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(st.data())
 def test_damaged_tables_are_refused_or_lie_within_the_file(content: bytes, tmp_path: Path, data: st.DataObject) -> None:
     tables = content.index(b"moov") - 4

@@ -3,7 +3,7 @@
 import numpy as np
 import preprocess_functions as functions
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rlds_cli
@@ -56,7 +56,6 @@ def clipped(values, t, k):
     st.integers(0, 4),
     st.data(),
 )
-@settings(deadline=None)
 def test_windows_hold_what_a_loop_puts_into_them(lengths, history, future, data):
     """Rows of the store are numbered; every piece of episodes gives the rows that clipping by hand gives."""
     starts = np.cumsum([0, *(t + 1 for t, _ in lengths)])

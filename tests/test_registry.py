@@ -15,7 +15,7 @@ from rlds_cli.errors import UnknownDataset
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rlds_cli"
-FACTS = ROOT.parent / "shared" / "registry-facts"
+FACTS = ROOT / "tests" / "data" / "registry-facts"
 
 
 def all_entries():
@@ -40,7 +40,6 @@ def test_ids_parse_and_name_their_family():
         assert (parsed.family, parsed.variant) == (e.family, None)
 
 
-@pytest.mark.skipif(not FACTS.is_dir(), reason="the facts that the registry was made from are not here")
 def test_d4rl_holds_every_fact():
     for fact in json.loads((FACTS / "d4rl.json").read_text()):
         e = registry.get(f"d4rl/{fact['id']}")
@@ -50,7 +49,6 @@ def test_d4rl_holds_every_fact():
         assert (e.ref_min_score, e.ref_max_score) == (fact.get("ref_min_score"), fact.get("ref_max_score"))
 
 
-@pytest.mark.skipif(not FACTS.is_dir(), reason="the facts that the registry was made from are not here")
 def test_minari_holds_every_fact():
     for fact in json.loads((FACTS / "minari.json").read_text()):
         e = registry.get(f"minari/{fact['id']}")
@@ -60,7 +58,6 @@ def test_minari_holds_every_fact():
         assert (e.env_id, e.ref_max_score) == (fact.get("env_id"), fact.get("ref_max_score"))
 
 
-@pytest.mark.skipif(not FACTS.is_dir(), reason="the facts that the registry was made from are not here")
 def test_roboset_holds_every_fact():
     for fact in json.loads((FACTS / "roboset.json").read_text()):
         e = registry.get(fact["id"])
