@@ -15,7 +15,8 @@ from archive_rows import Rows
 
 import rlds_cli
 from rlds_cli import archives, mappings
-from rlds_cli.archives.parquet import ParquetRows, open_parquet
+from rlds_cli.archives.arrow_rows import ArrowRows
+from rlds_cli.archives.parquet import open_parquet
 from rlds_cli.cli import app
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
@@ -123,8 +124,12 @@ def test_episode_numbers_where_there_are_no_flags(tmp_path: Path) -> None:
     rows = Rows("plain", save(tmp_path / "a.parquet", columns))
     assert rows.plan.episodes_by == "field:episode_index"
     assert rows.episodes.length.tolist() == [7, 7, 6]
-    flagged = Rows("plain", save(tmp_path / "b.parquet", columns | {"done": FLAGS}))
-    assert flagged.episodes.length.tolist() == [5] * 4
+    flagged = save(tmp_path / "b.parquet", columns | {"done": FLAGS})
+    with pytest.raises(UnknownLayout, match=r"row 4 of b\.parquet is done, and its episode goes on") as e:
+        Rows("plain", flagged)
+    assert "--episodes-by field:KEY" in str(e.value.hint)
+    assert Rows("plain", flagged, episodes_by="flags").episodes.length.tolist() == [5] * 4
+    assert Rows("plain", flagged, episodes_by="field:episode_index").episodes.length.tolist() == [7, 7, 6]
 
 
 def test_jumps_are_found_in_npz_as_in_hdf5(tmp_path: Path) -> None:
@@ -140,20 +145,20 @@ def test_jumps_are_found_in_npz_as_in_hdf5(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorruptArchive, match="different numbers of rows"):
+    with pytest.raises(UnknownLayout, match="different numbers of rows"):
         Rows("plain", save(tmp_path / "a.npz", X | {"reward": np.zeros(3)}))
     with pytest.raises(UnknownLayout, match='has no "nothing"'):
         Rows("plain", save(tmp_path / "b.npz", X), fields={"action": "nothing"})
-    (tmp_path / "c.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UnknownLayout, match="neither npz nor Parquet nor HDF5"):
-        Rows("plain", tmp_path / "c.csv")
+    (tmp_path / "c.txt").write_text("a,b\n1,2\n")
+    with pytest.raises(UnknownLayout, match="neither npz nor HDF5 nor Parquet nor CSV nor JSON lines"):
+        Rows("plain", tmp_path / "c.txt")
     ragged = pa.table({"obs": pa.array([[1.0], [1.0, 2.0]]), "action": pa.array([1, 2])})
     pq.write_table(ragged, tmp_path / "d.parquet")
-    with pytest.raises(CorruptArchive, match="rows of different lengths"):
+    with pytest.raises(UnknownLayout, match="rows of different lengths"):
         Rows("plain", tmp_path / "d.parquet")
-    missing = pa.table({"obs": pa.array([1.0, 3.0, 2.0]), "action": pa.array([1, None, 3])})
+    missing = pa.table({"episode": [0, 0, 0], "obs": pa.array([1.0, 3.0, 2.0]), "action": pa.array([1, None, 3])})
     pq.write_table(missing, tmp_path / "e.parquet")
-    with pytest.raises(CorruptArchive, match="without a value"):
+    with pytest.raises(UnknownLayout, match="has no action, and its episode goes on"):
         Rows("plain", tmp_path / "e.parquet")
     with pytest.raises(UnknownLayout, match="list of row numbers"):
         Rows("plain", save(tmp_path / "f.npz", X | {"episode_ends": np.zeros(3)}))
@@ -184,7 +189,7 @@ def test_parquet_is_read_forward(tmp_path: Path) -> None:
     path = save(tmp_path / "a.parquet", X)
     with open_parquet(path) as f:
         rows = f.rows(["obs"])
-        assert isinstance(rows, ParquetRows)
+        assert isinstance(rows, ArrowRows)
         np.testing.assert_array_equal(rows.read(3, 9)["obs"], X["obs"][3:9])
         np.testing.assert_array_equal(rows.read(8, 30)["obs"], X["obs"][8:])
         with pytest.raises(ValueError, match="lies before"):

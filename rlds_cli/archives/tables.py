@@ -1,32 +1,38 @@
-"""Flat files of columns, one row a step, behind one face: npz, Parquet and HDF5.
+"""Flat files of columns, one row a step, behind one face: npz, Parquet, HDF5, CSV and JSON lines.
 
 A table hands out what the reader of flat files asks of an HDF5 file: its columns by name, their shapes and dtypes, and
-rows read forward. Two columns may be asked for that are in no file::
+rows read forward. Some columns may be asked for that are in no file::
 
-    not:masks         whether a column is 0: some files mark the steps to bootstrap from, and not those that terminate
-    ends:episode_ends the number of the episode that a row belongs to, of a list of where episodes end (or how long
-                      they are)
+    not:masks           whether a column is 0: some files mark the steps to bootstrap from, not those that terminate
+    ends:episode_ends   the number of the episode that a row belongs to, of a list of where episodes end (or how long
+                        they are)
+    missing:action      whether a row has no value: none in the file, or NaN in every component
+    done without late   whether the first flag is set, and the second is not
+    [x, y, theta]       several columns as one, components side by side
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import h5py
 import numpy as np
 
+from rlds_cli.archives.arrow_rows import MISSING, ArrowFile, is_nan
 from rlds_cli.archives.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk
 from rlds_cli.archives.hdf5_rows import RowReader
 from rlds_cli.archives.npz import is_npz, open_npz
 from rlds_cli.archives.parquet import is_parquet, open_parquet
+from rlds_cli.archives.text_tables import is_csv, is_json_lines, open_text
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import Array, IntArray
 
-NOT, ENDS = "not:", "ends:"
+NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
 MAX_METADATA = 64 << 20
 
 
@@ -45,10 +51,10 @@ class Source(Protocol):
     """A file of columns."""
 
     def rows(self, names: Collection[str]) -> Rows:
-        """A reader of the rows of some columns."""
+        """Read the rows of some columns."""
 
     def array(self, name: str, *, most: int = ...) -> Array:
-        """A whole column, for what is small."""
+        """Read a whole column, for what is small."""
 
 
 class Hdf5:
@@ -94,7 +100,8 @@ class Table:
     source: Source
     columns: dict[str, Column]
     left_out: tuple[str, ...] = ()  # columns of values that no field can hold
-    _ends: dict[str, IntArray] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)  # columns that make no field
+    _made: dict[str, _Made] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Column:
         return self.columns[key]
@@ -106,33 +113,76 @@ class Table:
         """A column, or None."""
         return self.columns.get(key)
 
+    @property
+    def own(self) -> dict[str, Column]:
+        """The columns that are in the file, but for those that are hidden."""
+        return {k: c for k, c in self.columns.items() if k not in self._made and k not in self.hidden}
+
+    def may_miss(self, key: str) -> bool:
+        """Whether rows of a column may have no value, and would read as 0."""
+        c = self.columns[key]
+        return isinstance(self.source, ArrowFile) and key not in self._made and c.dtype.kind in "biu"
+
     def derive(self, keys: Collection[str]) -> None:
         """Add the columns among ``keys`` that are made of others.
 
         Raises
         ------
         UnknownLayout
-            The other is not there, or does not fit.
+            One of the others is not there, or does not fit.
         """
         for key in keys:
-            kind, _, base = key.partition(":")
-            if key in self.columns or f"{kind}:" not in (NOT, ENDS):
-                continue
-            if base not in self.columns:
-                raise UnknownLayout(f'{self.path.name} has no "{base}".', hint=f"it holds {', '.join(self.columns)}")
-            if kind == "not":
-                self.columns[key] = Column(key, self.columns[base].shape, np.dtype(bool), self.path.name)
-            else:
-                self._ends[key] = _stops(self.source.array(base, most=MAX_METADATA), base, self.path.name)
-                rows = int(self._ends[key][-1]) if len(self._ends[key]) else 0
-                self.columns[key] = Column(key, (rows,), np.dtype(np.int64), self.path.name)
+            if key not in self.columns and (found := _derivation(key)) is not None:
+                self._add(key, *found)
+
+    def _add(self, key: str, kind: str, inputs: tuple[str, ...]) -> None:
+        for name in inputs:
+            if name not in self.columns:
+                raise UnknownLayout(f'{self.path.name} has no "{name}".', hint=f"it holds {', '.join(self.columns)}")
+        first = self.columns[inputs[0]]
+        if kind == ENDS:
+            stops = _stops(self.source.array(inputs[0], most=MAX_METADATA), inputs[0], self.path.name)
+            self._made[key] = _Made((), partial(_episode_of, stops))
+            self.columns[key] = Column(key, (int(stops[-1]) if len(stops) else 0,), np.dtype(np.int64), self.path.name)
+            return
+        if kind == STACK:
+            shape, dtype = _stacked([self.columns[n] for n in inputs], self.path.name)
+            self._made[key] = _Made(inputs, lambda seen, _: _stack([seen[n] for n in inputs], dtype))
+            self.columns[key] = Column(key, shape, dtype, self.path.name)
+            return
+        if kind == MISSING:
+            self._made[key] = self._missing(inputs[0])
+        elif kind == NOT:
+            self._made[key] = _Made(inputs, lambda seen, _: seen[inputs[0]] == 0)
+        else:
+            self._made[key] = _Made(inputs, lambda seen, _: _without(seen[inputs[0]], seen[inputs[1]]))
+        shape = first.shape[:1] if kind == MISSING else first.shape
+        self.columns[key] = Column(key, shape, np.dtype(bool), self.path.name)
+
+    def _missing(self, name: str) -> _Made:
+        if name in self._made:
+            parts = tuple(MISSING + n for n in self._made[name].inputs)
+            self.derive(parts)
+            return _Made(parts, lambda seen, _: np.logical_and.reduce([seen[p] for p in parts]))
+        if isinstance(self.source, ArrowFile):
+            return _Made((), lambda seen, _: seen[MISSING + name], native=MISSING + name)
+        return _Made((name,), lambda seen, _: is_nan(seen[name]))
 
     def rows(self, keys: Collection[str]) -> Rows:
-        """A reader of the rows of some columns, derived ones among them."""
-        made = {k: k.removeprefix(NOT) for k in keys if k.startswith(NOT)}
-        plain_ones = {k for k in keys if k not in made and k not in self._ends}
-        ends = {k: self._ends[k] for k in keys if k in self._ends}
-        return _Derived(self.source.rows(plain_ones | set(made.values())), plain_ones, made, ends)
+        """Read the rows of some columns, derived ones among them."""
+        order: dict[str, None] = {}
+        for key in keys:
+            self._needed(key, order)
+        plain_ones = {k for k in order if k not in self._made}
+        native = {m.native for k in order if (m := self._made.get(k)) and m.native}
+        made = {k: self._made[k] for k in order if k in self._made}
+        return _Derived(self.source.rows(plain_ones | native), set(keys), made)
+
+    def _needed(self, key: str, order: dict[str, None]) -> None:
+        """Add a column to ``order``, behind those that it is made of."""
+        for name in self._made[key].inputs if key in self._made else ():
+            self._needed(name, order)
+        order[key] = None
 
     def samples(self, key: str, starts: Collection[int], size: int) -> Iterator[Array]:
         """Blocks of ``size`` rows of one column, from each of ``starts``, which ascend."""
@@ -160,12 +210,20 @@ def _text_or_array(value: Array) -> Array | str:
     return "\n".join(map(str, np.ravel(value))) if value.dtype.kind in "SUO" else value
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A column made of others: their names, and a function of their values and the first row."""
+
+    inputs: tuple[str, ...]
+    make: Callable[[Mapping[str, Array], int], Array]
+    native: str | None = None  # the column that the source itself makes
+
+
 @dataclass(slots=True)
 class _Derived:
     inner: Rows
-    plain: set[str]
-    negated: Mapping[str, str]
-    ends: Mapping[str, IntArray]
+    keys: set[str]
+    made: Mapping[str, _Made]
 
     def __enter__(self) -> _Derived:
         self.inner.__enter__()
@@ -175,23 +233,62 @@ class _Derived:
         self.inner.__exit__(*exc)
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        seen = self.inner.read(start, stop)
-        out = {k: _texts(seen[k]) for k in self.plain}
-        out |= {k: np.asarray(seen[base] == 0) for k, base in self.negated.items()}
-        for k, stops in self.ends.items():
-            out[k] = np.searchsorted(stops, np.arange(start, min(stop, int(stops[-1]))), side="right")
-        return out
+        seen = {k: _texts(v) for k, v in self.inner.read(start, stop).items()}
+        for key, made in self.made.items():
+            rows = len(next(iter(seen.values()))) if seen else stop - start
+            seen[key] = np.asarray(made.make(seen, start))[:rows]
+        return {k: seen[k] for k in self.keys}
+
+
+def _derivation(key: str) -> tuple[str, tuple[str, ...]] | None:
+    """What a column is made of: the kind, and the others; None for the name of a plain column."""
+    if key.startswith("[") and key.endswith("]"):
+        return STACK, tuple(part.strip() for part in key[1:-1].split(","))
+    if WITHOUT in key:
+        a, _, b = key.partition(WITHOUT)
+        return WITHOUT, (a, b)
+    kind = key.partition(":")[0] + ":"
+    return (kind, (key.removeprefix(kind),)) if kind in (NOT, ENDS, MISSING) else None
+
+
+def _stacked(columns: Sequence[Column], file: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    for c in columns:
+        if len(c.shape) not in (1, 2) or c.dtype.kind not in "biuf" or c.shape[0] != columns[0].shape[0]:
+            raise UnknownLayout(
+                f"{file}: {c.name} is {c.dtype} {list(c.shape)}; columns of numbers, of as many rows, make one field."
+            )
+    width = sum(c.shape[1] if len(c.shape) > 1 else 1 for c in columns)
+    return (columns[0].shape[0], width), np.result_type(*(c.dtype for c in columns))
+
+
+def _stack(values: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    return np.concatenate([v.reshape(len(v), -1) for v in values], axis=1, dtype=dtype)
+
+
+def _without(a: Array, b: Array) -> Array:
+    def is_set(v: Array) -> Array:
+        return np.asarray((v != 0) & (v == v))
+
+    return is_set(a) & ~is_set(b).reshape(a.shape)
+
+
+def _episode_of(stops: IntArray, seen: Mapping[str, Array], start: int) -> Array:
+    rows = len(next(iter(seen.values()))) if seen else int(stops[-1]) - start
+    return np.searchsorted(stops, np.arange(start, min(start + rows, int(stops[-1]))), side="right")
 
 
 @contextmanager
-def open_flat(path: Path, *, check: bool = True) -> Iterator[Table]:
-    """Open HDF5, npz or Parquet, by content; raises as ``hdf5.open_file``, ``npz.open_npz`` and ``open_parquet`` do."""
+def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator[Table]:
+    """Open HDF5, npz or Parquet by content, CSV or JSON lines by name.
+
+    Raises as ``hdf5.open_file``, ``npz.open_npz``, ``open_parquet`` and ``open_text`` do; ``fill`` as of ``ArrowFile``.
+    """
     if is_npz(path):
         with open_npz(path) as npz:
             members = npz.members.values()
             yield Table(path, npz, {m.name: Column(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
-    elif is_parquet(path):
-        with open_parquet(path) as f:
+    elif is_parquet(path) or is_text(path):
+        with (open_parquet if is_parquet(path) else open_text)(path, fill=fill) as f:
             columns = {n: Column(n, s, _dtype(d), path.name) for n, (s, d) in f.columns.items()}
             yield Table(path, f, columns, tuple(f"{n} ({kind})" for n, kind in f.left_out.items()))
     else:
@@ -206,7 +303,12 @@ def hdf5_table(path: Path, f: h5py.File) -> Table:
 
 def is_flat(path: Path) -> bool:
     """Whether ``open_flat`` knows the format of a file."""
-    return is_npz(path) or is_parquet(path) or is_hdf5(path)
+    return is_npz(path) or is_parquet(path) or is_hdf5(path) or is_text(path)
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file is CSV or JSON lines."""
+    return is_csv(path) or is_json_lines(path)
 
 
 def _dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

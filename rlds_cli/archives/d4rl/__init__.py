@@ -119,7 +119,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         try:
             yield from chunks(f, _stretch(plan, part, by, found))
         except Throughout:
-            raise Replan(_with_own_next(plan, found)) from None
+            raise Replan(with_own_next(plan, found)) from None
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
@@ -196,7 +196,7 @@ def _stretch(plan: Plan, part: Part, by: Rule, found: Layout) -> Stretch:
         keys[found.timeouts_field.name] = found.timeouts
     fields = tuple(f for f in plan.schema if f.name not in FLAGS)
     cuts = plan.facts["next_observations"] == FINAL and found.recorded
-    single_steps = _max_cuts(stop - start - int(part.args["episodes"]))
+    single_steps = max_cuts(stop - start - int(part.args["episodes"]))
     return Stretch(
         path=plan.archive.files[source],
         name=plan.archive.name_of(source),
@@ -212,12 +212,13 @@ def _stretch(plan: Plan, part: Part, by: Rule, found: Layout) -> Stretch:
     )
 
 
-def _max_cuts(pairs: int) -> int:
+def max_cuts(pairs: int) -> int:
     """How many of ``pairs`` may differ and still be single steps: 1 %, or 16 where that is fewer, or a third of all."""
     return max(pairs // 100, min(16, -(-pairs // 3)))
 
 
-def _with_own_next(plan: Plan, found: Layout) -> Plan:
+def with_own_next(plan: Plan, found: Layout) -> Plan:
+    """The plan that keeps next observations as a field of their own."""
     schema = tuple(sorted([*plan.schema, *found.own_next], key=lambda f: f.name))
     parts = tuple(
         replace(p, rows=int(p.args["stop"]) - int(p.args["start"]) + int(p.args["episodes"])) for p in plan.parts

@@ -84,7 +84,7 @@ def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
     found = table.columns
     claimed = _claim(found, name, {SHORT_NAMES.get(k, k): v for k, v in chosen.items()})
     rows = _common_length(found, name, claimed.values())
-    others, constants, notes = _others(found, name, rows, set(claimed.values()))
+    others, constants, notes = _others(table.own, name, rows, set(claimed.values()))
     if table.left_out:
         text = f"columns of values that no field can hold were left out: {', '.join(table.left_out)}"
         notes.append(Note("left-out", text, len(table.left_out), name))
@@ -147,9 +147,9 @@ def _common_length(found: Mapping[str, Column], name: str, keys: Iterable[str]) 
     lengths = {key: found[key].shape[0] if found[key].shape else None for key in keys}
     if len(set(lengths.values())) > 1 or None in lengths.values():
         listed = ", ".join(f"{key} {'no rows' if n is None else n}" for key, n in lengths.items())
-        raise CorruptArchive(
+        raise UnknownLayout(
             f"{name}: columns have different numbers of rows: {listed}.",
-            hint="every column needs one row per step; fetch the file again if it is a download",
+            hint="every column needs one row per step, but for observations, which may have one more per episode",
         )
     return int(next(iter(lengths.values())) or 0)
 

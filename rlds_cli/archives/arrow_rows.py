@@ -1,0 +1,282 @@
+"""Arrow record batches as columns of rows: numbers, flags, texts, lists of one length; read forward, batch by batch.
+
+Parquet, CSV and JSON lines are all read through this. Members of a struct are columns of their own, joined by ``/``. A
+row without a value is an error, except where ``fill`` is asked for: it then reads as 0 (a missing float is NaN and a
+missing text None in either case), and the column ``missing:NAME`` says which rows they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
+from rlds_cli.ted import Array
+
+MISSING = "missing:"
+MAX_COLUMN = 64 << 20
+
+Batches = Callable[[Sequence[str] | None], Iterator[Any]]
+
+
+class ArrowFile:
+    """The columns of an open file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for messages.
+    schema : pyarrow.Schema
+    num_rows : int
+    batches : callable
+        Gives the record batches of some top-level columns (None: of all), in the order of the rows.
+    fill : bool
+        Read rows without a value as 0.
+
+    Attributes
+    ----------
+    columns : dict of str to (shape, dtype)
+        Shape with the rows first. Columns of other kinds are ``left_out``, with their types.
+    """
+
+    def __init__(self, path: Path, schema: Any, num_rows: int, batches: Batches, *, fill: bool = False) -> None:
+        self.path, self.num_rows, self.batches, self.fill = path, num_rows, batches, fill
+        self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self.left_out: dict[str, str] = {}
+        if not num_rows:
+            return
+        kinds = {name: kind for field in schema for name, kind in _leaves(field)}
+        for name, column in self._examples(kinds).items():
+            if column is None or not _is_known(column.type):
+                self.left_out[name] = str(kinds[name])
+                continue
+            values, _ = self.values(name, column, None)
+            self.columns[name] = ((num_rows, *values.shape[1:]), values.dtype)
+
+    def _examples(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
+        """A row of each column of lists, which says how long they are, or None where no row has one; others empty."""
+        pa = pyarrow()
+        found = {n: None if _is_list(kind) else pa.array([], kind) for n, kind in kinds.items()}
+        for batch in self.batches(None) if None in found.values() else ():
+            flat = flatten(batch)
+            for name in [n for n, column in found.items() if column is None]:
+                if flat[name].null_count < len(flat[name]):
+                    at = int(np.argmin(flat[name].is_null().to_numpy(zero_copy_only=False)))
+                    found[name] = flat[name].slice(at, 1)
+            if None not in found.values():
+                break
+        return found
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all columns."""
+        return sum(math.prod(shape[1:]) * dtype.itemsize for shape, dtype in self.columns.values())
+
+    def rows(self, names: Collection[str]) -> ArrowRows:
+        """Read the rows of some columns, among them ``missing:NAME``."""
+        return ArrowRows(self, sorted(names))
+
+    def array(self, name: str, *, most: int = MAX_COLUMN) -> Array:
+        """Read a whole column of at most ``most`` bytes."""
+        shape, dtype = self.columns[name]
+        if math.prod(shape) * dtype.itemsize > most:
+            raise CorruptArchive(f"{self.path.name}: {name} has more than {most:,} bytes.")
+        return self.rows([name]).read(0, shape[0])[name]
+
+    def values(self, name: str, column: Any, shape: tuple[int, ...] | None) -> tuple[Array, Array]:
+        """Values [n, ...] of a column of a batch, and which rows have none, bool [n].
+
+        ``shape`` is that of a row; None finds it out.
+        """
+        import pyarrow as pa
+
+        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        if missing.any() and not (self.fill or text or pa.types.is_floating(column.type)):
+            raise UnknownLayout(
+                f"{self.path.name}: {name} has {int(missing.sum()):,} rows without a value.",
+                hint="only the last row of an episode may lack its action, reward and flags: it then holds the "
+                "final observation",
+            )
+        if text:
+            return np.array(column.to_pylist(), object), missing
+        present = column.drop_null() if missing.any() and _is_list(column.type) else column
+        values = self._numbers(name, present)
+        if shape is not None and len(present) and values.shape[1:] != shape:
+            raise UnknownLayout(
+                f"{self.path.name}: {name} has rows of {list(values.shape[1:])}; others have {list(shape)}."
+            )
+        if len(present) == len(column):
+            return values, missing
+        width = values.shape[1:] if len(present) else shape or ()
+        out = np.full((len(column), *width), np.nan if values.dtype.kind == "f" else 0, values.dtype)
+        out[~missing] = values.reshape(-1, *width)
+        return out, missing
+
+    def _numbers(self, name: str, column: Any) -> Array:
+        """The numbers of a column, whose rows are lists of one length or none."""
+        import pyarrow as pa
+
+        width, rows = [], len(column)
+        while _is_list(column.type):
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False) if len(column) else np.zeros(0, np.int64)
+            if len(lengths) and (column.null_count or (lengths != lengths[0]).any()):
+                raise UnknownLayout(f"{self.path.name}: {name} has rows of different lengths.")
+            width.append(int(lengths[0]) if len(lengths) else 0)
+            column = column.flatten()
+        if column.null_count and not pa.types.is_floating(column.type):
+            if width:
+                raise UnknownLayout(f"{self.path.name}: {name} has lists with elements that have no value.")
+            column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
+        return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(rows, *width)
+
+
+class ArrowRows:
+    """Rows of several columns, in order; the block read last may be asked for again in part."""
+
+    def __init__(self, source: ArrowFile, names: Sequence[str]) -> None:
+        self._source, self._names = source, names
+        self._read = sorted({n.removeprefix(MISSING) for n in names})
+        tops = sorted({n.partition("/")[0] for n in self._read})
+        self._batches = source.batches(tops) if names else iter(())
+        self._start = 0
+        self._kept = {n: np.empty((0, *shape[1:]), dtype) for n in names for shape, dtype in [self._kind(n)]}
+
+    def _kind(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        if name.startswith(MISSING):
+            return (self._source.num_rows,), np.dtype(bool)
+        return self._source.columns[name]
+
+    def __enter__(self) -> ArrowRows:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        return None
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        """Rows ``start`` to ``stop`` of every column; what lies before is let go of.
+
+        Raises
+        ------
+        CorruptArchive
+            The file is damaged.
+        UnknownLayout
+            Rows have different shapes, or no value.
+        """
+        if start < self._start:
+            raise ValueError(f"row {start} lies before row {self._start}, where reading is.")
+        blocks = {n: [v] for n, v in self._kept.items()}
+        have = self._start + len(next(iter(self._kept.values()), ()))
+        with reading(self._source.path):
+            while self._names and have < stop and (batch := next(self._batches, None)) is not None:
+                for name, values in self._values(batch).items():
+                    blocks[name].append(values)
+                have += len(batch)
+        joined = {n: np.concatenate(v) if len(v) > 1 else v[0] for n, v in blocks.items()}
+        self._kept = {n: v[start - self._start :] for n, v in joined.items()}
+        self._start = start
+        return {n: v[: stop - start] for n, v in self._kept.items()}
+
+    def _values(self, batch: Any) -> dict[str, Array]:
+        flat, out = flatten(batch), {}
+        for name in self._read:
+            shape, dtype = self._source.columns[name]
+            values, missing = self._source.values(name, flat[name], shape[1:])
+            out[name] = values if dtype.kind in "SUO" else values.astype(dtype, copy=False)
+            out[MISSING + name] = missing | is_nan(values)
+        return {n: out[n] for n in self._names}
+
+
+def is_nan(values: Array) -> Array:
+    """Which rows are NaN in every component, bool [n]; False for what is no float."""
+    if values.dtype.kind not in "fc" or not values.size:
+        return np.zeros(len(values), bool)
+    return np.asarray(np.isnan(values.reshape(len(values), -1)).all(axis=1))
+
+
+def flatten(batch: Any) -> dict[str, Any]:
+    """The columns of a record batch by name, members of structs as ``struct/member``."""
+    return {
+        name: column
+        for field, top in zip(batch.schema, batch.columns, strict=True)
+        for name, column in _flat(field, top)
+    }
+
+
+def _flat(field: Any, column: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    import pyarrow as pa
+
+    name = f"{above}{field.name}"
+    if not pa.types.is_struct(field.type):
+        yield name, column
+        return
+    for member, values in zip(field.type, column.flatten(), strict=True):
+        yield from _flat(member, values, f"{name}/")
+
+
+def _leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and types of a column, or of the members of a struct."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(field.type):
+        yield f"{above}{field.name}", field.type
+        return
+    for member in field.type:
+        yield from _leaves(member, f"{above}{field.name}/")
+
+
+def _is_known(kind: Any) -> bool:
+    """Whether values are texts, numbers or flags, or lists of numbers or flags."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return True
+    while _is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+@contextmanager
+def reading(path: Path, what: str = "Parquet") -> Iterator[None]:
+    """Turn the errors of pyarrow while it reads a file into CorruptArchive."""
+    pa = pyarrow()
+    try:
+        yield
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptArchive(f"{path.name} cannot be read as {what}: {e}", hint=f"fetch or write {path} again") from e
+
+
+def pyarrow() -> Any:
+    """Import the package with the modules that are used of it.
+
+    Raises
+    ------
+    MissingPackage
+        It is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.csv
+        import pyarrow.json
+        import pyarrow.parquet
+    except ImportError as e:
+        raise MissingPackage(
+            "Parquet, Arrow, CSV and JSON lines files are read with pyarrow, which is not installed.",
+            hint="pip install 'rlds-cli[arrow]'",
+        ) from e
+    return pa

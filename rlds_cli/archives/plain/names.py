@@ -1,0 +1,289 @@
+"""What the columns of a flat file or of one episode mean, by the names that people give them.
+
+TED's own names come first, with ``/``, ``.`` or ``_`` (``next/reward``, ``next.reward``, ``next_reward``), then those
+of D4RL, Gymnasium and others. A column below a known name is a part of it (``obs/joint_pos``, ``observation.state``);
+numbered columns are its components (``obs_0``, ``obs_1``, ...).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from rlds_cli.archives.hdf5 import expand
+from rlds_cli.archives.tables import NOT, WITHOUT
+from rlds_cli.errors import UnknownLayout
+from rlds_cli.ordering import natural
+from rlds_cli.ted import FLAGS, REWARD, Note
+
+NEXT = "next/observation"
+DONE, NEXT_DONE = "done", "next/done"
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "observation": ("observation", "observations", "obs", "ob", "states", "state", "_obs_key"),
+    "action": ("action", "actions", "act", "acts"),
+    REWARD: ("next/reward", "next/rewards", "reward", "rewards", "rew", "rews"),
+    FLAGS[0]: (
+        *("next/terminated", "next/terminal", "next/terminals"),
+        *("terminated", "terminateds", "terminal", "terminals", "termination", "terminations", "is_terminal"),
+    ),
+    FLAGS[1]: (
+        *("next/truncated", "next/timeout", "next/timeouts"),
+        *("truncated", "truncateds", "truncation", "truncations", "timeout", "timeouts"),
+    ),
+    NEXT_DONE: ("next/done", "next/dones", "done", "dones"),
+    NEXT: ("next/observation", "next/observations", "next/obs", "next/state", "next/states"),
+}
+MASKS = ("masks", "mask")
+IDS = (
+    *("collector/traj_ids", "episode", "episode_id", "episode_ids", "episode_index", "episode_idx", "episode_number"),
+    *("traj", "traj_id", "traj_ids", "traj_index", "traj_idx", "trajectory", "trajectory_id", "trajectory_index"),
+    *("trial", "trial_id", "demo", "demo_id", "rollout_id"),
+)
+STEPS = (
+    *("step", "step_id", "step_idx", "step_index", "step_count", "timestep", "timesteps", "time_step"),
+    *("frame_index", "time_idx", "time_idxs", "t"),
+)
+STARTS = ("episode_starts", "episode_start", "is_first")
+LASTS = ("is_last", "episode_end")
+LISTS = ("episode_ends", "episode_lengths", "episode_lens", "traj_ends", "traj_lengths")
+ROOT_FLAGS = ("done", "terminated", "truncated")  # of TED: False on every step
+SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1], DONE: NEXT_DONE}
+
+# What `--map FIELD=KEY` may say besides the names of fields: which column tells the episodes apart, or counts steps.
+ROLES = {"episode": "ids", "step": "steps", "starts": "starts"}
+EPISODE = "episode/"  # `--map episode/task=KEY`: a column per episode
+
+
+class Shaped(Protocol):
+    """A column as far as its meaning goes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """With the rows first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What is what in a file.
+
+    Attributes
+    ----------
+    fields : mapping of str to str
+        Column by name of the field, among them flags and next observations.
+    ids, steps, starts, lasts, lists : str or None
+        Columns that tell episodes apart, count the steps of one, are set at its first or its last step, or list the
+        ends or lengths of all.
+    per_episode : mapping of str to str
+        Columns of the episode table, by their names there.
+    ignored : tuple of str
+        Root flags of TED, which say nothing about ends.
+    masked : bool
+        Masks say what terminates, and terminals where trajectories end (jaxrl, OGBench).
+    """
+
+    fields: Mapping[str, str]
+    ids: str | None = None
+    steps: str | None = None
+    starts: str | None = None
+    lasts: str | None = None
+    lists: str | None = None
+    per_episode: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    masked: bool = False
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def flags(self) -> bool:
+        """Whether a column says how episodes end."""
+        return bool({*FLAGS, NEXT_DONE} & set(self.fields))
+
+
+def meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str) -> Meaning:
+    """Find out what the columns of a file are; what the user chose comes first.
+
+    Parameters
+    ----------
+    columns : mapping
+        By name, with their shapes.
+    chosen : mapping of str to str
+        Field -> key; a key may be a group, a pattern (``obs_*``), a list (``[x, y]``) or derived (``not:masks``).
+    file : str
+        For messages.
+
+    Raises
+    ------
+    UnknownLayout
+        A chosen key is not there.
+    """
+    heads = _heads(columns)
+    said = {SHORT_NAMES.get(k, k): v for k, v in chosen.items()}
+    roles = {ROLES[k]: v for k, v in said.items() if k in ROLES}
+    per_episode = {k.removeprefix(EPISODE): v for k, v in said.items() if k.startswith(EPISODE)}
+    fields: dict[str, str] = {}
+    notes: list[Note] = []
+    for name, key in said.items():
+        if name not in ROLES and not name.startswith(EPISODE):
+            found, listed = _chosen(columns, name, key, file)
+            fields.update(found)
+            notes += listed
+    taken = {*fields.values(), *said.values()}
+    is_ted = any(head in heads for head in ("next/terminated", "next/truncated", "next/done"))
+    for name, heads_of in NAMES.items():
+        if not any(_is_below(k, name) for k in fields):
+            known = [h for h in heads_of if h in heads and not (is_ted and h in ROOT_FLAGS)]
+            fields |= _found(heads, name, known, taken, notes)
+    found = Meaning(
+        fields=fields,
+        ids=roles.get("ids") or _first(heads, IDS, taken),
+        steps=roles.get("steps") or _first(heads, STEPS, taken),
+        starts=roles.get("starts") or _first(heads, STARTS, taken),
+        lasts=_first(heads, LASTS, taken),
+        lists=_first(heads, LISTS, taken),
+        per_episode=per_episode,
+        ignored=tuple(heads[h][0] for h in ROOT_FLAGS if is_ted and h in heads and heads[h][0] not in taken),
+        notes=tuple(notes),
+    )
+    return _with_masks(found, heads, taken)
+
+
+def _with_masks(found: Meaning, heads: Mapping[str, Sequence[str]], taken: set[str]) -> Meaning:
+    masks = _first(heads, MASKS, taken)
+    fields = dict(found.fields)
+    if masks and not set(FLAGS) & taken and fields.get(FLAGS[0]) not in taken:
+        ends = fields.pop(FLAGS[0], None) or fields.pop(NEXT_DONE, None)
+        if ends and FLAGS[1] not in fields:
+            fields[FLAGS[1]] = ends
+        fields[FLAGS[0]] = NOT + masks
+        return replace(found, fields=fields, masked=True)
+    return found
+
+
+def flags_of(found: Meaning) -> tuple[dict[str, str], str | None]:
+    """The fields with ``done`` taken apart: column by flag, and the column of done where it is to be compared.
+
+    ``done`` beside ``truncated`` says that time was up, where both are set; alone it is taken as terminated.
+    """
+    fields = dict(found.fields)
+    done = fields.pop(NEXT_DONE, None)
+    terminated, truncated = (fields.get(flag) for flag in FLAGS)
+    if done is None or found.masked:
+        return fields, None
+    if terminated is None:
+        fields[FLAGS[0]] = done if truncated is None else f"{done}{WITHOUT}{truncated}"
+    elif truncated is None:
+        fields[FLAGS[1]] = f"{done}{WITHOUT}{terminated}"
+    return fields, done
+
+
+def has_essentials(found: Meaning) -> bool:
+    """Whether there are observations and actions."""
+    tops = {name.partition("/")[0] for name in found.fields}
+    return {"observation", "action"} <= tops
+
+
+def _heads(columns: Iterable[str]) -> dict[str, list[str]]:
+    """Column names by the first component of each, in lower case; ``next/X`` counts as one component."""
+    heads: dict[str, list[str]] = {}
+    for name in sorted(columns, key=natural):
+        heads.setdefault(_split(name)[0], []).append(name)
+    return heads
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The known part of a name, in lower case, and what is below it."""
+    if name.upper().startswith("_OBS_KEY_"):  # AMAGO's trajectories
+        return "_obs_key", name[len("_OBS_KEY_") :]
+    parts = re.split(r"[/.]", name)
+    head = parts[0].lower()
+    if head in ("next", "collector") and len(parts) > 1:
+        head, parts = f"{head}/{parts[1].lower()}", parts[1:]
+    elif head.startswith("next_"):
+        head = f"next/{head[5:]}"
+    return head, "/".join(parts[1:])
+
+
+_NUMBERED = re.compile(r"^(.*?)[_.\[/]?(\d+)\]?$")
+
+
+def _found(
+    heads: Mapping[str, Sequence[str]], field: str, known: Sequence[str], taken: set[str], notes: list[Note]
+) -> dict[str, str]:
+    """The columns of a field by the first of its names that is there."""
+    for head in known:
+        names = [n for n in heads[head] if n not in taken]
+        exact = [n for n in names if not _split(n)[1]]
+        if exact:
+            return {field: exact[0]}
+        numbered = {n: m for n in names if (m := _NUMBERED.match(_split(n)[1])) and not m.group(1)}
+        if names and len(numbered) == len(names) and "." in names[0]:
+            return _gathered(field, names, notes)
+        if names and field not in (REWARD, *FLAGS, NEXT_DONE):
+            return {f"{field}/{_split(n)[1]}": n for n in names}
+    if field in ("observation", "action", NEXT):
+        for base in NAMES[field]:
+            names = [n for head, all_of in heads.items() if _is_numbered(head, base) for n in all_of if n not in taken]
+            if len(names) > 1:
+                return _gathered(field, sorted(names, key=natural), notes)
+    return {}
+
+
+def _is_numbered(head: str, base: str) -> bool:
+    match = _NUMBERED.match(head)
+    return bool(match and match.group(1) == base)
+
+
+def _gathered(field: str, names: Sequence[str], notes: list[Note]) -> dict[str, str]:
+    notes.append(Note("gathered", f"{field} is made of the columns {', '.join(names)}"))
+    return {field: f"[{', '.join(names)}]"}
+
+
+def _first(heads: Mapping[str, Sequence[str]], names: Sequence[str], taken: set[str]) -> str | None:
+    for name in names:
+        for column in heads.get(name, ()):
+            if column not in taken and not _split(column)[1]:
+                return column
+    return None
+
+
+def _chosen(columns: Mapping[str, Shaped], field: str, key: str, file: str) -> tuple[dict[str, str], list[Note]]:
+    """Field -> column for what the user named: a column, a group, a pattern, a list, or something derived."""
+    key = key.strip("/")
+    if key.startswith("[") and key.endswith("]"):
+        parts = [p.strip() for p in key[1:-1].split(",") if p.strip()]
+        names = [n for p in parts for n in _matching(columns, p, file)]
+        notes: list[Note] = []
+        return _gathered(field, names, notes), notes
+    if "*" in key or "?" in key:
+        names, notes = _matching(columns, key, file), []
+        return _gathered(field, names, notes), notes
+    if ":" in key or WITHOUT in key:
+        return {field: key}, []
+    found = expand(columns, field, key)  # type: ignore[arg-type]  # names alone
+    if not found:
+        raise _missing(columns, key, file)
+    return found, []
+
+
+def _matching(columns: Mapping[str, Shaped], pattern: str, file: str) -> list[str]:
+    if pattern in columns:
+        return [pattern]
+    names = sorted((n for n in columns if fnmatchcase(n, pattern)), key=natural)
+    if not names:
+        raise _missing(columns, pattern, file)
+    return names
+
+
+def _missing(columns: Mapping[str, Shaped], key: str, file: str) -> UnknownLayout:
+    near = get_close_matches(key, columns, n=1)
+    meant = f' Did you mean "{near[0]}"?' if near else ""
+    shown = ", ".join(f"{n} {list(c.shape or ())}" for n, c in list(columns.items())[:12])
+    return UnknownLayout(f'{file} has no "{key}".{meant}', hint=f"it holds {shown or 'nothing'}")
+
+
+def _is_below(name: str, key: str) -> bool:
+    return name == key or name.startswith(key + "/")

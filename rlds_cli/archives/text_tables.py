@@ -1,0 +1,263 @@
+"""CSV and JSON lines as columns of rows: one row a line, types found in the whole file before a row is read.
+
+CSV is read as text once, to see what every value of a column can be: whole numbers, else flags, else numbers, else JSON
+lists (``"[0.1, 0.2]"``, as pandas writes them), else texts. JSON lines have types of their own; those of all blocks of
+the file are brought together. So no column has a type that only its first lines have.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.archives.arrow_rows import ArrowFile, pyarrow, reading
+from rlds_cli.errors import UnknownLayout, UnsafeArchive
+
+CSV, JSON_LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
+BLOCK_BYTES = 8 << 20
+MAX_LINE = 256 << 20
+DELIMITERS = ",\t;"
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a file is named as CSV, and begins with a line of at least two names."""
+    return path.suffix.lower() in CSV and len(_header(path)) > 1
+
+
+def is_json_lines(path: Path) -> bool:
+    """Whether a file is named as JSON lines, and its first line is an object."""
+    if path.suffix.lower() not in JSON_LINES:
+        return False
+    try:
+        return isinstance(json.loads(_first_line(path)), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+@contextmanager
+def open_text(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
+    """Open CSV or JSON lines for reading; ``fill`` as of ``ArrowFile``.
+
+    Raises
+    ------
+    CorruptArchive
+        Lines that are no CSV or JSON.
+    UnknownLayout
+        A column of JSON lines holds values of several kinds.
+    """
+    pyarrow()
+    if path.suffix.lower() in CSV:
+        with reading(path, "CSV"):
+            yield _csv(path, fill)
+    else:
+        with reading(path, "JSON lines"):
+            yield _json_lines(path, fill)
+
+
+# -- CSV
+
+
+def _csv(path: Path, fill: bool) -> ArrowFile:
+    pa = pyarrow()
+    delimiter = _delimiter(_first_line(path))
+    names = _header(path)
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise UnknownLayout(f'{path.name} has two columns named "{twice}".', hint="rename one of them in the header")
+    kinds, rows = _csv_kinds(path, names, delimiter)
+    schema = pa.schema([(n, kinds[n]) for n in names])
+
+    def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
+        for batch in _csv_batches(path, [n for n in names if wanted is None or n in wanted], kinds, delimiter):
+            columns = [_listed(c, kinds[n]) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
+            yield pa.record_batch(columns, names=batch.schema.names)
+
+    return ArrowFile(path, schema, rows, batches, fill=fill)
+
+
+def _csv_batches(path: Path, names: Sequence[str], kinds: dict[str, Any], delimiter: str) -> Iterator[Any]:
+    pa = pyarrow()
+    types = {n: pa.string() if _is_listed(kinds.get(n)) else kinds.get(n, pa.string()) for n in names}
+    return iter(
+        pa.csv.open_csv(
+            path,
+            read_options=pa.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+            parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(column_types=types, include_columns=list(names)),
+        )
+    )
+
+
+def _csv_kinds(path: Path, names: Sequence[str], delimiter: str) -> tuple[dict[str, Any], int]:
+    """The type of every column, which all of its values have, and the number of rows."""
+    pa = pyarrow()
+    candidates = {n: [pa.int64(), pa.bool_(), pa.float64(), _LISTS] for n in names}
+    lists: dict[str, Any] = {}
+    rows = 0
+    for batch in _csv_batches(path, names, {}, delimiter):
+        rows += len(batch)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            values = column.filter(pa.compute.invert(pa.compute.is_in(column, value_set=_nulls())))
+            candidates[name] = [c for c in candidates[name] if _can_be(values, c, name, lists)]
+    return {n: _chosen(c, lists.get(n)) for n, c in candidates.items()}, rows
+
+
+_LISTS = "lists"
+
+
+def _chosen(candidates: Sequence[Any], listed: Any) -> Any:
+    pa = pyarrow()
+    if not candidates:
+        return pa.string()
+    return listed if candidates[0] is _LISTS and listed is not None else candidates[0]
+
+
+def _can_be(values: Any, kind: Any, name: str, lists: dict[str, Any]) -> bool:
+    pa = pyarrow()
+    if not len(values):
+        return True
+    if kind is _LISTS:
+        if not pa.compute.all(pa.compute.starts_with(values, "[")).as_py():
+            return False
+        try:
+            found = _parsed(values).type
+            lists[name] = (
+                pa.unify_schemas(
+                    [pa.schema([("x", found)]), pa.schema([("x", lists.get(name, found))])],
+                    promote_options="permissive",
+                )
+                .field("x")
+                .type
+            )
+        except pa.ArrowException:
+            return False
+        return True
+    if kind == pa.bool_() and not pa.compute.all(pa.compute.is_in(values, value_set=_flags())).as_py():
+        return False
+    try:
+        pa.compute.cast(values, kind)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _nulls() -> Any:
+    pa = pyarrow()
+    return pa.array(pa.csv.ConvertOptions().null_values)
+
+
+def _flags() -> Any:
+    return pyarrow().array(["True", "False", "true", "false", "TRUE", "FALSE"])
+
+
+def _is_listed(kind: Any) -> bool:
+    return kind is not None and bool(pyarrow().types.is_list(kind))
+
+
+def _listed(column: Any, kind: Any) -> Any:
+    """A column of JSON lists as lists; others as they are."""
+    pa = pyarrow()
+    if not _is_listed(kind):
+        return column
+    nulls = pa.compute.is_in(column, value_set=_nulls())
+    return _parsed(pa.compute.if_else(nulls, "null", column), kind)
+
+
+def _parsed(values: Any, kind: Any = None) -> Any:
+    pa = pyarrow()
+    text = "".join(f'{{"x":{" ".join(v.splitlines())}}}\n' for v in values.to_pylist())
+    schema = None if kind is None else pa.schema([("x", kind)])
+    options = pa.json.ParseOptions(explicit_schema=schema)
+    table = pa.json.read_json(io.BytesIO(text.encode()), parse_options=options, read_options=_json_block(len(text)))
+    return table.column("x").combine_chunks()
+
+
+def _header(path: Path) -> list[str]:
+    import csv
+
+    line = _first_line(path)
+    return next(csv.reader([line], delimiter=_delimiter(line)), [])
+
+
+def _delimiter(line: str) -> str:
+    """The separator of columns that the header has most of."""
+    return max(DELIMITERS, key=line.count)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open("rb") as f:
+            return f.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n")
+    except OSError:
+        return ""
+
+
+# -- JSON lines
+
+
+def _json_lines(path: Path, fill: bool) -> ArrowFile:
+    pa = pyarrow()
+    schema, rows = pa.schema([]), 0
+    for block in _blocks(path):
+        found = _json(block, None)
+        rows += len(found)
+        try:
+            schema = pa.unify_schemas([schema, found.schema], promote_options="permissive")
+        except pa.ArrowException as e:
+            raise UnknownLayout(f"{path.name} has a column with values of several kinds: {e}") from e
+    schema = pa.schema([pa.field(f.name, _without_times(f.type)) for f in schema])
+
+    def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
+        chosen = schema if wanted is None else pa.schema([f for f in schema if f.name in wanted])
+        for block in _blocks(path):
+            yield from map(partial(_all_columns, chosen), _json(block, chosen).to_batches())
+
+    return ArrowFile(path, schema, rows, batches, fill=fill)
+
+
+def _json(block: bytes, schema: Any) -> Any:
+    """A block of lines as a table, with the columns of a schema where there is one."""
+    pa = pyarrow()
+    unexpected = "infer" if schema is None else "ignore"
+    options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
+    return pa.json.read_json(io.BytesIO(block), parse_options=options, read_options=_json_block(len(block)))
+
+
+def _all_columns(schema: Any, batch: Any) -> Any:
+    pa = pyarrow()
+    return pa.record_batch([batch.column(f.name) for f in schema], schema=schema)
+
+
+def _json_block(size: int) -> Any:
+    return pyarrow().json.ReadOptions(use_threads=False, block_size=max(size + 1, 1 << 10))
+
+
+def _without_times(kind: Any) -> Any:
+    """Times, which pyarrow sees in texts that look like dates, as the texts that they are."""
+    pa = pyarrow()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _without_times(f.type)) for f in kind])
+    return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The file in blocks of whole lines; lines without anything are left out."""
+    with path.open("rb") as f:
+        rest = b""
+        while data := f.read(BLOCK_BYTES):
+            head, newline, tail = data.rpartition(b"\n")
+            if not newline:
+                rest += data
+                if len(rest) > MAX_LINE:
+                    raise UnsafeArchive(f"{path.name} has a line of more than {MAX_LINE:,} bytes.")
+                continue
+            if (block := rest + head + newline).strip():
+                yield block
+            rest = tail
+        if rest.strip():
+            yield rest + b"\n"
