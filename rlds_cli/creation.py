@@ -6,7 +6,7 @@ import math
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
@@ -21,10 +21,10 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Progress, Stage, silent
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import publishing
+from rlds_cli.store import episode_columns, publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.ted import FLAGS, Chunk, EpisodeData, Field, Note, Part, lay_out
+from rlds_cli.ted import FLAGS, Chunk, EpisodeData, Field, Note, Part, Scalar, lay_out
 
 
 def create(
@@ -49,6 +49,7 @@ def create(
         "truncated": [T]}}``, nested as deep as you like; arrays, tensors, lists, or lists of strings. Observations of T
         rows mean that the final one is not known. A single flag stands for the last step; without flags an episode
         counts as cut. Other fields with T+1 rows are known at both ends of a step, those with T rows belong to it.
+        ``"episode": {"task": "press", "success": True}`` are columns of the episode table: a number, flag or text each.
     env_id : str, optional
         The environment that they are of.
     fps : float, optional
@@ -149,6 +150,7 @@ class _EpisodesJob:
     id: str
     schema: tuple[Field, ...]
     episodes: Iterator[tuple[int, Mapping[str, Any]]]
+    kinds: dict[str, str] = field(default_factory=dict)  # of the episode columns, so far
     key: str = "episodes"
     stage: Stage = "convert"
     parts: Sequence[Part] = (Part(None, {}),)
@@ -169,16 +171,39 @@ class _EpisodesJob:
     def _episodes(self, empty: list[int]) -> Iterator[EpisodeData]:
         for number, episode in self.episodes:
             name = f"episode {number}"
-            flat, length, end = _read(episode, name)
+            fields, about = _parted(episode, name)
+            flat, length, end = _read(fields, name)
             if length == 0:
                 empty.append(number)
                 continue
-            yield EpisodeData(episode_dicts.fit(flat, self.schema, name), length, end, row=number)
+            self._check_types(about, name)
+            yield EpisodeData(episode_dicts.fit(flat, self.schema, name), length, end, row=number, extra=about)
+
+    def _check_types(self, about: Mapping[str, Scalar], name: str) -> None:
+        """Refuse a value of another type than the column has had so far."""
+        for column, value in about.items():
+            if value is not None:
+                self.kinds[column] = episode_columns.joint_kind(self.kinds.get(column), value, column, name)
+
+
+def _parted(episode: Mapping[Any, Any], name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
+    """The fields of an episode, and what its key ``"episode"`` says of it as a whole: one value a column."""
+    if not hasattr(episode, "items"):
+        raise InvalidEpisode(f"{name} is a {type(episode).__name__}; a mapping of fields is needed.")
+    fields, about = {}, {}
+    for key, value in episode.items():
+        first, *rest = key if isinstance(key, tuple) else str(key).split("/")
+        if first == "episode" and rest:
+            about["/".join(rest)] = value
+        elif first == "episode" and hasattr(value, "items"):
+            about |= dict(value.items())
+        else:
+            fields[key] = value
+    episode_columns.check_names(about, name)
+    return fields, {column: episode_columns.scalar(value, column, name) for column, value in about.items()}
 
 
 def _read(episode: Mapping[str, Any], name: str) -> tuple[Flat, int, int]:
-    if not hasattr(episode, "items"):
-        raise InvalidEpisode(f"{name} is a {type(episode).__name__}; a mapping of fields is needed.")
     flat = episode_dicts.flatten(episode, name)
     if any(flag in flat for flag in FLAGS):
         for flag in _ROOT_FLAGS:  # False on every step, by TED
@@ -188,7 +213,7 @@ def _read(episode: Mapping[str, Any], name: str) -> tuple[Flat, int, int]:
             raise InvalidEpisode(
                 f"{name}: {given} is not TED's name.", hint=f'"{_MEANT[given]}" is; a name with / nests'
             )
-    if not any(field.partition("/")[0] == "observation" for field in flat):
+    if not any(given.partition("/")[0] == "observation" for given in flat):
         raise InvalidEpisode(f"{name} has no observation: {', '.join(flat) or 'nothing'}.")
     return episode_dicts.read(flat, name)
 
@@ -197,7 +222,8 @@ def _job(id: str, episodes: Iterator[Mapping[str, Any]]) -> _EpisodesJob:
     numbered = enumerate(episodes)
     empty: list[tuple[int, Mapping[str, Any]]] = []
     for number, first in numbered:
-        flat, length, _ = _read(first, f"episode {number}")
+        name = f"episode {number}"
+        flat, length, _ = _read(_parted(first, name)[0], name)
         if length:
             schema = episode_dicts.infer_schema(flat, length)
             return _EpisodesJob(id, schema, chain(empty, [(number, first)], numbered))

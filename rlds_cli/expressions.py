@@ -54,6 +54,8 @@ def episodes_where(text: str, columns: Mapping[str, Array]) -> BoolArray:
         result = np.asarray(_value(tree, text, columns))
     except (TypeError, np.exceptions.DTypePromotionError) as e:
         raise InvalidExpression(f'"{text}" compares what cannot be compared: {e}', hint=_example()) from e
+    if result.dtype == object and all(v is None or isinstance(v, bool) for v in result.flat):
+        result = result.astype(bool)  # flags, some of which are missing
     episodes = len(next(iter(columns.values())))
     if result.dtype != bool or result.shape not in ((episodes,), ()):
         raise InvalidExpression(f'"{text}" does not say yes or no for each episode.', hint=_example())

@@ -22,7 +22,8 @@ class Episodes(Mapping[str, Array]):
     """Episode columns by name, each [num_episodes]; ``len()`` is the number of episodes.
 
     ``end`` is text: ``terminated``, ``truncated`` or ``cut``. Named splits are bool columns under their own names,
-    and as ``split/NAME`` where a column has that name.
+    and as ``split/NAME`` where a column has that name. Columns of the user's own (``task``, ``success``) are bool,
+    int64, float64, or texts as objects; where an episode has no value it is None, and NaN in numbers (float64 then).
     """
 
     def __init__(self, store: Store, index: IntArray | None) -> None:
@@ -43,7 +44,7 @@ class Episodes(Mapping[str, Array]):
         return tuple(sorted(n.removeprefix(_SPLIT) for n in self._store.episodes if n.startswith(_SPLIT)))
 
     def __iter__(self) -> Iterator[str]:
-        stored = [n for n in self._store.episodes if not n.startswith(_SPLIT)]
+        stored = {n: None for n in (*self._store.episodes, *self._store.own_columns) if not n.startswith(_SPLIT)}
         yield from sorted(stored, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n))
         yield from (_SPLIT + n if n in stored or n in _TEXT else n for n in self.splits)
 
@@ -57,6 +58,8 @@ class Episodes(Mapping[str, Array]):
         stored = self._store.episodes
         if name in _TEXT:
             column: Array = np.array(self._store.episode_strings(name), object)
+        elif name in self._store.own_columns:
+            column = self._store.own_column(name).shown()
         elif name in stored:
             column = np.array(END_NAMES)[stored["end"]] if name == "end" else stored[name]
         elif name in self.splits:

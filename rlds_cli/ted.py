@@ -102,6 +102,7 @@ class VideoFrames:
 
 
 Text = list[str | None]
+Scalar = bool | int | float | str | None  # of one episode, in a column of the user's own
 Column = Array | EncodedFrames | VideoFrames | Text
 
 
@@ -130,7 +131,8 @@ class EpisodeTable:
 
     ``length`` T; ``end`` one of TERMINATED, TRUNCATED, CUT; ``observed`` whether the final observation is recorded;
     ``source`` index of the archive file; ``row`` first row there; ``group`` its group there (``episode_12``);
-    ``seed`` unsigned 64-bit or None; ``options`` JSON text or None; ``splits`` one bool array per named split.
+    ``seed`` unsigned 64-bit or None; ``options`` JSON text or None; ``splits`` one bool array per named split;
+    ``extra`` columns of the user's own, one value or None per episode (names and types: `episode_columns`).
     """
 
     length: IntArray
@@ -142,6 +144,7 @@ class EpisodeTable:
     seed: list[int | None] = field(default_factory=list)
     options: list[str | None] = field(default_factory=list)
     splits: dict[str, BoolArray] = field(default_factory=dict)
+    extra: dict[str, list[Scalar]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.length)
@@ -186,6 +189,7 @@ class EpisodeTable:
         if not tables:
             return cls.empty()
         names = {name: None for t in tables for name in t.splits}
+        own = {name: None for t in tables for name in t.extra}
         return cls(
             np.concatenate([t.length for t in tables]),
             np.concatenate([t.end for t in tables]),
@@ -196,6 +200,7 @@ class EpisodeTable:
             seed=[s for t in tables for s in t.seed],
             options=[o for t in tables for o in t.options],
             splits={n: np.concatenate([t.splits.get(n, np.zeros(len(t), bool)) for t in tables]) for n in names},
+            extra={n: [v for t in tables for v in t.extra.get(n, [None] * len(t))] for n in own},
         )
 
     def take(self, index: IntArray) -> EpisodeTable:
@@ -211,6 +216,7 @@ class EpisodeTable:
             seed=[self.seed[i] for i in chosen],
             options=[self.options[i] for i in chosen],
             splits={n: v[index] for n, v in self.splits.items()},
+            extra={n: [v[i] for i in chosen] for n, v in self.extra.items()},
         )
 
 
@@ -259,6 +265,7 @@ class EpisodeData:
     seed: int | None = None
     options: str | None = None
     splits: tuple[str, ...] = ()
+    extra: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
@@ -276,6 +283,7 @@ def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
     last = np.zeros(int((length + 1).sum()), bool)
     last[np.cumsum(length + 1) - 1] = True
     splits = {s: None for e in episodes for s in e.splits}
+    own = {name: None for e in episodes for name in e.extra}
     table = EpisodeTable(
         length,
         np.array([e.end for e in episodes], np.uint8),
@@ -286,8 +294,14 @@ def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
         seed=[e.seed for e in episodes],
         options=[e.options for e in episodes],
         splits={s: np.array([s in e.splits for e in episodes], bool) for s in splits},
+        extra={n: [_python(e.extra.get(n)) for e in episodes] for n in own},
     )
     return Chunk(columns, last, table)
+
+
+def _python(value: Scalar) -> Scalar:
+    """The value as Python's own: journals are JSON."""
+    return value.item() if isinstance(value, np.generic) else value  # type: ignore[unreachable]
 
 
 def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> bool:

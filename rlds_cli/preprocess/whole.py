@@ -249,6 +249,7 @@ class WholeEpisodes:
             seed=table.seed[i] if j == 0 else None,
             options=table.options[i] if j == 0 else None,
             splits=tuple(s for s, v in table.splits.items() if v[i]),
+            extra={name: values[i] for name, values in table.extra.items()},
         )
 
     def _columns(self, ep: Episode, r: Result, plan: Plan) -> dict[str, Column]:

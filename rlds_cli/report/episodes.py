@@ -19,7 +19,7 @@ from rlds_cli.report.histograms import resample
 from rlds_cli.report.pictured import is_image
 from rlds_cli.settings import StrPath
 from rlds_cli.store.ranges import read_range
-from rlds_cli.ted import VIDEO, Array, Field
+from rlds_cli.ted import VIDEO, Array, Field, Scalar
 
 POINTS = 64
 MOST_DIMENSIONS = 32
@@ -63,7 +63,8 @@ class FieldTrace:
 class EpisodeReport:
     """What ``rlds inspect --episode`` shows. ``start`` is its first row; ``of`` how many episodes there are.
 
-    ``source`` is the file, group and first row that it came from, as far as they are known.
+    ``source`` is the file, group and first row that it came from, as far as they are known; ``columns`` are its values
+    in the episode columns of the user's own.
     """
 
     id: str
@@ -81,6 +82,7 @@ class EpisodeReport:
     options: Mapping[str, Any] | None
     source: Mapping[str, Any]
     splits: tuple[str, ...]
+    columns: Mapping[str, Scalar]
     fields: tuple[FieldTrace, ...]
 
 
@@ -123,6 +125,7 @@ def describe_episode(
         options=json.loads(e["options"][number] or "null"),
         source=_source(ds, number),
         splits=tuple(name for name in e.splits if e[f"split/{name}"][number]),
+        columns={name: _own(ds, name, number) for name in ds.store.own_columns},
         fields=tuple(_field(ds, f, number, elements) for f in sorted(ds.schema.values(), key=rank)),
     )
 
@@ -135,6 +138,10 @@ def number_of(ds: Dataset, episode: int) -> int:
             f"{ds.id} has no episode {episode:,}.", hint=f"0 to {n - 1:,}, or -1 for the last" if n else "it has none"
         )
     return episode % n
+
+
+def _own(ds: Dataset, name: str, number: int) -> Scalar:
+    return ds.store.own_column(name).scalars()[int(ds.episodes.index[number])]
 
 
 def _score(ds: Dataset, total: float) -> float | None:

@@ -16,6 +16,7 @@ from rlds_cli.keeping.usage import size_on_disk
 from rlds_cli.report.about import About, about
 from rlds_cli.report.columns import FieldSummary, summarise_fields
 from rlds_cli.report.histograms import Distribution, distribution
+from rlds_cli.report.own_columns import OwnColumn, summarise_own_columns
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Counts
 
@@ -26,9 +27,9 @@ class Summary:
 
     ``about`` says what it is in words. ``bytes`` are those on disk; ``archive`` has the source's ``files``, ``bytes``,
     ``sha256`` and ``first`` file. ``returns``, ``lengths`` are over episodes; ``scores`` are 100 times the normalised
-    returns, where reference scores are known. ``splits`` counts episodes. ``findings`` are those of the checks that
-    need no rows, and what was found at conversion; ``notes`` are the manifest's own. ``shared`` says per field how it
-    came from the dataset this one was made of.
+    returns, where reference scores are known. ``splits`` counts episodes. ``episode_columns`` are those of the user's
+    own. ``findings`` are those of the checks that need no rows, and what was found at conversion; ``notes`` are the
+    manifest's own. ``shared`` says per field how it came from the dataset this one was made of.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Summary:
     lengths: Distribution | None
     scores: Distribution | None
     splits: Mapping[str, int]
+    episode_columns: tuple[OwnColumn, ...]
     metadata: tuple[str, ...]
     notes: tuple[Mapping[str, Any], ...]
     findings: tuple[Finding, ...]
@@ -96,6 +98,7 @@ def summarise(
         lengths=distribution(ds.episodes["length"]),
         scores=None if returns is None else _scores(ds, returns),
         splits={name: int(ds.episodes[f"split/{name}"].sum()) for name in ds.episodes.splits},
+        episode_columns=summarise_own_columns(ds),
         metadata=m.metadata,
         notes=m.notes,
         findings=quick(ds),

@@ -54,6 +54,7 @@ def _shape(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
 def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
     """Where the rows or the manifest say otherwise than the table."""
     yield from _counts(store, table)
+    yield from _own_columns(store)
     e = store.episodes
     if all(name in store.fields for name in FLAGS):
         terminated, truncated = (_reader(store, name) for name in FLAGS)
@@ -62,6 +63,16 @@ def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
         yield from _sum_of("num_done", e.get("num_done"), done)
     if "total_reward" in e:
         yield from _sum_of("total_reward", e["total_reward"], _sums(_reader(store, REWARD), table))
+
+
+def _own_columns(store: Store) -> Iterator[tuple[str, str]]:
+    """Columns of the user's own that are not as they were written."""
+    for name, about in store.manifest.episode_columns.items():
+        column = store.own_column(name)
+        if not len(column.values) == len(column.missing) == store.manifest.counts.episodes:
+            yield name, f"has {len(column.values):,} values; {store.manifest.counts.episodes:,} expected"
+        elif column.digest(name) != about["digest"]:
+            yield name, "is not what it was when it was written"
 
 
 def _counts(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.store import arrays, compression, digests, names, rows, scanning, sharing, videos
+from rlds_cli.store import arrays, compression, digests, episode_columns, names, rows, scanning, sharing, videos
 from rlds_cli.store.build import Built
+from rlds_cli.store.episode_columns import Typed
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
 from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
@@ -76,7 +77,9 @@ def finish(
         linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
         synced.result()
+    own = episode_columns.all_typed(table.extra)
     columns = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
+    _write_own_columns(built.directory / "episodes", own)
     counts = _counts(table, total, columns)
     manifest = Manifest(
         format=FORMAT,
@@ -100,6 +103,7 @@ def finish(
         metadata=tuple(_write_metadata(built.directory, metadata)),
         notes=tuple(asdict(n) for n in merge_notes(built.notes)),
         shared={x.field.name: x.how for x in finished if x.how},
+        episode_columns={name: {"dtype": c.dtype, "digest": c.digest(name)} for name, c in own.items()},
     )
     _write_groups(built.directory)
     arrays.write_group(built.directory, {"rlds": manifest.to_json()})
@@ -241,6 +245,18 @@ def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str])
         arrays.write_group(directory / "split")
     arrays.write_group(directory)
     return computed
+
+
+def _write_own_columns(directory: Path, own: Mapping[str, Typed]) -> None:
+    """Write the user's columns; which values are missing stands beside them, where some are."""
+    for name, column in own.items():
+        if isinstance(column.values, list):
+            arrays.write_strings(directory / component(name), [v or "" for v in column.values])
+        else:
+            arrays.write(directory / component(name), column.values)
+        if column.missing.any():
+            arrays.write(directory / "missing" / component(name), column.missing)
+            arrays.write_group(directory / "missing")
 
 
 def _aggregates(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> dict[str, Array]:

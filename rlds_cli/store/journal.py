@@ -88,6 +88,7 @@ def _to_json(w: Written) -> dict[str, Any]:
             **{name: getattr(e, name).tolist() for name in ("length", "end", "observed", "source", "row")},
             "group": e.group, "seed": e.seed, "options": e.options,
             "splits": {k: v.tolist() for k, v in e.splits.items()},
+            "extra": e.extra,
         },
     }  # fmt: skip
 

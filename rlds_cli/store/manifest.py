@@ -90,11 +90,14 @@ class Manifest:
     metadata: tuple[str, ...] = ()
     notes: tuple[Mapping[str, Any], ...] = ()
     shared: Mapping[str, str] = field(default_factory=dict)  # field -> how it came from the source: link, reflink, copy
+    episode_columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the user's own: dtype and digest
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; NaN and infinities become strings, as Zarr writes them."""
         result = _encode(asdict(self))
         assert isinstance(result, dict)
+        if not self.episode_columns:
+            del result["episode_columns"]  # most datasets have none
         return result
 
 

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, compression, manifest
+from rlds_cli.store import arrays, compression, episode_columns, manifest
+from rlds_cli.store.episode_columns import Typed
 from rlds_cli.store.frames import decode_frames
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.names import component
@@ -33,6 +34,7 @@ class Store:
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
         self._videos: dict[str, Videos] = {}
+        self._own_columns: dict[str, Typed] = {}
         self._identity = self._identify()
         if check:
             self._check_sizes()
@@ -171,12 +173,12 @@ class Store:
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
-        """The columns of the episode table, but for text."""
+        """The columns of the episode table, but for text; the user's own as they are stored, see `own_column`."""
         with self.unchanged():
             return self._read_episodes(self.path / "episodes")
 
     def _read_episodes(self, directory: Path) -> dict[str, Array]:
-        columns = {p.name: arrays.read(p) for p in directory.iterdir() if p.is_dir() and arrays.is_array(p)}
+        columns = {unquote(p.name): arrays.read(p) for p in directory.iterdir() if p.is_dir() and arrays.is_array(p)}
         split = directory / "split"
         if split.exists():
             columns |= {f"split/{unquote(p.name)}": arrays.read(p) for p in split.iterdir() if p.is_dir()}
@@ -189,6 +191,27 @@ class Store:
         path = self.path / "episodes" / component(column)
         with self.unchanged():
             return arrays.read_strings(path) if path.exists() else [""] * self.manifest.counts.episodes
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """Names of the episode columns that are the user's own."""
+        return tuple(self.manifest.episode_columns)
+
+    def own_column(self, name: str) -> Typed:
+        """An episode column of the user's own; read once."""
+        if name not in self._own_columns:
+            self._own_columns[name] = self._read_own_column(name)
+        return self._own_columns[name]
+
+    def _read_own_column(self, name: str) -> Typed:
+        dtype, count = self.manifest.episode_columns[name]["dtype"], self.manifest.counts.episodes
+        missing_at = self.path / "episodes" / "missing" / component(name)
+        with self.unchanged():
+            missing = arrays.read(missing_at) if missing_at.exists() else np.zeros(count, bool)
+        if dtype != episode_columns.TEXT:
+            return Typed(dtype, self.episodes[name], missing)
+        texts = self.episode_strings(name)
+        return Typed(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
 
     def table(self) -> EpisodeTable:
         """The episode table as it was written."""
@@ -207,6 +230,7 @@ class Store:
             seed=[int(s) if h else None for s, h in zip(seeds, has, strict=True)],
             options=[o or None for o in self.episode_strings("options")],
             splits={k.removeprefix(prefix): np.asarray(v) for k, v in e.items() if k.startswith(prefix)},
+            extra={name: self.own_column(name).scalars() for name in self.own_columns},
         )
 
 

@@ -47,7 +47,8 @@ def _facts(r: EpisodeReport) -> list[str]:
     facts.append(sizes.plural(r.num_transitions, "transition"))
     facts.append("final observation recorded" if r.num_observed > r.length else "final observation not recorded")
     facts += [f"seed {r.seed}"] if r.seed is not None else []
-    return facts + ([f"split {', '.join(r.splits)}"] if r.splits else [])
+    facts += [f"split {', '.join(r.splits)}"] if r.splits else []
+    return facts + [f"{name} {value}" for name, value in r.columns.items() if value is not None]
 
 
 def _origin(r: EpisodeReport) -> str:

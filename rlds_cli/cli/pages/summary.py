@@ -18,9 +18,11 @@ from rlds_cli.cli.pages.checks import findings, tally
 from rlds_cli.cli.pages.figures import figure, fitting, grid, line, plain
 from rlds_cli.hashing import short
 from rlds_cli.report.histograms import Distribution, sparkline
+from rlds_cli.report.own_columns import OwnColumn
 from rlds_cli.report.summaries import Summary
 
 _DESCRIPTION = 240
+_LONGEST = 40  # characters of a value of an episode column
 _KINDS = ("terminated", "truncated", "cut")
 _SHADES = {False: "█▓░", True: "#+."}
 
@@ -155,9 +157,22 @@ def _made(step: Mapping[str, Any]) -> str:
     return f"made by  {function}, unit {step.get('unit')}, from {step.get('from')} ({source})"
 
 
+def _own_column(c: OwnColumn) -> str:
+    """The values of an episode column, the most frequent first."""
+    if c.distribution:
+        said = _three(c.distribution, ascii_only=True)
+    else:
+        left = c.distinct - len(c.counts)
+        named = [f"{textwrap.shorten(value, _LONGEST, placeholder='...')} {n:,}" for value, n in c.counts.items()]
+        said = ", ".join([*named, *([f"{left:,} more"] if left else [])])
+    return f"{c.name}: {said}" + (f" ({c.missing:,} without)" if c.missing else "")
+
+
 def _more(s: Summary) -> Iterator[str]:
     if s.splits:
         yield "splits  " + ", ".join(f"{name} {sizes.plural(n, 'episode')}" for name, n in s.splits.items())
+    if s.episode_columns:
+        yield "episode columns  " + "; ".join(_own_column(c) for c in s.episode_columns)
     if s.metadata:
         more = len(s.metadata) - 4
         yield f"metadata  {', '.join(s.metadata[:4])}{f', {more} more' if more > 0 else ''}"

@@ -14,6 +14,7 @@ from rlds_cli.report.page.viewing import Viewed, Viewing
 from rlds_cli.report.svg import tick
 
 PAGE_ROWS = 25
+_OWN = "own/"  # before the names of the user's own columns
 _ENDS = ("terminated", "truncated", "cut")
 
 
@@ -34,7 +35,18 @@ def _columns(e: Listing) -> list[_Column]:
     columns += [_Column("seed", "Seed", "text")] if e.seed is not None else []
     columns += [_Column("splits", "Splits", "splits")] if e.splits is not None else []
     columns += [_Column("group", "Group", "text")] if e.group is not None else []
+    columns += [_Column(f"{_OWN}{name}", name, _own_kind(values)) for name, values in e.own.items()]
     return [*columns, _Column("findings", "Findings", "count")]
+
+
+def _own_kind(values: Sequence[Any]) -> str:
+    return "text" if any(isinstance(v, str) for v in values) else "number"
+
+
+def _values(e: Listing, key: str) -> Sequence[Any]:
+    """The values of a column of the table."""
+    found: Sequence[Any] = e.own[key.removeprefix(_OWN)] if key.startswith(_OWN) else getattr(e, key)
+    return found
 
 
 def table(c: Content) -> Markup:
@@ -78,7 +90,7 @@ def _head(column: _Column) -> Markup:
 
 
 def _cell(e: Listing, column: _Column, k: int) -> Markup:
-    value: Any = getattr(e, column.key)[k]
+    value: Any = _values(e, column.key)[k]
     match column.kind:
         case "episode":
             return tag("th", f"{value:,}", scope="row")
@@ -192,7 +204,7 @@ def _title(e: Viewed) -> str:
 def script_data(c: Content) -> dict[str, Any]:
     """What the page's script works on."""
     e, v = c.listing, c.viewing
-    columns = {column.key: getattr(e, column.key) for column in _columns(e)}
+    columns = {column.key: _values(e, column.key) for column in _columns(e)}
     return {
         "id": c.summary.id,
         "of": e.of,

@@ -24,6 +24,7 @@ class Listing:
     """Columns over the episodes listed, ready for JSON; ``of`` is how many episodes there are.
 
     ``end`` counts in END_NAMES, ``splits`` are lists of places in ``split_names``. None: the dataset has no such.
+    ``own`` are the user's own columns, as numbers or texts.
     """
 
     of: int
@@ -38,6 +39,7 @@ class Listing:
     seed: list[str] | None
     splits: list[list[int]] | None
     split_names: list[str]
+    own: dict[str, list[Any]]
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -65,6 +67,7 @@ def list_episodes(ds: Dataset, findings: Iterable[Finding], needed: Iterable[int
         seed=_seeds(ds, k),
         splits=[[i for i, name in enumerate(splits) if e[name][n]] for n in k.tolist()] if splits else None,
         split_names=[cut(name) for name in splits],
+        own={name: values for name in ds.store.own_columns if (values := _own(e[name][k])) is not None},
     )
 
 
@@ -79,10 +82,18 @@ def _numbers(values: Array) -> list[float | None]:
     return [float(f"{x:.7g}") if np.isfinite(x) else None for x in values.tolist()]
 
 
-def _texts(values: Array) -> list[str] | None:
+def _texts(values: Iterable[Any]) -> list[str] | None:
     texts = [cut(str(v)) if v else "" for v in values]
     size = sum(map(len, texts))
     return texts if 0 < size <= _TEXT_BYTES else None
+
+
+def _own(values: Array) -> list[Any] | None:
+    """Numbers, or flags and texts in words."""
+    if values.dtype.kind in "iuf":
+        return _numbers(values)
+    words = {True: "yes", False: "no", None: ""}
+    return _texts([words[v] if v is None or isinstance(v, bool) else v for v in values.tolist()])
 
 
 def _seeds(ds: Dataset, k: IntArray) -> list[str] | None:
