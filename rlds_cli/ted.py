@@ -101,6 +101,12 @@ class VideoFrames:
         return len(self.index)
 
 
+# TED's own columns of the episode table, and names that stand beside them on disk or in expressions.
+EPISODE_COLUMNS = frozenset(
+    """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
+    options split splits missing episode""".split()  # noqa: SIM905
+)
+
 Text = list[str | None]
 Scalar = bool | int | float | str | None  # of one episode, in a column of the user's own
 Column = Array | EncodedFrames | VideoFrames | Text

@@ -23,7 +23,8 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from rlds_cli.archives.arrow_rows import MISSING, ArrowFile, is_nan
+from rlds_cli.archives.arrow_rows import MISSING as MISSING
+from rlds_cli.archives.arrow_rows import ArrowFile, is_nan
 from rlds_cli.archives.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk
 from rlds_cli.archives.hdf5_rows import RowReader
 from rlds_cli.archives.npz import is_npz, open_npz
@@ -45,6 +46,13 @@ class Rows(Protocol):
 
     def read(self, start: int, stop: int) -> Mapping[str, Array]:
         """Rows ``start`` to ``stop`` of every column."""
+
+
+class Readable(Protocol):
+    """What rows are read from: a file, or several."""
+
+    def rows(self, keys: Collection[str]) -> Rows:
+        """Read the rows of some columns."""
 
 
 class Source(Protocol):
@@ -87,6 +95,11 @@ class Column:
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.size * self.dtype.itemsize
+
+    @property
     def file(self) -> Column:
         """Where it is, for messages."""
         return self
@@ -117,6 +130,10 @@ class Table:
     def own(self) -> dict[str, Column]:
         """The columns that are in the file, but for those that are hidden."""
         return {k: c for k, c in self.columns.items() if k not in self._made and k not in self.hidden}
+
+    def made_of(self, key: str) -> tuple[str, ...]:
+        """The columns that a derived one is made of."""
+        return self._made[key].inputs if key in self._made else ()
 
     def may_miss(self, key: str) -> bool:
         """Whether rows of a column may have no value, and would read as 0."""

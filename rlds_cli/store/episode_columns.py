@@ -17,13 +17,8 @@ import numpy as np
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import digests
 from rlds_cli.store.names import component
-from rlds_cli.ted import Array, BoolArray, Scalar
+from rlds_cli.ted import EPISODE_COLUMNS, Array, BoolArray, Scalar
 
-# TED's own columns, and names that stand beside them on disk or in expressions.
-OWN = frozenset(
-    """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
-    options split splits missing episode""".split()  # noqa: SIM905
-)
 MOST_BYTES = 100  # of a name
 TEXT = "str"
 
@@ -67,7 +62,7 @@ def check_names(names: Iterable[str], where: str) -> None:
     for name in names:
         if not isinstance(name, str) or not name or name != unquote(component(name)) or len(name.encode()) > MOST_BYTES:
             raise InvalidEpisode(f"{where}: an episode column cannot be called {str(name)[:MOST_BYTES]!r}.")
-        if name.lower() in OWN or name.lower().startswith("split/"):
+        if name.lower() in EPISODE_COLUMNS or name.lower().startswith("split/"):
             raise InvalidEpisode(
                 f'{where}: "{name}" is an episode column of TED itself.', hint=f'another name, such as "my_{name}"'
             )

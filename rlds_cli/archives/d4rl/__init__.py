@@ -41,8 +41,9 @@ from rlds_cli.archives.d4rl.layout import D4RL_KEYS, Layout
 from rlds_cli.archives.d4rl.looking import cells as cells
 from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
 from rlds_cli.archives.hdf5 import differences, is_hdf5, open_file, reading
-from rlds_cli.archives.tables import Table, open_flat
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.archives.names import meaning, says_more
+from rlds_cli.archives.tables import Table, hdf5_table, open_flat
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import FLAGS, Array, Chunk, Field, IntArray, Note
 
 VERSION = 1
@@ -60,7 +61,13 @@ def recognise(paths: Sequence[Path]) -> str | None:
     with open_file(paths[0]) as f:
         if not {D4RL_KEYS["observation"], D4RL_KEYS["action"]} <= set(f):
             return None
-        found = layouts.of(f, paths[0].name, {})
+        table = hdf5_table(paths[0], f)
+        if says_more(meaning(table.columns, {}, paths[0].name)):
+            return None  # D4RL's rules would not hear of them
+        try:
+            found = layouts.of(table, paths[0].name, {})
+        except UnknownLayout:  # observations of a row more, for one
+            return None
     extras = [
         name for name, there in (("timeouts", found.timeouts), ("next_observations", found.next_columns)) if there
     ]

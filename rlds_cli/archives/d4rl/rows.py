@@ -17,7 +17,7 @@ import numpy as np
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS
 from rlds_cli.archives.d4rl.ends import Rule, differs, is_set
 from rlds_cli.archives.hdf5_rows import components, nan_count
-from rlds_cli.archives.tables import Table
+from rlds_cli.archives.tables import Readable
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -73,7 +73,7 @@ class Stretch:
         return max(1, min(CHUNK_ROWS, CHUNK_BYTES // width) // 2)
 
 
-def chunks(f: Table, stretch: Stretch) -> Iterator[Chunk]:
+def chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
     """The rows of a stretch, in order.
 
     Raises

@@ -1,23 +1,25 @@
 """Anybody's own data: flat files, one row a step, and files or HDF5 groups that hold one episode each.
 
-npz, HDF5, Parquet, CSV and JSON lines are recognised by the names of their columns (``names``). Row t holds the observation,
-the action taken there, and its reward and flags, as in D4RL. ``boundaries`` says where the episodes of flat rows are,
+npz, HDF5, Parquet, CSV and JSON lines are recognised by the names of their columns. Row t holds the observation, the
+action taken there, and its reward and flags, as in D4RL. ``boundaries`` says where the episodes of flat rows are,
 ``flat`` reads them, ``grouped`` reads one episode per file or group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from rlds_cli.archives import Archive, Part, Plan, d4rl
+from rlds_cli.archives import Archive, Part, Plan, Reader, d4rl
 from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives.names import flags_of, has_essentials, meaning
 from rlds_cli.archives.parquet import is_parquet
-from rlds_cli.archives.plain import flat
-from rlds_cli.archives.plain.names import flags_of, has_essentials, meaning
-from rlds_cli.archives.tables import is_flat, open_flat
-from rlds_cli.errors import UnknownLayout
+from rlds_cli.archives.plain import flat, grouped
+from rlds_cli.archives.tables import Table, is_flat, open_flat
+from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ted import Array, Chunk
 
 VERSION = 2
@@ -27,17 +29,26 @@ def recognise(paths: Sequence[Path]) -> str | None:
     """Describe the columns in one line; None where no observations or actions show."""
     if not paths or not all(map(is_flat, paths)):
         return None
+    files = f"{len(paths)} {_kind(paths[0])} files, the first with " if len(paths) > 1 else f"{_kind(paths[0])}, "
     with open_flat(paths[0], fill=True) as table:
+        groups = grouped.groups_of(list(table.columns), {})
+        if groups is not None:
+            level, found = groups
+            return (
+                f"one episode per group: {files}{len(found):,} groups {level}; {', '.join(next(iter(found.values())))}"
+            )
         what = meaning(table.columns, {}, paths[0].name)
         if not has_essentials(what):
             return None
+        columns = ", ".join(what.fields.values())
+        if grouped.is_one_episode(table, {}, len(paths)):
+            return f"one episode per file: {len(paths)} {_kind(paths[0])}; {columns}"
         fields = flags_of(what)[0]
         table.derive(list(fields.values()))
         rows = max(
             (table[k].shape[0] for n, k in fields.items() if n.startswith("action") and table[k].shape), default=0
         )
-    files = f"{len(paths)} {_kind(paths[0])} files, the first with " if len(paths) > 1 else f"{_kind(paths[0])}, "
-    return f"columns of rows: {files}{rows:,} rows; " + ", ".join(what.fields.values())
+    return f"columns of rows: {files}{rows:,} rows; {columns}"
 
 
 def _kind(path: Path) -> str:
@@ -59,9 +70,33 @@ def plan(archive: Archive) -> Plan:
         raise UnknownLayout(
             f"{odd.name} is neither npz nor HDF5 nor Parquet nor CSV nor JSON lines.", hint=f"rlds inspect {odd}"
         )
-    if archive.episodes_by == "jumps":
-        return _by_jumps(archive)
-    return flat.plan(archive)
+    if _is_grouped(archive):
+        return grouped.plan(archive)
+    return _by_jumps(archive) if archive.episodes_by == "jumps" else flat.plan(archive)
+
+
+def _is_grouped(archive: Archive) -> bool:
+    """Whether each file or group is one episode."""
+    with _first_readable(archive) as table:
+        if grouped.groups_of(list(table.columns), archive.fields) is not None:
+            return True
+        if archive.episodes_by not in (None, "file"):
+            return False
+        return grouped.is_one_episode(table, archive.fields, len(archive.files))
+
+
+@contextmanager
+def _first_readable(archive: Archive) -> Iterator[Table]:
+    """The first file; with ``skip_bad`` the first one that can be opened."""
+    for path in archive.files[:-1] if archive.skip_bad else ():
+        try:
+            with open_flat(path, fill=True) as table:
+                yield table
+                return
+        except ArchiveError:
+            continue
+    with open_flat(archive.files[-1 if archive.skip_bad else 0], fill=True) as table:
+        yield table
 
 
 def _by_jumps(archive: Archive) -> Plan:
@@ -73,14 +108,18 @@ def _by_jumps(archive: Archive) -> Plan:
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     """The rows of one part, in chunks of bounded size."""
-    return d4rl.read(plan, part) if plan.facts["read"] == "jumps" else flat.read(plan, part)
+    return _module(plan).read(plan, part)
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Columns that are not one value a row, and attributes."""
-    return d4rl.metadata(plan) if plan.facts["read"] == "jumps" else flat.metadata(plan)
+    return _module(plan).metadata(plan)
+
+
+def _module(plan: Plan) -> Reader:
+    return cast(Reader, {"grouped": grouped, "jumps": d4rl}.get(plan.facts["read"], flat))
 
 
 def cells(spot: Spot) -> Iterator[Cell]:
     """What stands in the row of a step, and in the row after; for `rlds verify --trace`."""
-    raise NotImplementedError
+    return grouped.cells(spot) if spot.facts["read"] == "grouped" else flat.cells(spot)

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rlds_cli.archives.d4rl.ends import differs, is_set
-from rlds_cli.archives.plain.names import Meaning, flags_of
-from rlds_cli.archives.plain.views import View
-from rlds_cli.archives.tables import MISSING, Table
-from rlds_cli.errors import UnknownLayout
+from rlds_cli.archives.names import Meaning, flags_of
+from rlds_cli.archives.tables import MISSING, Readable, Table
+from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ordering import natural
-from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray
+from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray, Note
 
 SCAN_ROWS = 1 << 18
 DECIDE = "--episodes-by field:KEY, steps:KEY, starts:KEY or flags says which of them decides"
@@ -131,7 +130,7 @@ def _per_row(table: Table, key: str | None, rows: int, kinds: str) -> str | None
     return key if fits else None
 
 
-def find(table: Table | View, by: Judges, rows: int, place: Callable[[int], str]) -> Found:
+def find(table: Readable, by: Judges, rows: int, place: Callable[[int], str]) -> Found:
     """Find the episodes of the first ``rows`` rows; ``place`` says where a row stands.
 
     Raises
@@ -172,7 +171,7 @@ class _Reordered:
         return self.place(int(self.order[row]))
 
 
-def _read(table: Table | View, by: Judges, rows: int) -> dict[str, Array]:
+def _read(table: Readable, by: Judges, rows: int) -> dict[str, Array]:
     """The columns that decide, whole: some bytes a row."""
     parts: dict[str, list[Array]] = {k: [] for k in by.keys}
     with table.rows(by.keys) as reader:
@@ -398,4 +397,15 @@ def decided(by: Judges, rule: str, table: Table) -> Judges:
             f'{table.path.name} has no column "{key}" with one value per row, by which its episodes are said to end.',
             hint=f"columns: {', '.join(table.columns)}",
         )
-    return replace(alone, **{RULES[kind]: key})
+    return replace(
+        alone,
+        ids=key if kind == "field" else None,
+        steps=key if kind == "steps" else None,
+        starts=key if kind == "starts" else None,
+        lasts=key if kind == "lasts" else None,
+    )
+
+
+def skipped(file: str, error: ArchiveError) -> Note:
+    """Say that a file was left out, which ``skip_bad`` allows."""
+    return Note("skipped-file", "files that cannot be read were left out", 1, f"{file}: {error.message}")

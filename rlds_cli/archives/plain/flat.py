@@ -7,8 +7,9 @@ episode by episode.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,28 +18,43 @@ import numpy as np
 
 from rlds_cli import episodes as whole
 from rlds_cli.archives import Archive, Part, Plan, Replan
+from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.d4rl import layout as layouts
 from rlds_cli.archives.d4rl import max_cuts, with_own_next
 from rlds_cli.archives.d4rl.ends import Rule, differs, is_set
 from rlds_cli.archives.d4rl.layout import Layout
 from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
 from rlds_cli.archives.hdf5 import differences, reading
-from rlds_cli.archives.plain.boundaries import Found, Judges, decided, find, judges
-from rlds_cli.archives.plain.names import Meaning, flags_of, has_essentials, meaning
+from rlds_cli.archives.names import Meaning, episode_column, flags_of, has_essentials, meaning, scalar
+from rlds_cli.archives.plain.boundaries import Found, Judges, decided, find, judges, skipped
 from rlds_cli.archives.plain.views import EPISODE, View
-from rlds_cli.archives.tables import MISSING, Table, open_flat
-from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, Chunk, EpisodeData, Field, IntArray, Note
+from rlds_cli.archives.tables import MISSING, Column, Table, open_flat
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    BoolArray,
+    Chunk,
+    EpisodeData,
+    Field,
+    IntArray,
+    Note,
+    Scalar,
+)
 
 FINAL, OWN = "final", "own"
 PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
+CHECK_ROWS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
     """One file: what its columns are, and which say where episodes are.
 
-    ``observations`` counts their rows; ``per_episode`` holds the values of columns that may have one per episode.
+    ``observations`` counts their rows; ``lists`` are columns that may have one value per episode.
     """
 
     path: Path
@@ -47,7 +63,7 @@ class Surveyed:
     rows: int
     layout: Layout
     observations: int
-    per_episode: Mapping[str, Array] = field(default_factory=dict)
+    lists: Mapping[str, tuple[int, ...]]
 
     @property
     def keys(self) -> dict[str, str]:
@@ -66,6 +82,7 @@ class Joined:
     rule: str
     late: bool
     notes: tuple[Note, ...]
+    episodes: tuple[int, ...] | None  # of each file; None where one goes on in the next file
 
 
 def plan(archive: Archive) -> Plan:
@@ -76,6 +93,9 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         No observations or actions, columns of different lengths, boundaries that contradict each other.
     """
+    bad: tuple[Note, ...] = ()
+    if archive.skip_bad:
+        archive, bad = _without_bad(archive)
     seen = [survey(archive, path) for path in archive.files]
     joined = join(archive, seen)
     first = seen[0]
@@ -83,6 +103,7 @@ def plan(archive: Archive) -> Plan:
     by_episode = longer or bool(joined.finals.any())
     recorded = all(s.layout.comparable or not s.layout.next_columns for s in seen)
     mode = None if not any(s.layout.next_columns for s in seen) or by_episode else FINAL if recorded else OWN
+    per_episode = _per_episode(seen, joined)
     facts: dict[str, Any] = {
         "next_observations": mode,
         "fields": dict(first.meaning.fields),
@@ -91,8 +112,10 @@ def plan(archive: Archive) -> Plan:
         "longer": longer,
         "ordered": joined.view.order is not None,
         "late": joined.late,
+        "per_episode": per_episode,
     }
-    notes = [n for s in seen for n in (*s.meaning.notes, *s.layout.notes)]
+    listed = set(per_episode.values())
+    notes = [n for s in seen for n in (*s.meaning.notes, *(n for n in s.layout.notes if not _is_about(n, listed)))]
     if any(s.meaning.ignored for s in seen):
         notes.append(Note("root-flags", f"flags at the root are no ends in TED: {', '.join(first.meaning.ignored)}"))
     return Plan(
@@ -102,8 +125,26 @@ def plan(archive: Archive) -> Plan:
         tuple(_parts(joined, first.layout, mode, by_episode=by_episode)),
         archive.episodes_by or joined.rule,
         facts=facts,
-        notes=(*dict.fromkeys(notes), *joined.notes),
+        notes=(*dict.fromkeys(notes), *joined.notes, *bad),
     )
+
+
+def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
+    """The archive without the files that cannot be read to their end, and notes that name them."""
+    good, notes = [], []
+    for index, path in enumerate(archive.files):
+        try:
+            s = survey(archive, path)
+            view = View((path,), (s.rows,), tuple(s.keys.values()), np.zeros(0, np.int64), fill=True)
+            with view.rows(sorted(set(s.keys.values()))) as rows:
+                for start in range(0, s.rows, CHECK_ROWS):
+                    rows.read(start, min(start + CHECK_ROWS, s.rows))
+            good.append(path)
+        except ArchiveError as e:
+            notes.append(skipped(archive.name_of(index), e))
+    if not good:
+        raise CorruptArchive(f"None of {len(archive.files):,} files can be read: {notes[0].where}")
+    return replace(archive, files=tuple(good)), tuple(notes)
 
 
 def survey(archive: Archive, path: Path) -> Surveyed:
@@ -118,7 +159,14 @@ def survey(archive: Archive, path: Path) -> Surveyed:
         observations = max((table[key].shape[0] for key in observed), default=rows)
         for key in observed:  # for the layout, which wants as many rows of all
             table.columns[key] = replace(table[key], shape=(rows, *table[key].shape[1:]))
-        return Surveyed(path, what, by, rows, layouts.of(table, path.name, flags_of(what)[0]), observations)
+        found = layouts.of(table, path.name, flags_of(what)[0])
+        lists = {k: table[k].shape for k in (*found.metadata, *what.per_episode.values()) if _is_list(table[k])}
+        return Surveyed(path, what, by, rows, found, observations, lists)
+
+
+def _is_list(c: Column) -> bool:
+    """Whether a column could have one number, flag or text per episode."""
+    return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufO"
 
 
 def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
@@ -138,7 +186,7 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
         )
     fields, done = flags_of(what)
     table.derive([*what.fields.values(), *fields.values()])
-    table.hidden.update(what.ignored)
+    table.hidden.update(what.ignored, what.per_episode.values())
     if done is not None and done not in fields.values():
         table.hidden.add(done)
     return what
@@ -175,19 +223,22 @@ def join(archive: Archive, seen: Sequence[Surveyed]) -> Joined:
     else:
         stops, finals, order = _end_to_end(seen, found, view)
     notes = [Note("rows", text) for text in dict.fromkeys(t for f in found for t in f.notes)]
+    counts = tuple(len(f.stops) for f in found)
+    alone = len(found) == len(seen) and sum(counts) == len(stops)
+    late = any(f.late for f in found)
     return Joined(
-        replace(view, stops=stops, order=order), finals, found[0].rule, any(f.late for f in found), tuple(notes)
+        replace(view, stops=stops, order=order), finals, found[0].rule, late, tuple(notes), counts if alone else None
     )
 
 
-def _find_in_all(seen: Sequence[Surveyed], view: View, place: Any) -> list[Found]:
+def _find_in_all(seen: Sequence[Surveyed], view: View, place: Callable[[int], str]) -> list[Found]:
     """The boundaries of each file; of all rows together where they make sense only so."""
     starts = np.cumsum([0, *view.counts]).tolist()
     found = []
     try:
         for i, s in enumerate(seen):
             one = replace(view, paths=view.paths[i : i + 1], counts=view.counts[i : i + 1])
-            found.append(find(one, s.by, s.rows, lambda row, start=starts[i]: place(row + start)))
+            found.append(find(one, s.by, s.rows, partial(_shifted, place, starts[i])))
     except UnknownLayout:
         if seen[0].by.steps is None or seen[0].by.explicit:
             raise
@@ -197,6 +248,10 @@ def _find_in_all(seen: Sequence[Surveyed], view: View, place: Any) -> list[Found
             pass
         raise
     return found
+
+
+def _shifted(place: Callable[[int], str], start: int, row: int) -> str:
+    return place(row + start)
 
 
 def _end_to_end(
@@ -274,6 +329,38 @@ def _are_longer(archive: Archive, seen: Sequence[Surveyed], joined: Joined) -> b
     return True
 
 
+def _per_episode(seen: Sequence[Surveyed], joined: Joined) -> dict[str, str]:
+    """Columns of the episode table: those that the user named, and lists with one value per episode in every file.
+
+    Raises
+    ------
+    UnknownLayout
+        A column that the user named has as many values as neither rows nor episodes.
+    """
+    found = {}
+    for name, key in seen[0].meaning.per_episode.items():
+        for i, s in enumerate(seen):
+            rows = s.lists.get(key, (0,))[0]
+            if rows != s.rows and (joined.episodes is None or rows != joined.episodes[i]):
+                raise UnknownLayout(
+                    f"{s.path.name}: {key} has {rows:,} values; there are {s.rows:,} rows and "
+                    f"{len(joined.view.stops):,} episodes."
+                )
+        found[name] = key
+    if joined.episodes is None:
+        return found
+    for key in seen[0].lists:
+        counts = [s.lists.get(key, (0,))[0] for s in seen]
+        named = {s.meaning.lists for s in seen} | set(found.values())
+        if tuple(counts) == joined.episodes and counts != [s.rows for s in seen] and key not in named:
+            found[episode_column(key)] = key
+    return found
+
+
+def _is_about(note: Note, keys: set[str]) -> bool:
+    return note.code == "not-per-row" and note.where.partition(" ")[0] in keys
+
+
 # -- what is made of them
 
 
@@ -332,16 +419,55 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     """
     first = survey(plan.archive, plan.archive.files[0])
     view = _view(plan, part, first)
+    extra = _extra(plan, part, view)
     if plan.facts["read"] == "episodes":
-        yield from whole.chunks(_episodes(plan, part, first, view), plan.schema)
+        yield from whole.chunks(_episodes(plan, part, first, view, extra), plan.schema)
         return
+    stops = np.array(part.args["stops"])
     try:
         for chunk in chunks(view, _stretch(plan, part, first)):
+            of = np.searchsorted(stops, chunk.episodes.row, "right").tolist()
+            chunk.episodes.extra = {name: [values[k] for k in of] for name, values in extra.items()}
             for i, row in enumerate(chunk.episodes.row.tolist()):
                 chunk.episodes.source[i], chunk.episodes.row[i] = view.place(row)
             yield chunk
     except Throughout:
         raise Replan(with_own_next(plan, first.layout)) from None
+
+
+def _extra(plan: Plan, part: Part, view: View) -> dict[str, list[Scalar]]:
+    """Columns of the episode table for the episodes of a part."""
+    found: dict[str, list[Scalar]] = {}
+    first, count = int(part.args["first"]), len(part.args["stops"])
+    for name, key in plan.facts["per_episode"].items():
+        lists = []
+        for path, rows in zip(plan.archive.files, plan.facts["counts"], strict=True):
+            with open_flat(path, check=False, fill=True) as table:
+                lists.append(None if table[key].shape[0] == rows else table.source.array(key))
+        if any(values is None for values in lists):
+            found[name] = _constant(part, view, name, key)
+        else:
+            values = np.concatenate([v.reshape(-1) for v in lists if v is not None])[first : first + count]
+            found[name] = [scalar(v) for v in values]
+    return found
+
+
+def _constant(part: Part, view: View, name: str, key: str) -> list[Scalar]:
+    """The value of a column that has one in all rows of an episode."""
+    found: list[Scalar] = []
+    start = int(part.args["start"])
+    with view.rows([key]) as rows:
+        for stop in part.args["stops"]:
+            values = rows.read(start, stop)[key].reshape(-1)
+            if differs(values[:-1], values[1:]).any():
+                at = start + int(np.argmax(differs(values[:-1], values[1:]))) + 1
+                raise UnknownLayout(
+                    f"{key} changes within an episode, at row {at:,}; a column of the episode table has one value.",
+                    hint=f"leave out --map episode/{name}={key}: it is kept as a field of the steps",
+                )
+            found.append(scalar(values[0]))
+            start = stop
+    return found
 
 
 def _view(plan: Plan, part: Part, first: Surveyed) -> View:
@@ -382,7 +508,8 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
-        found = survey(plan.archive, path).layout.metadata
+        kept = set(plan.facts["per_episode"].values())
+        found = [k for k in survey(plan.archive, path).layout.metadata if k not in kept]
         with open_flat(path, check=False, fill=True) as table, reading(path, "its metadata"):
             yield from ((prefix + name, value) for name, value in table.constants(found))
 
@@ -390,7 +517,9 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 # -- episode by episode
 
 
-def _episodes(plan: Plan, part: Part, first: Surveyed, view: View) -> Iterator[EpisodeData]:
+def _episodes(
+    plan: Plan, part: Part, first: Surveyed, view: View, extra: Mapping[str, Sequence[Scalar]]
+) -> Iterator[EpisodeData]:
     """The episodes of a part, with their final observations where the files hold them."""
     keys = first.keys
     observed = {n: k for n, k in keys.items() if is_observation(n)}
@@ -409,7 +538,9 @@ def _episodes(plan: Plan, part: Part, first: Surveyed, view: View) -> Iterator[E
             o = observations.read(start + shift, stop + shift + longer)
             s = steps.read(start, stop)
             if length:
-                yield _episode(plan, first, view, (start, length), {n: o[c] for n, c in observed.items()}, s)
+                e = _episode(plan, first, view, (start, length), {n: o[c] for n, c in observed.items()}, s)
+                e.extra = {name: values[k] for name, values in extra.items()}
+                yield e
             start = stop
 
 
@@ -484,3 +615,46 @@ def _join_next(columns: dict[str, Any], first: Surveyed, steps: Mapping[str, Arr
             )
         if len(now) == length:
             columns[name] = np.concatenate([now, after[-1:].astype(now.dtype)])
+
+
+# -- single values
+
+
+def cells(spot: Spot) -> Iterator[Cell]:
+    """What stands in the row of a step, and in the row after; nothing where an episode goes on in another file."""
+    archive = Archive(spot.root, (spot.file,), fields=spot.fields)
+    found = survey(archive, spot.file)
+    with open_flat(spot.file, check=False, fill=True) as table:
+        table.derive([*found.keys.values(), *found.by.keys])
+        row, after = _rows_of(table, found, spot)
+        if row is None:
+            return
+        keys = {n: k for n, k in found.keys.items() if not (spot.facts["longer"] and is_observation(n))}
+        seen = _read_rows(table, set(keys.values()), row, after)
+    for name, key in keys.items():
+        yield Cell(name, f"{key}[{row}]", bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
+        if is_observation(name) and f"next/{name}" not in keys and len(seen[key]) > 1:
+            yield Cell(f"next/{name}", f"{key}[{after}]", seen[key][1])
+
+
+def _rows_of(table: Table, found: Surveyed, spot: Spot) -> tuple[int | None, int | None]:
+    """The rows of a step and of what is known after it, where they are in this file."""
+    row, last = spot.first + spot.step, spot.first + spot.length
+    if not spot.facts["ordered"] or found.by.ids is None or found.by.steps is None:
+        has_after = not spot.is_last or (spot.facts["read"] == "episodes" and last < found.rows)
+        return (row, row + 1 if has_after and row + 1 < found.rows else None) if row < found.rows else (None, None)
+    with table.rows([found.by.ids, found.by.steps]) as rows:
+        seen = rows.read(0, found.rows)
+    ids, steps = seen[found.by.ids].reshape(-1), seen[found.by.steps].reshape(-1)
+    at = [np.flatnonzero((ids == ids[spot.first]) & (steps == steps[spot.first] + spot.step + k)) for k in (0, 1)]
+    return tuple(int(a[0]) if len(a) else None for a in at)  # type: ignore[return-value]
+
+
+def _read_rows(table: Table, keys: set[str], row: int, after: int | None) -> dict[str, Array]:
+    """One row of some columns, or two of them."""
+    wanted = [row] if after is None else [row, after]
+    pieces = []
+    for at in wanted:
+        with table.rows(keys) as rows:
+            pieces.append(rows.read(at, at + 1))
+    return {k: np.concatenate([p[k] for p in pieces]) for k in keys}

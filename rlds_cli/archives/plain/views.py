@@ -82,7 +82,7 @@ class _Joined:
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
         first = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
-        pieces = []
+        pieces: list[Mapping[str, Array]] = []
         for file in range(first, len(self._view.paths)):
             a, b = max(start, self._starts[file]), min(stop, self._starts[file + 1])
             if a < b or (not pieces and file == len(self._view.paths) - 1):
@@ -144,8 +144,8 @@ class _Ordered:
         in_memory = n * width <= MEMORY_BYTES
         if not in_memory and shutil.disk_usage(tempfile.gettempdir()).free < n * width:
             raise NoSpace(
-                f"Rows that are out of order are copied to {tempfile.gettempdir()} first, where {sizes.text(n * width)} are "
-                "not free.",
+                f"Rows out of order need {sizes.text(n * width)} in {tempfile.gettempdir()} to be put in order; "
+                "they are not free.",
                 hint="set TMPDIR to a directory with more room, or write the rows in order",
             )
         size = max(1, COPY_BYTES // max(width, 1))

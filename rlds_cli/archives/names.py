@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from rlds_cli.archives.hdf5 import expand
 from rlds_cli.archives.tables import NOT, WITHOUT
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ordering import natural
-from rlds_cli.ted import FLAGS, REWARD, Note
+from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, Note, Scalar
 
 NEXT = "next/observation"
 DONE, NEXT_DONE = "done", "next/done"
@@ -128,8 +130,8 @@ def meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str)
     notes: list[Note] = []
     for name, key in said.items():
         if name not in ROLES and not name.startswith(EPISODE):
-            found, listed = _chosen(columns, name, key, file)
-            fields.update(found)
+            named, listed = _chosen(columns, name, key, file)
+            fields.update(named)
             notes += listed
     taken = {*fields.values(), *said.values()}
     is_ted = any(head in heads for head in ("next/terminated", "next/truncated", "next/done"))
@@ -178,6 +180,12 @@ def flags_of(found: Meaning) -> tuple[dict[str, str], str | None]:
     elif truncated is None:
         fields[FLAGS[1]] = f"{done}{WITHOUT}{terminated}"
     return fields, done
+
+
+def says_more(found: Meaning) -> bool:
+    """Whether a file tells its episodes apart by more than D4RL's terminals and timeouts."""
+    judges = (found.ids, found.steps, found.starts, found.lasts, found.lists)
+    return any(judges) or found.masked or NEXT_DONE in found.fields or bool(found.ignored)
 
 
 def has_essentials(found: Meaning) -> bool:
@@ -263,7 +271,7 @@ def _chosen(columns: Mapping[str, Shaped], field: str, key: str, file: str) -> t
         return _gathered(field, names, notes), notes
     if ":" in key or WITHOUT in key:
         return {field: key}, []
-    found = expand(columns, field, key)  # type: ignore[arg-type]  # names alone
+    found = expand(columns, field, key)
     if not found:
         raise _missing(columns, key, file)
     return found, []
@@ -287,3 +295,16 @@ def _missing(columns: Mapping[str, Shaped], key: str, file: str) -> UnknownLayou
 
 def _is_below(name: str, key: str) -> bool:
     return name == key or name.startswith(key + "/")
+
+
+def episode_column(key: str) -> str:
+    """A name for a column of the episode table that TED's own columns do not have."""
+    name = key.replace("/", "_")
+    return f"own_{name}" if name.lower() in EPISODE_COLUMNS else name
+
+
+def scalar(value: Any) -> Scalar:
+    """One value of a column of the episode table."""
+    one = np.asarray(value).reshape(-1)[0]
+    found = one.item() if isinstance(one, np.generic) else one
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else found

@@ -1,0 +1,524 @@
+"""Files or groups that hold one episode each, under any names -> TED rows.
+
+The actions say how long an episode is; observations have as many rows, or one more. What stands once per episode (a
+scalar, an attribute of a group) becomes a column of the episode table. Groups come in natural order: ``demo_2`` before
+``demo_10``. A pattern names the groups where their names do not tell: ``--map action='data/*/act'``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from rlds_cli import episodes as whole
+from rlds_cli.archives import Archive, Part, Plan
+from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives.d4rl.ends import differs, is_set
+from rlds_cli.archives.hdf5 import attributes, differences, free_name, reading, row_field
+from rlds_cli.archives.names import EPISODE, NEXT, Meaning, episode_column, flags_of, has_essentials, meaning, scalar
+from rlds_cli.archives.plain.boundaries import skipped
+from rlds_cli.archives.tables import Hdf5, Rows, Source, Table, open_flat
+from rlds_cli.errors import ArchiveError, UnknownLayout
+from rlds_cli.ordering import natural
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    Chunk,
+    EpisodeData,
+    Field,
+    Note,
+    Scalar,
+)
+
+PART_BYTES = 64 << 20
+MAX_DEPTH = 3
+MAX_TEXT = 4096  # characters of a text in the episode table; longer ones are metadata
+MAX_METADATA = 64 << 20
+
+
+# -- which groups are episodes
+
+
+def groups_of(columns: Sequence[str], chosen: Mapping[str, str]) -> tuple[str, dict[str, dict[str, str]]] | None:
+    """The level at which groups are episodes, and the columns below each: local name -> name in the file.
+
+    None where no groups are. Where no pattern says so, they are groups with a number in their names that hold
+    observations and actions.
+    """
+    patterns = [k.strip("/") for k in chosen.values() if _is_pattern(k)]
+    if patterns:
+        above = patterns[0].partition("*")[0].strip("/")
+        return _pattern(above), _below(columns, above)
+    for depth in range(MAX_DEPTH):
+        parents = dict.fromkeys("/".join(p[:depth]) for c in columns if len(p := c.split("/")) > depth + 1)
+        for parent in parents:
+            groups = {g: found for g, found in _below(columns, parent).items() if any(map(str.isdigit, g))}
+            known = {g: found for g, found in groups.items() if _is_episode(frozenset(found), chosen)}
+            if known:
+                return _pattern(parent), known
+    return None
+
+
+def _is_pattern(key: str) -> bool:
+    """Whether a key of the user's has a group per episode: a component ``*`` that is not the last."""
+    return "*" in key.strip("/").split("/")[:-1]
+
+
+def _pattern(parent: str) -> str:
+    return f"{parent}/*" if parent else "*"
+
+
+def _below(columns: Sequence[str], parent: str) -> dict[str, dict[str, str]]:
+    prefix = f"{parent}/" if parent else ""
+    found: dict[str, dict[str, str]] = {}
+    for name in columns:
+        if name.startswith(prefix):
+            group, slash, local = name[len(prefix) :].partition("/")
+            if slash:
+                found.setdefault(prefix + group, {})[local] = name
+    return dict(sorted(found.items(), key=lambda item: natural(item[0])))
+
+
+def _is_episode(names: frozenset[str], chosen: Mapping[str, str]) -> bool:
+    found = meaning(dict.fromkeys(names, _NAME_ALONE), {k: v for k, v in chosen.items() if v in names}, "")
+    return has_essentials(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    shape: tuple[int, ...] = ()
+
+
+_NAME_ALONE = _Named()
+
+
+def is_one_episode(table: Table, chosen: Mapping[str, str], files: int) -> bool:
+    """Whether a file as a whole is one episode: by observations of a row more, or flags that stand once."""
+    what = meaning(table.columns, chosen, table.path.name)
+    if not has_essentials(what) or what.lists is not None:
+        return False
+    fields, _ = flags_of(what)
+    table.derive(list(fields.values()))
+    shapes = {name: table[key].shape for name, key in fields.items()}
+    rows = max((s[0] for n, s in shapes.items() if n.partition("/")[0] == "action" and s), default=0)
+    observed = {s[0] for n, s in shapes.items() if n.partition("/")[0] == "observation" and s}
+    if what.ids is not None and table[what.ids].shape[:1] == (rows,):
+        return False
+    once = any(name in FLAGS and shape == () for name, shape in shapes.items())
+    if once or (observed == {rows + 1} and not _inside(table, fields, rows)):
+        return True
+    scalars = any(c.shape == () and c.dtype.kind in "biufO" for c in table.own.values())
+    return files > 1 and scalars and observed == {rows} and not _inside(table, fields, rows)
+
+
+def _inside(table: Table, fields: Mapping[str, str], rows: int) -> bool:
+    """Whether a flag is set before the last row."""
+    flags = [k for k in (fields.get(f) for f in FLAGS) if k is not None and table[k].shape[:1] == (rows,)]
+    if not flags:
+        return False
+    with table.rows(flags) as reader:
+        seen = reader.read(0, rows)
+    return any(is_set(seen, k, rows)[:-1].any() for k in flags)
+
+
+# -- one episode as a table
+
+
+class _Below:
+    """Some columns of a source, under other names."""
+
+    def __init__(self, source: Source, names: Mapping[str, str]) -> None:
+        self._source, self._names = source, names
+
+    def rows(self, names: Collection[str]) -> Rows:
+        return _Renamed(self._source.rows([self._names[n] for n in names]), {self._names[n]: n for n in names})
+
+    def array(self, name: str, *, most: int = MAX_METADATA) -> Array:
+        return self._source.array(self._names[name], most=most)
+
+
+class _Renamed:
+    def __init__(self, rows: Rows, names: Mapping[str, str]) -> None:
+        self._rows, self._names = rows, names
+
+    def __enter__(self) -> _Renamed:
+        self._rows.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._rows.__exit__(*exc)
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        return {self._names[k]: v for k, v in self._rows.read(start, stop).items()}
+
+
+@dataclass(slots=True)
+class _Episode:
+    """One episode of a file, as far as headers tell.
+
+    ``keys`` maps fields to columns; ``once`` the columns of the episode table; ``others`` are metadata.
+    """
+
+    group: str
+    table: Table
+    meaning: Meaning
+    length: int
+    keys: dict[str, str]
+    next_keys: dict[str, str]
+    once: dict[str, str]
+    others: tuple[str, ...] = ()
+    attributes: dict[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """How messages call it."""
+        return f"{self.group} of {self.table.path.name}" if self.group else self.table.path.name
+
+    def fields(self) -> dict[str, Field]:
+        """Fields by name; placed ``both`` where they have a row more than there are steps."""
+        made = {}
+        for name, key in self.keys.items():
+            c = self.table[key]
+            f = row_field(name, c, scalar=name == REWARD)
+            longer = c.shape[0] == self.length + 1 and f.placement == "root"
+            made[name] = replace(f, placement="both") if longer else f
+        return made
+
+
+@contextmanager
+def _open(path: Path, chosen: Mapping[str, str]) -> Iterator[Iterator[_Episode]]:
+    """The episodes of a file, while it is open."""
+    with open_flat(path, fill=True) as table:
+        found = groups_of(list(table.columns), chosen)
+        if found is None:
+            yield iter([_episode(table, "", chosen, _attributes(table, ""))])
+            return
+        level, groups = found
+        local = {k: _local(v, level) for k, v in chosen.items()}
+        yield (_episode(_sub(table, names), g, local, _attributes(table, g)) for g, names in groups.items())
+
+
+def _local(key: str, level: str) -> str:
+    """A key of the user's as it is called within a group."""
+    above = level.removesuffix("*")
+    parts = key.strip("/").removeprefix(above).split("/")
+    return "/".join(parts[1:]) if _is_pattern(key) else key
+
+
+def _attributes(table: Table, group: str) -> dict[str, Array | str]:
+    """What an HDF5 group says about itself."""
+    if not isinstance(table.source, Hdf5):
+        return {}
+    with reading(table.path, f"attributes of {group or 'the file'}"):
+        item = table.source.file[group] if group else table.source.file
+        return {name.removeprefix("attributes/"): value for name, value in attributes(item)}
+
+
+def _sub(table: Table, names: Mapping[str, str]) -> Table:
+    columns = {local: replace(table[name], name=local) for local, name in names.items()}
+    return Table(table.path, _Below(table.source, names), columns)
+
+
+def _episode(
+    table: Table, group: str, chosen: Mapping[str, str], said: Mapping[str, Array | str] = MappingProxyType({})
+) -> _Episode:
+    name = f"{group} of {table.path.name}" if group else table.path.name
+    what = meaning(table.columns, {k: v for k, v in chosen.items() if not k.startswith(EPISODE)}, name)
+    if not has_essentials(what):
+        missing = "action" if any(n.partition("/")[0] == "observation" for n in what.fields) else "observation"
+        raise UnknownLayout(
+            f'{name} has no "{missing}" by any name that is known: {", ".join(table.columns)}.',
+            hint=f"say which one it is: --map {missing}='GROUPS/*/KEY'" if group else f"--map {missing}=KEY",
+        )
+    fields, done = flags_of(what)
+    table.derive(list(fields.values()))
+    table.hidden.update(what.ignored, [done] if done else [])
+    following = {n: k for n, k in fields.items() if _is_below(n, NEXT)}
+    found = _Episode(
+        group=group,
+        table=table,
+        meaning=what,
+        length=_length(table, fields, name),
+        keys={n: k for n, k in fields.items() if n not in following},
+        next_keys=following,
+        once={k.removeprefix(EPISODE): v for k, v in chosen.items() if k.startswith(EPISODE)},
+    )
+    _sort_others(found, {*fields.values(), *what.fields.values()})
+    for key, value in said.items():
+        single = isinstance(value, str) or (value.size == 1 and value.dtype.kind in "biuf")
+        if single and len(str(value)) <= MAX_TEXT and episode_column(key) not in found.once:
+            found.attributes[episode_column(key)] = value if isinstance(value, str) else scalar(value)
+    _check_rows(found)
+    return found
+
+
+def _is_below(name: str, field: str) -> bool:
+    return name == field or name.startswith(f"{field}/")
+
+
+def _length(table: Table, fields: Mapping[str, str], name: str) -> int:
+    shapes = {k: table[k].shape for n, k in fields.items() if _is_below(n, "action")}
+    if len({s[:1] for s in shapes.values()}) != 1 or () in shapes.values():
+        raise UnknownLayout(f"{name}: actions have different numbers of rows, or none: {shapes}.")
+    return next(iter(shapes.values()))[0]
+
+
+def _sort_others(e: _Episode, claimed: set[str]) -> None:
+    """Columns without a meaning: fields, columns of the episode table, or metadata, by how many rows they have."""
+    known = {*claimed, *e.once.values(), *(i for k in claimed for i in e.table.made_of(k))}
+    others = []
+    for key, c in e.table.own.items():
+        if key in known:
+            continue
+        if c.shape[:1] in ((e.length,), (e.length + 1,)) and not (c.shape == (1,) and e.length != 1):
+            e.keys[free_name(key, {*e.keys, *FLAGS, NEXT})] = key
+        elif c.shape in ((), (1,)) and c.dtype.kind in "biufO":
+            e.once[episode_column(key)] = key
+        else:
+            others.append(key)
+    e.others = tuple(others)
+
+
+def _check_rows(e: _Episode) -> None:
+    for name, key in e.keys.items():
+        rows = e.table[key].shape[0] if e.table[key].shape else None
+        both = not name.startswith("next/") and name.partition("/")[0] != "action"
+        allowed = {e.length, e.length + 1} if both else {e.length, None} if name in FLAGS else {e.length}
+        if rows not in allowed:
+            raise UnknownLayout(
+                f"{e.where}: {key} has {'no' if rows is None else f'{rows:,}'} rows; there are {e.length:,} actions.",
+                hint="an episode of T actions has T or T+1 observations, and T rewards and flags",
+            )
+
+
+# -- plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    file: int
+    number: int
+    rows: int
+    nbytes: int
+
+
+def plan(archive: Archive) -> Plan:
+    """Fields and parts. Looks at the headers of every episode, and reads none.
+
+    Raises
+    ------
+    UnknownLayout
+        Episodes without observations or actions, of different fields, or rows that do not fit.
+    """
+    if archive.episodes_by not in (None, "file"):
+        raise UnknownLayout(
+            f"Each file or group is one episode here; --episodes-by {archive.episodes_by} does not apply.",
+            hint="leave it out, or name the flat columns by --map",
+        )
+    schema: dict[str, Field] = {}
+    units: list[_Unit] = []
+    notes: list[Note] = []
+    first = ""
+    level = "file"
+    for index, path in enumerate(archive.files):
+        try:
+            with _open(path, archive.fields) as found:
+                for number, e in enumerate(found):
+                    level = "group" if e.group else level
+                    fields = e.fields()
+                    if not e.length:
+                        notes.append(Note("empty-episodes", "episodes without steps were left out", 1, e.where))
+                        continue
+                    if archive.skip_bad:
+                        _read(e, fields, index, strict=archive.episodes_by != "file")
+                    schema, first = (_joint(schema, fields, e.where, first), first) if schema else (fields, e.where)
+                    if not units:
+                        notes += e.meaning.notes
+                    nbytes = (e.length + 1) * sum(f.row_bytes for f in fields.values())
+                    units.append(_Unit(index, number, e.length + 1, nbytes))
+        except ArchiveError as e:
+            if not archive.skip_bad:
+                raise
+            units = [u for u in units if u.file != index]
+            notes.append(skipped(archive.name_of(index), e))
+    if not units:
+        raise UnknownLayout(f"{archive.files[0].name} and the others hold no episode with steps.")
+    flags = {name: Field(name, "bool", (), "next") for name in FLAGS}
+    return Plan(
+        "plain",
+        archive,
+        tuple(sorted({**schema, **flags}.values(), key=lambda f: f.name)),
+        tuple(_parts(units)),
+        "file",
+        facts={"read": "grouped", "episode": level},
+        notes=tuple(notes),
+    )
+
+
+def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first: str) -> dict[str, Field]:
+    """The fields of all episodes so far; a field of another kind or shape is an error, one placed ``both`` stays so."""
+    joint = {n: replace(f, placement="both") if schema.get(n, f).placement == "both" else f for n, f in fields.items()}
+    known = {n: replace(f, placement="both") if joint.get(n, f).placement == "both" else f for n, f in schema.items()}
+    ignored = set(FLAGS)
+    a, b = ([f for n, f in x.items() if n not in ignored] for x in (joint, known))
+    if sorted(a, key=lambda f: f.name) != sorted(b, key=lambda f: f.name):
+        raise UnknownLayout(
+            f"{where} and {first} do not hold the same fields: {'; '.join(differences(a, b))}.",
+            hint="import them one by one, under names of their own, or leave fields out by naming others with --map",
+        )
+    return known | joint
+
+
+def _parts(units: Sequence[_Unit]) -> Iterator[Part]:
+    todo: list[_Unit] = []
+    for u in units:
+        if todo and sum(t.nbytes for t in todo) + u.nbytes > PART_BYTES:
+            yield _part(todo)
+            todo = []
+        todo.append(u)
+    yield _part(todo)
+
+
+def _part(units: Sequence[_Unit]) -> Part:
+    episodes = [[u.file, u.number] for u in units]
+    return Part(sum(u.rows for u in units), {"units": episodes, "episodes": len(units)})
+
+
+def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
+    """What is neither per step nor a column of the episode table, below file and group."""
+    several = len(plan.archive.files) > 1
+    for index, path in enumerate(plan.archive.files):
+        with _open(path, plan.archive.fields) as found:
+            for e in found:
+                above = "/".join(part for part in (plan.archive.name_of(index) if several else "", e.group) if part)
+                for key in e.others:
+                    if e.table[key].nbytes <= MAX_METADATA:
+                        yield f"{above}/{key}" if above else key, np.asarray(e.table.source.array(key))
+
+
+# -- read
+
+
+def read(plan: Plan, part: Part) -> Iterator[Chunk]:
+    """The episodes of one part, several a chunk.
+
+    Raises
+    ------
+    CorruptArchive
+        A file is damaged.
+    UnknownLayout
+        A flag, id or step says that an episode is not one.
+    """
+    yield from whole.chunks(_read_all(plan, part), plan.schema)
+
+
+def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:
+    schema = {f.name: f for f in plan.schema}
+    for file, units in groupby(part.args["units"], key=lambda u: int(u[0])):
+        wanted = {int(number) for _, number in units}
+        with _open(plan.archive.files[file], plan.archive.fields) as found:
+            for number, e in enumerate(found):
+                if number in wanted:
+                    yield _read(e, schema, file, strict=plan.archive.episodes_by != "file")
+                    wanted.discard(number)
+                if not wanted:
+                    break
+
+
+def _read(e: _Episode, schema: Mapping[str, Field], file: int, *, strict: bool) -> EpisodeData:
+    what = e.meaning
+    roles = [k for k in (what.ids, what.steps, what.starts) if k is not None and e.table[k].shape]
+    single = {k for k in e.keys.values() if not e.table[k].shape}
+    wanted = {*e.keys.values(), *e.next_keys.values(), *roles} - single
+    with e.table.rows(sorted(wanted)) as rows:
+        seen = dict(rows.read(0, e.length + 1))
+    seen |= {k: np.asarray(e.table.source.array(k)) for k in single}
+    _check_alone(e, seen)
+    columns: dict[str, Any] = {}
+    for name, key in e.keys.items():
+        if name not in FLAGS:
+            f = schema[name]
+            shaped = seen[key].reshape(len(seen[key]), *f.shape)
+            columns[name] = shaped.tolist() if f.kind == "text" else shaped.astype(f.dtype, copy=False)
+    _join_next(e, columns, seen)
+    terminated, truncated = (_flag(e, name, seen, strict=strict) for name in FLAGS)
+    end = TERMINATED if terminated[-1] else TRUNCATED if truncated[-1] else CUT
+    truncated[-1] |= end == CUT
+    columns[FLAGS[0]], columns[FLAGS[1]] = terminated, truncated
+    extra = {name: scalar(e.table.source.array(key)) for name, key in e.once.items()}
+    return EpisodeData(columns, e.length, end, source=file, group=e.group, extra={**e.attributes, **extra})
+
+
+def _check_alone(e: _Episode, seen: Mapping[str, Array]) -> None:
+    """The id of an episode does not change, its steps count on, and only its first row begins it."""
+    what = e.meaning
+    for key, wrong, says in (
+        (what.ids, lambda v: differs(v[:-1], v[1:]), "changes"),
+        (what.steps, lambda v: np.diff(v) != 1, "does not count on"),
+        (what.starts, lambda v: v[1:] != 0, "is set"),
+    ):
+        if key is None or key not in seen or seen[key].dtype.kind not in "biufO" or seen[key].ndim > 1:
+            continue
+        rows = np.flatnonzero(wrong(seen[key].reshape(-1)))
+        if len(rows):
+            raise UnknownLayout(
+                f"{e.where}: {key} {says} at row {int(rows[0]) + 1:,}, so it holds more than one episode.",
+                hint=f"rlds inspect {e.table.path.name} shows what is in it",
+            )
+
+
+def _flag(e: _Episode, name: str, seen: Mapping[str, Array], *, strict: bool) -> Array:
+    key, flag = e.keys.get(name), np.zeros(e.length, bool)
+    if key is None:
+        return flag
+    values = np.atleast_1d(seen[key])
+    found = is_set({key: values}, key, len(values))
+    if len(found) == 1 and e.length > 1:
+        flag[-1] = found[0]
+        return flag
+    flag[:] = found[: e.length]
+    wrong = np.flatnonzero(flag[:-1])
+    if len(wrong) and (strict or name == FLAGS[1]):
+        raise UnknownLayout(
+            f"{e.where}: row {int(wrong[0]):,} is {key.partition(' without ')[0]}, and rows follow.",
+            hint="where a terminated step does not end an episode: --episodes-by file",
+        )
+    return flag
+
+
+def _join_next(e: _Episode, columns: dict[str, Any], seen: Mapping[str, Array]) -> None:
+    for name, key in e.next_keys.items():
+        now, after = columns.get(name.removeprefix("next/")), seen[key]
+        if not isinstance(now, np.ndarray) or now.shape[1:] != after.shape[1:]:
+            raise UnknownLayout(f"{e.where}: {key} is no next value of {name.removeprefix('next/')}.")
+        known = min(len(now) - 1, len(after))
+        if differs(after[:known], now[1 : known + 1]).any():
+            raise UnknownLayout(f"{e.where}: {key} is not the observation of the row after.")
+        if len(now) == e.length:
+            columns[name.removeprefix("next/")] = np.concatenate([now, after[-1:].astype(now.dtype)])
+
+
+def cells(spot: Spot) -> Iterator[Cell]:
+    """What stands at a step of an episode, and at the next one."""
+    with _open(spot.file, spot.fields) as found:
+        e = next(e for e in found if e.group == spot.group)
+        with e.table.rows(sorted({k for k in e.keys.values() if e.table[k].shape})) as rows:
+            seen = rows.read(spot.step, spot.step + 2)
+        for name, key in e.keys.items():
+            if key not in seen or (name in FLAGS and len(seen[key]) == 1 and not spot.is_last):
+                continue
+            at = f"{e.group}/{key}[{spot.step}]" if e.group else f"{key}[{spot.step}]"
+            yield Cell(name, at, bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
+            if name.partition("/")[0] == "observation" and len(seen[key]) > 1:
+                yield Cell(f"next/{name}", at.replace(f"[{spot.step}]", f"[{spot.step + 1}]"), seen[key][1])
