@@ -35,7 +35,9 @@ _ABOUT_NAMES = ("readme", "license", "licence", "citation", "notice")
 class ImportPlan:
     """What an import would do.
 
-    ``rows`` is the number of rows (T+1 per episode) where it is known ahead. ``notes`` are what the reader saw so far.
+    ``rows`` is the number of rows (T+1 per episode) where it is known ahead. ``episodes`` holds what is known of the
+    episodes: ``episodes``, ``steps``, ``shortest``, ``median``, ``longest`` and ``ends``. ``notes`` are what the reader
+    saw so far.
     """
 
     id: str
@@ -49,6 +51,7 @@ class ImportPlan:
     facts: Mapping[str, Any]
     notes: tuple[str, ...]
     plan: Plan = field(repr=False)
+    episodes: Mapping[str, Any] | None = None
 
     def summary(self) -> dict[str, Any]:
         """As JSON values, without the reader's own plan."""
@@ -111,8 +114,9 @@ def plan_import(
         fields=plan.schema,
         rows=None if None in known else sum(r for r in known if r is not None),
         facts=plan.facts,
-        notes=tuple(n.text for n in plan.notes),
+        notes=tuple(f"{n.text} ({n.where})" if n.where else n.text for n in plan.notes),
         plan=plan,
+        episodes=plan.seen.summary() if plan.seen else None,
     )
 
 

@@ -18,7 +18,7 @@ from rlds_cli import archives, mappings
 from rlds_cli.archives.arrow_rows import ArrowRows
 from rlds_cli.archives.parquet import open_parquet
 from rlds_cli.cli import app
-from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
+from rlds_cli.errors import RldsError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.report import trees
 from rlds_cli.report.files import describe_file
@@ -84,9 +84,9 @@ def test_recognised(tmp_path: Path, suffix: str) -> None:
     assert archives.recognise([save(tmp_path / f"b{suffix}", {"cmd": X["action"], "q": X["obs"]})]) is None
 
 
-def test_an_episode_with_its_final_observation_is_not_flat(tmp_path: Path) -> None:
+def test_an_episode_with_its_final_observation_is_a_file_of_its_own(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", {"observations": np.zeros((4, 2)), "actions": np.zeros((3, 1))})
-    assert archives.recognise([path]) is None
+    assert archives.recognise([path]) == ("plain", "one episode per file: 1 npz; observations, actions")
 
 
 def test_next_observations(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_columns_of_parquet_as_pandas_writes_them(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.of(0, "action"), np.array([1, 2, 3], "i1"), strict=True)
     assert rows.of(0, "task") == ["push", "pull", "push"] and rows.of(0, "said") == ["a", None, "b"]
     assert "time" not in rows.schema
-    assert rows.codes == {"left-out": 1, "nan": 1, "open-end": 1}
+    assert rows.codes == {"left-out": 1, "nan": 1, "open-end": 1, "rows": 1}
     pq.write_table(pa.table({"time": columns["time"]}), tmp_path / "b.parquet")
     assert archives.recognise([tmp_path / "b.parquet"]) is None
     assert [n.name for n in trees.tree(tmp_path / "b.parquet").nodes] == ["time"]

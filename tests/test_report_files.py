@@ -133,14 +133,15 @@ def test_the_suggested_command_works(press: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"obs": 3, "act": 2}, "--map observation=obs --map action=act --episodes-by jumps"),
-        ({"obs": 3, "act": 2, "done": 0}, "--map observation=obs --map action=act --map terminated=done"),
-        ({"obs": 3, "act": 2, "timeout": 0}, "--map observation=obs --map action=act --map truncated=timeout"),
+        ({"q": 3, "act": 2}, "--map observation=q --map action=act --episodes-by jumps"),
+        ({"q": 3, "act": 2, "done": 0}, "--map observation=q --map action=act --map terminated=done"),
+        ({"q": 3, "act": 2, "timeout": 0}, "--map observation=q --map action=act --map truncated=timeout"),
         ({"x": 3, "u": 2, "episode": 0}, "--map observation=x --map action=u --episodes-by field:episode"),
         ({"S": 3, "A": 2, "R": 0}, "--map observation=S --map action=A --map next/reward=R --episodes-by jumps"),
-        ({"obs": 3, "next_obs": 3, "actions": 2, "dones": 0}, "--map next/observation=next_obs"),
+        ({"obs": 3, "next_obs": 3, "cmd": 2, "dones": 0}, "--map next/observation=next_obs"),
+        ({"run_1__q": 3, "run_1__cmd": 2, "run_2__q": 3, "run_2__cmd": 2}, "--map observation='*/q' --map action='*/cmd'"),
         ({"robot__state": 3, "robot__ctrl": 2}, "--map observation=robot/state --map action=robot/ctrl"),
-        ({"my obs__q": 3, "act": 2}, "--map observation='my obs/q'"),
+        ({"my q__q": 3, "act": 2}, "--map observation='my q/q'"),
     ],
 )
 def test_guesses(tmp_path: Path, columns: dict[str, int], expected: str) -> None:
@@ -164,17 +165,20 @@ def test_nothing_to_suggest(tmp_path: Path) -> None:
 
 
 def test_a_group_per_episode_is_seen(tmp_path: Path) -> None:
-    columns = {f"run_{k}__{name}": np.zeros((5 + k, 2)) for k in range(11) for name in ("obs", "act")}
+    columns = {f"run_{k}__{name}": np.zeros((5 + k, 2)) for k in range(11) for name in ("q", "cmd")}
     r = describe_file(hdf5(tmp_path / "a.h5", **columns))
-    assert (r.reader, r.episodes, r.suggestion) == (None, 11, None)
-    assert [n.name for n in r.tree][::8] == ["run_0/act", "run_4/act", "run_8/act"]  # in natural order
+    assert (r.reader, r.episodes) == (None, 11)
+    assert [n.name for n in r.tree][::8] == ["run_0/cmd", "run_4/cmd", "run_8/cmd"]  # in natural order
+    named = {k.replace("q", "obs").replace("cmd", "act"): v for k, v in columns.items()}
+    r = describe_file(hdf5(tmp_path / "b.h5", **named))
+    assert (r.reader, r.episodes, r.rows) == ("plain", 11, sum(6 + k for k in range(11)))
 
 
 def test_npz_and_npy(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", obs=np.zeros((5, 3), np.float32), act=np.zeros((5, 1)))
+    np.savez(tmp_path / "a.npz", q=np.zeros((5, 3), np.float32), cmd=np.zeros((5, 1)))
     r = describe_file(tmp_path / "a.npz")
-    assert set(r.tree) == {Node("obs", (5, 3), "float32"), Node("act", (5, 1), "float64")}
-    assert "--as local/a --map observation=obs --map action=act --episodes-by jumps --dry-run" in str(r.suggestion)
+    assert set(r.tree) == {Node("q", (5, 3), "float32"), Node("cmd", (5, 1), "float64")}
+    assert "--as local/a --map observation=q --map action=cmd --episodes-by jumps --dry-run" in str(r.suggestion)
     np.save(tmp_path / "a.npy", np.zeros((2, 3), np.uint8))
     assert describe_file(tmp_path / "a.npy").tree == (Node("array", (2, 3), "uint8"),)
 
@@ -264,8 +268,8 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_a_directory_of_unknown_files(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
-    hdf5(tmp_path / "d/run10.h5", obs=np.zeros((5, 2)), act=np.zeros((5, 1)))
-    hdf5(tmp_path / "d/run2.h5", obs=np.zeros((5, 2)), act=np.zeros((5, 1)))
+    hdf5(tmp_path / "d/run10.h5", q=np.zeros((5, 2)), act=np.zeros((5, 1)))
+    hdf5(tmp_path / "d/run2.h5", q=np.zeros((5, 2)), act=np.zeros((5, 1)))
     r = describe_file(tmp_path / "d")
     assert (r.files, r.what) == (2, "2 files, the first (run2.h5) an HDF5 file")
-    assert f"rlds import {tmp_path}/d --as local/d --map observation=obs" in str(r.suggestion)
+    assert f"rlds import {tmp_path}/d --as local/d --map observation=q" in str(r.suggestion)

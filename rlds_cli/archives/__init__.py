@@ -75,6 +75,24 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """The episodes of an archive as far as a plan knows them, for `--dry-run`.
+
+    ``lengths`` are the steps of each; ``ends`` counts them by how they end.
+    """
+
+    lengths: tuple[int, ...]
+    ends: Mapping[str, int]
+
+    def summary(self) -> dict[str, Any]:
+        """Numbers for people and JSON: how many episodes, the shortest, median and longest, and the ends."""
+        steps = sorted(self.lengths)
+        middle = steps[len(steps) // 2] if steps else 0
+        span = {"shortest": min(steps, default=0), "median": middle, "longest": max(steps, default=0)}
+        return {"episodes": len(steps), "steps": sum(steps), **span, "ends": dict(self.ends)}
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """How an archive will be read. Picklable: it goes to worker processes."""
 
@@ -87,6 +105,7 @@ class Plan:
     spaces: Mapping[str, Any] = field(default_factory=dict)  # "observation", "action": spaces in Minari's JSON form
     env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
     notes: tuple[Note, ...] = ()
+    seen: Seen | None = None
 
 
 class Replan(Exception):

@@ -95,10 +95,26 @@ def import_plan(p: ImportPlan) -> str:
     for f in sorted(p.fields, key=rank):
         kept = f" kept as {f.codec}" if f.codec else ""
         lines.append(f"  {f.name:{width}}  {f.placement:4}  {f.dtype:8} {list(f.shape)}{kept}")
+    keys = p.facts.get("fields", {})
+    lines = [
+        *lines[:2],
+        *(line + (f"  from {keys[n]}" if (n := line.split()[0]) in keys else "") for line in lines[2:]),
+    ]
     if p.rows is not None:
         lines.append(f"{p.rows:,} rows")
+    if p.episodes is not None:
+        lines += _episodes(p.episodes)
+    if columns := p.facts.get("per_episode"):
+        lines.append(f"columns per episode: {', '.join(columns)}")
     lines += [f"note: {n}" for n in p.notes]
     return "\n".join([*lines, f"Run without --dry-run to make {p.id}"])
+
+
+def _episodes(seen: Mapping[str, Any]) -> list[str]:
+    ends = ", ".join(f"{count:,} {end}" for end, count in seen["ends"].items() if count)
+    span = f"{seen['shortest']:,} to {seen['longest']:,}, median {seen['median']:,}"
+    episodes = sizes.plural(seen["episodes"], "episode")
+    return [f"{episodes} of {seen['steps']:,} steps ({span}): {ends}"]
 
 
 def unknown(path: str, id: str, error: UnknownLayout) -> UnknownLayout:

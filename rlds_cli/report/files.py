@@ -11,7 +11,7 @@ from typing import Any
 from rlds_cli import importing
 from rlds_cli.archives import Part, recognise
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.report.guesses import grouped, guess_fields, misses, name_for, suggested_command
+from rlds_cli.report.guesses import episode_groups, guess_fields, misses, name_for, suggested_command
 from rlds_cli.report.trees import Node, tree
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import Field
@@ -69,7 +69,7 @@ def describe_file(path: StrPath) -> FileReport:
         reader=plan.reader,
         fields=plan.fields,
         episodes_by=plan.episodes_by,
-        episodes=_episodes(plan.plan.parts),
+        episodes=len(plan.plan.seen.lengths) if plan.plan.seen else _episodes(plan.plan.parts),
         rows=plan.rows,
         facts=plan.facts,
         notes=plan.notes,
@@ -95,14 +95,14 @@ def _episodes(parts: Sequence[Part]) -> int | None:
 def _unknown(given: Path, files: Sequence[Path], size: int, error: UnknownLayout) -> FileReport:
     found = tree(files[0])
     what = found.what if len(files) == 1 else f"{len(files):,} files, the first ({files[0].name}) {found.what}"
-    episodes = grouped(found.nodes)
-    fields = {} if episodes else guess_fields(found.nodes)
+    level = episode_groups(found.nodes)
+    fields = guess_fields(found.nodes)
     return FileReport(
         path=given,
         files=len(files),
         bytes=size,
         what=what,
-        episodes=episodes or None,
+        episodes=len(level[1]) if level else None,
         why=misses(found) if recognise(files) is None else error.message,
         tree=found.nodes,
         groups=found.groups,

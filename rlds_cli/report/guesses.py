@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -47,6 +48,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 EPISODE = ("episode", "episode_id", "episode_index", "episodes", "traj", "traj_id", "trajectory", "trial", "demo")
+_MAX_DEPTH = 3
 _SCALARS = ("next/reward", "next/terminated", "next/truncated")
 _SHORT = {"next/terminated": "terminated", "next/truncated": "truncated"}
 
@@ -62,11 +64,44 @@ def misses(found: Tree) -> str | None:
 
 
 def guess_fields(nodes: Sequence[Node]) -> dict[str, str]:
-    """TED name -> array, for those arrays that have one row per step; empty where no action or observation shows."""
+    """TED name -> array, for those arrays that have one row per step; empty where no action or observation shows.
+
+    Where groups are episodes, the arrays of all of them: ``data/*/cmd``.
+    """
+    level = episode_groups(nodes)
+    if level is None:
+        return _guess(nodes)
+    pattern, groups = level
+    first = next(iter(groups.values()))
+    return {field: f"{pattern}/{key}" for field, key in _guess(first, final=True).items()}
+
+
+def episode_groups(nodes: Sequence[Node]) -> tuple[str, dict[str, list[Node]]] | None:
+    """The level at which several groups hold the same arrays, and the arrays below each, by their names there."""
+    for depth in range(_MAX_DEPTH):
+        parents = dict.fromkeys(tuple(p[:depth]) for n in nodes if len(p := n.name.split("/")) > depth + 1)
+        for parent in parents:
+            groups: dict[str, list[Node]] = {}
+            for n in nodes:
+                parts = n.name.split("/")
+                if tuple(parts[:depth]) == parent and len(parts) > depth + 1:
+                    local = replace(n, name="/".join(parts[depth + 1 :]))
+                    groups.setdefault("/".join(parts[: depth + 1]), []).append(local)
+            same = Counter(frozenset(n.name for n in found) for found in groups.values())
+            names, count = max(same.items(), key=lambda item: item[1], default=(frozenset(), 0))
+            if count > 1 and _guess(next(g for g in groups.values() if {n.name for n in g} == names), final=True):
+                alike = {g: found for g, found in groups.items() if {n.name for n in found} == names}
+                return "/".join([*parent, "*"]), alike
+    return None
+
+
+def _guess(nodes: Sequence[Node], *, final: bool = False) -> dict[str, str]:
+    """``final``: observations may have a row more than the others."""
     rows = _common_rows(nodes)
-    steps = [n for n in nodes if n.shape and n.shape[0] == rows]
     found: dict[str, str] = {}
     for field, names in NAMES.items():
+        allowed = (rows, rows + 1, rows - 1) if final and field in ("observation", "action") else (rows,)
+        steps = [n for n in nodes if n.shape and n.shape[0] in allowed]
         fitting = [n for n in steps if n.name not in found.values() and _fits(n, field)]
         best = _best(fitting, names)
         if best:
@@ -99,24 +134,15 @@ def _score(name: str, names: Sequence[str]) -> tuple[int, int, int] | None:
     return None
 
 
-def grouped(nodes: Sequence[Node]) -> int:
-    """How many groups of one and the same content there are at the top: a group per episode, most likely. Else 0."""
-    below: dict[str, set[str]] = {}
-    for n in nodes:
-        top, _, rest = n.name.partition("/")
-        if rest:
-            below.setdefault(top, set()).add(rest)
-    same = Counter(frozenset(v) for v in below.values())
-    most = max(same.values(), default=0)
-    return most if most > 1 else 0
-
-
 def suggested_command(path: Path, found: Tree, fields: Mapping[str, str]) -> str | None:
     """The command that may read the file; None where nothing shows."""
     id = f"local/{name_for(path)}"
-    if found.kind in ("hdf5", "npz", "parquet") and fields:
+    if found.kind in ("hdf5", "npz", "parquet", "csv", "jsonl") and fields:
+        grouped = any("/*/" in key or key.startswith("*/") for key in fields.values())
         ends = [f"--episodes-by field:{key}"] if (key := _episode_key(found.nodes)) else []
-        if not ends and not {"next/terminated", "next/truncated"} & set(fields):
+        if grouped:
+            ends = []
+        elif not ends and not {"next/terminated", "next/truncated"} & set(fields):
             ends = ["--episodes-by jumps"]
         maps = [f"--map {_SHORT.get(k, k)}={quote(v)}" for k, v in fields.items()]
         return " ".join([f"rlds import {quote(str(path))} --as {id}", *maps, *ends, "--dry-run"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -12,7 +13,10 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import hdf5
+from rlds_cli.archives.arrow_rows import ArrowFile
 from rlds_cli.archives.parquet import is_parquet, open_parquet
+from rlds_cli.archives.tables import is_text
+from rlds_cli.archives.text_tables import CSV, open_text
 from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnsafeArchive
 from rlds_cli.ordering import natural
 
@@ -43,7 +47,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """``kind`` is ``hdf5``, ``npz``, ``npy``, ``parquet`` or ``other``; ``what`` says it in words."""
+    """``kind`` is ``hdf5``, ``npz``, ``npy``, ``parquet``, ``csv``, ``jsonl`` or ``other``; ``what`` is for people."""
 
     kind: str
     what: str
@@ -72,7 +76,10 @@ def tree(file: Path) -> Tree:
     if head.startswith(b"PK\x03\x04"):
         return _zip(file)
     if is_parquet(file):
-        return _parquet(file)
+        return _arrow(file, open_parquet, "parquet", "a Parquet file")
+    if is_text(file):
+        csv = file.suffix.lower() in CSV
+        return _arrow(file, open_text, "csv" if csv else "jsonl", "a CSV file" if csv else "a file of JSON lines")
     return Tree("other", _by_magic(file, head))
 
 
@@ -121,14 +128,14 @@ def _zip(file: Path) -> Tree:
     return Tree("npz", "an npz file (NumPy arrays)", tuple(sorted(nodes, key=lambda n: natural(n.name))))
 
 
-def _parquet(file: Path) -> Tree:
+def _arrow(file: Path, open_file: Callable[..., AbstractContextManager[ArrowFile]], kind: str, what: str) -> Tree:
     try:
-        with open_parquet(file) as f:
+        with open_file(file, fill=True) as f:
             nodes = tuple(Node(n, shape, "text" if d.kind == "O" else str(d)) for n, (shape, d) in f.columns.items())
             nodes += tuple(Node(n, (f.num_rows,), kind) for n, kind in f.left_out.items())
-    except MissingPackage:  # it is Parquet all the same
-        return Tree("other", "a Parquet file")
-    return Tree("parquet", "a Parquet file", nodes)
+    except MissingPackage:  # it is what it is all the same
+        return Tree("other", what)
+    return Tree(kind, what, nodes)
 
 
 def _header(stream: IO[bytes], name: str, file: Path) -> Node:

@@ -8,7 +8,7 @@ action taken there, and its reward and flags, as in D4RL. ``boundaries`` says wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -65,7 +65,7 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         A file of no format that is read, no observations or actions, boundaries that contradict each other.
     """
-    if not all(map(is_flat, archive.files)):
+    if not archive.skip_bad and not all(map(is_flat, archive.files)):
         odd = next(p for p in archive.files if not is_flat(p))
         raise UnknownLayout(
             f"{odd.name} is neither npz nor HDF5 nor Parquet nor CSV nor JSON lines.", hint=f"rlds inspect {odd}"
@@ -88,14 +88,15 @@ def _is_grouped(archive: Archive) -> bool:
 @contextmanager
 def _first_readable(archive: Archive) -> Iterator[Table]:
     """The first file; with ``skip_bad`` the first one that can be opened."""
-    for path in archive.files[:-1] if archive.skip_bad else ():
-        try:
-            with open_flat(path, fill=True) as table:
-                yield table
-                return
-        except ArchiveError:
-            continue
-    with open_flat(archive.files[-1 if archive.skip_bad else 0], fill=True) as table:
+    with ExitStack() as stack:
+        for path in archive.files[:-1] if archive.skip_bad else ():
+            try:
+                table = stack.enter_context(open_flat(path, fill=True))
+            except ArchiveError:
+                continue
+            break
+        else:
+            table = stack.enter_context(open_flat(archive.files[-1 if archive.skip_bad else 0], fill=True))
         yield table
 
 

@@ -70,6 +70,8 @@ class Found:
         The rows of the table in the order of time; None where they are.
     rule : str
         What decided.
+    ends : int array [3]
+        How many episodes are terminated, truncated and cut.
     late : bool
         Whether truncated is set inside an episode, which only a rule of the user's allows.
     """
@@ -79,6 +81,7 @@ class Found:
     order: IntArray | None = None
     rule: str = "flags"
     late: bool = False
+    ends: IntArray = field(default_factory=lambda: np.zeros(3, np.int64))
     notes: list[str] = field(default_factory=list)
 
 
@@ -152,12 +155,31 @@ def find(table: Readable, by: Judges, rows: int, place: Callable[[int], str]) ->
     if not by.explicit:
         _check_flags(seen, by, last, missing, at)
     late = bool((is_set(seen, by.truncated, rows) & ~last).any())
-    found = Found(stops, finals, order, rule, late)
+    found = Found(stops, finals, order, rule, late, _count_ends(seen, by, stops, finals))
     if order is not None:
         found.notes.append(f"rows out of order: read in the order of {by.ids} and {by.steps}")
+    if rows > 1 and rule == "flags" and not (by.explicit or finals.any() or _has_flags(by)):
+        found.notes.append(
+            "no column says where episodes end: all rows are one episode; --map episode=KEY or --episodes-by says more"
+        )
     if finals.any():
         found.notes.append("rows without an action hold the final observations of their episodes")
     return found
+
+
+def _has_flags(by: Judges) -> bool:
+    return any((by.terminated, by.truncated, by.done))
+
+
+def _count_ends(seen: dict[str, Array], by: Judges, stops: IntArray, finals: BoolArray) -> IntArray:
+    """How many episodes with steps are terminated, truncated and cut."""
+    rows = int(stops[-1]) if len(stops) else 0
+    some = np.diff(stops, prepend=0) > finals
+    at, last = stops[some] - 1, stops[some] - 1 - finals[some]  # a flag may stand in the row of the final observation
+    terminated, truncated = (
+        (found := is_set(seen, key, rows))[at] | found[last] for key in (by.terminated, by.truncated)
+    )
+    return np.array([terminated.sum(), (truncated & ~terminated).sum(), (~truncated & ~terminated).sum()])
 
 
 @dataclass(frozen=True, slots=True)

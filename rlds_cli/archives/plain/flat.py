@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import episodes as whole
-from rlds_cli.archives import Archive, Part, Plan, Replan
+from rlds_cli.archives import Archive, Part, Plan, Replan, Seen
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.d4rl import layout as layouts
 from rlds_cli.archives.d4rl import max_cuts, with_own_next
@@ -32,6 +32,7 @@ from rlds_cli.archives.tables import MISSING, Column, Table, open_flat
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.ted import (
     CUT,
+    END_NAMES,
     FLAGS,
     TERMINATED,
     TRUNCATED,
@@ -83,6 +84,7 @@ class Joined:
     late: bool
     notes: tuple[Note, ...]
     episodes: tuple[int, ...] | None  # of each file; None where one goes on in the next file
+    ends: IntArray  # how many are terminated, truncated, cut
 
 
 def plan(archive: Archive) -> Plan:
@@ -126,7 +128,13 @@ def plan(archive: Archive) -> Plan:
         archive.episodes_by or joined.rule,
         facts=facts,
         notes=(*dict.fromkeys(notes), *joined.notes, *bad),
+        seen=_seen(joined),
     )
+
+
+def _seen(joined: Joined) -> Seen:
+    lengths = np.diff(joined.view.stops, prepend=0) - joined.finals
+    return Seen(tuple(lengths[lengths > 0].tolist()), dict(zip(END_NAMES, joined.ends.tolist(), strict=True)))
 
 
 def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
@@ -226,9 +234,10 @@ def join(archive: Archive, seen: Sequence[Surveyed]) -> Joined:
     counts = tuple(len(f.stops) for f in found)
     alone = len(found) == len(seen) and sum(counts) == len(stops)
     late = any(f.late for f in found)
-    return Joined(
-        replace(view, stops=stops, order=order), finals, found[0].rule, late, tuple(notes), counts if alone else None
-    )
+    ends = np.sum([f.ends for f in found], axis=0)
+    ends[CUT] -= sum(counts) - len(stops)  # those that go on
+    view = replace(view, stops=stops, order=order)
+    return Joined(view, finals, found[0].rule, late, tuple(notes), counts if alone else None, ends)
 
 
 def _find_in_all(seen: Sequence[Surveyed], view: View, place: Callable[[int], str]) -> list[Found]:

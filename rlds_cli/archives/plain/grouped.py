@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import episodes as whole
-from rlds_cli.archives import Archive, Part, Plan
+from rlds_cli.archives import Archive, Part, Plan, Seen
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.hdf5 import attributes, differences, free_name, reading, row_field
@@ -29,6 +29,7 @@ from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ordering import natural
 from rlds_cli.ted import (
     CUT,
+    END_NAMES,
     FLAGS,
     REWARD,
     TERMINATED,
@@ -309,7 +310,8 @@ def _check_rows(e: _Episode) -> None:
 class _Unit:
     file: int
     number: int
-    rows: int
+    length: int
+    end: int
     nbytes: int
 
 
@@ -329,8 +331,9 @@ def plan(archive: Archive) -> Plan:
     schema: dict[str, Field] = {}
     units: list[_Unit] = []
     notes: list[Note] = []
-    first = ""
-    level = "file"
+    keys: dict[str, str] = {}
+    once: dict[str, str] = {}
+    first, level = "", "file"
     for index, path in enumerate(archive.files):
         try:
             with _open(path, archive.fields) as found:
@@ -340,13 +343,17 @@ def plan(archive: Archive) -> Plan:
                     if not e.length:
                         notes.append(Note("empty-episodes", "episodes without steps were left out", 1, e.where))
                         continue
+                    strict = archive.episodes_by != "file"
+                    _, _, end = _ends(e, strict=strict)
                     if archive.skip_bad:
-                        _read(e, fields, index, strict=archive.episodes_by != "file")
+                        _read(e, fields, index, strict=strict)
                     schema, first = (_joint(schema, fields, e.where, first), first) if schema else (fields, e.where)
+                    once |= dict.fromkeys(e.attributes, "attribute") | e.once
                     if not units:
                         notes += e.meaning.notes
+                        keys = {**e.keys, **e.next_keys}
                     nbytes = (e.length + 1) * sum(f.row_bytes for f in fields.values())
-                    units.append(_Unit(index, number, e.length + 1, nbytes))
+                    units.append(_Unit(index, number, e.length, end, nbytes))
         except ArchiveError as e:
             if not archive.skip_bad:
                 raise
@@ -361,8 +368,9 @@ def plan(archive: Archive) -> Plan:
         tuple(sorted({**schema, **flags}.values(), key=lambda f: f.name)),
         tuple(_parts(units)),
         "file",
-        facts={"read": "grouped", "episode": level},
+        facts={"read": "grouped", "episode": level, "fields": keys, "per_episode": once},
         notes=tuple(notes),
+        seen=Seen(tuple(u.length for u in units), {n: sum(u.end == i for u in units) for i, n in enumerate(END_NAMES)}),
     )
 
 
@@ -392,7 +400,7 @@ def _parts(units: Sequence[_Unit]) -> Iterator[Part]:
 
 def _part(units: Sequence[_Unit]) -> Part:
     episodes = [[u.file, u.number] for u in units]
-    return Part(sum(u.rows for u in units), {"units": episodes, "episodes": len(units)})
+    return Part(sum(u.length + 1 for u in units), {"units": episodes, "episodes": len(units)})
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
@@ -437,27 +445,38 @@ def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:
 
 
 def _read(e: _Episode, schema: Mapping[str, Field], file: int, *, strict: bool) -> EpisodeData:
-    what = e.meaning
-    roles = [k for k in (what.ids, what.steps, what.starts) if k is not None and e.table[k].shape]
-    single = {k for k in e.keys.values() if not e.table[k].shape}
-    wanted = {*e.keys.values(), *e.next_keys.values(), *roles} - single
-    with e.table.rows(sorted(wanted)) as rows:
-        seen = dict(rows.read(0, e.length + 1))
-    seen |= {k: np.asarray(e.table.source.array(k)) for k in single}
-    _check_alone(e, seen)
+    columns_of = {n: k for n, k in e.keys.items() if n not in FLAGS}
+    with e.table.rows(sorted({*columns_of.values(), *e.next_keys.values()})) as rows:
+        seen = rows.read(0, e.length + 1)
     columns: dict[str, Any] = {}
-    for name, key in e.keys.items():
-        if name not in FLAGS:
-            f = schema[name]
-            shaped = seen[key].reshape(len(seen[key]), *f.shape)
-            columns[name] = shaped.tolist() if f.kind == "text" else shaped.astype(f.dtype, copy=False)
+    for name, key in columns_of.items():
+        f = schema[name]
+        shaped = seen[key].reshape(len(seen[key]), *f.shape)
+        columns[name] = shaped.tolist() if f.kind == "text" else shaped.astype(f.dtype, copy=False)
     _join_next(e, columns, seen)
+    columns[FLAGS[0]], columns[FLAGS[1]], end = _ends(e, strict=strict)
+    extra = {name: scalar(e.table.source.array(key)) for name, key in e.once.items()}
+    return EpisodeData(columns, e.length, end, source=file, group=e.group, extra={**e.attributes, **extra})
+
+
+def _ends(e: _Episode, *, strict: bool) -> tuple[Array, Array, int]:
+    """Flags of the steps, and how the episode ends.
+
+    Raises
+    ------
+    UnknownLayout
+        A flag, an id or a step says that it is more than one episode.
+    """
+    what = e.meaning
+    keys = {e.keys[n] for n in FLAGS if n in e.keys} | {k for k in (what.ids, what.steps, what.starts) if k}
+    single = {k for k in keys if not e.table[k].shape}
+    with e.table.rows(sorted(keys - single)) as rows:
+        seen = {**rows.read(0, e.length + 1), **{k: np.asarray(e.table.source.array(k)) for k in single}}
+    _check_alone(e, seen)
     terminated, truncated = (_flag(e, name, seen, strict=strict) for name in FLAGS)
     end = TERMINATED if terminated[-1] else TRUNCATED if truncated[-1] else CUT
     truncated[-1] |= end == CUT
-    columns[FLAGS[0]], columns[FLAGS[1]] = terminated, truncated
-    extra = {name: scalar(e.table.source.array(key)) for name, key in e.once.items()}
-    return EpisodeData(columns, e.length, end, source=file, group=e.group, extra={**e.attributes, **extra})
+    return terminated, truncated, end
 
 
 def _check_alone(e: _Episode, seen: Mapping[str, Array]) -> None:
