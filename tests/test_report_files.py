@@ -139,7 +139,10 @@ def test_the_suggested_command_works(press: Path, monkeypatch: pytest.MonkeyPatc
         ({"x": 3, "u": 2, "episode": 0}, "--map observation=x --map action=u --episodes-by field:episode"),
         ({"S": 3, "A": 2, "R": 0}, "--map observation=S --map action=A --map next/reward=R --episodes-by jumps"),
         ({"obs": 3, "next_obs": 3, "cmd": 2, "dones": 0}, "--map next/observation=next_obs"),
-        ({"run_1__q": 3, "run_1__cmd": 2, "run_2__q": 3, "run_2__cmd": 2}, "--map observation='*/q' --map action='*/cmd'"),
+        (
+            {"run_1__q": 3, "run_1__cmd": 2, "run_2__q": 3, "run_2__cmd": 2},
+            "--map observation='*/q' --map action='*/cmd'",
+        ),
         ({"robot__state": 3, "robot__ctrl": 2}, "--map observation=robot/state --map action=robot/ctrl"),
         ({"my q__q": 3, "act": 2}, "--map observation='my q/q'"),
     ],

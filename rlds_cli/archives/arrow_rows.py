@@ -48,9 +48,11 @@ class ArrowFile:
         self.path, self.num_rows, self.batches, self.fill = path, num_rows, batches, fill
         self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self.left_out: dict[str, str] = {}
+        self.tops: dict[str, str] = {}  # the column of the file that each is, or is a member of
         if not num_rows:
             return
         kinds = {name: kind for field in schema for name, kind in _leaves(field)}
+        self.tops.update({name: field.name for field in schema for name, _ in _leaves(field)})
         for name, column in self._examples(kinds).items():
             if column is None or not _is_known(column.type):
                 self.left_out[name] = str(kinds[name])
@@ -143,7 +145,7 @@ class ArrowRows:
     def __init__(self, source: ArrowFile, names: Sequence[str]) -> None:
         self._source, self._names = source, names
         self._read = sorted({n.removeprefix(MISSING) for n in names})
-        tops = sorted({n.partition("/")[0] for n in self._read})
+        tops = sorted({source.tops[n] for n in self._read})
         self._batches = source.batches(tops) if names else iter(())
         self._start = 0
         self._kept = {n: np.empty((0, *shape[1:]), dtype) for n in names for shape, dtype in [self._kind(n)]}

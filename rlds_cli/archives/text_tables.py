@@ -204,11 +204,13 @@ def _json_lines(path: Path, fill: bool) -> ArrowFile:
     pa = pyarrow()
     schema, rows = pa.schema([]), 0
     for block in _blocks(path):
-        found = _json(block, None)
-        rows += len(found)
         try:
+            found = _json(block, None)
+            rows += len(found)
             schema = pa.unify_schemas([schema, found.schema], promote_options="permissive")
         except pa.ArrowException as e:
+            if not isinstance(e, pa.ArrowTypeError) and "changed from" not in str(e):
+                raise
             raise UnknownLayout(f"{path.name} has a column with values of several kinds: {e}") from e
     schema = pa.schema([pa.field(f.name, _without_times(f.type)) for f in schema])
 

@@ -190,6 +190,8 @@ class _Episode:
         """Fields by name; placed ``both`` where they have a row more than there are steps."""
         made = {}
         for name, key in self.keys.items():
+            if name in FLAGS:
+                continue
             c = self.table[key]
             f = row_field(name, c, scalar=name == REWARD)
             longer = c.shape[0] == self.length + 1 and f.placement == "root"
@@ -362,9 +364,11 @@ def plan(archive: Archive) -> Plan:
     if not units:
         raise UnknownLayout(f"{archive.files[0].name} and the others hold no episode with steps.")
     flags = {name: Field(name, "bool", (), "next") for name in FLAGS}
+    good = sorted({u.file for u in units})
+    units = [replace(u, file=good.index(u.file)) for u in units]
     return Plan(
         "plain",
-        archive,
+        replace(archive, files=tuple(archive.files[i] for i in good)),
         tuple(sorted({**schema, **flags}.values(), key=lambda f: f.name)),
         tuple(_parts(units)),
         "file",
@@ -378,11 +382,10 @@ def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first
     """The fields of all episodes so far; a field of another kind or shape is an error, one placed ``both`` stays so."""
     joint = {n: replace(f, placement="both") if schema.get(n, f).placement == "both" else f for n, f in fields.items()}
     known = {n: replace(f, placement="both") if joint.get(n, f).placement == "both" else f for n, f in schema.items()}
-    ignored = set(FLAGS)
-    a, b = ([f for n, f in x.items() if n not in ignored] for x in (joint, known))
-    if sorted(a, key=lambda f: f.name) != sorted(b, key=lambda f: f.name):
+    if joint != known:
+        found = "; ".join(differences(joint.values(), known.values()))
         raise UnknownLayout(
-            f"{where} and {first} do not hold the same fields: {'; '.join(differences(a, b))}.",
+            f"{where} and {first} do not hold the same fields: {found}.",
             hint="import them one by one, under names of their own, or leave fields out by naming others with --map",
         )
     return known | joint
