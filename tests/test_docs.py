@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from lerobot_archives import Content, write_v3
 
 import rlds_cli
 from rlds_cli import archives, preprocess, registry
-from rlds_cli.cli import COMMANDS
+from rlds_cli.cli import COMMANDS, main
 from rlds_cli.importing import import_archive
 
 ROOT = Path(__file__).parents[1]
@@ -348,10 +349,31 @@ def test_the_code_about_tfrecords_runs(desk: Path) -> None:
     assert ran["ds"].manifest.facts["last_step"] == "observation" and ran["first"]["episode_return"] == 5
 
 
-def test_the_code_about_own_data_runs(desk: Path) -> None:
-    ran = run_code("docs/bring-your-own-data.md")
+def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Code and commands of a page, as a reader would run them."""
+    namespace: dict[str, Any] = {}
+    for language, code in re.findall(r"```(python|console)\n(.*?)```", text_of(page), re.S):
+        if language == "python":
+            exec(compile(stand_in(code), page, "exec"), namespace)
+            continue
+        for line in code.splitlines():
+            monkeypatch.setattr("sys.argv", shlex.split(line.removeprefix("$ ").split("  #")[0]))
+            with pytest.raises(SystemExit) as e:
+                main()
+            assert not e.value.code, line
+    return namespace
+
+
+def test_every_block_about_own_data_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run_in_order("docs/bring-your-own-data.md", monkeypatch)
     assert ran["ds"].manifest.env["id"] == "Press-v0" and ran["ds"].episodes["end"].tolist() == ["terminated"]
     assert tuple(ran["batch"]["observation"].shape) == (256, 2)
+    assert rlds_cli.open_dataset("local/table").episodes["end"].tolist() == ["terminated", "cut"]
+    assert rlds_cli.open_dataset("local/with-final").episodes["num_observed"].tolist() == [4, 3]
+    assert rlds_cli.open_dataset("local/drive").episode(0)["observation"][1].tolist() == [0.1, 0.0, 0.2]
+    assert ran["good"].episodes["length"].tolist() == [5, 4] and ran["demos"].episodes["success"].tolist()[0] is False
+    assert rlds_cli.open_dataset("local/arm").episodes["task"].tolist() == ["push"] * 3
+    assert ran["pulls"].num_steps == 2
 
 
 def test_the_code_about_the_loader_runs(desk: Path) -> None:

@@ -316,6 +316,20 @@ def test_what_does_not_fit_in_memory_is_ordered_in_a_file(tmp_path: Path, monkey
     check_six(Rows("plain", write(tmp_path / "a.npz", columns(rows))))
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_many_parts(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.archives.plain.flat.PART_ROWS", 7)
+    read = Rows("plain", write(tmp_path / f"a{suffix}", columns(ROWS)))
+    assert len(read.plan.parts) == 5
+    check_six(read)
+    final = {k: [*v, *v[-1:]] for k, v in columns(ROWS).items()} | {
+        "action": [[r["action"][0]] for r in ROWS] + [[np.nan]]
+    }
+    final["step"][-1], final["done"][-1] = 5, False
+    seen = Rows("plain", write(tmp_path / f"b{suffix}", final))
+    assert len(seen.plan.parts) == 5 and seen.episodes.observed.tolist() == [False] * 5 + [True]
+
+
 # -- names and numbers
 
 

@@ -21,6 +21,7 @@ from rlds_cli.errors import UnknownLayout, UnsafeArchive
 CSV, JSON_LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
 BLOCK_BYTES = 8 << 20
 MAX_LINE = 256 << 20
+MAX_HEAD = 16 << 20  # of the first line, which says what a file is
 DELIMITERS = ",\t;"
 
 
@@ -192,7 +193,7 @@ def _delimiter(line: str) -> str:
 def _first_line(path: Path) -> str:
     try:
         with path.open("rb") as f:
-            return f.readline(1 << 20).decode("utf-8-sig", "replace").rstrip("\r\n")
+            return f.readline(MAX_HEAD).decode("utf-8-sig", "replace").rstrip("\r\n")
     except OSError:
         return ""
 

@@ -20,12 +20,22 @@ def import_(
     path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
     as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="The id to be.")],
     format: Annotated[str | None, typer.Option("--format", help="The reader to use.", show_default=False)] = None,
-    map: Annotated[list[str] | None, typer.Option("--map", metavar="FIELD=KEY", help="Read FIELD from KEY.")] = None,
+    map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="FIELD=KEY",
+            help="Read FIELD from KEY: a name, a pattern (data/*/act, obs_*) or a list ([x, y]).",
+        ),
+    ] = None,
     map_file: Annotated[
         Path | None, typer.Option("--map-file", metavar="FILE", help="The same from a JSON or TOML file.")
     ] = None,
     episodes_by: Annotated[
-        str | None, typer.Option("--episodes-by", metavar="RULE", help="flags, timeouts, jumps, field:KEY, file.")
+        str | None,
+        typer.Option(
+            "--episodes-by", metavar="RULE", help="flags, timeouts, jumps, field:KEY, steps:KEY, starts:KEY, file."
+        ),
     ] = None,
     last_step: Annotated[
         str | None,

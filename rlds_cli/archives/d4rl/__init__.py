@@ -62,8 +62,9 @@ def recognise(paths: Sequence[Path]) -> str | None:
         if not {D4RL_KEYS["observation"], D4RL_KEYS["action"]} <= set(f):
             return None
         table = hdf5_table(paths[0], f)
-        if says_more(meaning(table.columns, {}, paths[0].name)):
-            return None  # D4RL's rules would not hear of them
+        what = meaning(table.columns, {}, paths[0].name)
+        if says_more(what) or not {k.partition("/")[0] for k in what.fields.values()} <= {*D4RL_KEYS.values()}:
+            return None  # D4RL's names would not do
         try:
             found = layouts.of(table, paths[0].name, {})
         except UnknownLayout:  # observations of a row more, for one

@@ -55,7 +55,7 @@ class View:
         """Read the rows of some columns, forward, and of ``EPISODE``."""
         joined = _Joined(self, [k for k in keys if k != EPISODE])
         inner: Rows = joined if self.order is None else _Ordered(joined, self.order)
-        return _Numbered(inner, self.stops) if EPISODE in keys else inner
+        return _Numbered(inner, self.stops, sum(self.counts)) if EPISODE in keys else inner
 
     def place(self, row: int) -> tuple[int, int]:
         """(file, row in the file) of a row in the order of reading."""
@@ -172,8 +172,8 @@ class _Ordered:
 class _Numbered:
     """Rows with the number of the episode that each belongs to."""
 
-    def __init__(self, inner: Rows, stops: IntArray) -> None:
-        self._inner, self._stops = inner, stops
+    def __init__(self, inner: Rows, stops: IntArray, rows: int) -> None:
+        self._inner, self._stops, self._rows = inner, stops, rows
 
     def __enter__(self) -> _Numbered:
         self._inner.__enter__()
@@ -183,6 +183,5 @@ class _Numbered:
         self._inner.__exit__(*exc)
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        last = int(self._stops[-1]) if len(self._stops) else 0
-        numbers = np.searchsorted(self._stops, np.arange(start, min(stop, last)), side="right")
+        numbers = np.searchsorted(self._stops, np.arange(start, min(stop, self._rows)), side="right")
         return {**self._inner.read(start, stop), EPISODE: numbers}
