@@ -1,0 +1,180 @@
+"""Which TensorDicts some files hold, and the order in which the rows of each were written.
+
+::
+
+    DIR/buffer_metadata.json                 a dump of a replay buffer; everything else of it is left out
+    DIR/storage/...                          its TensorDict, or storage/0, storage/1, ... of an ensemble
+    DIR/storage/storage_metadata.json        "len": how many rows of it were written
+    DIR/writer/metadata.json                 "cursor": where the next row would be written
+    DIR/meta.json                            a TensorDict alone, or a lazy stack of DIR/0, DIR/1, ...
+
+A buffer that is full holds its oldest row at the cursor; one that is not full holds zeros behind its last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlds_cli import documents
+from rlds_cli.archives import Archive
+from rlds_cli.archives.hdf5 import is_hdf5, open_file
+from rlds_cli.archives.torchrl import tree
+from rlds_cli.archives.torchrl.tree import META, Tree
+from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.ordering import natural
+
+BUFFER, STORAGE, WRITER = "buffer_metadata.json", "storage_metadata.json", "metadata.json"
+H5_MARKS = ("_storage_shape", "is_full")
+FLAT_MARKS = ("is_full", "shift", "_storage_shape")
+PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
+
+
+@dataclass(slots=True)
+class Store:
+    """One TensorDict: its files, and what the replay buffer that wrote it says.
+
+    ``file`` is its ``meta.json`` or HDF5 file, ``source`` the number of that file in the archive. ``written`` and
+    ``cursor`` are None where nothing says them; ``is_buffer`` says that a buffer wrote it.
+    """
+
+    file: Path
+    source: int
+    tree: Tree
+    is_buffer: bool = False
+    written: int | None = None
+    cursor: int | None = None
+    has_writer: bool = False
+    marks: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether TED2Flat or TED2Nested wrote it, which store observations once."""
+        return bool(self.marks)
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return self.file.parent.name if self.file.name == META else self.file.name
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether an HDF5 file is one of TorchRL's H5StorageCheckpointer."""
+    if path.suffix not in (".h5", ".hdf5") or not is_hdf5(path):
+        return False
+    with open_file(path) as f:
+        return all(m in f for m in H5_MARKS) and any(k.startswith("traj_") for k in f)
+
+
+def places(files: Sequence[Path]) -> list[tuple[Path, Path | None]]:
+    """(``meta.json``, ``storage_metadata.json`` or HDF5 file; the buffer's directory or None) of every TensorDict."""
+    buffers = {p.parent for p in files if p.name == BUFFER}
+    known = set(files)
+    found: dict[Path, Path | None] = {}
+    for path in files:
+        buffer = next((b for b in path.parents if b in buffers), None)
+        if buffer is not None and (buffer / "storage") not in path.parents:
+            continue
+        if path.name in (META, STORAGE) and not _is_inner(path, known):
+            found.setdefault(_described(path), buffer)
+        elif path.suffix in (".h5", ".hdf5") and is_checkpoint(path):
+            found[path] = buffer
+    return sorted(found.items(), key=lambda x: natural(x[0].as_posix()))
+
+
+def _is_inner(path: Path, known: set[Path]) -> bool:
+    """Whether a directory above describes the same TensorDict."""
+    return any(p / META in known for p in path.parent.parents)
+
+
+def _described(path: Path) -> Path:
+    """The file that describes a TensorDict: ``meta.json``, or that of a pytree."""
+    return path.with_name(META) if path.with_name(META).exists() else path
+
+
+def find(archive: Archive) -> list[Store]:
+    """The TensorDicts of an archive, in natural order of their places.
+
+    Raises
+    ------
+    UnknownLayout, CorruptArchive, UnsafeArchive
+        There is none; it is of a kind that is not read; it is damaged or reaches outside the archive.
+    """
+    found = [s for file, buffer in places(archive.files) for s in _stores(archive, file, buffer)]
+    if not found:
+        raise UnknownLayout(
+            f"{archive.files[0].name}: there is no memory-mapped TensorDict here.",
+            hint="import the directory that TensorDict.memmap(DIR) or ReplayBuffer.dumps(DIR) wrote",
+        )
+    return found
+
+
+def _stores(archive: Archive, file: Path, buffer: Path | None) -> Iterator[Store]:
+    source = archive.files.index(file) if file in archive.files else 0
+    if file.suffix in (".h5", ".hdf5"):
+        store = Store(file, source, Tree(file.parent, ()), is_buffer=True)
+        _add_writer(store, buffer, archive.root)
+        yield store
+        return
+    for parsed in _trees(file, archive.root):
+        store = Store(parsed.directory / META, source, parsed)
+        _add_storage(store, file.parent, archive.root)
+        _add_writer(store, buffer, archive.root)
+        yield store
+
+
+def _trees(file: Path, root: Path) -> Iterator[Tree]:
+    """The TensorDict that a file describes, or those of a lazy stack."""
+    directory = file.parent
+    if file.name == STORAGE:
+        about = documents.load_object(tree.within(file, root))
+        shapes = about.get("metadata")
+        if not isinstance(shapes, dict) or not shapes:
+            raise UnknownLayout(f"{directory} holds no TensorDict.", hint="LazyMemmapStorage and LazyTensorStorage write one")
+        yield tree.from_shapes(directory, shapes, root)
+        return
+    kind = tree.kind_of(tree.load(directory, root))
+    if kind == "LazyStackedTensorDict":
+        children = sorted((p for p in directory.iterdir() if p.name.isdecimal()), key=lambda p: natural(p.name))
+        for child in children:
+            yield from _trees(child / META, root)
+    elif (directory / "_tensordict" / META).exists():
+        yield tree.parse(directory / "_tensordict", root)
+    else:
+        yield tree.parse(directory, root)
+
+
+def _add_storage(store: Store, directory: Path, root: Path) -> None:
+    """What TorchRL wrote beside the TensorDict: how many rows count."""
+    constants = store.tree.constants
+    if all(mark in constants for mark in FLAT_MARKS):
+        store.marks = {mark: constants.pop(mark) for mark in FLAT_MARKS}
+    path = directory / STORAGE
+    if path.exists():
+        store.is_buffer = True
+        store.written = _count(documents.load_object(tree.within(path, root)).get("len"), path, "len")
+
+
+def _add_writer(store: Store, buffer: Path | None, root: Path) -> None:
+    if buffer is None:
+        return
+    inner = store.file.parent.relative_to(buffer / "storage").parts
+    path = (buffer / "writer").joinpath(*inner[:1], WRITER)
+    if path.exists():
+        store.is_buffer = store.has_writer = True
+        store.cursor = _count(documents.load_object(tree.within(path, root)).get("cursor"), path, "cursor")
+
+
+def _count(value: Any, path: Path, key: str) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise CorruptArchive(f"{path}: {key} is {str(value)[:40]}; a number of rows is expected.")
+    return value
+
+
+def unread(files: Sequence[Path]) -> list[str]:
+    """Files that are pickles, which are left out."""
+    return [p.name for p in files if p.suffix in PICKLES]
