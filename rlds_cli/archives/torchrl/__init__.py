@@ -2,7 +2,7 @@
 
 ::
 
-    TensorDict.memmap(DIR)               TED (docs/ted.md), or columns; [N], [E, T] or [T, E]; nested tensors; lazy stacks
+    TensorDict.memmap(DIR)               TED or columns; [N], [E, T] or [T, E]; nested tensors; lazy stacks
     ReplayBuffer.dumps(DIR)              the same, with how many rows count and where a ring begins
       FlatStorageCheckpointer            observations once, a row more at every end
       NestedStorageCheckpointer          the same bytes, with a table of the trajectories' shapes
@@ -29,7 +29,7 @@ from rlds_cli.archives import Archive, Part, Plan, Replan
 from rlds_cli.archives.hdf5 import differences
 from rlds_cli.archives.pieces import chunks
 from rlds_cli.archives.torchrl import stores
-from rlds_cli.archives.torchrl.boundaries import Episode, Found, Roles, episodes, roles_of
+from rlds_cli.archives.torchrl.boundaries import Found, Roles, episodes, roles_of
 from rlds_cli.archives.torchrl.fields import Layout, layout
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, block_steps, opened
 from rlds_cli.archives.torchrl.looking import cells as cells
@@ -37,7 +37,7 @@ from rlds_cli.archives.torchrl.rows import Reading, Throughout, mismatches, whol
 from rlds_cli.archives.torchrl.stores import PICKLES, Store
 from rlds_cli.archives.torchrl.tree import META, is_tensordict
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note
+from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Note
 
 VERSION = 1
 
@@ -63,8 +63,14 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def _count(paths: Sequence[Path]) -> str:
-    arrays = sum(p.suffix == ".memmap" for p in paths)
-    return f"{arrays:,} arrays" if arrays else "HDF5"
+    """The form, and how many arrays there are."""
+    names = {p.name for p in paths}
+    arrays = sum(n.endswith(".memmap") and not n.endswith(".shape.memmap") for n in (p.name for p in paths))
+    if not arrays:
+        return "H5 form"
+    nested = any(n.endswith(".shape.memmap") for n in names)
+    flat = any(p.parent.name == "is_full" for p in paths)
+    return f"{'Nested' if nested else 'Flat' if flat else 'TED'} form, {arrays:,} arrays"
 
 
 def _is_pickled(path: Path) -> bool:
@@ -113,8 +119,8 @@ def _plan(archive: Archive, found: Sequence[Store], own: Sequence[str]) -> Plan:
     _check_same(found, layouts)
     pickles = stores.unread(archive.files)
     if pickles:
-        text = "pickles were left out: rlds opens none"
-        notes.append(Note("left-out", text, len(pickles), ", ".join(sorted(set(pickles)))))
+        text = "pickles are not opened"
+        notes.append(Note("pickles", text, len(pickles), ", ".join(sorted(set(pickles)))))
     if own:
         text = "next values differ from the rows after throughout: kept as fields of their own"
         notes.append(Note("next-observation", text, 1, ", ".join(NEXT + k for k in own)))
@@ -198,13 +204,17 @@ def _trim(lanes: Lanes) -> None:
     if len(lanes.lanes) > 1:
         lengths = [lane.steps if _written(lanes, names, lane, size) else 0 for lane in lanes.lanes]
     if not any(lengths):
+        if not any(lane.steps for lane in lanes.lanes):
+            raise CorruptArchive(f"{lanes.store.name} has no rows.")
         raise CorruptArchive(
             f"{lanes.store.name} holds nothing but zeros, as TorchRL 0.11 to 0.14 wrote of Minari's datasets.",
             hint="rlds download minari/NAME fetches the dataset itself",
         )
     pairs = zip(lanes.lanes, lengths, strict=True)
     lanes.lanes = [
-        replace(lane, spans=((0, n),)) if len(lane.spans) == 1 and lane.spans[0][0] == 0 else lane for lane, n in pairs if n
+        replace(lane, spans=((0, n),)) if len(lane.spans) == 1 and lane.spans[0][0] == 0 else lane
+        for lane, n in pairs
+        if n
     ]
 
 
@@ -227,7 +237,9 @@ def _own(archive: Archive, store: Store) -> list[str]:
         if not compared:
             return []
         found = episodes(lanes, roles, archive.episodes_by).episodes
-        sample = [found[int(i)] for i in np.unique(np.linspace(0, len(found) - 1, SAMPLED).astype(int))] if found else []
+        sample = (
+            [found[int(i)] for i in np.unique(np.linspace(0, len(found) - 1, SAMPLED).astype(int))] if found else []
+        )
         how = _reading(archive, store, lanes, roles, [], layout(lanes, roles, []), max_cuts=0)
         counts = [mismatches(how, e, SAMPLED_STEPS) for e in sample]
         pairs = sum(min(b - a, SAMPLED_STEPS) - 1 for e in sample for a, b in e.runs)
@@ -320,5 +332,3 @@ def _hint(roles: Roles) -> str:
 def _is_jpeg(lanes: Lanes, key: str) -> bool:
     lane: Lane | None = next((x for x in lanes.lanes if x.steps), None)
     return lane is not None and lanes.take(key, lane, 0, 1).reshape(-1)[:3].tolist() == [0xFF, 0xD8, 0xFF]
-
-

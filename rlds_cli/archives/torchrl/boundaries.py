@@ -115,7 +115,9 @@ class _Chosen:
 
 
 def _chosen(lanes: Lanes, roles: Roles, kind: str, key: str) -> _Chosen:
-    flags = tuple(k for k in ((roles.done, roles.truncated) if roles.done else (roles.terminated, roles.truncated)) if k)
+    flags = tuple(
+        k for k in ((roles.done, roles.truncated) if roles.done else (roles.terminated, roles.truncated)) if k
+    )
     if kind == "field":
         return _Chosen((key,), (), None, roles.mask, strict=False)
     if kind == "file":
@@ -239,9 +241,7 @@ def _continues(lanes: Lanes, roles: Roles, lane: Lane, last: int, first: int) ->
     names = [n for n in roles.observations if not lanes.keys[n].observed]
     if not names:
         return False
-    return all(
-        equal(lanes.after(n, lane, last, last + 1), lanes.take(n, lane, first, first + 1)).all() for n in names
-    )
+    return all(equal(lanes.after(n, lane, last, last + 1), lanes.take(n, lane, first, first + 1)).all() for n in names)
 
 
 def equal(a: Array, b: Array) -> BoolArray:

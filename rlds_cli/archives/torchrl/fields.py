@@ -39,8 +39,6 @@ def layout(lanes: Lanes, roles: Roles, own: Collection[str]) -> Layout:
         keys[name] = key
         kind = "text" if about.dtype == "str" else "array"
         fields.append(Field(name, about.dtype, shape, _placement(key, name, roles, own), kind))  # type: ignore[arg-type]
-    if lanes.store.is_buffer and INDEX in lanes.keys:
-        left_out.append(f"{INDEX} (rows of the buffer)")
     if NEXT + "reward" in lanes.keys and "reward" in lanes.keys:
         left_out.append("reward at the root (that of the step before)")
     return Layout(tuple(sorted(fields, key=lambda f: f.name)), keys, tuple(left_out))

@@ -203,6 +203,9 @@ def _read_batch(lanes: Lanes) -> None:
             hint="memmap a TensorDict of batch size [steps] or [environments, steps]",
         )
     for name, leaf in tree.leaves.items():
+        if tree.padded and leaf.shape[:1] == (batch[0] + 1,):
+            lanes.add(name, leaf, leaf.open()[:-1, None], leaf.shape[1:])
+            continue
         if leaf.shape[: len(batch)] != batch:
             lanes.left_out.append(f"{name} ({list(leaf.shape)}, not one value a row)")
             continue

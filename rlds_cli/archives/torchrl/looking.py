@@ -24,7 +24,7 @@ def cells(spot: Spot) -> Iterator[Cell]:
         with open_file(spot.file, check=False) as f:
             yield from _of_group(spot, f[spot.group.partition("[")[0]])
         return
-    leaves = tree.parse(spot.file.parent, spot.root).leaves
+    leaves = {n.removeprefix("data/"): x for n, x in tree.parse(spot.file.parent, spot.root).leaves.items()}
     index = _index(spot)
     observed = _OBSERVED.search(spot.group)
     if observed:
@@ -84,4 +84,3 @@ def _value(leaf: Leaf, index: tuple[int, ...]) -> Array:
     if leaf.dtype == BFLOAT16:
         return (value.astype(np.uint32) << 16).view(np.float32)
     return value
-

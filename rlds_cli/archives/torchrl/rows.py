@@ -1,8 +1,8 @@
 """Episodes of a TensorDict as rows: observations once, and the final one where it was recorded.
 
 A next observation at the end of an episode is not the final one where it is zero throughout and what was observed
-before is not: TorchRL's converters leave zeros there. Nor where no end is flagged and it is the first observation of the
-row after, which then belongs to the next episode. Observations of a single number are taken as they are.
+before is not: TorchRL's converters leave zeros there. Nor where no end is flagged and it is what the row after, of the
+next episode, begins with. Observations of a single number are taken as they are.
 """
 
 from __future__ import annotations
@@ -250,4 +250,3 @@ def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((a, b))
     return merged
-

@@ -122,7 +122,21 @@ def _stores(archive: Archive, file: Path, buffer: Path | None) -> Iterator[Store
         store = Store(parsed.directory / META, source, parsed)
         _add_storage(store, file.parent, archive.root)
         _add_writer(store, buffer, archive.root)
+        _add_atari(store)
         yield store
+
+
+def _add_atari(store: Store) -> None:
+    """Of TorchRL's Atari datasets: steps below ``data``, a ring of as many rows, and how many were ever added."""
+    found = store.tree
+    added, action = found.leaves.get("add_count"), found.leaves.get("data/action")
+    if found.batch or added is None or added.shape not in ((), (1,)) or action is None or not action.shape:
+        return
+    found.batch, found.padded = action.shape[:1], True
+    found.leaves = {n.removeprefix("data/"): leaf for n, leaf in found.leaves.items() if n.startswith("data/")}
+    count = int(added.open().reshape(-1)[0])
+    store.is_buffer = store.has_writer = True
+    store.written, store.cursor = min(max(count, 0), found.batch[0]), max(count, 0) % max(found.batch[0], 1)
 
 
 def _trees(file: Path, root: Path) -> Iterator[Tree]:
@@ -132,7 +146,9 @@ def _trees(file: Path, root: Path) -> Iterator[Tree]:
         about = documents.load_object(tree.within(file, root))
         shapes = about.get("metadata")
         if not isinstance(shapes, dict) or not shapes:
-            raise UnknownLayout(f"{directory} holds no TensorDict.", hint="LazyMemmapStorage and LazyTensorStorage write one")
+            raise UnknownLayout(
+                f"{directory} holds no TensorDict.", hint="LazyMemmapStorage and LazyTensorStorage write one"
+            )
         yield tree.from_shapes(directory, shapes, root)
         return
     kind = tree.kind_of(tree.load(directory, root))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Tree:
     """A TensorDict on disk, nested names joined by ``/``.
 
     ``batch`` is its batch size. ``texts`` are columns of one text a row, ``constants`` what JSON holds otherwise,
-    ``left_out`` what is not read, each with the reason.
+    ``left_out`` what is not read, each with the reason. ``padded`` says that observations end with a row of zeros.
     """
 
     directory: Path
@@ -76,6 +76,7 @@ class Tree:
     texts: dict[str, list[str]] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    padded: bool = False
 
 
 def is_tensordict(path: Path) -> bool:
@@ -144,7 +145,9 @@ def within(path: Path, root: Path) -> Path:
         A link leads out of it.
     """
     if not path.resolve().is_relative_to(root.resolve()):
-        raise UnsafeArchive(f"{path} is a link that leads out of {root}.", hint="copy what it leads to, and import that")
+        raise UnsafeArchive(
+            f"{path} is a link that leads out of {root}.", hint="copy what it leads to, and import that"
+        )
     return path
 
 
@@ -227,7 +230,9 @@ def _nested(leaf: Leaf, root: Path) -> Leaf:
     """A nested tensor, by the table of its rows' shapes: ``shape`` is the shape of that table."""
     table = Leaf(leaf.name, leaf.path.with_name(leaf.path.stem + ".shape.memmap"), "int64", leaf.shape)
     if len(table.shape) != 2 or table.shape[1] < 1:
-        raise CorruptArchive(f"{leaf.path.name}: its table of shapes is {list(table.shape)}; [rows, dimensions] expected.")
+        raise CorruptArchive(
+            f"{leaf.path.name}: its table of shapes is {list(table.shape)}; [rows, dimensions] expected."
+        )
     _check_size(table, root)
     rows = np.array(table.open())
     if (rows < 0).any() or (len(rows) and (rows[:, 1:] != rows[0, 1:]).any()):
@@ -261,9 +266,3 @@ def _shape(value: Any, path: Path) -> tuple[int, ...]:
     if any(n < 0 for n in value) or math.prod(max(n, 1) for n in value) > 2**62:
         raise UnsafeArchive(f"{path}: the shape {value} is impossible.")
     return tuple(value)
-
-
-def names(tree: Tree) -> Iterator[str]:
-    """All entries that have rows."""
-    yield from tree.leaves
-    yield from tree.texts
