@@ -116,8 +116,7 @@ class Lanes:
             return
         if new in self.keys:
             self._move(new, free_name(new, [*self.keys]))
-        for table in (self.keys, self.stored):
-            table[new] = table.pop(old)  # type: ignore[attr-defined]
+        self.keys[new], self.stored[new] = self.keys.pop(old), self.stored.pop(old)
 
     def take(self, name: str, lane: Lane, start: int, stop: int) -> Array:
         """Values at positions ``start`` to ``stop``."""
@@ -148,10 +147,10 @@ class Lanes:
         array = self._arrays[key]
         if isinstance(array, list):
             return np.array(array[start:stop], object)
-        values = array[start:stop, lane.number]
+        values: Array = array[start:stop, lane.number]
         if self.store.tree.leaves[key].dtype == BFLOAT16:
-            return (values.astype(np.uint32) << 16).view(np.float32)
-        return np.asarray(values)
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        return values
 
     def add(self, name: str, leaf: Leaf, array: Array, inner: tuple[int, ...], *, observed: bool = False) -> None:
         """Take an array [rows, lanes, ...] in."""
@@ -169,6 +168,29 @@ class Lanes:
     def add_dataset(self, path: str, dataset: Any) -> None:
         """Take a dataset of an HDF5 file in."""
         self._arrays[path] = dataset
+
+
+class Window:
+    """Some positions of one lane, whose columns are read once; what lies outside is asked of the lanes."""
+
+    def __init__(self, lanes: Lanes, lane: Lane, start: int, stop: int) -> None:
+        self.store, self.keys, self.axis = lanes.store, lanes.keys, lanes.axis
+        self._lanes, self._lane, self._start, self._stop = lanes, lane, start, stop
+        self._read: dict[str, Array] = {}
+
+    def take(self, name: str, lane: Lane, start: int, stop: int) -> Array:
+        """As `Lanes.take`."""
+        if self.keys[name].observed or lane is not self._lane or start < self._start or stop > self._stop:
+            return self._lanes.take(name, lane, start, stop)
+        if name not in self._read:
+            self._read[name] = self._lanes.take(name, lane, self._start, self._stop)
+        return self._read[name][start - self._start : stop - self._start]
+
+    def after(self, name: str, lane: Lane, start: int, stop: int) -> Array:
+        """As `Lanes.after`."""
+        if self.keys[name].observed:
+            return self._lanes.after(name, lane, start, stop)
+        return self.take(NEXT + name, lane, start, stop)
 
 
 @contextmanager
@@ -277,7 +299,7 @@ def _marks(store: Store) -> tuple[tuple[int, ...], bool, int]:
     shape, full, shift = (store.marks.get(k) for k in ("_storage_shape", "is_full", "shift"))
     shape = [shape] if isinstance(shape, int) and not isinstance(shape, bool) else shape
     ints = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape)
-    if not ints or not shape or not isinstance(full, bool):
+    if not isinstance(shape, list) or not ints or not shape or not isinstance(full, bool):
         raise CorruptArchive(f"{store.name}: _storage_shape {shape} and is_full {full} do not describe a buffer.")
     written = shape[0] if full else shift
     if not isinstance(written, int) or isinstance(written, bool) or not 0 <= written <= shape[0]:
@@ -384,7 +406,7 @@ def _steps(store: Store, name: str, found: dict[str, Any]) -> int:
     return int(found[DONE].shape[0])
 
 
-def block_steps(lanes: Lanes, names: list[str]) -> int:
+def block_steps(lanes: Lanes | Window, names: list[str]) -> int:
     """How many steps of some columns make a block."""
     width = sum(lanes.keys[n].row_bytes for n in names)
     return max(1, min(1 << 16, CHUNK_BYTES // max(width, 1)))

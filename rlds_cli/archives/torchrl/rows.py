@@ -8,13 +8,13 @@ next episode, begins with. Observations of a single number are taken as they are
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlds_cli.archives.pieces import Slices, Whole
 from rlds_cli.archives.torchrl.boundaries import Episode, Roles, equal, is_set
-from rlds_cli.archives.torchrl.lanes import Lane, Lanes, block_steps
+from rlds_cli.archives.torchrl.lanes import Lane, Lanes, Window, block_steps
 from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Text
 
 
@@ -34,7 +34,7 @@ class Reading:
     ``max_cuts`` how many steps may differ. With ``forgiving`` zeros inside an episode are fillers, and end nothing.
     """
 
-    lanes: Lanes
+    lanes: Lanes | Window
     roles: Roles
     fields: Sequence[Field]
     keys: Mapping[str, str]
@@ -53,13 +53,35 @@ def wholes(how: Reading, episodes: Sequence[Episode]) -> Iterator[Whole]:
         That happens at more than ``max_cuts`` steps, or to values that are no observations.
     """
     cuts = 0
-    for episode in episodes:
-        pieces = _pieces(how, episode)
-        cuts += len(pieces) - 1
-        if cuts > how.max_cuts:
-            raise Throughout([k for k in how.compared if k in how.roles.observations])
-        for number, piece in enumerate(pieces):
-            yield _whole(how, piece, unflagged=number < len(pieces) - 1)
+    for window, group in _groups(how, episodes):
+        for episode in group:
+            pieces = _pieces(window, episode)
+            cuts += len(pieces) - 1
+            if cuts > how.max_cuts:
+                raise Throughout([k for k in how.compared if k in how.roles.observations])
+            for number, piece in enumerate(pieces):
+                yield _whole(window, piece, unflagged=number < len(pieces) - 1)
+
+
+def _groups(how: Reading, episodes: Sequence[Episode]) -> Iterator[tuple[Reading, list[Episode]]]:
+    """Short episodes that follow each other in a lane, read together; long and interleaved ones alone."""
+    lanes = how.lanes
+    assert isinstance(lanes, Lanes)
+    size, group = block_steps(lanes, [*lanes.keys]), list[Episode]()
+
+    def whole() -> tuple[Reading, list[Episode]]:
+        if len(group) == 1:
+            return how, group
+        return replace(how, lanes=Window(lanes, group[0].lane, group[0].runs[0][0], group[-1].runs[-1][1])), group
+
+    for e in episodes:
+        follows = group and e.lane is group[0].lane and len(e.runs) == 1 and e.runs[0][0] == group[-1].runs[-1][1]
+        if group and not (follows and e.runs[0][1] - group[0].runs[0][0] <= size):
+            yield whole()
+            group = []
+        group.append(e)
+    if group:
+        yield whole()
 
 
 def mismatches(how: Reading, episode: Episode, most: int) -> dict[str, int]:
@@ -81,7 +103,8 @@ def _pieces(how: Reading, episode: Episode) -> list[Episode]:
     size = block_steps(how.lanes, [*how.compared, *how.compared])
     blocks = [(s, min(s + size, b - 1)) for a, b in episode.runs for s in range(a, b - 1, size)]
     marks = [p + 1 for block in blocks for p in _breaks(how, episode.lane, *block)]
-    pieces, runs = [], []
+    pieces: list[Episode] = []
+    runs: list[tuple[int, int]] = []
     for a, b in episode.runs:
         for mark in (m for m in marks if a < m < b):
             pieces.append(Episode(episode.lane, [*runs, (a, mark)]))
@@ -105,7 +128,7 @@ def _breaks(how: Reading, lane: Lane, start: int, stop: int) -> list[int]:
     return [start + int(i) for i in np.flatnonzero(broken)]
 
 
-def _differs(lanes: Lanes, key: str, lane: Lane, start: int, stop: int) -> BoolArray:
+def _differs(lanes: Lanes | Window, key: str, lane: Lane, start: int, stop: int) -> BoolArray:
     return ~equal(lanes.after(key, lane, start, stop), lanes.take(key, lane, start + 1, stop + 1))
 
 
@@ -139,7 +162,7 @@ def _whole(how: Reading, episode: Episode, *, unflagged: bool) -> Whole:
         if f.name not in columns:
             columns[f.name] = _column(how, f, episode, observed=observed)
     first = next(episode.lane.rows(*episode.runs[0]))[0]
-    return Whole(columns, length, end, observed, how.source, place(how.lanes, episode), notes=tuple(notes), row=first)  # type: ignore[arg-type]
+    return Whole(columns, length, end, observed, how.source, place(how.lanes, episode), notes=tuple(notes), row=first)
 
 
 def _column(how: Reading, f: Field, episode: Episode, *, observed: bool) -> Slices | Text:
@@ -194,18 +217,20 @@ class Steps(Slices):
     """A column of an episode, cut from its lane when the rows are asked for."""
 
     def __init__(
-        self, lanes: Lanes, key: str, episode: Episode, shape: tuple[int, ...], *, final: bool = False
+        self, lanes: Lanes | Window, key: str, episode: Episode, shape: tuple[int, ...], *, final: bool = False
     ) -> None:
         self._lanes, self._key, self._episode = lanes, key, episode
         self._shape, self._final = shape, final
+        self._rows = episode.steps + final
+        self._bytes = self._rows * lanes.keys[key].row_bytes
 
     def __len__(self) -> int:
-        return self._episode.steps + self._final
+        return self._rows
 
     @property
     def nbytes(self) -> int:
         """About what all rows take in memory."""
-        return len(self) * self._lanes.keys[self._key].row_bytes
+        return self._bytes
 
     def cut(self, start: int, stop: int) -> Array:
         """Rows [start, stop)."""
@@ -222,7 +247,7 @@ class Steps(Slices):
         return joined.reshape(len(joined), *self._shape)
 
 
-def place(lanes: Lanes, episode: Episode) -> str:
+def place(lanes: Lanes | Window, episode: Episode) -> str:
     """Where an episode is, as one would index the TensorDict: ``[20:35]``, ``[20:35, 3]``, ``[3, 0:35]``."""
     lane = episode.lane
     spans = [s for a, b in episode.runs for s in lane.rows(a, b)]
@@ -233,7 +258,7 @@ def place(lanes: Lanes, episode: Episode) -> str:
     return lane.group + text
 
 
-def _index(lanes: Lanes, lane: Lane, start: int, stop: int) -> str:
+def _index(lanes: Lanes | Window, lane: Lane, start: int, stop: int) -> str:
     batch = lanes.store.tree.batch
     if len(batch) < 2 or lanes.store.is_compact:
         return f"[{start}:{stop}]"

@@ -59,7 +59,7 @@ class Leaf:
         stored = np.dtype(np.uint16 if self.dtype == BFLOAT16 else self.dtype)
         if not math.prod(self.shape):
             return np.zeros(self.shape, stored)
-        return np.memmap(self.path, stored, "r", shape=self.shape)
+        return np.memmap(self.path, stored, "r", shape=self.shape).view(np.ndarray)
 
 
 @dataclass(slots=True)
