@@ -507,6 +507,24 @@ def test_links_out_of_the_directory_are_refused(tmp_path: Path) -> None:
         (tmp_path / target.name).rename(target)
 
 
+def test_damaged_directories_are_skipped_where_asked(tmp_path: Path) -> None:
+    for k, name in enumerate(("a", "b", "c")):
+        written(tmp_path / "many" / name, walk([3, 2], seed=k))
+    (tmp_path / "many" / "b" / "action.memmap").write_bytes(b"short")
+    with pytest.raises(CorruptArchive, match=r"b/action.memmap has 5 bytes; \[5, 2\] float32 takes 40"):
+        rows(tmp_path / "many")
+    found = rows(tmp_path / "many", skip_bad=True)
+    assert found.episodes.length.tolist() == [3, 2, 3, 2] and found.codes["skipped-files"] == 1
+
+
+def test_tensors_without_a_description(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "action.memmap").write_bytes(bytes(8))
+    (tmp_path / "old" / "meta.pt").write_bytes(b"PK")
+    with pytest.raises(UnknownLayout, match=r"meta\.pt, a pickle"):
+        plan_import(tmp_path / "old", "local/x")
+
+
 def test_endless_nesting_and_no_json(tmp_path: Path) -> None:
     directory = written(tmp_path / "a", walk([3, 2]))
     inner = directory

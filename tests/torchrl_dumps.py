@@ -58,3 +58,15 @@ def written(directory: Path, columns: dict[str, Any], batch: tuple[int, ...] | N
     """The directory of a memory-mapped TensorDict."""
     tensordict(columns, batch).memmap(directory)
     return directory
+
+
+def write_desk(directory: Path) -> None:
+    """The directories that the pages about TorchRL speak of: a dump of a buffer, and an old cache."""
+    with tarfile.open(DATA / "dumps.tar.xz") as tar:
+        members = [m for m in tar if m.name.startswith("ted_wrapped/")]
+        tar.extractall(directory, members, filter="data")
+    (directory / "ted_wrapped").rename(directory / "my_buffer")
+    cached = walk([3, 2, 4])
+    cached["next/observation"][[2, 4]] = 0
+    (directory / ".cache/torchrl/d4rl").mkdir(parents=True)
+    written(directory / ".cache/torchrl/d4rl/walker2d-expert-v2", cached)

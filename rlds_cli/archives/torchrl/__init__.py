@@ -57,6 +57,8 @@ def recognise(paths: Sequence[Path]) -> str | None:
         return f"memory-mapped TensorDict: {_count(paths)}"
     if any(p.name == stores.STORAGE for p in paths):
         return f"TorchRL's storage: {_count(paths)}"
+    if any(p.suffix == ".memmap" for p in paths):
+        return "memory-mapped tensors without a description"
     if len(paths) == 1 and stores.is_checkpoint(paths[0]):
         return "TorchRL's checkpoint of trajectories (HDF5)"
     return "pickled by torch.save" if paths and all(map(_is_pickled, paths)) else None
@@ -97,14 +99,15 @@ def plan(archive: Archive) -> Plan:
         Pickles, links out of the directory, impossible shapes.
     """
     _refuse_pickles(archive)
-    found = stores.find(archive)
-    own = sorted({k for store in found for k in _own(archive, store)})
-    return _plan(archive, found, own)
+    own = {k for store in stores.find(archive) for k in _own(archive, store)}
+    return _plan(archive, sorted(own))
 
 
-def _plan(archive: Archive, found: Sequence[Store], own: Sequence[str]) -> Plan:
+def _plan(archive: Archive, own: Sequence[str]) -> Plan:
+    bad: list[str] = []
+    found = stores.find(archive, bad)
     parts: list[Part] = []
-    notes: list[Note] = []
+    notes = [Note("skipped-files", f"left out: {why}") for why in bad]
     layouts: list[Layout] = []
     rules: list[str] = []
     for number, store in enumerate(found):
@@ -147,7 +150,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         try:
             yield from chunks(plan.schema, wholes(how, todo))
         except Throughout as e:
-            raise Replan(_plan(plan.archive, found, sorted({*own, *e.keys}))) from None
+            raise Replan(_plan(plan.archive, sorted({*own, *e.keys}))) from None
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:

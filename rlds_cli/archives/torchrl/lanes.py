@@ -91,6 +91,7 @@ class Lanes:
         self.axis = 0
         self.left_out: list[str] = list(store.tree.left_out)
         self.stored: dict[str, str] = {}  # the store's own names
+        self.groups: Any = {}  # an open HDF5 file
         self._arrays: dict[str, Any] = {}
 
     def rename(self, fields: Mapping[str, str]) -> None:
@@ -141,9 +142,8 @@ class Lanes:
     def _rows(self, name: str, lane: Lane, start: int, stop: int) -> Array:
         key = self.stored[name]
         if lane.group:
-            dataset = self._arrays[f"{lane.group}/{key}"]
             with reading(self.store.file, f"{lane.group}/{key}"):
-                return np.asarray(dataset[start:stop])
+                return np.asarray(self.groups[lane.group][key][start:stop])
         array = self._arrays[key]
         if isinstance(array, list):
             return np.array(array[start:stop], object)
@@ -164,10 +164,6 @@ class Lanes:
         self.keys[name] = Key("str", ())
         self.stored[name] = name
         self._arrays[name] = texts
-
-    def add_dataset(self, path: str, dataset: Any) -> None:
-        """Take a dataset of an HDF5 file in."""
-        self._arrays[path] = dataset
 
 
 class Window:
@@ -381,29 +377,31 @@ def _read_groups(lanes: Lanes, f: Any) -> None:
     names = sorted((k for k in f if k.startswith("traj_")), key=lambda k: (len(k), k))
     store.marks = {"_storage_shape": [int(n) for n in np.ravel(f[H5_MARKS[0]][()])], "is_full": bool(f["is_full"][()])}
     store.marks["shift"] = int(f["shift"][()]) if "shift" in f else None
-    trees = [datasets(f[name]) for name in names]
-    lengths = np.array([_steps(store, name, found) for name, found in zip(names, trees, strict=True)], np.int64)
-    for name, found, length, n in zip(names, trees, lengths, _written(store, lengths), strict=True):
+    lanes.groups = f
+    lengths = np.array([_steps(store, name, f) for name in names], np.int64)
+    first: set[str] | None = None
+    for name, length, n in zip(names, lengths.tolist(), _written(store, lengths), strict=True):
         if not n:
             continue
-        ends = NO_ENDS
-        if {*found} != {*trees[0]}:
-            raise CorruptArchive(f"{store.file.name}: {name} and {names[0]} do not hold the same entries.")
+        found = datasets(f[name])
+        first = first or {*found}
+        if {*found} != first:
+            raise CorruptArchive(f"{store.file.name}: {name} does not hold the entries of other trajectories.")
         for key, d in found.items():
-            lanes.add_dataset(f"{name}/{key}", d)
             made = row_field(key, d)
             lanes.stored[key] = key
             known = lanes.keys.setdefault(key, Key(made.dtype, made.shape, bool(d.shape[0] == length + 1)))
             if (made.dtype, made.shape) != (known.dtype, known.shape) or d.shape[0] != length + known.observed:
                 raise CorruptArchive(f"{store.file.name}: {name}/{key} is {d.dtype} {list(d.shape)}, unlike others.")
-            ends = np.array([n - 1], np.int64) if known.observed else ends
-        lanes.lanes.append(Lane(0, ((0, n),), ends, group=name))
+        observed = any(k.observed for k in lanes.keys.values())
+        lanes.lanes.append(Lane(0, ((0, n),), np.array([n - 1], np.int64) if observed else NO_ENDS, group=name))
 
 
-def _steps(store: Store, name: str, found: dict[str, Any]) -> int:
-    if DONE not in found or not found[DONE].shape:
+def _steps(store: Store, name: str, f: Any) -> int:
+    done = f.get(f"{name}/{DONE}")
+    if done is None or not getattr(done, "shape", ()):
         raise CorruptArchive(f"{store.file.name}: {name}/done is not there.")
-    return int(found[DONE].shape[0])
+    return int(done.shape[0])
 
 
 def block_steps(lanes: Lanes | Window, names: list[str]) -> int:

@@ -23,7 +23,7 @@ from rlds_cli.archives import Archive
 from rlds_cli.archives.hdf5 import is_hdf5, open_file
 from rlds_cli.archives.torchrl import tree
 from rlds_cli.archives.torchrl.tree import META, Tree
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.ordering import natural
 
 BUFFER, STORAGE, WRITER = "buffer_metadata.json", "storage_metadata.json", "metadata.json"
@@ -94,18 +94,32 @@ def _described(path: Path) -> Path:
     return path.with_name(META) if path.with_name(META).exists() else path
 
 
-def find(archive: Archive) -> list[Store]:
+def find(archive: Archive, bad: list[str] | None = None) -> list[Store]:
     """The TensorDicts of an archive, in natural order of their places.
+
+    With ``archive.skip_bad`` those that cannot be read are left out, and ``bad`` takes what is wrong with each.
 
     Raises
     ------
     UnknownLayout, CorruptArchive, UnsafeArchive
         There is none; it is of a kind that is not read; it is damaged or reaches outside the archive.
     """
-    found = [s for file, buffer in places(archive.files) for s in _stores(archive, file, buffer)]
+    found: list[Store] = []
+    errors: list[ArchiveError] = []
+    for file, buffer in places(archive.files):
+        try:
+            found += _stores(archive, file, buffer)
+        except ArchiveError as e:
+            errors.append(e)
+    if errors and not (archive.skip_bad and found):
+        more = f" ({len(errors) - 1} more cannot be read: --skip-bad leaves them out)" if len(errors) > 1 else ""
+        raise type(errors[0])(errors[0].message + more, hint=errors[0].hint)
+    if bad is not None:
+        bad += [e.message for e in errors]
     if not found:
         raise UnknownLayout(
-            f"{archive.files[0].name}: there is no memory-mapped TensorDict here.",
+            f"{archive.files[0].name}: no meta.json of a memory-mapped TensorDict is here. Old versions wrote meta.pt, "
+            "a pickle, which is not opened.",
             hint="import the directory that TensorDict.memmap(DIR) or ReplayBuffer.dumps(DIR) wrote",
         )
     return found
