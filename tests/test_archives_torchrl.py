@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from archive_rows import Rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tensordict import NonTensorData, NonTensorStack, TensorDict, lazy_stack
 from torchrl_dumps import DATA, rows, tensordict, unpack, walk, written
 
@@ -259,6 +261,34 @@ def test_an_end_that_nobody_flagged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.of(0, "observation")[-1], x["next/observation"][2])
 
 
+def test_environments_without_numbers(tmp_path: Path) -> None:
+    """Flattened batches of 4 environments, 5 steps of each at a time: a fifth of the steps ends unflagged."""
+    lanes = [walk([20], seed=k) for k in range(4)]
+    order = [(e, slice(t, t + 5)) for t in range(0, 20, 5) for e in range(4)]
+    x = {k: np.concatenate([lanes[e][k][span] for e, span in order]) for k in lanes[0]}
+    found = rows(written(tmp_path / "a", x))
+    assert found.episodes.length.tolist() == [5] * 16 and found.codes["unflagged-end"] == 12
+    np.testing.assert_array_equal(found.of(1, "observation")[-1], lanes[1]["next/observation"][4])
+    x["collector/traj_ids"] = np.concatenate([np.full(5, e) for e, _ in order])
+    together = rows(written(tmp_path / "b", x))
+    assert together.episodes.length.tolist() == [20] * 4 and together.codes["interleaved"] == 12
+    np.testing.assert_array_equal(together.of(3, "action"), lanes[3]["action"])
+    assert together.episodes.group[0] == "[0:5], [20:25], [40:45], [60:65]"
+
+
+def test_goals_that_terminate_and_go_on(tmp_path: Path) -> None:
+    """As of AntMaze in TorchRL's D4RL: done, and zeros after it, at every step at the goal."""
+    x = walk([6, 3])
+    x["next/done"][2] = x["next/terminated"][2] = True
+    x["next/truncated"][[5, 8]] = True
+    x["next/observation"][[2, 5, 8]] = 0
+    written(tmp_path / "a", x)
+    assert rows(tmp_path / "a").episodes.length.tolist() == [3, 3, 3]
+    found = rows(tmp_path / "a", episodes_by="timeouts")
+    assert found.episodes.length.tolist() == [6, 3] and found.codes["terminated-inside"] == 1
+    np.testing.assert_array_equal(found.of(0, "observation"), x["observation"][[0, 1, 2, 3, 4, 5, 5]])
+
+
 def test_next_observations_of_n_steps_are_kept(tmp_path: Path) -> None:
     x = walk([30, 20])
     ahead = np.array([min(t + 3, 30 if t < 30 else 50) - 1 for t in range(50)])
@@ -275,6 +305,52 @@ def test_what_differs_beyond_the_sample_is_planned_anew(tmp_path: Path, monkeypa
     monkeypatch.setattr(torchrl, "SAMPLED", 1)
     ds = import_archive(written(tmp_path / "a", x), "local/x", jobs=1)
     assert ds.schema["next/observation"].placement == "next" and ds.episodes["length"].tolist() == [3, 50, 50]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    data=st.data(),
+    with_numbers=st.booleans(),
+    with_flags=st.booleans(),
+    unfinished=st.booleans(),
+)
+@settings(max_examples=40)
+def test_rings_of_any_kind(
+    lengths: list[int], data: st.DataObject, with_numbers: bool, with_flags: bool, unfinished: bool, tmp_path: Path
+) -> None:
+    """The last ``room`` steps of a stream in a ring: every step once, in order, with what was observed after it."""
+    x, steps = walk(lengths), sum(lengths)
+    room = data.draw(st.integers(1, steps + 5), label="room")
+    number = np.repeat(np.arange(len(lengths)), lengths)
+    if unfinished:
+        for flag in ("next/done", "next/terminated", "next/truncated"):
+            x[flag][-1] = False
+    kept = np.arange(max(0, steps - room), steps)
+    slots = np.zeros(room, int) - 1
+    slots[kept % room] = kept
+    columns = {
+        k: np.where((slots >= 0).reshape(-1, *[1] * (v.ndim - 1)), v[slots], 0).astype(v.dtype) for k, v in x.items()
+    }
+    if with_numbers or not with_flags:
+        columns["collector/traj_ids"] = np.where(slots >= 0, number[slots], 0)
+    if not with_flags:
+        columns = {k: v for k, v in columns.items() if k.rpartition("/")[2] not in ("done", "terminated", "truncated")}
+    directory = tmp_path / f"ring{len(list(tmp_path.iterdir()))}"
+    written(directory / "storage", columns)
+    about = {"metadata": {}, "is_pytree": False, "len": len(kept)}
+    (directory / "storage" / "storage_metadata.json").write_text(json.dumps(about))
+    (directory / "buffer_metadata.json").write_text("{}")
+    (directory / "writer").mkdir()
+    (directory / "writer" / "metadata.json").write_text(json.dumps({"cursor": steps % room, "write_count": steps}))
+    found = rows(directory)
+    episodes = [kept[number[kept] == i] for i in dict.fromkeys(number[kept].tolist())]
+    assert found.episodes.length.tolist() == [len(e) for e in episodes] and found.episodes.observed.all()
+    for k, episode in enumerate(episodes):
+        np.testing.assert_array_equal(found.of(k, "observation")[:-1], x["observation"][episode])
+        np.testing.assert_array_equal(found.of(k, "observation")[1:], x["next/observation"][episode])
+        np.testing.assert_array_equal(found.of(k, "action"), x["action"][episode])
+        last = bool(x["next/terminated"][episode[-1], 0]) if with_flags else False
+        assert found.of(k, "next/terminated").tolist() == [False] * (len(episode) - 1) + [last]
 
 
 # -- the faults of TorchRL's converters
@@ -404,10 +480,14 @@ def test_what_is_no_tensor(tmp_path: Path) -> None:
     td["task"], td["robot"] = NonTensorStack(*texts), NonTensorData("xarm", batch_size=[5])
     td["limits"] = NonTensorData([1, 2], batch_size=[5])
     td["odd"] = NonTensorData(Path, batch_size=[5])
+    td["mission"], td["next", "mission"] = (NonTensorStack(*texts) for _ in range(2))
+    td["observation/a"] = torch.arange(5)
     td["b/c"] = torch.arange(5)
     td.memmap(tmp_path / "a")
     found = rows(tmp_path / "a")
     assert found.of(0, "task") == texts[:3] and found.of(1, "task") == texts[3:]
+    assert found.of(0, "mission") == ["push"] * 4 and found.of(1, "mission") == ["pull"] * 3
+    assert found.of(1, "extra/observation/a").tolist() == [3, 4]
     assert found.metadata == {"robot": "xarm", "limits": "[1, 2]"}
     assert found.of(1, "b/c").tolist() == [3, 4]
     assert "odd (a pickle" in found.notes[0].text

@@ -93,7 +93,8 @@ def episodes(lanes: Lanes, roles: Roles, rule: str | None) -> Found:
             f"{lanes.store.name} has no column {key} of one value a row.", hint=f"it has {', '.join(lanes.keys)}"
         )
     chosen = _chosen(lanes, roles, kind, key)
-    found = Found(rule=rule or ("field:" + chosen.numbers[0] if chosen.numbers else "flags" if chosen.ends else "file"))
+    flagged = chosen.ends or chosen.starts
+    found = Found(rule=rule or ("field:" + chosen.numbers[0] if chosen.numbers else "flags" if flagged else "file"))
     for lane in lanes.lanes:
         found.episodes += _joined(lanes, roles, lane, _runs(lanes, lane, chosen), found.notes, by_numbers=not rule)
     return found
@@ -283,13 +284,14 @@ def roles_of(lanes: Lanes) -> Roles:
     own = {"done", "terminated", "truncated", "reward"}
     pairs = [
         k for k, about in keys.items()
-        if k.rpartition("/")[2] not in own and not k.startswith(NEXT) and about.dtype != "str"
+        if k.rpartition("/")[2] not in own and not k.startswith(NEXT)
         and (about.observed or (NEXT + k in keys and keys[NEXT + k] == about))
     ]  # fmt: skip
     numbers = [k for k in NUMBERS if one(k) and keys[k].dtype not in ("bool", "str")][:1]
     if numbers and numbers[0].startswith("episode") and one(SEED):
         numbers.append(SEED)
-    observations = [k for k in pairs if k.split("/")[0] in ("observation", "pixels")]
+    compared = [k for k in pairs if keys[k].dtype != "str"]
+    observations = [k for k in compared if k.split("/")[0] in ("observation", "pixels")]
     return Roles(
         **flags,
         reward=prefix + "reward" if prefix + "reward" in keys else None,
@@ -297,5 +299,5 @@ def roles_of(lanes: Lanes) -> Roles:
         starts=one(STARTS),
         mask=next((k for k in MASKS if len(lanes.store.tree.batch) > 1 and one(k) and keys[k].dtype == "bool"), None),
         pairs=tuple(pairs),
-        observations=tuple(observations or [k for k in pairs if k != STARTS]),
+        observations=tuple(observations or [k for k in compared if k != STARTS]),
     )

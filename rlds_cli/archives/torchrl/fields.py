@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from rlds_cli.archives.hdf5 import is_observation
+from rlds_cli.archives.hdf5 import free_name, is_observation
 from rlds_cli.archives.torchrl.boundaries import Roles
 from rlds_cli.archives.torchrl.lanes import NEXT, Lanes
 from rlds_cli.ted import FLAGS, REWARD, Field, Placement
@@ -33,9 +33,12 @@ def layout(lanes: Lanes, roles: Roles, own: Collection[str]) -> Layout:
         if about.dtype.startswith("complex"):
             left_out.append(f"{key} ({about.dtype})")
             continue
-        name, shape = (REWARD, about.shape) if key == roles.reward else (key, about.shape)
+        name, shape = (REWARD, about.shape) if key == roles.reward else (free_name(key, keys), about.shape)
         if name == REWARD and shape == (1,):
             shape = ()
+        if name != key and name != REWARD and key.startswith(NEXT):
+            left_out.append(f"{key} (another entry has this name)")
+            continue
         keys[name] = key
         kind = "text" if about.dtype == "str" else "array"
         fields.append(Field(name, about.dtype, shape, _placement(key, name, roles, own), kind))  # type: ignore[arg-type]

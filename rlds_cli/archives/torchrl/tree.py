@@ -28,7 +28,7 @@ from rlds_cli.ted import Array
 
 META = "meta.json"
 MAX_DEPTH, MAX_ENTRIES = 32, 4096
-LONGEST = 128 << 20  # bytes of one meta.json: it may hold a column of texts
+LONGEST = 64 << 20  # bytes of one meta.json: it may hold a column of texts
 BFLOAT16 = "bfloat16"
 KNOWN = {f"torch.{n}": n for n in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")}
 KNOWN |= {f"torch.{n}": n for n in ("uint16", "uint32", "uint64", "complex64", "complex128", BFLOAT16)}
@@ -183,6 +183,9 @@ def _place(directory: Path, key: str, suffix: str) -> Path:
 
 def _child(tree: Tree, directory: Path, parts: tuple[str, ...], root: Path) -> None:
     name = "/".join(parts)
+    if (directory / META).exists() and within(directory / META, root).stat().st_size > LONGEST:
+        tree.left_out.append(f"{name} (JSON of more than {LONGEST >> 20} MiB)")
+        return
     meta = load(directory, root)
     kind = kind_of(meta)
     if kind in ("NonTensorData", "NonTensorStack"):
