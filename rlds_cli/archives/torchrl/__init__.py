@@ -44,7 +44,11 @@ VERSION = 1
 PART_ROWS = 1 << 19
 PART_BYTES = 512 << 20
 MOST_PARTS = 64  # every part looks for the episodes anew
-SAMPLED, SAMPLED_STEPS = 64, 256  # episodes and steps of each that are looked at before
+SAMPLED, SAMPLED_STEPS, SAMPLED_BYTES = (
+    64,
+    256,
+    64 << 20,
+)  # episodes, steps of each, and bytes that are looked at before
 COMPRESSED = "data_indices.json"
 SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
 
@@ -202,10 +206,10 @@ def _trim(lanes: Lanes) -> None:
     if lanes.store.is_buffer or lanes.store.is_compact or not lanes.lanes:
         return
     names = [n for n, k in lanes.keys.items() if k.dtype != "str" and k.row_bytes]
-    size = block_steps(lanes, names)
-    lengths = [_written(lanes, names, lane, size) for lane in lanes.lanes[:1]]
-    if len(lanes.lanes) > 1:
-        lengths = [lane.steps if _written(lanes, names, lane, size) else 0 for lane in lanes.lanes]
+    if len(lanes.lanes) == 1:
+        lengths = [_written(lanes, names, lanes.lanes[0])]
+    else:
+        lengths = [lane.steps * _has_values(lanes, names, lane) for lane in lanes.lanes]
     if not any(lengths):
         if not any(lane.steps for lane in lanes.lanes):
             raise CorruptArchive(f"{lanes.store.name} has no rows.")
@@ -221,16 +225,30 @@ def _trim(lanes: Lanes) -> None:
     ]
 
 
-def _written(lanes: Lanes, names: Sequence[str], lane: Lane, size: int) -> int:
+def _written(lanes: Lanes, names: list[str], lane: Lane) -> int:
     """Steps of a lane up to the last that is not zero in every entry."""
-    for stop in range(lane.steps, 0, -size):
-        start = max(0, stop - size)
-        some = np.zeros(stop - start, bool)
+    for size, before in _blocks(lane.steps, block_steps(lanes, names)):
+        start, stop = lane.steps - before - size, lane.steps - before
+        some = np.zeros(size, bool)
         for name in names:
-            some |= lanes.take(name, lane, start, stop).reshape(stop - start, -1).any(axis=1)
+            some |= lanes.take(name, lane, start, stop).reshape(size, -1).any(axis=1)
         if some.any():
             return start + int(np.flatnonzero(some)[-1]) + 1
     return 0
+
+
+def _has_values(lanes: Lanes, names: list[str], lane: Lane) -> bool:
+    """Whether a lane holds more than zeros."""
+    blocks = _blocks(lane.steps, block_steps(lanes, names))
+    return any(lanes.take(name, lane, at, at + size).any() for size, at in blocks for name in names)
+
+
+def _blocks(steps: int, most: int) -> Iterator[tuple[int, int]]:
+    """(size, steps before) of blocks that grow: mostly the first is enough."""
+    size, at = min(64, most), 0
+    while at < steps:
+        yield min(size, steps - at), at
+        at, size = at + size, min(4 * size, most)
 
 
 def _own(archive: Archive, store: Store) -> list[str]:
@@ -244,8 +262,10 @@ def _own(archive: Archive, store: Store) -> list[str]:
             [found[int(i)] for i in np.unique(np.linspace(0, len(found) - 1, SAMPLED).astype(int))] if found else []
         )
         how = _reading(archive, store, lanes, roles, [], layout(lanes, roles, []), max_cuts=0)
-        counts = [mismatches(how, e, SAMPLED_STEPS) for e in sample]
-        pairs = sum(min(b - a, SAMPLED_STEPS) - 1 for e in sample for a, b in e.runs)
+        width = sum(lanes.keys[k].row_bytes for k in compared)
+        most = max(2, min(SAMPLED_STEPS, SAMPLED_BYTES // (SAMPLED * max(width, 1))))
+        counts = [mismatches(how, e, most) for e in sample]
+        pairs = sum(min(b - a, most) - 1 for e in sample for a, b in e.runs)
     return [k for k in compared if sum(c[k] for c in counts) > _max_cuts(pairs)]
 
 

@@ -21,12 +21,13 @@ import numpy as np
 from rlds_cli.archives.hdf5 import datasets, free_name, open_file, reading, row_field
 from rlds_cli.archives.torchrl.stores import H5_MARKS, Store
 from rlds_cli.archives.torchrl.tree import BFLOAT16, Leaf
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import CHUNK_BYTES, Array, IntArray
 
 DONE = "done"
 NEXT = "next/"
 NO_ENDS = np.zeros(0, np.int64)
+MOST_LANES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +258,9 @@ def _turn(lanes: Lanes, batch: tuple[int, ...]) -> None:
     store = lanes.store
     width = math.prod(batch[1:])
     first = _ring(store, batch[0], width)
-    lanes.axis = 0 if _continuity(lanes, batch, 0) > _continuity(lanes, batch, 1) else 1
-    if store.is_buffer and _continuity(lanes, batch, 0) >= _continuity(lanes, batch, 1):
-        lanes.axis = 0
+    along = [_continuity(lanes, batch, axis) for axis in (0, 1)]
+    lanes.axis = int(along[1] > along[0] or (along[1] == along[0] and not store.is_buffer))
+    _check_lanes(store, width if lanes.axis == 0 else math.prod(batch[:-1]))
     if lanes.axis == 0:
         lanes.lanes = [Lane(i, first, NO_ENDS) for i in range(width)]
         return
@@ -271,15 +272,19 @@ def _turn(lanes: Lanes, batch: tuple[int, ...]) -> None:
     lanes.lanes = [Lane(i, ((0, batch[-1]),), NO_ENDS) for i in items]
 
 
+def _check_lanes(store: Store, count: int) -> None:
+    if count > MOST_LANES:
+        raise UnsafeArchive(f"{store.name} claims {count:,} environments; at most {MOST_LANES:,} are read.")
+
+
 def _continuity(lanes: Lanes, batch: tuple[int, ...], axis: int) -> float:
     """How often neighbours along an axis of the batch continue each other, in a sample from its beginning."""
-    pairs = [(NEXT + n, n) for n in lanes.keys if NEXT + n in lanes.keys and lanes.keys[n].row_bytes]
-    pairs = [p for p in pairs if p[1] not in ("done", "terminated", "truncated", "reward")]
+    flags = ("done", "terminated", "truncated", "reward")
+    pairs = [(NEXT + n, n) for n, k in lanes.keys.items() if NEXT + n in lanes.keys and k.row_bytes and n not in flags]
+    pairs.sort(key=lambda p: -lanes.keys[p[1]].row_bytes)
     pairs = pairs or [(n, n) for n in ("collector/traj_ids", "traj_ids", "episode") if n in lanes.keys]
-    if not pairs:
-        return 0.0
     same = count = 0
-    for later, now in pairs[:4]:
+    for later, now in pairs[:2]:
         a, b = (lanes._arrays[n].reshape(*batch, -1) for n in (later, now))
         if axis:
             a, b = (x.reshape(-1, batch[-1], x.shape[-1])[:64, :64].swapaxes(0, 1) for x in (a, b))
@@ -311,6 +316,7 @@ def _read_flat(lanes: Lanes) -> None:
     if DONE not in leaves or leaves[DONE].shape not in ((total,), (total, 1)):
         found = list(leaves[DONE].shape) if DONE in leaves else "not there"
         raise CorruptArchive(f"{store.name}: done is {found}; [{total}, 1] is expected of a flat buffer.")
+    _check_lanes(store, total // max(steps, 1))
     done = leaves[DONE].open().reshape(-1)
     base = 0
     for e in range(total // max(steps, 1)):
