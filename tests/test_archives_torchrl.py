@@ -119,6 +119,7 @@ def test_a_buffer_of_plain_tensors(dumps: Path) -> None:
         "ted_envs_wrapped",
         "interleaved_envs_part",
         "padded_part",
+        "pytree_wrapped",
     ],
 )
 def test_steps_are_found_in_the_directory(name: str, dumps: Path) -> None:
@@ -502,7 +503,9 @@ def test_lazy_stacks_and_several_directories(tmp_path: Path) -> None:
         found = rows(tmp_path / place)
         assert found.episodes.length.tolist() == [3, 2, 4]
         np.testing.assert_array_equal(found.of(2, "observation")[:-1], b["observation"])
-    assert [found.plan.archive.name_of(i) for i in found.episodes.source[1:]] == ["run2/meta.json", "run10/meta.json"]
+        assert [found.plan.archive.name_of(i) for i in found.episodes.source[1:]] == (
+            ["0/meta.json", "1/meta.json"] if place == "stack" else ["run2/meta.json", "run10/meta.json"]
+        )
     written(tmp_path / "many" / "run3", {**b, "more": np.zeros(4)})
     with pytest.raises(CorruptArchive, match="do not hold the same fields: more"):
         rows(tmp_path / "many")

@@ -16,6 +16,7 @@ final observations count as recorded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
+from rlds_cli import documents
 from rlds_cli.archives import Archive, Part, Plan, Replan
 from rlds_cli.archives.hdf5 import differences
 from rlds_cli.archives.pieces import chunks
@@ -35,7 +37,7 @@ from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, block_steps, open
 from rlds_cli.archives.torchrl.looking import cells as cells
 from rlds_cli.archives.torchrl.rows import Reading, Throughout, mismatches, wholes
 from rlds_cli.archives.torchrl.stores import PICKLES, Store
-from rlds_cli.archives.torchrl.tree import META, is_tensordict
+from rlds_cli.archives.torchrl.tree import META, is_tensordict, within
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Note
 
@@ -44,11 +46,8 @@ VERSION = 1
 PART_ROWS = 1 << 19
 PART_BYTES = 512 << 20
 MOST_PARTS = 64  # every part looks for the episodes anew
-SAMPLED, SAMPLED_STEPS, SAMPLED_BYTES = (
-    64,
-    256,
-    64 << 20,
-)  # episodes, steps of each, and bytes that are looked at before
+# Episodes, steps of each, and bytes that are looked at before anything is read.
+SAMPLED, SAMPLED_STEPS, SAMPLED_BYTES = 64, 256, 64 << 20
 COMPRESSED = "data_indices.json"
 SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
 
@@ -114,7 +113,7 @@ def _plan(archive: Archive, own: Sequence[str]) -> Plan:
     notes = [Note("skipped-files", f"left out: {why}") for why in bad]
     layouts: list[Layout] = []
     rules: list[str] = []
-    for number, store in enumerate(found):
+    for store in found:
         with _open(archive, store) as (lanes, roles):
             made = layout(lanes, roles, own)
             layouts.append(made)
@@ -122,7 +121,7 @@ def _plan(archive: Archive, own: Sequence[str]) -> Plan:
             rules.append(seen.rule)
             notes += [*seen.notes, *_remarks(archive, store, lanes, roles, made)]
             compared = [k for k in roles.pairs if k not in own and not lanes.keys[k].observed]
-            parts += _parts(number, seen, made, exact=not compared)
+            parts += _parts(store, seen, made, exact=not compared)
     _check_same(found, layouts)
     pickles = stores.unread(archive.files)
     if pickles:
@@ -143,8 +142,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     Replan
         Next values differ from the rows after throughout.
     """
-    found = stores.find(plan.archive)
-    store = found[int(part.args["store"])]
+    store = stores.again(plan.archive, int(part.args["source"]), int(part.args["buffer"]))
     first, stop = int(part.args["first"]), int(part.args["stop"])
     own = list(plan.facts["own_next"])
     with _open(plan.archive, store) as (lanes, roles):
@@ -159,8 +157,6 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Values that JSON holds once for all rows, and descriptions of the environment."""
-    import json
-
     found = stores.find(plan.archive)
     for store in found:
         prefix = f"{store.name}/" if len(found) > 1 else ""
@@ -168,7 +164,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
             yield prefix + name, value if isinstance(value, str) else json.dumps(value)
     for index, path in enumerate(plan.archive.files):
         if path.name == "env_metadata.json":
-            yield plan.archive.name_of(index), path.read_text(errors="replace")
+            yield plan.archive.name_of(index), json.dumps(documents.load_object(within(path, plan.archive.root)))
 
 
 def _refuse_pickles(archive: Archive) -> None:
@@ -299,7 +295,7 @@ def _max_cuts(pairs: int) -> int:
     return max(1, pairs // 2)
 
 
-def _parts(number: int, found: Found, made: Layout, *, exact: bool) -> Iterator[Part]:
+def _parts(store: Store, found: Found, made: Layout, *, exact: bool) -> Iterator[Part]:
     """Episodes in their order, shared out to parts of about one size."""
     width = sum(f.row_bytes for f in made.fields)
     total = sum(e.steps for e in found.episodes)
@@ -308,7 +304,8 @@ def _parts(number: int, found: Found, made: Layout, *, exact: bool) -> Iterator[
     for i, e in enumerate(found.episodes):
         rows += e.steps + 1
         if rows >= limit or i == len(found.episodes) - 1:
-            args = {"store": number, "first": first, "stop": i + 1, "episodes": i + 1 - first}
+            args = {"source": store.source, "buffer": store.buffer, "first": first, "stop": i + 1}
+            args["episodes"] = i + 1 - first
             yield Part(rows if exact else None, args)
             first, rows = i + 1, 0
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives.hdf5 import datasets, free_name, open_file, reading, row_field
-from rlds_cli.archives.torchrl.stores import H5_MARKS, Store
+from rlds_cli.archives.torchrl.stores import H5_MARKS, HDF5, Store
 from rlds_cli.archives.torchrl.tree import BFLOAT16, Leaf
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import CHUNK_BYTES, Array, IntArray
@@ -202,7 +202,7 @@ def opened(store: Store) -> Iterator[Lanes]:
         Its parts do not fit each other.
     """
     lanes = Lanes(store)
-    if not store.tree.leaves and store.file.suffix in (".h5", ".hdf5"):
+    if not store.tree.leaves and store.file.suffix in HDF5:
         with open_file(store.file) as f:
             _read_groups(lanes, f)
             yield lanes

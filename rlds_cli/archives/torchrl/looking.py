@@ -10,8 +10,8 @@ import numpy as np
 
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.hdf5 import open_file
-from rlds_cli.archives.torchrl import tree
-from rlds_cli.archives.torchrl.tree import BFLOAT16, META, Leaf
+from rlds_cli.archives.torchrl.stores import HDF5, trees
+from rlds_cli.archives.torchrl.tree import BFLOAT16, Leaf
 from rlds_cli.ted import FLAGS, Array
 
 _SLICE = re.compile(r"\[([^\]]*)\]")
@@ -20,11 +20,12 @@ _OBSERVED = re.compile(r" observed from (\d+)$")
 
 def cells(spot: Spot) -> Iterator[Cell]:
     """What stands in the row of a step, and what was observed after it."""
-    if spot.file.name != META:
+    if spot.file.suffix in HDF5:
         with open_file(spot.file, check=False) as f:
             yield from _of_group(spot, f[spot.group.partition("[")[0]])
         return
-    leaves = {n.removeprefix("data/"): x for n, x in tree.parse(spot.file.parent, spot.root).leaves.items()}
+    _, found = next(trees(spot.file, spot.root))
+    leaves = {n.removeprefix("data/"): x for n, x in found.leaves.items()}
     index = _index(spot)
     observed = _OBSERVED.search(spot.group)
     if observed:

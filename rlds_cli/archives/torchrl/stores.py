@@ -29,6 +29,7 @@ from rlds_cli.ordering import natural
 BUFFER, STORAGE, WRITER = "buffer_metadata.json", "storage_metadata.json", "metadata.json"
 H5_MARKS = ("_storage_shape", "is_full")
 FLAT_MARKS = ("is_full", "shift", "_storage_shape")
+HDF5 = (".h5", ".hdf5")
 PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
 
 
@@ -36,13 +37,15 @@ PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
 class Store:
     """One TensorDict: its files, and what the replay buffer that wrote it says.
 
-    ``file`` is its ``meta.json`` or HDF5 file, ``source`` the number of that file in the archive. ``written`` and
-    ``cursor`` are None where nothing says them; ``is_buffer`` says that a buffer wrote it.
+    ``file`` is the JSON or HDF5 file that describes it, ``source`` the number of that file in the archive, ``buffer``
+    that of the ``buffer_metadata.json`` it belongs to, or -1. ``written`` and ``cursor`` are None where nothing says
+    them; ``is_buffer`` says that a buffer wrote it.
     """
 
     file: Path
     source: int
     tree: Tree
+    buffer: int = -1
     is_buffer: bool = False
     written: int | None = None
     cursor: int | None = None
@@ -57,12 +60,12 @@ class Store:
     @property
     def name(self) -> str:
         """How messages call it."""
-        return self.file.parent.name if self.file.name == META else self.file.name
+        return self.file.name if self.file.suffix in HDF5 else self.file.parent.name
 
 
 def is_checkpoint(path: Path) -> bool:
     """Whether an HDF5 file is one of TorchRL's H5StorageCheckpointer."""
-    if path.suffix not in (".h5", ".hdf5") or not is_hdf5(path):
+    if path.suffix not in HDF5 or not is_hdf5(path):
         return False
     with open_file(path) as f:
         return all(m in f for m in H5_MARKS) and any(k.startswith("traj_") for k in f)
@@ -78,8 +81,8 @@ def places(files: Sequence[Path]) -> list[tuple[Path, Path | None]]:
         if buffer is not None and (buffer / "storage") not in path.parents:
             continue
         if path.name in (META, STORAGE) and not _is_inner(path, known):
-            found.setdefault(_described(path), buffer)
-        elif path.suffix in (".h5", ".hdf5") and is_checkpoint(path):
+            found.setdefault(_described(path, known), buffer)
+        elif path.suffix in HDF5 and is_checkpoint(path):
             found[path] = buffer
     return sorted(found.items(), key=lambda x: natural(x[0].as_posix()))
 
@@ -89,9 +92,9 @@ def _is_inner(path: Path, known: set[Path]) -> bool:
     return any(p / META in known for p in path.parent.parents)
 
 
-def _described(path: Path) -> Path:
+def _described(path: Path, known: set[Path]) -> Path:
     """The file that describes a TensorDict: ``meta.json``, or that of a pytree."""
-    return path.with_name(META) if path.with_name(META).exists() else path
+    return path.with_name(META) if path.with_name(META) in known else path
 
 
 def find(archive: Archive, bad: list[str] | None = None) -> list[Store]:
@@ -125,19 +128,33 @@ def find(archive: Archive, bad: list[str] | None = None) -> list[Store]:
     return found
 
 
+def again(archive: Archive, source: int, buffer: int) -> Store:
+    """The TensorDict that ``find`` found with these numbers."""
+    directory = archive.files[buffer].parent if buffer >= 0 else None
+    return next(_stores(archive, archive.files[source], directory))
+
+
 def _stores(archive: Archive, file: Path, buffer: Path | None) -> Iterator[Store]:
-    source = archive.files.index(file) if file in archive.files else 0
-    if file.suffix in (".h5", ".hdf5"):
-        store = Store(file, source, Tree(file.parent, ()), is_buffer=True)
+    number = _number(archive, buffer / BUFFER) if buffer is not None else -1
+    if file.suffix in HDF5:
+        store = Store(file, _number(archive, file), Tree(file.parent, ()), number, is_buffer=True)
         _add_writer(store, buffer, archive.root)
         yield store
         return
-    for parsed in _trees(file, archive.root):
-        store = Store(parsed.directory / META, source, parsed)
-        _add_storage(store, file.parent, archive.root)
+    for described, parsed in trees(file, archive.root):
+        store = Store(described, _number(archive, described), parsed, number)
+        _add_storage(store, described.parent, archive.root)
         _add_writer(store, buffer, archive.root)
         _add_atari(store)
         yield store
+
+
+def _number(archive: Archive, file: Path) -> int:
+    if file not in archive.files:
+        raise UnknownLayout(
+            f"{file} is not among the files to import.", hint=f"rlds import {archive.root} --as local/x"
+        )
+    return archive.files.index(file)
 
 
 def _add_atari(store: Store) -> None:
@@ -153,27 +170,25 @@ def _add_atari(store: Store) -> None:
     store.written, store.cursor = min(max(count, 0), found.batch[0]), max(count, 0) % max(found.batch[0], 1)
 
 
-def _trees(file: Path, root: Path) -> Iterator[Tree]:
-    """The TensorDict that a file describes, or those of a lazy stack."""
+def trees(file: Path, root: Path) -> Iterator[tuple[Path, Tree]]:
+    """The TensorDict that a file describes, with the file; or those of a lazy stack, with their own files."""
     directory = file.parent
     if file.name == STORAGE:
-        about = documents.load_object(tree.within(file, root))
-        shapes = about.get("metadata")
+        shapes = documents.load_object(tree.within(file, root)).get("metadata")
         if not isinstance(shapes, dict) or not shapes:
             raise UnknownLayout(
                 f"{directory} holds no TensorDict.", hint="LazyMemmapStorage and LazyTensorStorage write one"
             )
-        yield tree.from_shapes(directory, shapes, root)
+        yield file, tree.from_shapes(directory, shapes, root)
         return
     kind = tree.kind_of(tree.load(directory, root))
     if kind == "LazyStackedTensorDict":
         children = sorted((p for p in directory.iterdir() if p.name.isdecimal()), key=lambda p: natural(p.name))
         for child in children:
-            yield from _trees(child / META, root)
-    elif (directory / "_tensordict" / META).exists():
-        yield tree.parse(directory / "_tensordict", root)
+            yield from trees(child / META, root)
     else:
-        yield tree.parse(directory, root)
+        inner = directory / "_tensordict"
+        yield file, tree.parse(inner if (inner / META).exists() else directory, root)
 
 
 def _add_storage(store: Store, directory: Path, root: Path) -> None:
