@@ -549,7 +549,7 @@ def meta(directory: Path, **changes: Any) -> None:
     file.write_text(json.dumps(content))
 
 
-def entry(shape: Any, dtype: str = "torch.float32", **more: Any) -> dict[str, Any]:
+def entry(shape: Any, dtype: Any = "torch.float32", **more: Any) -> dict[str, Any]:
     return {"device": "cpu", "shape": shape, "dtype": dtype, "is_nested": False, **more}
 
 
@@ -564,6 +564,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "no shape": {"action": entry("five")},
     "nested nowhere": {"ghost": {"type": "TensorDict"}},
     "batch": {"shape": "all"},
+    "no name": {"action": entry([5], dtype=["torch.float32"]), "next": {"type": 1}, "observation": entry([5])},
     "zero width": {"shape": [10**15], "action": entry([10**15, 0])},
     "nested table": {"action": entry([5, 2], is_nested=True)},
 }

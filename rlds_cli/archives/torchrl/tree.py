@@ -214,8 +214,8 @@ def _non_tensor(tree: Tree, directory: Path, meta: Mapping[str, Any], name: str)
 def _leaf(tree: Tree, parts: tuple[str, ...], about: Mapping[str, Any], path: Path, root: Path) -> None:
     name = "/".join(parts)
     dtype = about.get("dtype")
-    if dtype not in KNOWN:
-        tree.left_out.append(f"{name} ({dtype}, which no field can hold)")
+    if not isinstance(dtype, str) or dtype not in KNOWN:
+        tree.left_out.append(f"{name} ({str(dtype)[:40]}, which no field can hold)")
         return
     if len(tree.leaves) >= MAX_ENTRIES:
         raise UnsafeArchive(f"{tree.directory} describes more than {MAX_ENTRIES:,} entries.")
