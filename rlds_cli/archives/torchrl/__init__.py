@@ -60,8 +60,8 @@ def recognise(paths: Sequence[Path]) -> str | None:
         return f"memory-mapped TensorDict: {_count(paths)}"
     if any(p.name == stores.STORAGE for p in paths):
         return f"TorchRL's storage: {_count(paths)}"
-    if any(p.suffix == ".memmap" for p in paths):
-        return "memory-mapped tensors without a description"
+    if any(p.suffix == ".memmap" for p in paths) and any(p.name.endswith("meta.pt") for p in paths):
+        return "memory-mapped tensors, described by a pickle"
     if len(paths) == 1 and stores.is_checkpoint(paths[0]):
         return "TorchRL's checkpoint of trajectories (HDF5)"
     return "pickled by torch.save" if paths and all(map(_is_pickled, paths)) else None
