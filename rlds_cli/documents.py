@@ -36,8 +36,8 @@ def load(path: Path, *, longest: int = LONGEST) -> Any:
     return loads(text, longest=longest)
 
 
-def load_object(path: Path) -> dict[str, Any]:
-    """The JSON object that a file of an archive holds.
+def load_object(path: Path, *, longest: int = LONGEST) -> dict[str, Any]:
+    """The JSON object that a file of an archive holds, of at most ``longest`` bytes.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def load_object(path: Path) -> dict[str, Any]:
         It may not be read.
     """
     try:
-        content = load(path)
+        content = load(path, longest=longest)
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
     except (OSError, ValueError) as e:

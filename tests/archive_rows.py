@@ -18,9 +18,9 @@ class Rows:
     where the field is placed ``both``.
     """
 
-    def __init__(self, name: str, *files: Path, **about: Any) -> None:
+    def __init__(self, name: str, *files: Path, root: Path | None = None, **about: Any) -> None:
         module = reader(name)
-        self.plan = module.plan(Archive(files[0].parent, files, **about))
+        self.plan = module.plan(Archive(root or files[0].parent, files, **about))
         parts = [[*module.read(self.plan, part)] for part in self.plan.parts]
         for part, chunks in zip(self.plan.parts, parts, strict=True):
             assert part.rows in (None, sum(map(len, chunks)))

@@ -22,6 +22,7 @@ import image_archives
 import numpy as np
 import pytest
 import tfds_files
+import torchrl_dumps
 from lerobot_archives import Content, write_v3
 
 import rlds_cli
@@ -38,6 +39,8 @@ STAND_INS = {
     "d4rl/hopper-medium-v2": "sample/pendulum-d4rl",
     "d4rl/hopper-{level}-v2": "sample/pendulum-d4rl",
     "d4rl/walker2d-medium-v2": "sample/mountaincar-robohive",
+    "roboset/dapg-expert/door_v2d-v1": "sample/mountaincar-robohive",
+    "jobs=4": "jobs=1",
     "100_000": "3",
 }
 
@@ -87,6 +90,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     image_archives.write_desk(Path())
     tfds_files.write_desk(Path())
     family_files.write_desk(Path())
+    torchrl_dumps.write_desk(Path())
     Path("examples").symlink_to(ROOT / "examples")
     Path("docs").symlink_to(ROOT / "docs")
     return tmp_path
@@ -347,6 +351,17 @@ def test_the_code_about_tfrecords_runs(desk: Path) -> None:
     assert run_code("docs/openx.md")["ds"].manifest.facts["last_step"] == "action"
     ran = run_code("docs/rlu_atari.md")
     assert ran["ds"].manifest.facts["last_step"] == "observation" and ran["first"]["episode_return"] == 5
+
+
+def test_the_code_about_torchrl_runs(desk: Path) -> None:
+    ran = run_code("docs/coming-from-torchrl.md")
+    assert tuple(ran["td"].batch_size) == (8, 32) and ran["td"]["next", "reward"].shape == (8, 32, 1)
+    assert not np.array_equal(ran["batch"]["observation"], next(ran["batches"])["observation"])
+    with h5py.File(SAMPLES / "mountaincar-robohive.h5") as f:
+        np.testing.assert_array_equal(ran["fast"].column("speed")[:3], np.abs(f["Trial0/actions"][:3, 0]))
+    assert ran["observation"].shape == (ran["ds"].num_rows, 2) and len(ran["steps"]["action"]) == len(ran["ds"])
+    read = run_code("docs/torchrl_directories.md")
+    assert read["ds"].num_steps == len(read["ds"]) == 80 and read["episode"]["action"].shape == (11, 2)
 
 
 def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from rlds_cli.ted import Array, Chunk, Field, Note
 from rlds_cli.ted import Part as Part
 
 READERS = (
+    "torchrl",
     "minari",
     "d3rlpy",
     "d4rl",

@@ -82,6 +82,7 @@ class Whole:
     seed: int | None = None
     splits: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+    row: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -137,7 +138,7 @@ def _table(done: Sequence[Whole]) -> EpisodeTable:
         end=np.array([e.end for e in done], np.uint8),
         observed=np.array([e.observed for e in done], bool),
         source=np.array([e.source for e in done], np.int32),
-        row=np.zeros(len(done), np.int64),
+        row=np.array([e.row for e in done], np.int64),
         group=[e.group for e in done],
         seed=[e.seed for e in done],
         options=[e.options for e in done],

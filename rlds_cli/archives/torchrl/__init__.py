@@ -1,0 +1,357 @@
+"""What TorchRL and TensorDict write to disk, read from JSON and raw files: nothing is unpickled.
+
+::
+
+    TensorDict.memmap(DIR)               TED or columns; [N], [E, T] or [T, E]; nested tensors; lazy stacks
+    ReplayBuffer.dumps(DIR)              the same, with how many rows count and where a ring begins
+      FlatStorageCheckpointer            observations once, a row more at every end
+      NestedStorageCheckpointer          the same bytes, with a table of the trajectories' shapes
+      H5StorageCheckpointer              an HDF5 group per trajectory
+    ~/.cache/torchrl/<family>/<id>       TorchRL's own datasets: TED, with the faults of its converters
+
+Next observations that are the observations of the rows after are stored once; where they differ throughout (n-step
+returns, transforms) they become fields of their own. See ``boundaries`` for where episodes end, and ``rows`` for which
+final observations count as recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+
+from rlds_cli import documents
+from rlds_cli.archives import Archive, Part, Plan, Replan
+from rlds_cli.archives.hdf5 import differences
+from rlds_cli.archives.pieces import chunks
+from rlds_cli.archives.torchrl import stores
+from rlds_cli.archives.torchrl.boundaries import Found, Roles, episodes, roles_of
+from rlds_cli.archives.torchrl.fields import Layout, layout
+from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, block_steps, opened
+from rlds_cli.archives.torchrl.looking import cells as cells
+from rlds_cli.archives.torchrl.rows import Reading, Throughout, mismatches, wholes
+from rlds_cli.archives.torchrl.stores import PICKLES, Store
+from rlds_cli.archives.torchrl.tree import META, is_tensordict, within
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Note
+
+VERSION = 1
+
+PART_ROWS = 1 << 19
+PART_BYTES = 512 << 20
+MOST_PARTS = 64  # every part looks for the episodes anew
+# Episodes, steps of each, and bytes that are looked at before anything is read.
+SAMPLED, SAMPLED_STEPS, SAMPLED_BYTES = 64, 256, 64 << 20
+COMPRESSED = "data_indices.json"
+SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
+
+
+def recognise(paths: Sequence[Path]) -> str | None:
+    """What TorchRL or TensorDict wrote, in one line, or None."""
+    if any(p.name == stores.BUFFER for p in paths):
+        return f"TorchRL's replay buffer: {_count(paths)}"
+    if any(is_tensordict(p) for p in paths if p.name == META):
+        return f"memory-mapped TensorDict: {_count(paths)}"
+    if any(p.name == stores.STORAGE for p in paths):
+        return f"TorchRL's storage: {_count(paths)}"
+    if any(p.suffix == ".memmap" for p in paths) and any(p.name.endswith("meta.pt") for p in paths):
+        return "memory-mapped tensors, described by a pickle"
+    if len(paths) == 1 and stores.is_checkpoint(paths[0]):
+        return "TorchRL's checkpoint of trajectories (HDF5)"
+    return "pickled by torch.save" if paths and all(map(_is_pickled, paths)) else None
+
+
+def _count(paths: Sequence[Path]) -> str:
+    """The form, and how many arrays there are."""
+    names = {p.name for p in paths}
+    arrays = sum(n.endswith(".memmap") and not n.endswith(".shape.memmap") for n in (p.name for p in paths))
+    if not arrays:
+        return "H5 form"
+    nested = any(n.endswith(".shape.memmap") for n in names)
+    flat = any(p.parent.name == "is_full" for p in paths)
+    return f"{'Nested' if nested else 'Flat' if flat else 'TED'} form, {arrays:,} arrays"
+
+
+def _is_pickled(path: Path) -> bool:
+    """Whether a file is of ``torch.save``, or a TensorDict in one file."""
+    if path.suffix not in (*PICKLES, ".tdz"):
+        return False
+    try:
+        with ZipFile(path) as z:
+            return any(n.rpartition("/")[2] in ("data.pkl", META) for n in z.namelist())
+    except (OSError, BadZipFile):
+        return path.suffix in (".pt", ".pth")
+
+
+def plan(archive: Archive) -> Plan:
+    """Fields, parts and episodes. Reads flags and numbers, and a sample of the observations.
+
+    Raises
+    ------
+    UnknownLayout
+        Nothing says where episodes end, or what says so contradicts itself; a kind of storage that is not read.
+    CorruptArchive
+        Files that are missing, cut short, or do not fit each other; nothing but zeros.
+    UnsafeArchive
+        Pickles, links out of the directory, impossible shapes.
+    """
+    _refuse_pickles(archive)
+    own = {k for store in stores.find(archive) for k in _own(archive, store)}
+    return _plan(archive, sorted(own))
+
+
+def _plan(archive: Archive, own: Sequence[str]) -> Plan:
+    bad: list[str] = []
+    found = stores.find(archive, bad)
+    parts: list[Part] = []
+    notes = [Note("skipped-files", f"left out: {why}") for why in bad]
+    layouts: list[Layout] = []
+    rules: list[str] = []
+    for store in found:
+        with _open(archive, store) as (lanes, roles):
+            made = layout(lanes, roles, own)
+            layouts.append(made)
+            seen = episodes(lanes, roles, archive.episodes_by)
+            rules.append(seen.rule)
+            notes += [*seen.notes, *_remarks(archive, store, lanes, roles, made)]
+            compared = [k for k in roles.pairs if k not in own and not lanes.keys[k].observed]
+            parts += _parts(store, seen, made, exact=not compared)
+    _check_same(found, layouts)
+    pickles = stores.unread(archive.files)
+    if pickles:
+        text = "pickles are not opened"
+        notes.append(Note("pickles", text, len(pickles), ", ".join(sorted(set(pickles)))))
+    if own:
+        text = "next values differ from the rows after throughout: kept as fields of their own"
+        notes.append(Note("next-observation", text, 1, ", ".join(NEXT + k for k in own)))
+    facts = {"own_next": list(own), "keys": layouts[0].keys, "stored": _stored(archive, found[0])}
+    return Plan("torchrl", archive, layouts[0].fields, tuple(parts), rules[0], facts=facts, notes=tuple(notes))
+
+
+def read(plan: Plan, part: Part) -> Iterator[Chunk]:
+    """The episodes of one part, in chunks of bounded size.
+
+    Raises
+    ------
+    Replan
+        Next values differ from the rows after throughout.
+    """
+    store = stores.again(plan.archive, int(part.args["source"]), int(part.args["buffer"]))
+    first, stop = int(part.args["first"]), int(part.args["stop"])
+    own = list(plan.facts["own_next"])
+    with _open(plan.archive, store) as (lanes, roles):
+        todo = episodes(lanes, roles, plan.archive.episodes_by).episodes[first:stop]
+        pairs = sum(e.steps - 1 for e in todo)
+        how = _reading(plan.archive, store, lanes, roles, own, layout(lanes, roles, own), max_cuts=_max_cuts(pairs))
+        try:
+            yield from chunks(plan.schema, wholes(how, todo))
+        except Throughout as e:
+            raise Replan(_plan(plan.archive, sorted({*own, *e.keys}))) from None
+
+
+def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
+    """Values that JSON holds once for all rows, and descriptions of the environment."""
+    found = stores.find(plan.archive)
+    for store in found:
+        prefix = f"{store.name}/" if len(found) > 1 else ""
+        for name, value in store.tree.constants.items():
+            yield prefix + name, value if isinstance(value, str) else json.dumps(value)
+    for index, path in enumerate(plan.archive.files):
+        if path.name == "env_metadata.json":
+            yield plan.archive.name_of(index), json.dumps(documents.load_object(within(path, plan.archive.root)))
+
+
+def _refuse_pickles(archive: Archive) -> None:
+    if all(map(_is_pickled, archive.files)):
+        name = archive.files[0].name
+        if name.endswith(".tdz"):
+            raise UnknownLayout(f"{name} is a TensorDict in one file.", hint=f"unzip {name} -d DIR; rlds import DIR")
+        raise UnsafeArchive(
+            f"{name} is a pickle of torch.save, which may execute anything when it is opened.",
+            hint="where you trust it: torch.load it yourself, TensorDict.memmap(DIR), and import DIR",
+        )
+    if any(p.name == COMPRESSED for p in archive.files) and not any(p.name == stores.STORAGE for p in archive.files):
+        raise UnknownLayout(
+            "TorchRL's compressed lists are not read.",
+            hint="load the buffer in TorchRL, and dump it with a LazyMemmapStorage",
+        )
+
+
+@contextmanager
+def _open(archive: Archive, store: Store) -> Iterator[tuple[Lanes, Roles]]:
+    with opened(store) as lanes:
+        lanes.rename({SHORT_NAMES.get(k, k): v for k, v in archive.fields.items()})
+        _trim(lanes)
+        yield lanes, roles_of(lanes)
+
+
+def _trim(lanes: Lanes) -> None:
+    """Leave rows out that were never written: zeros in every entry, behind the last row with a value.
+
+    Raises
+    ------
+    CorruptArchive
+        There is nothing but zeros.
+    """
+    if lanes.store.is_buffer or lanes.store.is_compact or not lanes.lanes:
+        return
+    names = [n for n, k in lanes.keys.items() if k.dtype != "str" and k.row_bytes]
+    if len(lanes.lanes) == 1:
+        lengths = [_written(lanes, names, lanes.lanes[0])]
+    else:
+        lengths = [lane.steps * _has_values(lanes, names, lane) for lane in lanes.lanes]
+    if not any(lengths):
+        if not any(lane.steps for lane in lanes.lanes):
+            raise CorruptArchive(f"{lanes.store.name} has no rows.")
+        raise CorruptArchive(
+            f"{lanes.store.name} holds nothing but zeros, as TorchRL 0.11 to 0.14 wrote of Minari's datasets.",
+            hint="rlds download minari/NAME fetches the dataset itself",
+        )
+    pairs = zip(lanes.lanes, lengths, strict=True)
+    lanes.lanes = [
+        replace(lane, spans=((0, n),)) if len(lane.spans) == 1 and lane.spans[0][0] == 0 else lane
+        for lane, n in pairs
+        if n
+    ]
+
+
+def _written(lanes: Lanes, names: list[str], lane: Lane) -> int:
+    """Steps of a lane up to the last that is not zero in every entry."""
+    for size, before in _blocks(lane.steps, block_steps(lanes, names)):
+        start, stop = lane.steps - before - size, lane.steps - before
+        some = np.zeros(size, bool)
+        for name in names:
+            some |= lanes.take(name, lane, start, stop).reshape(size, -1).any(axis=1)
+        if some.any():
+            return start + int(np.flatnonzero(some)[-1]) + 1
+    return 0
+
+
+def _has_values(lanes: Lanes, names: list[str], lane: Lane) -> bool:
+    """Whether a lane holds more than zeros."""
+    blocks = _blocks(lane.steps, block_steps(lanes, names))
+    return any(lanes.take(name, lane, at, at + size).any() for size, at in blocks for name in names)
+
+
+def _blocks(steps: int, most: int) -> Iterator[tuple[int, int]]:
+    """(size, steps before) of blocks that grow: mostly the first is enough."""
+    size, at = min(64, most), 0
+    while at < steps:
+        yield min(size, steps - at), at
+        at, size = at + size, min(4 * size, most)
+
+
+def _own(archive: Archive, store: Store) -> list[str]:
+    """Keys whose next values are not those of the rows after, in a sample of the episodes."""
+    with _open(archive, store) as (lanes, roles):
+        compared = [k for k in roles.pairs if not lanes.keys[k].observed]
+        if not compared:
+            return []
+        found = episodes(lanes, roles, archive.episodes_by).episodes
+        sample = (
+            [found[int(i)] for i in np.unique(np.linspace(0, len(found) - 1, SAMPLED).astype(int))] if found else []
+        )
+        how = _reading(archive, store, lanes, roles, [], layout(lanes, roles, []), max_cuts=0)
+        width = sum(lanes.keys[k].row_bytes for k in compared)
+        most = max(2, min(SAMPLED_STEPS, SAMPLED_BYTES // (SAMPLED * max(width, 1))))
+        counts = [mismatches(how, e, most) for e in sample]
+        pairs = sum(min(b - a, most) - 1 for e in sample for a, b in e.runs)
+    return [k for k in compared if sum(c[k] for c in counts) > _max_cuts(pairs)]
+
+
+def _reading(
+    archive: Archive,
+    store: Store,
+    lanes: Lanes,
+    roles: Roles,
+    own: Sequence[str],
+    made: Layout,
+    *,
+    max_cuts: int,
+) -> Reading:
+    return Reading(
+        lanes=lanes,
+        roles=roles,
+        fields=made.fields,
+        keys=made.keys,
+        compared=tuple(k for k in roles.pairs if k not in own and not lanes.keys[k].observed),
+        source=store.source,
+        max_cuts=max_cuts,
+        forgiving=archive.episodes_by not in (None, "flags"),
+    )
+
+
+def _max_cuts(pairs: int) -> int:
+    """How many of ``pairs`` may differ and still be ends that nobody flagged: half of them.
+
+    Of n steps ahead, or of values that were changed, nearly all differ; cutting at others loses no transition.
+    """
+    return max(1, pairs // 2)
+
+
+def _parts(store: Store, found: Found, made: Layout, *, exact: bool) -> Iterator[Part]:
+    """Episodes in their order, shared out to parts of about one size."""
+    width = sum(f.row_bytes for f in made.fields)
+    total = sum(e.steps for e in found.episodes)
+    limit = max(1, min(PART_ROWS, PART_BYTES // max(width, 1)), total // MOST_PARTS)
+    first = rows = 0
+    for i, e in enumerate(found.episodes):
+        rows += e.steps + 1
+        if rows >= limit or i == len(found.episodes) - 1:
+            args = {"source": store.source, "buffer": store.buffer, "first": first, "stop": i + 1}
+            args["episodes"] = i + 1 - first
+            yield Part(rows if exact else None, args)
+            first, rows = i + 1, 0
+
+
+def _check_same(found: Sequence[Store], layouts: Sequence[Layout]) -> None:
+    for store, made in zip(found, layouts, strict=True):
+        if made.fields != layouts[0].fields:
+            raise CorruptArchive(
+                f"{store.name} and {found[0].name} do not hold the same fields: "
+                + "; ".join(differences(made.fields, layouts[0].fields)),
+                hint="import them one by one, under names of their own",
+            )
+
+
+def _stored(archive: Archive, store: Store) -> Mapping[str, Any]:
+    """Key as the plan calls it -> key of the TensorDict, where ``--map`` renamed it."""
+    with _open(archive, store) as (lanes, _):
+        return {k: v for k, v in lanes.stored.items() if k != v}
+
+
+def _remarks(archive: Archive, store: Store, lanes: Lanes, roles: Roles, made: Layout) -> Iterator[Note]:
+    """What a user should know of one TensorDict."""
+    if made.left_out:
+        text = f"not read: {'; '.join(made.left_out)}"
+        yield Note("left-out", text, len(made.left_out), store.name)
+    rows = sum(lane.steps for lane in lanes.lanes)
+    if not store.is_buffer and not store.is_compact and rows < (total := int(np.prod(store.tree.batch))):
+        yield Note("unwritten-rows", "rows of zeros behind the last step were left out", total - rows, store.name)
+    if store.is_buffer and not store.has_writer and not store.is_compact and store.written == store.tree.batch[0]:
+        text = "where the ring of a full buffer begins is not known: its rows are read as they lie"
+        yield Note("no-writer", text, 1, "import the directory that holds writer/metadata.json")
+    if not any(f.name.split("/")[0] == "observation" for f in made.fields):
+        yield Note("no-observation", "no field is called observation", 1, _hint(roles))
+    if len(roles.numbers) > 1:
+        text = "episodes are told apart by episode and seed: episode numbers of TorchRL's RoboSet repeat"
+        yield Note("repeated-numbers", text, 1, store.name)
+    for key, about in lanes.keys.items():
+        if about.dtype == "uint8" and len(about.shape) == 1 and about.shape[0] > 3 and _is_jpeg(lanes, key):
+            text = "rows of bytes that begin like JPEG images, as TorchRL takes Minari's: not decoded"
+            yield Note("encoded-images", text, 1, key)
+
+
+def _hint(roles: Roles) -> str:
+    return f"--map observation={roles.pairs[0]}" if roles.pairs else ""
+
+
+def _is_jpeg(lanes: Lanes, key: str) -> bool:
+    lane: Lane | None = next((x for x in lanes.lanes if x.steps), None)
+    return lane is not None and lanes.take(key, lane, 0, 1).reshape(-1)[:3].tolist() == [0xFF, 0xD8, 0xFF]

@@ -1,0 +1,303 @@
+"""Where the episodes of a lane begin and end.
+
+Without a rule of the user's: where a trajectory's number changes (``collector/traj_ids``, ``episode`` with ``seed``,
+...), else where ``next/done``, or its truncated, is set and where ``is_init`` starts anew. An end or a start that is
+flagged while the number goes on contradicts it, and is refused. In TED the flags at the root are never looked at.
+
+Collectors of several environments, flattened, interleave trajectories: a number that comes back is the same episode
+where its first observation is the next observation of what came before, bit for bit; else it is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, block_steps
+from rlds_cli.errors import UnknownLayout
+from rlds_cli.ted import Array, BoolArray, Note
+
+RULES = ("flags", "timeouts", "field:KEY", "file")
+NUMBERS = ("collector/traj_ids", "traj_ids", "episode", "episode_id", "episode_index", "trajectory_id", "traj_id")
+STARTS, SEED = "is_init", "seed"
+MASKS = ("collector/mask", "mask")
+HIDDEN = ("hidden",)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which keys say where episodes end; None where there is none.
+
+    ``done``, ``terminated`` and ``truncated`` are those of the step, below ``next`` in TED. ``numbers`` tell
+    trajectories apart together. ``pairs`` are the keys whose next values are stored, ``observations`` those among them
+    by which steps are compared with the steps after.
+    """
+
+    done: str | None
+    terminated: str | None
+    truncated: str | None
+    reward: str | None
+    numbers: tuple[str, ...]
+    starts: str | None
+    mask: str | None
+    pairs: tuple[str, ...]
+    observations: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Episode:
+    """Positions ``runs`` of a lane, one after the other; how the flags end it."""
+
+    lane: Lane
+    runs: list[tuple[int, int]]
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return sum(b - a for a, b in self.runs)
+
+
+@dataclass(slots=True)
+class Found:
+    """The episodes of a TensorDict, in the order of their first steps, and what to say about them."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    rule: str = ""
+    notes: list[Note] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Run:
+    start: int
+    stop: int
+    number: tuple[object, ...]
+    ended: bool
+    opens: bool  # whether an episode begins with it, and does not go on from the run before
+
+
+def episodes(lanes: Lanes, roles: Roles, rule: str | None) -> Found:
+    """The episodes of every lane; reads numbers and flags, in blocks.
+
+    Raises
+    ------
+    UnknownLayout
+        There is no such rule, nothing says where episodes end, or what says so contradicts itself.
+    """
+    kind, _, key = (rule or "").partition(":")
+    if rule is not None and (kind not in [r.partition(":")[0] for r in RULES] or bool(key) != (kind == "field")):
+        raise UnknownLayout(f'"{rule}" is no rule for where episodes end.', hint=f"one of {', '.join(RULES)}")
+    if key and (key not in lanes.keys or np.prod(lanes.keys[key].shape, dtype=int) != 1 or lanes.keys[key].observed):
+        raise UnknownLayout(
+            f"{lanes.store.name} has no column {key} of one value a row.", hint=f"it has {', '.join(lanes.keys)}"
+        )
+    chosen = _chosen(lanes, roles, kind, key)
+    flagged = chosen.ends or chosen.starts
+    found = Found(rule=rule or ("field:" + chosen.numbers[0] if chosen.numbers else "flags" if flagged else "file"))
+    for lane in lanes.lanes:
+        found.episodes += _joined(lanes, roles, lane, _runs(lanes, lane, chosen), found.notes, by_numbers=not rule)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What bounds episodes, and what must agree with it."""
+
+    numbers: tuple[str, ...]
+    ends: tuple[str, ...]
+    starts: str | None
+    mask: str | None
+    strict: bool
+
+    @property
+    def keys(self) -> list[str]:
+        return [*self.numbers, *self.ends, *(k for k in (self.starts, self.mask) if k)]
+
+
+def _chosen(lanes: Lanes, roles: Roles, kind: str, key: str) -> _Chosen:
+    flags = tuple(
+        k for k in ((roles.done, roles.truncated) if roles.done else (roles.terminated, roles.truncated)) if k
+    )
+    if kind == "field":
+        return _Chosen((key,), (), None, roles.mask, strict=False)
+    if kind == "file":
+        return _Chosen((), (), None, roles.mask, strict=False)
+    if kind == "timeouts":
+        if roles.truncated is None:
+            raise UnknownLayout(
+                f"{lanes.store.name} has no next/truncated, at which its episodes are said to end.",
+                hint="--episodes-by flags",
+            )
+        return _Chosen((), (roles.truncated,), None, roles.mask, strict=False)
+    numbers = roles.numbers if kind != "flags" else ()
+    chosen = _Chosen(numbers, flags, roles.starts, roles.mask, strict=bool(numbers))
+    alone = len(lanes.lanes) == 1 and not len(lanes.lanes[0].ends)
+    if alone and not (flags or numbers or roles.starts):
+        raise UnknownLayout(
+            f"{lanes.store.name}: nothing says where its episodes end: there is no next/done, no collector/traj_ids.",
+            hint="--episodes-by field:KEY, or --episodes-by file where all of it is one episode",
+        )
+    return chosen
+
+
+def _runs(lanes: Lanes, lane: Lane, chosen: _Chosen) -> Iterator[_Run]:
+    """Steps that follow each other in the lane and belong together, in order; what a mask hides is left out."""
+    size, start, opens = block_steps(lanes, chosen.keys), 0, True
+    for first in range(0, lane.steps, size):
+        stop = min(first + size, lane.steps)
+        # One step more at either end: the one before the block, to compare with.
+        seen = {k: _flat(lanes, k, lane, max(first - 1, 0), stop) for k in chosen.keys}
+        lead = first - max(first - 1, 0)
+        ended = _any(seen, chosen.ends, stop - first + lead)
+        bound, starts = _bounds(seen, chosen, ended)
+        if chosen.strict:
+            _agree(lanes, lane, chosen, seen, ended, max(first - 1, 0))
+        inner = np.zeros(len(bound), bool)
+        inside = lane.ends[(lane.ends >= max(first - 1, 0)) & (lane.ends < stop - 1)] - max(first - 1, 0) + 1
+        inner[inside] = True
+        for at in np.flatnonzero(bound | starts | inner):
+            position = int(at) + first - lead
+            if position <= start:
+                continue
+            yield _run(chosen, seen, int(at) - 1, ended, (start, position), opens)
+            start, opens = position, bool(bound[at] | starts[at])
+        if stop == lane.steps:
+            yield _run(chosen, seen, len(ended) - 1, ended, (start, stop), opens)
+
+
+def _bounds(seen: Mapping[str, Array], chosen: _Chosen, ended: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Before which steps an episode ends: by numbers, flags or the mask; and before which one starts anew."""
+    bound = np.zeros(len(ended), bool)
+    for key in (*chosen.numbers, *((chosen.mask,) if chosen.mask else ())):
+        bound[1:] |= seen[key][1:] != seen[key][:-1]
+    bound[1:] |= ended[:-1]
+    starts = seen[chosen.starts] != 0 if chosen.starts else np.zeros(len(ended), bool)
+    return bound, starts
+
+
+def _agree(lanes: Lanes, lane: Lane, chosen: _Chosen, seen: Mapping[str, Array], ended: BoolArray, first: int) -> None:
+    """Refuse ends and starts that are flagged where the number of the trajectory goes on."""
+    same = np.ones(max(len(ended) - 1, 0), bool)
+    for key in (*chosen.numbers, *((chosen.mask,) if chosen.mask else ())):
+        same &= seen[key][1:] == seen[key][:-1]
+    if chosen.mask:
+        same &= seen[chosen.mask][1:] != 0
+    starts = seen[chosen.starts][1:] != 0 if chosen.starts else np.zeros(len(same), bool)
+    for flagged, what in ((ended[:-1] & same, " or ".join(chosen.ends)), (starts & same, str(chosen.starts))):
+        if flagged.any():
+            at = [first + int(i) for i in np.flatnonzero(flagged)[:3]]
+            rows = ", ".join(f"{row(lane, p):,} and {row(lane, p + 1):,}" for p in at)
+            number = seen[chosen.numbers[0]][int(np.flatnonzero(flagged)[0])]
+            raise UnknownLayout(
+                f"{lanes.store.name}: {what} says that an episode ends between rows {rows}"
+                f"{', ...' if flagged.sum() > len(at) else ''}, and {chosen.numbers[0]} stays {number} there.",
+                hint=f"--episodes-by flags, or --episodes-by field:{chosen.numbers[0]}, says which decides",
+            )
+
+
+def row(lane: Lane, position: int) -> int:
+    """The row of the TensorDict at a position."""
+    return next(lane.rows(position, position + 1))[0]
+
+
+def _run(
+    chosen: _Chosen, seen: Mapping[str, Array], last: int, ended: BoolArray, span: tuple[int, int], opens: bool
+) -> _Run:
+    """A run by what was seen at its last step, number ``last`` of the block."""
+    hidden = chosen.mask is not None and not seen[chosen.mask][last]
+    number = HIDDEN if hidden else tuple(seen[k][last].item() for k in chosen.numbers)
+    return _Run(*span, number, bool(ended[last]), opens)
+
+
+def _joined(
+    lanes: Lanes, roles: Roles, lane: Lane, runs: Iterator[_Run], notes: list[Note], *, by_numbers: bool
+) -> Iterator[Episode]:
+    """Runs put together: what an end of the compact forms cut, and numbers that come back."""
+    made: list[Episode] = []
+    left: dict[tuple[object, ...], Episode] = {}
+    joined = 0
+    for run in runs:
+        if run.number == HIDDEN:
+            continue
+        before = left.pop(run.number, None) if by_numbers and run.number else None
+        if not run.opens and made:
+            made[-1].runs.append((run.start, run.stop))
+        elif before is not None and _continues(lanes, roles, lane, before.runs[-1][1] - 1, run.start):
+            before.runs.append((run.start, run.stop))
+            joined += 1
+        else:
+            made.append(Episode(lane, [(run.start, run.stop)]))
+            before = made[-1]
+        if by_numbers and run.number and not run.ended:
+            left[run.number] = before or made[-1]
+    if joined:
+        text = f"pieces of episodes that lie apart were put together by {roles.numbers[0]} and the next observations"
+        notes.append(Note("interleaved", text, joined, lanes.store.name))
+    yield from made
+
+
+def _continues(lanes: Lanes, roles: Roles, lane: Lane, last: int, first: int) -> bool:
+    """Whether a step goes on from another: its observation is the next observation there."""
+    names = [n for n in roles.observations if not lanes.keys[n].observed]
+    if not names:
+        return False
+    return all(equal(lanes.after(n, lane, last, last + 1), lanes.take(n, lane, first, first + 1)).all() for n in names)
+
+
+def equal(a: Array, b: Array) -> BoolArray:
+    """Which rows are the same; NaN equals itself. bool [rows]."""
+    same = a == b
+    if a.dtype.kind in "fc":
+        same |= (a != a) & (b != b)
+    return np.asarray(same.reshape(len(a), -1).all(axis=1))
+
+
+def is_set(values: Array) -> BoolArray:
+    """A flag of any dtype, NaN not set. bool [rows]."""
+    return np.asarray((values != 0) & (values == values))
+
+
+def _flat(lanes: Lanes, key: str, lane: Lane, start: int, stop: int) -> Array:
+    return lanes.take(key, lane, start, stop).reshape(stop - start)
+
+
+def _any(seen: Mapping[str, Array], keys: Sequence[str], rows: int) -> BoolArray:
+    out = np.zeros(rows, bool)
+    for key in keys:
+        out |= is_set(seen[key])
+    return out
+
+
+def roles_of(lanes: Lanes) -> Roles:
+    """What the keys of a TensorDict are by their names: TED's, those of the compact forms, or plain columns."""
+    keys = lanes.keys
+    ted = any(k.startswith(NEXT) for k in keys)
+    prefix = NEXT if ted else ""
+
+    def one(name: str) -> str | None:
+        """A key of one number a row."""
+        there = name in keys and keys[name].dtype != "str" and np.prod(keys[name].shape, dtype=int) == 1
+        return name if there and not keys[name].observed else None
+
+    flags = {f: one(prefix + f) for f in ("done", "terminated", "truncated")}
+    own = {"done", "terminated", "truncated", "reward"}
+    pairs = [
+        k for k, about in keys.items()
+        if k.rpartition("/")[2] not in own and not k.startswith(NEXT)
+        and (about.observed or (NEXT + k in keys and keys[NEXT + k] == about))
+    ]  # fmt: skip
+    numbers = [k for k in NUMBERS if one(k) and keys[k].dtype not in ("bool", "str")][:1]
+    if numbers and numbers[0].startswith("episode") and one(SEED):
+        numbers.append(SEED)
+    compared = [k for k in pairs if keys[k].dtype != "str"]
+    observations = [k for k in compared if k.split("/")[0] in ("observation", "pixels")]
+    return Roles(
+        **flags,
+        reward=prefix + "reward" if prefix + "reward" in keys else None,
+        numbers=tuple(numbers),
+        starts=one(STARTS),
+        mask=next((k for k in MASKS if len(lanes.store.tree.batch) > 1 and one(k) and keys[k].dtype == "bool"), None),
+        pairs=tuple(pairs),
+        observations=tuple(observations or [k for k in compared if k != STARTS]),
+    )
