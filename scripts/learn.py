@@ -88,7 +88,7 @@ RUNS = (
     Run(
         "GCIVL",
         "python examples/gcivl.py",
-        85,
+        80,
         "python examples/gcivl.py --clone",
         "goal-conditioned behaviour cloning",
     ),
