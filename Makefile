@@ -17,7 +17,7 @@ help:
 	@echo "make bench-download  downloads alone, over the loopback interface"
 	@echo "make bench-convert   readers of archives: rates against peers, memory"
 	@echo "make bench-preprocess  figures of preprocess and inspect"
-	@echo "make learn     the training examples in full, and whether they reach what they should: about four minutes"
+	@echo "make learn     the training examples in full, and whether they reach what they should: about seven minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes; MINUTES=60 for more"
 	@echo "make soak      kill conversion and preprocess at random moments, many times"

@@ -4,7 +4,7 @@
 
     python scripts/learn.py                run, compare with the least return of each, exit with 1 where one falls short
     python scripts/learn.py --write        and put the curves into docs/examples.md and docs/examples.svg
-    python scripts/learn.py iql            only those whose title holds a word
+    python scripts/learn.py iql            only those whose title holds a word; with --write the other curves stay
 """
 
 from __future__ import annotations
@@ -16,34 +16,54 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LINE = re.compile(r"^(the data|a random policy|step +(\d+)) .*?return +(-?[\d.]+)(?: +score +(-?[\d.]+))?", re.M)
+LINE = re.compile(
+    r"^(the data|a random policy|step +(\d+)) .*?"
+    r"(?:return +(-?[\d.]+)(?: +score +(-?[\d.]+))?|success +(-?[\d.]+) %)",
+    re.M,
+)
+ROW = re.compile(r"^\| ([^|]+) \| (-?[\d.]+) \|(?: (-?[\d.]+) \|)?$", re.M)
+START, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One command, and the mean return that its last evaluation must reach; ``beside``: cloning the same data."""
+    """One command, and the mean return or the success in percent that its last evaluation must reach.
+
+    ``beside`` is a command to compare with, ``rival`` what the page calls it.
+    """
 
     title: str
     command: str
     least: float
     beside: str | None = None
+    rival: str = "behaviour cloning of the same episodes"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run printed: (step, return, score) of every evaluation, and the two references."""
+    """What a run printed: (step, return, score) of every evaluation, and the references that it has.
+
+    Where a run prints successes, in percent, they stand for both.
+    """
 
     run: Run
-    data: tuple[float, float]
-    random: tuple[float, float]
+    references: dict[str, tuple[float, float]]
     curve: tuple[tuple[int, float, float], ...]
-    seconds: float
-    output: str = field(repr=False)
+    seconds: float  # of one core
+    success: bool
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One curve of the picture: (step, score) and the scores of what stands beside it, by name."""
+
+    title: str
+    curve: tuple[tuple[int, float], ...]
+    references: dict[str, float]
 
 
 BC = "python examples/behaviour_cloning.py"
@@ -58,65 +78,94 @@ RUNS = (
     ),
     Run("IQL", f"python examples/iql.py {POOR_BALANCE}", 350, f"{BC} sample/cartpole-minari {POOR_BALANCE}"),
     Run("Decision Transformer", "python examples/decision_transformer.py", 430),
+    Run(
+        "Diffusion Policy",
+        "python examples/action_chunks.py",
+        70,
+        "python examples/action_chunks.py --single",
+        "cloning of single actions",
+    ),
+    Run(
+        "GCIVL",
+        "python examples/gcivl.py",
+        80,
+        "python examples/gcivl.py --clone",
+        "goal-conditioned behaviour cloning",
+    ),
 )
 
 
-def run(title: str, command: str, least: float = float("-inf"), beside: str | None = None) -> Result:
+def run(what: Run) -> Result:
     """Run one command, printing as it goes; raises CalledProcessError where it fails."""
-    print(f"\n$ {command}", flush=True)
-    words = [sys.executable, "-u", *shlex.split(command)[1:]]
-    start, lines = time.perf_counter(), []
+    print(f"\n$ {what.command}", flush=True)
+    words = [sys.executable, "-u", *shlex.split(what.command)[1:]]
+    start, lines = sum(os.times()[2:4]), []
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
-    seconds = time.perf_counter() - start
+    seconds = sum(os.times()[2:4]) - start  # of processes that have ended: whatever else the machine does
     if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    output = "".join(lines)
-    found = [(what, step, float(value), float(score or "nan")) for what, step, value, score in LINE.findall(output)]
-    reference = {what: (value, score) for what, step, value, score in found if not step}
-    curve = tuple((int(step), value, score) for _, step, value, score in found if step)
-    return Result(
-        Run(title, command, least, beside), reference["the data"], reference["a random policy"], curve, seconds, output
+        raise subprocess.CalledProcessError(process.returncode, what.command)
+    found = LINE.findall("".join(lines))
+    values = [(name, step, float(r or done), float(score or done or "nan")) for name, step, r, score, done in found]
+    references = {name: (value, score) for name, step, value, score in values if not step}
+    curve = tuple((int(step), value, score) for _, step, value, score in values if step)
+    return Result(what, references, curve, seconds, bool(found[-1][-1]))
+
+
+def section(result: Result, rival: Result | None) -> str:
+    """What docs/examples.md says of a run."""
+    rows = [(name, *reference) for name, reference in result.references.items()]
+    if rival:
+        rows.append((result.run.rival, *rival.curve[-1][1:]))
+    rows += [(f"step {step:,}", value, score) for step, value, score in result.curve]
+    if result.success:
+        head = "| | success, % |\n|---|---|"
+        table = "\n".join(f"| {name} | {value:.1f} |" for name, value, _ in rows)
+    else:
+        head = "| | return | score |\n|---|---|---|"
+        table = "\n".join(f"| {name} | {value:.1f} | {score:.1f} |" for name, value, score in rows)
+    also = f"$ {result.run.beside}\n" if rival and result.success else ""
+    return (
+        f"### {result.run.title}\n\n```console\n$ {result.run.command}\n{also}```\n\n"
+        f"{head}\n{table}\n\n{result.seconds:.0f} seconds of one core."
     )
 
 
-def page(results: list[tuple[Result, Result | None]]) -> str:
-    """The part of docs/examples.md that holds figures."""
-    parts = []
-    for result, cloned in results:
-        rows = [("the data", *result.data), ("a random policy", *result.random)]
-        if cloned:
-            rows.append(("behaviour cloning of the same episodes", *cloned.curve[-1][1:]))
-        rows += [(f"step {step:,}", value, score) for step, value, score in result.curve]
-        table = "\n".join(f"| {name} | {value:.1f} | {score:.1f} |" for name, value, score in rows)
-        parts.append(
-            f"### {result.run.title}\n\n```console\n$ {result.run.command}\n```\n\n"
-            f"| | return | score |\n|---|---|---|\n{table}\n\n{result.seconds:.0f} seconds."
-        )
-    return "\n\n".join(parts)
+def sections(text: str) -> dict[str, str]:
+    """What the page says of each run, by title."""
+    figures = text.partition(START)[2].partition(END)[0]
+    parts = [f"### {part.strip()}" for part in re.split(r"^### ", figures, flags=re.M)[1:]]
+    return {part.partition("\n")[0].removeprefix("### "): part for part in parts}
 
 
-def picture(results: list[tuple[Result, Result | None]]) -> str:
-    """All curves as one SVG: score over steps, with the references as lines across."""
+def panel(title: str, text: str) -> Panel:
+    """The curve of a section of the page."""
+    rows = [(name, float(score or value)) for name, value, score in ROW.findall(text)]
+    curve = tuple((int(name[5:].replace(",", "")), score) for name, score in rows if name.startswith("step "))
+    return Panel(title, curve, {name: score for name, score in rows if not name.startswith("step ")})
+
+
+def picture(curves: list[Panel]) -> str:
+    """All curves as one SVG: score, or success, over steps, with the references as lines across."""
     width, height, gap = 300, 170, 50
     panels = "".join(
         f'<g transform="translate({gap + (k % 2) * (width + gap)} {40 + (k // 2) * (height + 70)})">'
-        f"{_panel(result, cloned, width, height)}</g>"
-        for k, (result, cloned) in enumerate(results)
+        f"{_drawn(curve, width, height)}</g>"
+        for k, curve in enumerate(curves)
     )
-    across, down = 2 * (width + gap) + 30, (len(results) + 1) // 2 * (height + 70) + 10
+    across, down = 2 * (width + gap) + 30, (len(curves) + 1) // 2 * (height + 70) + 10
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {down}" width="{across}" height="{down}" '
         f'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/>{panels}</svg>\n'
     )
 
 
-def _panel(result: Result, cloned: Result | None, width: int, height: int) -> str:
-    last, low, high = result.curve[-1][0], -10.0, 110.0
-    low = min(low, *(score for _, _, score in result.curve))
+def _drawn(panel: Panel, width: int, height: int) -> str:
+    last, low, high = panel.curve[-1][0], -10.0, 110.0
+    low = min(low, *(score for _, score in panel.curve))
 
     def x(step: float) -> float:
         return round(width * step / last, 1)
@@ -124,21 +173,23 @@ def _panel(result: Result, cloned: Result | None, width: int, height: int) -> st
     def y(score: float) -> float:
         return round(height * (high - score) / (high - low), 1)
 
-    lines = [("the data", result.data[1], "#777", width, "end"), ("random", result.random[1], "#777", width, "end")]
-    if cloned:
-        lines.append(("cloning", cloned.curve[-1][2], "#b8651b", 4, "start"))
+    lines = []
+    for name, score in panel.references.items():
+        known = name in ("the data", "a random policy")
+        label = name.removeprefix("a ").removesuffix(" policy").removesuffix(" of the same episodes")
+        lines.append((label, score, "#777", width, "end") if known else (label, score, "#b8651b", 4, "start"))
     ticks = "".join(
         f'<text x="-6" y="{y(t) + 4}" text-anchor="end" fill="#777">{t}</text>' for t in (0, 25, 50, 75, 100)
     )
     across = "".join(
         f'<line x1="0" x2="{width}" y1="{y(s)}" y2="{y(s)}" stroke="{c}" stroke-dasharray="4 3"/>'
-        f'<text x="{at}" y="{y(s) - 3}" text-anchor="{anchor}" fill="{c}">{name} {s:.0f}</text>'
+        f'<text x="{at}" y="{y(s) - 3:.1f}" text-anchor="{anchor}" fill="{c}">{name} {s:.0f}</text>'
         for name, s, c, at, anchor in lines
     )
-    points = " ".join(f"{x(step)},{y(score)}" for step, _, score in result.curve)
-    dots = "".join(f'<circle cx="{x(s)}" cy="{y(v)}" r="2.5" fill="#1f6fb2"/>' for s, _, v in result.curve)
+    points = " ".join(f"{x(step)},{y(score)}" for step, score in panel.curve)
+    dots = "".join(f'<circle cx="{x(s)}" cy="{y(v)}" r="2.5" fill="#1f6fb2"/>' for s, v in panel.curve)
     return (
-        f'<text y="-12" font-size="13" font-weight="bold">{result.run.title}</text>'
+        f'<text y="-12" font-size="13" font-weight="bold">{panel.title}</text>'
         f'<path d="M0 0V{height}H{width}" fill="none" stroke="#777"/>{ticks}{across}'
         f'<polyline points="{points}" fill="none" stroke="#1f6fb2" stroke-width="2"/>{dots}'
         f'<text x="{width}" y="{height + 15}" text-anchor="end" fill="#777">{last:,} steps</text>'
@@ -147,16 +198,18 @@ def _panel(result: Result, cloned: Result | None, width: int, height: int) -> st
 
 def insert(text: str, figures: str) -> str:
     """The page with other figures; everything around them stays."""
-    start, end = "<!-- figures -->", "<!-- end of figures -->"
-    return f"{text.partition(start)[0]}{start}\n{figures}\n\n{end}{text.partition(end)[2]}"
+    return f"{text.partition(START)[0]}{START}\n{figures}\n\n{END}{text.partition(END)[2]}"
 
 
 def write(results: list[tuple[Result, Result | None]]) -> None:
-    """Put figures and picture into docs/."""
+    """Put what these runs printed into docs/, and draw the picture anew; sections of other runs stay."""
     docs = ROOT / "docs"
     text = (docs / "examples.md").read_text(encoding="utf-8")
-    (docs / "examples.md").write_text(insert(text, page(results)), encoding="utf-8")
-    (docs / "examples.svg").write_text(picture(results), encoding="utf-8")
+    said = sections(text) | {result.run.title: section(result, rival) for result, rival in results}
+    said = {r.title: said[r.title] for r in RUNS if r.title in said}
+    (docs / "examples.md").write_text(insert(text, "\n\n".join(said.values())), encoding="utf-8")
+    curves = [panel(title, part) for title, part in said.items()]
+    (docs / "examples.svg").write_text(picture(curves), encoding="utf-8")
 
 
 def main() -> int:
@@ -165,15 +218,13 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only these")
     parser.add_argument("--write", action="store_true", help="put the curves into docs/")
     args = parser.parse_args()
-    if args.write and args.words:
-        parser.error("--write is for all of them")
     chosen = [r for r in RUNS if not args.words or any(w.lower() in r.title.lower() for w in args.words)]
     results, short = [], []
     with tempfile.TemporaryDirectory() as home:
         os.environ |= {"RLDS_HOME": home, "RLDS_OFFLINE": "1"}
         for r in chosen:
-            cloned = run("behaviour cloning", r.beside) if r.beside else None
-            results.append((run(r.title, r.command, r.least, r.beside), cloned))
+            rival = run(Run(r.rival, r.beside, r.least)) if r.beside else None
+            results.append((run(r), rival))
     print()
     for result, _ in results:
         reached = result.curve[-1][1]

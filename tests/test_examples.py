@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 import sys
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium
 import h5py
 import numpy as np
 import pytest
 import torch
 
 import rlds_cli
+from rlds_cli import importing
 from rlds_cli.errors import NoReward
 from rlds_cli.loader import Normalize
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "rlds_cli" / "samples"
+OGBENCH = Path(__file__).parent / "data" / "ogbench"
 PENDULUM, CARTPOLE, MOUNTAINCAR = "sample/pendulum-d4rl", "sample/cartpole-minari", "sample/mountaincar-robohive"
 TRAINERS = ("behaviour_cloning", "td3_bc", "iql", "decision_transformer")
 # For what asks nothing of the environment, the one whose episodes are short: evaluation is most of the work.
@@ -28,6 +33,14 @@ SHORT = {name: PENDULUM if name == "td3_bc" else CARTPOLE for name in TRAINERS}
 
 
 def load(path: str) -> ModuleType:
+    sys.path.insert(0, str(ROOT / "examples"))  # as for a script that is run
+    try:
+        return loaded(path)
+    finally:
+        sys.path.pop(0)
+
+
+def loaded(path: str) -> ModuleType:
     spec = spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -39,6 +52,7 @@ def load(path: str) -> ModuleType:
 @pytest.fixture(autouse=True)
 def threads() -> Any:
     before = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine two wait for each other at every layer
     yield
     torch.set_num_threads(before)
 
@@ -155,20 +169,163 @@ def test_it_learns() -> None:
     assert curve[-1][-1] > 450  # the data: 362 on average, a random policy: 22
 
 
+# -- images and goals
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of the worlds, which makes only a few episodes."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    module = importlib.import_module("worlds")
+    few = {ref: (env, partial(episodes, 4)) for ref, (env, episodes) in module.EPISODES.items()}
+    monkeypatch.setattr(module, "EPISODES", few)
+    monkeypatch.setattr(gymnasium.spec("rlds/Detour-v0"), "max_episode_steps", 4)
+    monkeypatch.setattr(gymnasium.spec("rlds/Maze-v0"), "max_episode_steps", 4)
+    return module
+
+
+@pytest.mark.parametrize(("name", "plain"), [("action_chunks", "single"), ("gcivl", "clone")])
+def test_a_few_steps_of_images_and_goals(
+    name: str, plain: str, worlds: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, outputs = load(f"examples/{name}.py"), []
+    module.environments = partial(module.environments, episodes=5)  # type: ignore[attr-defined]
+    for given in ({}, {plain: True}, {}):
+        curve = module.train(steps=2, eval_every=1, save=tmp_path / "policy.pt", **given)
+        assert [point[0] for point in curve] == [1, 2]
+        assert all(math.isfinite(x) for point in curve for x in point)
+        outputs.append(capsys.readouterr().out)
+        printed = re.findall(r"^step +(\d+) .*success +([\d.]+) %$", outputs[-1], re.M)
+        assert [(int(step), float(value)) for step, value in printed] == [(p[0], p[-1]) for p in curve]
+        assert re.search(r"^a random policy +success +0\.0 %$", outputs[-1], re.M)
+    assert outputs[0] == outputs[2] != outputs[1]  # the same seed prints the same
+    saved = torch.load(tmp_path / "policy.pt")
+    assert all(torch.isfinite(x).all() for x in saved["policy"].values())
+
+
+def test_images_of_another_size_and_no_environment(worlds: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (9, 64, 56, 3), dtype=np.uint8)
+    observation = {"camera": {"left": frames}, "joint": rng.normal(size=(9, 3)), "grip": rng.normal(size=9)}
+    rlds_cli.create("local/arm", [{"observation": observation, "action": rng.uniform(-1, 1, (8, 2, 2))}])
+    module = load("examples/action_chunks.py")
+    curve = module.train("local/arm", steps=2, eval_every=2)
+    assert math.isfinite(curve[0][1]) and math.isnan(curve[0][2])
+    assert "no evaluation: Nobody says which environment local/arm is of" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="takes images, not observation"):
+        module.train(PENDULUM, steps=1)
+
+
+def test_goals_of_an_ogbench_archive(worlds: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [OGBENCH / f"pointmaze-medium-navigate-v0{part}.npz" for part in ("", "-val")]
+    importing.import_archive(files, "local/ogbench")
+    module = load("examples/gcivl.py")
+    curve = module.train("local/ogbench", steps=2, eval_every=2)
+    assert all(math.isfinite(x) for x in curve[0][:-1]) and math.isnan(curve[0][-1])
+    flags = np.load(files[0])["terminals"]
+    steps, episodes = (~flags).sum(), flags.sum()  # those of the validation file are left out
+    assert f"local/ogbench: {steps:,} transitions of {episodes} episodes" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="continuous actions, not int64"):
+        module.train(CARTPOLE, steps=1)
+
+
+def test_the_values_of_goals_are_of_steps_to_them() -> None:
+    """A chain of four places, each leading to the next: with one goal, V becomes minus the discounted steps."""
+    torch.manual_seed(0)
+    trainer = load("examples/gcivl.py").Trainer(4, 1, False, 0.9, 3.0, 3e-3, 0.1, "cpu")
+    places = torch.eye(4)
+    s, s2, g = places, places[[1, 2, 3, 3]], places[3].expand(4, -1)
+    for _ in range(250):
+        trainer.train_values(s, s2, g, torch.tensor([False, False, False, True]))
+    steps = [-(1 + 0.99 + 0.99**2), -(1 + 0.99), -1.0, 0.0]
+    assert trainer.v(s, g).mean(0).tolist() == pytest.approx(steps, abs=0.1)
+    assert (trainer.weight(s[:3], s2[:3], g[:3]) > 10).all() and (trainer.weight(s2[:2], s[:2], g[:2]) < 0.1).all()
+
+
+def test_noise_becomes_one_of_the_actions_that_were_done_not_their_mean() -> None:
+    torch.manual_seed(0)
+    module = load("examples/action_chunks.py")
+    seen, done = torch.zeros(8, 1), torch.tensor([[-0.8], [0.8]]).repeat(4, 1)  # left or right, by turns
+    told = {}
+    for head in (module.Regression(1, 1), module.Diffusion(1, 1)):
+        optimizer = torch.optim.Adam(head.parameters(), lr=3e-3)
+        for _ in range(120):
+            optimizer.zero_grad()
+            head.loss(seen, done).backward()
+            optimizer.step()
+        told[type(head).__name__] = head(torch.zeros(64, 1)).detach()[:, 0]
+    assert told["Regression"].abs().max() < 0.1
+    assert told["Diffusion"].abs().mean() > 0.4
+    assert 0.2 < (told["Diffusion"] > 0).float().mean() < 0.8
+
+
+def test_the_maze_moves_a_point_as_ogbench_does(worlds: ModuleType) -> None:
+    """The steps of OGBench's own simulation, in its maze and at its speed; where it touches no wall, exactly."""
+
+    class Medium(worlds.Maze):  # type: ignore[name-defined, misc]
+        SPEED = 0.2
+        ROWS = ("########", "#..##..#", "#..#...#", "##...###", "#..#...#", "#.#..#.#", "#...#..#", "########")
+        WALLS = np.array([[c == "#" for c in row] for row in ROWS])
+
+    with np.load(OGBENCH / "pointmaze-medium-navigate-v0.npz") as archive:
+        at, actions, last = (archive[name] for name in ("observations", "actions", "terminals"))
+    world, wrong = Medium(), []
+    world.reset(seed=0)
+    for t in np.flatnonzero(~last):
+        world.at = at[t].astype(float)
+        wrong.append(np.abs(world.step(actions[t])[0] - at[t + 1]).max())
+    assert np.mean(np.array(wrong) < 1e-4) > 0.97 and max(wrong) < 0.21
+
+
+def test_walks_of_the_maze_solve_no_task(worlds: ModuleType) -> None:
+    world = worlds.Maze()
+    for start, goal in world.TASKS:
+        assert worlds.distances(world.WALLS, goal)[start] > 3
+    episodes = list(worlds.maze_episodes(20))
+    for e in episodes:
+        assert len(e["observation"]) == len(e["action"]) + 1 and np.abs(np.diff(e["observation"], axis=0)).max() < 1.01
+    again = list(worlds.maze_episodes(20))
+    assert all(np.array_equal(x["action"], y["action"]) for x, y in zip(episodes, again, strict=True))
+
+
+def test_the_detour_is_drawn_and_ends_at_the_block_and_the_target(worlds: ModuleType) -> None:
+    world = worlds.Detour()
+    first, _ = world.reset(seed=0)
+    white, blue = np.array([255, 255, 255]), np.array([26, 76, 230])
+
+    def colour(image: Any, at: Any) -> Any:
+        return image[int((1 - at[1]) * 24), int((1 + at[0]) * 24)]
+
+    image = first["image"]
+    assert image.shape == (48, 48, 3) and (colour(image, (-0.95, -0.95)) == white).all()
+    assert np.abs(colour(image, world.hand).astype(int) - blue).max() <= 1
+    assert np.abs(colour(image, world.target).astype(int) - [51, 178, 76]).max() <= 1
+    assert np.abs(colour(image, world.block).astype(int) - [204, 51, 51]).max() <= 1
+    world.hand = world.block - [0, 0.1 + 0.07 + 0.06]  # below its edge, a radius and a little more away
+    assert world.step(np.array([0.0, 0.0]))[1:3] == (0.0, False)
+    assert world.step(np.array([0.0, 2.0]))[1:3] == (0.0, False)  # an action of 2 is one of 1: 0.05 of the 0.06
+    assert world.step(np.array([0.0, 1.0]))[1:3] == (0.0, True)
+    world.hand = world.target + np.array([0, 0.16])
+    assert world.step(np.array([0.0, -1.0]))[1:3] == (1.0, True)
+
+
 # -- the page
 
 
 def test_the_page_shows_the_commands_and_they_reached_what_is_asked() -> None:
     script = load("scripts/learn.py")
     page = (ROOT / "docs" / "examples.md").read_text()
-    parts = re.split(r"^### ", page, flags=re.M)
+    parts = script.sections(page)
+    assert list(parts) == [run.title for run in script.RUNS]
     for run in script.RUNS:
-        part = next(p for p in parts if p.startswith(f"{run.title}\n"))
+        part = parts[run.title]
         assert f"\n$ {run.command}\n" in part
-        rows = re.findall(r"^\| step ([\d,]+) \| (-?[\d.]+) \| (-?[\d.]+) \|$", part, re.M)
+        rows = re.findall(r"^\| step ([\d,]+) \| (-?[\d.]+) \|", part, re.M)
         random = float(re.findall(r"^\| a random policy \| (-?[\d.]+) \|", part, re.M)[0])
         assert len(rows) == 8 and float(rows[-1][1]) >= run.least > random
-        assert f"{run.title}</text>" in (ROOT / "docs" / "examples.svg").read_text()
+        assert (f"\n| {run.rival} | " in part) == (run.beside is not None)
+    drawn = script.picture([script.panel(title, part) for title, part in parts.items()])
+    assert drawn == (ROOT / "docs" / "examples.svg").read_text()
 
 
 def test_what_the_page_is_made_of() -> None:
@@ -178,17 +335,39 @@ def test_what_the_page_is_made_of() -> None:
         "a random policy        return  -1207.6   score    4.4\n"
         "step   1000   critic    34.692   actor   2.601   return   -750.2   score   46.4\n"
         "step   2000   loss 0.5761   return   -185.3   score   98.3\n"
+        "a random policy        success   2.0 %\n"
+        "step    200   loss 0.2271   success  96.0 %\n"
     )
     before = "a\n<!-- figures -->\n<!-- end of figures -->\nb\n"
     once = "a\n<!-- figures -->\nx\n\n<!-- end of figures -->\nb\n"
     assert script.insert(before, "x") == script.insert(once, "x") == once
     found = script.LINE.findall(output)
     assert found == [
-        ("the data", "", "-176.7", "99.1"),
-        ("a random policy", "", "-1207.6", "4.4"),
-        ("step   1000", "1000", "-750.2", "46.4"),
-        ("step   2000", "2000", "-185.3", "98.3"),
+        ("the data", "", "-176.7", "99.1", ""),
+        ("a random policy", "", "-1207.6", "4.4", ""),
+        ("step   1000", "1000", "-750.2", "46.4", ""),
+        ("step   2000", "2000", "-185.3", "98.3", ""),
+        ("a random policy", "", "", "", "2.0"),
+        ("step    200", "200", "", "", "96.0"),
     ]
+
+
+def test_a_section_of_the_page_and_its_curve() -> None:
+    script = load("scripts/learn.py")
+    run = script.Run("Some", "python x.py", 50, "python x.py --plain", "plain")
+    rival = script.Result(run, {}, ((10, 30.0, 30.0),), 3.0, True)
+    curve = ((500, 40.0, 40.0), (1000, 62.5, 62.5))
+    result = script.Result(run, {"a random policy": (2.0, 2.0)}, curve, 12.4, True)
+    text = (
+        "### Some\n\n```console\n$ python x.py\n$ python x.py --plain\n```\n\n| | success, % |\n|---|---|\n"
+        "| a random policy | 2.0 |\n| plain | 30.0 |\n| step 500 | 40.0 |\n| step 1,000 | 62.5 |\n\n"
+        "12 seconds of one core."
+    )
+    assert script.section(result, rival) == text
+    page = script.insert("a\n<!-- figures -->\n<!-- end of figures -->\n", f"### Other\n\nx\n\n{text}")
+    assert script.sections(page) == {"Other": "### Other\n\nx", "Some": text}
+    references = {"a random policy": 2.0, "plain": 30.0}
+    assert script.panel("Some", text) == script.Panel("Some", ((500, 40.0), (1000, 62.5)), references)
 
 
 def test_the_code_of_the_page_runs() -> None:
