@@ -389,6 +389,8 @@ def test_every_block_about_own_data_runs(desk: Path, monkeypatch: pytest.MonkeyP
     assert ran["good"].episodes["length"].tolist() == [5, 4] and ran["demos"].episodes["success"].tolist()[0] is False
     assert rlds_cli.open_dataset("local/arm").episodes["task"].tolist() == ["push"] * 3
     assert ran["pulls"].num_steps == 2
+    buffer = rlds_cli.open_dataset("local/buffer")
+    assert buffer.episodes["length"].tolist() == [3, 3] and len(buffer) == 6
 
 
 def test_the_code_about_the_loader_runs(desk: Path) -> None:
