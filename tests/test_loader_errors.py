@@ -214,7 +214,8 @@ def test_a_state_of_something_else_is_refused(ds):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"order": 2}, "order 2"),
+        ({"order": 3}, "order 3; this one knows 1 and 2"),
+        ({"order": "2"}, "order 2"),
         ({"samples": -3}, "samples=-3"),
         ({"samples": 1.5}, "samples=1.5"),
         ({"samples": "4"}, "samples='4'"),

@@ -69,13 +69,14 @@ class TorchBatches(IterableDataset[Batch]):
                 'as_torch() of batches with backend="jax".', hint='backend="torch", or iterate over the loader itself'
             )
         self._loader = loader
-        self._place = torch.tensor([0, *start]).share_memory_()  # type: ignore[no-untyped-call]
+        place = torch.tensor([0, *start, loader.order_version])
+        self._place = place.share_memory_()  # type: ignore[no-untyped-call]
         self._begun = torch.zeros(MOST_WORKERS, 2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
-    def move(self, spot: Spot) -> None:
-        """Begin the next pass at ``spot``."""
+    def move(self, spot: Spot, order_version: int) -> None:
+        """Begin the next pass at ``spot`` of an order of this version."""
         moves = int(self._place[0])
-        self._place[1:] = torch.tensor(spot)
+        self._place[1:] = torch.tensor([*spot, order_version])
         self._place[0] = moves + 1
 
     def __iter__(self) -> Iterator[Batch]:
@@ -85,7 +86,7 @@ class TorchBatches(IterableDataset[Batch]):
         worker = get_worker_info()
         if worker is None:
             return iter(self._loader)
-        moves, epoch, sample = self._place.tolist()
+        moves, epoch, sample, self._loader.order_version = self._place.tolist()
         seen, passes = self._begun[worker.id].tolist()
         passes = passes if seen == moves else 0
         self._begun[worker.id] = torch.tensor([moves, passes + 1])
