@@ -17,6 +17,7 @@ from rlds_cli.loader.content import columns
 from rlds_cli.loader.content.columns import Alike, Column, Computed, Decoded, RewardSum, Stored
 from rlds_cli.loader.sampling.pool import PROBABILITY, WEIGHT, WINDOW, Pool
 from rlds_cli.loader.sampling.samplers import Sampler
+from rlds_cli.loader.windowing import nstep
 from rlds_cli.loader.windowing.offsets import Offsets
 from rlds_cli.loader.windowing.places import Place, Rows
 from rlds_cli.loader.windowing.windows import Anchors, Transition, Window
@@ -63,13 +64,22 @@ class Fields:
     anchors : {"transitions", "steps"}
     allowed : str, int or None
         Memory of its own that a column may take, see `memory.budget`.
+    floats : str or None
+        Dtype in which the loader works with floats; None for that of the archive.
     """
 
     def __init__(
-        self, pool: Pool, window: Window, sampler: Sampler, anchors: Anchors, allowed: str | int | None = None
+        self,
+        pool: Pool,
+        window: Window,
+        sampler: Sampler,
+        anchors: Anchors,
+        allowed: str | int | None = None,
+        floats: str | None = None,
     ) -> None:
         self.dataset, self.table, self.pool = pool.dataset, pool.table, pool
         self.window, self.sampler, self.anchors, self._allowed = window, sampler, anchors, allowed
+        self._floats = floats
         schema = self.dataset.schema
         self.behind = {name: name for name in schema}
         self.behind |= {
@@ -239,7 +249,7 @@ class Fields:
             found[MASK] = columns.mask
         if isinstance(self.window, Transition) and self.n_step > 1:
             gamma = self.window.gamma
-            found[DISCOUNT] = lambda: columns.discount(gamma, self.n_step, self.rows(REWARD))
+            found[DISCOUNT] = lambda: columns.discount(gamma, self.n_step, self._sum_dtype)
         found |= {mask: partial(self._grid_mask, of[0]) for mask, of in self._grid_masks.items()}
         if WEIGHT in self.sampler.gives:
             found |= {WEIGHT: columns.weight, WINDOW: lambda: columns.window(self.pool.guide)}
@@ -295,7 +305,11 @@ class Fields:
             self._rows[name] = mapping.open_rows(self.dataset, name)
         return self._rows[name]
 
-    def column(self, name: str, transform: Callable[[Array], Array]) -> Column:
+    @property
+    def _sum_dtype(self) -> np.dtype[Any]:
+        return nstep.sum_dtype(self.dataset.schema[REWARD].dtype, self._floats)
+
+    def column(self, name: str, transform: Callable[[Array], Array] | None) -> Column:
         """The column called ``name``; ``transform`` is for rewards that are summed, one step at a time."""
         if name not in self.behind:
             return self._computed()[name]()
@@ -310,7 +324,7 @@ class Fields:
             self._open(f.name)
             return Decoded(self.dataset, f.name, late, int(after))
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
-            return RewardSum(self.rows(name), self.window.gamma, transform)
+            return RewardSum(self.rows(name), self.window.gamma, transform, self._sum_dtype)
         return Stored(self.rows(f.name), late, int(after), self._is_flag(name))
 
     def _is_flag(self, name: str) -> bool:

@@ -36,7 +36,7 @@ def order_of(seed: int, name: str, epoch: int, version: int = VERSION) -> Order:
 class Drawing:
     """A member, and the fields that it is asked for."""
 
-    def __init__(self, name: str, member: Member, request: Request, *, lenient: bool) -> None:
+    def __init__(self, name: str, member: Member, request: Request, floats: str | None, *, lenient: bool) -> None:
         self.name, self.member = name, member
         assert isinstance(member.dataset, Dataset)
         with _told(name):
@@ -45,7 +45,7 @@ class Drawing:
             window = self.request.window
             self.pool = building.pool(self.dataset, window, request.anchors)
             self.draw = request.sampler.over(self.pool)
-            self.fields = Fields(self.pool, window, request.sampler, request.anchors, request.memory)
+            self.fields = Fields(self.pool, window, request.sampler, request.anchors, request.memory, floats)
             self.chosen = self.fields.choose(request.fields, request.extra, lenient=lenient)
 
 

@@ -86,7 +86,7 @@ class MixtureSource:
         _check_sampler(request)
         self.mixture, self._seed = mixture, seed
         lenient = mixture.missing == "zero"
-        drawings = [Drawing(name, m, request, lenient=lenient) for name, m in mixture.parts.items()]
+        drawings = [Drawing(name, m, request, arrays.working, lenient=lenient) for name, m in mixture.parts.items()]
         _check_names(request, drawings)
         names = dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE)
         self.members = [Reading(d, list(names), request, transforms, arrays) for d in drawings]
