@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from loader_data import create, episode, episode_lists
 
 import rlds_cli
-from rlds_cli.loader import Loader, Member, Mixture, Reward, ReturnToGo, Sequential, Shuffled, Slice, Transition
+from rlds_cli.loader import Loader, Member, Mixture, ReturnToGo, Reward, Sequential, Shuffled, Slice, Transition
 from rlds_cli.loader.output.transforms import Elementwise
 from rlds_cli.loader.windowing import nstep
 

@@ -43,7 +43,9 @@ class Loader:
        either case. After `seek` or `load_state_dict` the next ``iter()`` goes on from there, once.
     2. **Order.** Sample number i of epoch e is a function of (seed, e, i) alone. Global batch n is samples
        [n * B, (n + 1) * B); rank r of W takes r, r + W, ... of it. Ranks, workers, memory, fields and dtypes change
-       nothing. The state is the number of samples consumed. In a `Mixture` every member has an order of its own.
+       nothing. Every rank has as many batches, none of them empty: where the last one of an epoch has n < W samples,
+       rank r takes sample r mod n (``drop_last=True`` leaves that batch out). The state is the number of samples
+       consumed. In a `Mixture` every member has an order of its own.
     3. **Batch size** is of the global batch. Rank and world size come from the arguments, else from
        ``torch.distributed`` when it is initialised, else 0 of 1; ``repr`` says which.
     4. **Memory.** Fields are contiguous, writable and overlap nothing. Batches of one gather are parts of one
