@@ -40,6 +40,8 @@ _PLAIN: dict[str, Callable[[], Computed]] = {
 }
 
 
+_MADE = {"return_to_go": "ReturnToGo()", "returns_to_go": "ReturnToGo()", "rtg": "ReturnToGo()"}  # by objects
+
 Name = str | tuple[str, ...]
 Names = Sequence[Name]
 
@@ -125,7 +127,7 @@ class Fields:
         chosen += [name for key in self._made(extra) for name in expand(key)]
         if isinstance(self.window, Offsets):
             for key in self.window.offsets:
-                self._check_grids(expand(key))
+                self._check_grids(self.below(key) if lenient else self.expand(key, rows=True))
         if not chosen:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
@@ -191,8 +193,8 @@ class Fields:
         below = [n for n in known if n.startswith(f"{name}/")]
         return [*below, DONE] if name == "next" and below else below
 
-    def expand(self, name: str) -> list[str]:
-        """As `below`, where there is something.
+    def expand(self, name: str, *, rows: bool = False) -> list[str]:
+        """As `below`, where there is something; with ``rows`` only fields that are read from rows are suggested.
 
         Raises
         ------
@@ -209,7 +211,7 @@ class Fields:
             )
         if name in (REWARD, "reward", "previous/reward") and REWARD not in self.dataset.schema:
             raise no_reward(self.dataset)
-        raise self._unknown(name)
+        raise self._unknown(name, self._offered(name, rows))
 
     def _check_grids(self, names: Iterable[str]) -> None:
         """Refuse offsets of columns that are computed for the step itself."""
@@ -222,8 +224,16 @@ class Fields:
                     hint=f'offsets of "{instead[0]}"' if instead else f"leave {name} out of the offsets",
                 )
 
-    def _unknown(self, name: str) -> UnknownField:
-        known = sorted([*self.behind, *self._computed()])
+    def _offered(self, name: str, rows: bool) -> list[str]:
+        """Names that may stand where ``name`` does."""
+        if rows:
+            return [*self.behind, *(n for n in self._computed() if n == DONE)]
+        asks_for_mask = name.partition("/")[0] == MASK
+        computed = [n for n in self._computed() if asks_for_mask or not n.startswith(f"{MASK}/")]
+        return [*self.behind, *computed]
+
+    def _unknown(self, name: str, offered: Iterable[str]) -> UnknownField:
+        known = sorted(offered)
         groups = {"/".join(parts[:i]) for parts in (n.split("/") for n in self.behind) for i in range(1, len(parts))}
         meant = [n for n in known if n not in ROOT_FLAGS]  # these say nothing
         shallow_last = sorted(meant, key=lambda n: (n.count("/"), n), reverse=True)
@@ -234,8 +244,12 @@ class Fields:
             or get_close_matches(name, [*meant, *sorted(groups)], 1, 0.75)
             or [leaves[n] for n in get_close_matches(leaf, leaves, 1, 0.6)]
         )
-        did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
-        return UnknownField(f'no field "{name}" in {self.dataset.id}.{did_you_mean}  Fields: {", ".join(known)}')
+        made = get_close_matches(name, _MADE, 1, 0.75)
+        did_you_mean = f' Did you mean "{close[0]}"?' if close and not made else ""
+        return UnknownField(
+            f'no field "{name}" in {self.dataset.id}.{did_you_mean}  Fields: {", ".join(known)}',
+            hint=f"extra=({_MADE[made[0]]},) works it out" if made else None,
+        )
 
     def _computed(self) -> dict[str, Callable[[], Column]]:
         found: dict[str, Callable[[], Column]] = dict(_PLAIN)
