@@ -217,7 +217,9 @@ def test_what_an_object_works_out_is_named(ds, name):
         load(ds, extra=(name,))
 
 
-@pytest.mark.parametrize("name", ["mask/info2", "mask/next/infos", "next/infos", "nextinfo", "steps", "previous/action2"])
+@pytest.mark.parametrize(
+    "name", ["mask/info2", "mask/next/infos", "next/infos", "nextinfo", "steps", "previous/action2"]
+)
 def test_offsets_suggest_only_what_has_offsets(ds, name):
     """Masks follow from offsets, and other columns are worked out for one step."""
     with pytest.raises(UnknownField) as e:
