@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from loader_data import SELECTIONS, create, varied
-from reference import ranks
+from reference import ranks, windows
 
 from rlds_cli.errors import BatchSize, EmptyWindow
 from rlds_cli.loader import (
@@ -98,29 +98,23 @@ def could_load(window, anchors):
 
 
 def steps_of(e, window, every_step):
-    """What each window of an episode holds: observation steps, and which of them are real."""
-    usable = range(e.length if every_step else e.num_transitions)
+    """The windows of an episode: steps or rows of observations, and which of them are real."""
+    plain = e.plain()
     if isinstance(window, Transition):
-        return [((t,), (True,)) for t in usable]
-    if isinstance(window, Episode):
-        return [around(0, range(min(e.length, window.max_length or e.length)), e.length)]
-    if isinstance(window, Slice):
-        starts = range(-window.before, e.length, window.stride)
+        made = windows.steps_of(plain, every_step=every_step)
+    elif isinstance(window, Episode):
+        made = windows.whole(plain, min(e.length, window.max_length or e.length))
+    elif isinstance(window, Slice):
+        options = {"before": window.before, "after": window.after, "stride": window.stride}
+        made = windows.slices(plain, window.length, **options)
+    else:
+        options = {"before": window.before, "after": window.after, "every_step": every_step}
+        found = [w.fields for w in windows.around(plain, window.offsets, **options)]
         return [
-            around(s, range(window.length), e.length) for s in starts if s + window.length <= e.length + window.after
+            (tuple(f["observation"][:, STEP].astype(int).tolist()), tuple(f["mask/observation"].tolist()))
+            for f in found
         ]
-    given = [x for offsets in window.offsets.values() for x in offsets]
-    return [
-        around(t, window.offsets["observation"], e.num_observed)
-        for t in usable
-        if (window.before is None or t + min(given) >= -window.before)
-        and (window.after is None or t + max(given) <= e.length - 1 + window.after)
-    ]
-
-
-def around(t, offsets, limit):
-    steps = [t + x for x in offsets]
-    return tuple(min(max(x, 0), limit - 1) for x in steps), tuple(0 <= x < limit for x in steps)
+    return [(w.steps, w.real) for w in made]
 
 
 def held(batch, window):

@@ -173,12 +173,14 @@ def around(
 
 def at_rows(episode: Episode, name: str, steps: list[int], fill: str) -> tuple[np.ndarray, np.ndarray]:
     """Values of a field at any steps, and which of these there are: observations have a row more where it is known."""
-    shift = int(name == "next/observation")
-    limit = recorded(episode) if name in ("observation", "next/observation") else length(episode)
-    inside = [min(max(t + shift, 0), limit - 1) for t in steps]
-    real = [0 <= t + shift < limit for t in steps]
-    rows = [
-        np.asarray(episode["observation"][row]) if shift or name == "observation" else value(episode, name, row)
-        for row in inside
-    ]
-    return filled(rows, real, fill), np.array(real)
+    if name in ("observation", "next/observation"):
+        later = int(name == "next/observation")
+        return rows_at(episode["observation"], [t + later for t in steps], fill)
+    return rows_at([value(episode, name, t) for t in range(length(episode))], steps, fill)
+
+
+def rows_at(rows: Sequence[Any], numbers: Sequence[int], fill: str) -> tuple[np.ndarray, np.ndarray]:
+    """The rows with these numbers, and which of these there are; in place of others the nearest, or zeros."""
+    real = [0 <= number < len(rows) for number in numbers]
+    inside = [np.asarray(rows[min(max(number, 0), len(rows) - 1)]) for number in numbers]
+    return filled(inside, real, fill), np.array(real)
