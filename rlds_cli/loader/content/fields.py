@@ -321,7 +321,7 @@ class Fields:
 
     @property
     def _sum_dtype(self) -> np.dtype[Any]:
-        return nstep.sum_dtype(self.dataset.schema[REWARD].dtype, self._floats)
+        return nstep.sum_dtype(np.dtype(self.dataset.schema[REWARD].dtype), self._floats)
 
     def column(self, name: str, transform: Callable[[Array], Array] | None) -> Column:
         """The column called ``name``; ``transform`` is for rewards that are summed, one step at a time."""
