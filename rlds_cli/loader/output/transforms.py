@@ -253,8 +253,10 @@ class Clip(Elementwise):
         """Return the values within the limit, in their dtype; flags as they are."""
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(x, torch.Tensor):
-            if x.is_floating_point() or x.dtype == torch.bool:
-                return x.clip(-self.limit, self.limit) if x.is_floating_point() else x
+            if x.is_floating_point():
+                return x.clip(-self.limit, self.limit)
+            if x.dtype == torch.bool:
+                return x
             # torch takes -1 for 255 where it clips uint8, and clips no wider unsigned integers
             least, most = self._whole_limits(torch.iinfo(x.dtype))
             return x.long().clip(least, most).to(x.dtype)
