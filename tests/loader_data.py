@@ -1,12 +1,14 @@
-"""Small datasets of which a test knows every value, and slow ways to work out what a loader must give."""
+"""Small datasets of which a test knows every value; `reference` works out what a loader must give of them."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from reference import windows
 
 import rlds_cli
 
@@ -24,29 +26,34 @@ class Known:
 
     @property
     def length(self) -> int:
-        return len(self.action)
+        return windows.length(self.plain())
 
     @property
     def num_observed(self) -> int:
-        return len(self.observation)
+        return windows.recorded(self.plain())
 
     @property
     def num_transitions(self) -> int:
-        return self.length if self.num_observed > self.length or self.terminated[-1] else self.length - 1
+        return windows.transitions(self.plain())
 
     def next_observation(self, t: int) -> np.ndarray:
         """The row after; where it is not recorded the store repeats the last."""
-        return self.observation[min(t + 1, self.num_observed - 1)]
+        return windows.value(self.plain(), "next/observation", t)
 
     def n_step(self, t: int, n: int, gamma: float) -> tuple[float, int]:
         """Reward sum and number of steps, one step at a time."""
-        total, k = 0.0, 0
-        while k < n and t + k < self.num_transitions:
-            total += gamma**k * float(self.reward[t + k])
-            k += 1
-            if self.terminated[t + k - 1] or self.truncated[t + k - 1]:
-                break
-        return total, k
+        return windows.n_step(self.plain(), t, n, gamma)
+
+    def plain(self, *, reward: bool = True) -> dict[str, Any]:
+        """As `rlds_cli.create` and the reference take it."""
+        after = {"terminated": self.terminated, "truncated": self.truncated, "qpos": self.qpos}
+        return {
+            "observation": self.observation,
+            "action": self.action,
+            "info": {"step": self.observation[: len(self.action), 1].astype(np.int32)},
+            "text": [f"episode {int(row[0])}" for row in self.observation[: len(self.action)]],
+            "next": after | ({"reward": self.reward} if reward else {}),
+        }
 
 
 def episode(
@@ -74,19 +81,7 @@ def create(
     episodes: list[Known], *, reward: bool = True, store: str = "memmap", ref: str = "local/known"
 ) -> rlds_cli.Dataset:
     """Write them, in place of what a test wrote under the same id before."""
-
-    def dicts():
-        for e in episodes:
-            after = {"terminated": e.terminated, "truncated": e.truncated, "qpos": e.qpos}
-            yield {
-                "observation": e.observation,
-                "action": e.action,
-                "info": {"step": e.observation[: e.length, 1].astype(np.int32)},
-                "text": [f"episode {int(row[0])}" for row in e.observation[: e.length]],
-                "next": after | ({"reward": e.reward} if reward else {}),
-            }
-
-    return rlds_cli.create(ref, dicts(), store=store, force=True)
+    return rlds_cli.create(ref, (e.plain(reward=reward) for e in episodes), store=store, force=True)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""A function of each unit, with what it makes of the source's arrays, computed by NumPy alone: a loop over episodes."""
+"""A function of each unit, with what `reference.units` makes of the source's arrays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import preprocess_functions as functions
+from reference import units
 
 ROWS = 600  # of a chunk: eight of them
 LENGTHS = [60 + i % 41 for i in range(60)]
@@ -39,29 +40,7 @@ def long_halves(episode):
     return functions.halves(episode) if len(episode["action"]) >= 80 else None
 
 
-def whole_in_numpy(e):
-    reward = e["next"]["reward"]
-    to_go = np.array([sum(GAMMA**k * r for k, r in enumerate(reward[t:])) for t in range(len(reward))])
-    return {"to_go": to_go, "mood": np.array(["good" if x > 0 else "bad" for x in to_go], object)}
-
-
-def normalised_in_numpy(e):
-    return {"observation": (e["observation"] - functions.MEAN) / functions.STD, "observation_raw": e["observation"]}
-
-
-def smooth_in_numpy(e):
-    action = e["action"]
-    return {"smooth": np.stack([action[max(0, t - 2) : t + 2].mean(0) for t in range(len(action))])}
-
-
-def doubled_in_numpy(e):
-    return {"action": e["action"] * 2}
-
-
-def standardised_in_numpy(e):
-    known = [(s["observation"], len(s["action"])) for s in episodes()]
-    x = np.concatenate([o[:t] for o, t in known]).astype(np.float64)
-    return {"observation": (e["observation"] - x.mean(0)) / x.std(0)}
+SOURCE = list(episodes())
 
 
 @dataclass(frozen=True)
@@ -75,14 +54,14 @@ class Case:
 
 
 CASES = {
-    "episode": Case(whole, whole_in_numpy, {"args": {"gamma": GAMMA}}, 1e-12),
-    "batch": Case(functions.normalise_batch, normalised_in_numpy),
-    "step": Case(functions.normalise_step, normalised_in_numpy),
-    "window": Case(functions.smooth, smooth_in_numpy, rtol=1e-5),
-    "two passes": Case(functions.standardise, standardised_in_numpy, rtol=1e-9),
+    "episode": Case(whole, lambda e: units.returns_in_words(e, GAMMA), {"args": {"gamma": GAMMA}}, 1e-12),
+    "batch": Case(functions.normalise_batch, lambda e: units.normalised(e, functions.MEAN, functions.STD)),
+    "step": Case(functions.normalise_step, lambda e: units.normalised(e, functions.MEAN, functions.STD)),
+    "window": Case(functions.smooth, lambda e: units.smoothed(e, 2, 1), rtol=1e-5),
+    "two passes": Case(functions.standardise, lambda e: units.standardised(e, SOURCE), rtol=1e-9),
     "pipeline": Case(
         [functions.twice, functions.smooth],
-        lambda e: doubled_in_numpy(e) | smooth_in_numpy(e | doubled_in_numpy(e)),
+        lambda e: units.doubled(e) | units.smoothed(e | units.doubled(e), 2, 1),
         rtol=1e-5,
     ),
     "split": Case(long_halves, lambda e: {}),
@@ -99,8 +78,7 @@ def expected(case):
         if case.fn is not long_halves:
             yield flat
         elif t >= 80:
-            for a, b in ((0, t // 2), (t // 2, t)):
-                yield {n: v[a : b + (len(v) > t)] for n, v in flat.items()}
+            yield from units.halves(flat, t)
 
 
 def check(made, case):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import SELECTIONS, create, episode, varied
+from reference import ranks
 
 from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
 from rlds_cli.loader import Episode, Loader, Reward, Sequential, Shuffled, Uniform, Weighted
@@ -118,7 +119,7 @@ def test_ranks_pad_alike_and_part_the_batch(ds, chosen, window, sampler, share, 
     for n, batch in enumerate(whole):
         for r in range(world):
             for name, values in batch.leaves():
-                assert np.array_equal(parts[r][n][name], values[r::world]), name
+                assert np.array_equal(parts[r][n][name], values[ranks.places(len(values), r, world)]), name
 
 
 @MANY

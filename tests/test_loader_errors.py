@@ -211,10 +211,37 @@ def test_a_state_of_something_else_is_refused(ds):
     load(ds, **options, window=Transition(gamma=0.99)).load_state_dict(state)
 
 
+@pytest.mark.parametrize("name", ["return_to_go", "returns_to_go", "rtg"])
+def test_what_an_object_works_out_is_named(ds, name):
+    with refused(UnknownField, f'no field "{name}"', "extra=(ReturnToGo(),)"):
+        load(ds, extra=(name,))
+
+
+@pytest.mark.parametrize(
+    "name", ["mask/info2", "mask/next/infos", "next/infos", "nextinfo", "steps", "previous/action2"]
+)
+def test_offsets_suggest_only_what_has_offsets(ds, name):
+    """Masks follow from offsets, and other columns are worked out for one step."""
+    with pytest.raises(UnknownField) as e:
+        load(ds, window=Offsets({"observation": (-1, 0), "info": (0, 1), name: (0,)}))
+    known = str(e.value).partition("Fields: ")[2].split(", ")
+    assert "next/done" in known and "info/step" in known
+    assert not any(n.startswith("mask") or n in ("step", "previous/action", "next/action", "done") for n in known)
+    meant = str(e.value).partition('Did you mean "')[2].partition('"')[0]
+    assert not meant or any(n == meant or n.startswith(f"{meant}/") for n in known)
+
+
+def test_masks_are_no_fields_to_choose_from(ds):
+    with pytest.raises(UnknownField) as e:
+        load(ds, window=Offsets({"observation": (-1, 0), "info": (0, 1)}), extra=("inffo",))
+    assert "mask" not in str(e.value)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"order": 2}, "order 2"),
+        ({"order": 3}, "order 3; this one knows 1 and 2"),
+        ({"order": "2"}, "order 2"),
         ({"samples": -3}, "samples=-3"),
         ({"samples": 1.5}, "samples=1.5"),
         ({"samples": "4"}, "samples='4'"),

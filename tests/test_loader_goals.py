@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import create, episode, episode_lists
+from reference import goals as reference
 from test_loader_fields import pixels
 
 import rlds_cli
@@ -49,17 +50,9 @@ def goals(name="goal", shares=(0, 1, 0), **options):
 def check_goal(known, goal, k, last, shares, horizon):
     """Whether a goal may be one of the step ``last`` of episode ``k``; return its episode and step."""
     there, at = int(goal[0]), int(goal[1])
-    e = known[k]
     assert at < known[there].num_observed and np.array_equal(goal, known[there].observation[at])
-    ahead = e.num_observed - 1 - last
-    in_future = {
-        "geometric": there == k and (last < at or at == last == e.num_observed - 1),
-        "uniform": there == k and (last < at or at == last == e.num_observed - 1),
-        "final": there == k and at == e.num_observed - 1,
-        "episode": there == k,
-    }.get(horizon, there == k and isinstance(horizon, int) and at == last + min(ahead, horizon))
-    is_current = there == k and at == last
-    assert shares[2] or (shares[0] and is_current) or (shares[1] and in_future)
+    recorded = [x.num_observed for x in known]
+    assert (there, at) in reference.chances(recorded, k, last, shares, horizon, 0.6)
     return there, at
 
 
@@ -82,7 +75,7 @@ def test_goals_of_single_steps(known, settings):
             assert b["goal_distance"].dtype == np.int64 and b["goal_distance"].shape == b["step"].shape
             for i, (k, t) in enumerate(zip(b["episode"].tolist(), b["step"].tolist(), strict=True)):
                 there, at = check_goal(known, b["goal"][i], k, t, shares, horizon)
-                assert b["goal_distance"][i] == (at - t if there == k and at >= t else -1)
+                assert b["goal_distance"][i] == reference.distance(k, t, (there, at))
 
 
 @DATASETS
@@ -101,7 +94,7 @@ def test_a_window_has_one_goal_drawn_for_its_last_real_step(known, settings):
                 for j, t in enumerate(b["step"][i].tolist()):
                     outside = fill == "zero" and not mask[j]
                     assert np.array_equal(b["goal"][i, j], np.zeros(3) if outside else goal)
-                    assert b["goal_distance"][i, j] == (at - t if there == k and at >= t else -1)
+                    assert b["goal_distance"][i, j] == reference.distance(k, t, (there, at))
 
 
 def chi_square(counts, probability):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import episode
 from loader_samples import DRAWS, known, load, make, probability, read, table
+from reference import windows
 
 from rlds_cli.errors import EmptyWindow
 from rlds_cli.loader import Episode, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition, Uniform, Weighted
@@ -81,21 +82,20 @@ def anchor(window, e, k):
 
 def held(window, e, k):
     """The steps that window k of an episode holds, by what a window is: one by one."""
-    t = anchor(window, e, k)
+    plain = e.plain()
     if isinstance(window, Transition):
-        steps = [t]
-        while len(steps) < window.n_step and steps[-1] + 1 < e.num_transitions:
-            if e.terminated[steps[-1]] or e.truncated[steps[-1]]:
-                break
-            steps.append(steps[-1] + 1)
-        return steps
+        return list(windows.steps_of(plain, window.n_step)[k].steps)
     if isinstance(window, Offsets):
-        (offsets,) = window.offsets.values()
-        return [t + o for o in offsets if 0 <= t + o < e.num_observed]
+        ((name, offsets),) = window.offsets.items()
+        found = windows.around(plain, window.offsets, before=window.before, after=window.after)[k]
+        rows = zip(offsets, found.fields[f"mask/{name}"], strict=True)
+        return [found.anchor + o for o, real in rows if real]
     if isinstance(window, Episode):
-        return list(range(min(e.length, window.max_length or e.length)))
-    first = k * window.stride - window.before
-    return [t for t in range(first, first + window.length) if 0 <= t < e.length]
+        (found,) = windows.whole(plain, min(e.length, window.max_length or e.length))
+    else:
+        options = {"before": window.before, "after": window.after, "stride": window.stride}
+        found = windows.slices(plain, window.length, **options)[k]
+    return [t for t, real in zip(found.steps, found.real, strict=True) if real]
 
 
 # -- windows: c(t), exactly

@@ -4,7 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import create, episode, episode_lists
 
-from rlds_cli.loader import Loader, Reward, Sequential, Shuffled, Transition
+import rlds_cli
+from rlds_cli.loader import Loader, Member, Mixture, ReturnToGo, Reward, Sequential, Shuffled, Slice, Transition
+from rlds_cli.loader.output.transforms import Elementwise
 from rlds_cli.loader.windowing import nstep
 
 
@@ -65,3 +67,63 @@ def test_without_a_place_to_keep_them_they_are_summed_anew(ds, home):
     (home / "packed").write_text("in the way")
     options = {"backend": "numpy", "dtype": None, "extra": ("episode", "step"), "window": Transition(3, 0.5)}
     check(Loader(ds, 4, sampler=Shuffled(), memory=0, **options), EPISODES, 3, 0.5)
+
+
+def rewarded(reward, ref="local/rewarded"):
+    """Two episodes with these rewards, which go on until the last step."""
+    steps = len(reward)
+    made = [
+        {"observation": np.zeros((steps + 1, 1)), "action": np.zeros((steps, 1)), "next": {"reward": reward}}
+        for _ in range(2)
+    ]
+    return rlds_cli.create(ref, made)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("dtype", [None, "float32", "float64"])
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8"])
+def test_rewards_of_any_kind_are_summed_in_float64(home, monkeypatch, kept, dtype, kind):
+    """100 + 0.99 * 100 + 0.99**2 * 100 is 297.01, of which half floats hold 297."""
+    monkeypatch.setattr(nstep, "LEAST_ROWS", 0 if kept else 1 << 60)
+    ds = rewarded(np.full(5, 100, kind))
+    options = {"backend": "numpy", "dtype": dtype, "sampler": Sequential()}
+    for data in (ds, Mixture({"a": ds, "b": ds})):
+        batch = next(iter(Loader(data, 10, window=Transition(3, 0.99), **options)))
+        given = dtype or ("float64" if kind == "float64" else "float32")
+        assert batch["next/reward"].dtype == batch["next/discount"].dtype == given
+        eps = float(np.finfo(given).eps)
+        assert sorted(set(batch["next/reward"][:, 0])) == pytest.approx([100, 199, 297.01], rel=eps)
+        assert sorted(set(batch["next/discount"][:, 0])) == pytest.approx([0.970299, 0.9801, 0.99], rel=eps)
+
+
+@pytest.mark.parametrize("window", [Transition(), Transition(3, 0.5), Transition(2, 1.0), Slice(2)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", None])
+def test_transforms_see_the_same_dtype_whatever_the_window(home, window, dtype):
+    class Seen(Elementwise):
+        def touches(self, name):
+            return name == "next/reward"
+
+        def apply(self, key, x):
+            seen.add(x.dtype)
+            return x
+
+    ds, seen = rewarded(np.ones(4, np.float16)), set()
+    options = {"backend": "numpy", "dtype": dtype, "transform": Seen(), "steps": 2}
+    list(Loader(ds, 4, window=window, **options))
+    list(Loader(Mixture({"a": ds, "b": Member(ds, transform=Seen())}), 4, window=window, **options))
+    assert seen == {np.dtype({"float16": "float32", None: "float16"}.get(dtype, dtype))}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_what_a_transform_makes_of_half_floats_is_finite(home, backend):
+    ds = rewarded(np.full(5, 100, np.float16))  # half floats end at 65,504
+    for n, expected in ((1, 1e6), (3, 1e6 * (1 + 0.99 + 0.99**2))):
+        loader = Loader(ds, 4, window=Transition(n, 0.99), transform=Reward(scale=1e4), backend=backend)
+        batch = next(iter(loader)).numpy()
+        assert batch["next/reward"].max() == pytest.approx(expected) and np.isfinite(batch["next/reward"]).all()
+
+
+def test_returns_of_half_floats_are_exact(home):
+    ds = rewarded(np.full(3, 100, np.float16))
+    batch = next(iter(Loader(ds, 6, extra=[ReturnToGo(0.99)], backend="numpy", dtype=None, sampler=Sequential())))
+    assert batch["return_to_go"][:3, 0].tolist() == [100 + 0.99 * (100 + 0.99 * 100), 100 + 0.99 * 100, 100]

@@ -1,14 +1,15 @@
-"""`Offsets` against loops over rows: which rows, which are real, and what stands where none is."""
+"""`Offsets`: frame stacks, action chunks, edges, seconds; test_loader_reference compares every value with a loop."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import SELECTIONS, create, episode, varied
+from reference import windows
 from test_loader_fields import pixels
 
 import rlds_cli
-from rlds_cli.errors import EmptyWindow, InvalidArgument, LoaderError, NoReward, UnknownField
+from rlds_cli.errors import EmptyWindow, InvalidArgument, NoReward, UnknownField
 from rlds_cli.importing import import_archive
 from rlds_cli.loader import Loader, Normalize, Offsets, Reward, Sequential, Shuffled
 
@@ -35,28 +36,9 @@ def samples(ds, window, **options):
     return [(b, i) for b in load(ds, window, **options) for i in range(len(b["step"]))]
 
 
-def rows_of(e, name):
-    """Every row that an episode has of a field."""
-    columns = {
-        "observation": e.observation,
-        "action": e.action,
-        "next/reward": e.reward[:, None],
-        "next/terminated": e.terminated[:, None],
-        "next/truncated": e.truncated[:, None],
-        "next/done": (e.terminated | e.truncated)[:, None],
-        "next/qpos": e.qpos,
-        "info/step": np.arange(e.length),
-        "text": np.array([f"episode {int(row[0])}" for row in e.observation[: e.length]], object),
-    }
-    return columns[name]
-
-
-def looked_up(rows, numbers, fill):
-    """The rows with these numbers, one by one, and which of them there are."""
-    real = [0 <= r < len(rows) for r in numbers]
-    blank = None if rows.dtype == object else np.zeros_like(rows[0])
-    inside = [rows[min(max(r, 0), len(rows) - 1)] for r in numbers]
-    return [x if fill == "edge" or ok else blank for x, ok in zip(inside, real, strict=True)], real
+def anchors(window, e):
+    """The steps t of an episode whose offsets reach no further than they may."""
+    return [w.anchor for w in windows.around(e.plain(), window.offsets, before=window.before, after=window.after)]
 
 
 def same(values, expected):
@@ -77,57 +59,6 @@ WINDOWS = st.builds(
 )
 
 
-def steps_that_count(window, e, every_step):
-    """The steps t of an episode whose offsets reach no further than they may."""
-    low = min(min(given) for given in window.offsets.values())
-    high = max(max(given) for given in window.offsets.values())
-    return [
-        t
-        for t in range(e.length if every_step else e.num_transitions)
-        if (window.before is None or t + low >= -window.before)
-        and (window.after is None or t + high <= e.length - 1 + window.after)
-    ]
-
-
-@MANY
-@given(SELECTIONS, WINDOWS, st.sampled_from(["transitions", "steps"]))
-def test_rows_masks_and_fills_are_those_of_a_loop(ds, chosen, window, anchors):
-    known, every_step = [VARIED[k] for k in chosen], anchors == "steps"
-    if every_step and "next/observation" in window.offsets:
-        with pytest.raises(LoaderError, match="anchors"):
-            load(ds, window, anchors=anchors)
-        return
-    expected = [(k, t) for k, e in enumerate(known) for t in steps_that_count(window, e, every_step)]
-    view = ds.select(episodes=chosen)
-    if not expected:
-        with pytest.raises(EmptyWindow):
-            load(view, window, anchors=anchors)
-        return
-    found = samples(view, window, anchors=anchors)
-    assert [(b["episode"][i], b["step"][i]) for b, i in found] == expected
-    for (b, i), (k, t) in zip(found, expected, strict=True):
-        e = known[k]
-        for name in (*STORED, "next/done"):
-            if name in window.offsets:
-                numbers = [t + x for x in window.offsets[name]]
-                values, real = looked_up(rows_of(e, name), numbers, window.fill)
-                assert same(b[name][i], values), name
-                assert b["mask"][name][i].tolist() == real, name
-            else:
-                assert np.array_equal(b[name][i], rows_of(e, name)[t]), name
-                assert f"mask/{name}" not in b
-        if every_step:
-            assert "next/observation" not in b
-            continue
-        twin = window.offsets.get("next/observation", window.offsets.get("observation"))
-        if twin is None:
-            assert np.array_equal(b["next/observation"][i], e.next_observation(t))
-        else:
-            values, real = looked_up(e.observation, [t + x + 1 for x in twin], window.fill)
-            assert same(b["next/observation"][i], values)
-            assert b["mask/next/observation"][i].tolist() == real
-
-
 @MANY
 @given(SELECTIONS, WINDOWS)
 def test_torch_gives_what_numpy_gives_and_an_epoch_is_shuffled_whole(ds, chosen, window):
@@ -142,7 +73,7 @@ def test_torch_gives_what_numpy_gives_and_an_epoch_is_shuffled_whole(ds, chosen,
         assert a.names() == b.names()
         assert all(np.array_equal(x, b[name]) for name, x in a.leaves())
     seen = [(k, t) for b in plain for k, t in zip(b["episode"].tolist(), b["step"].tolist(), strict=True)]
-    counted = [(k, t) for k, n in enumerate(chosen) for t in steps_that_count(window, VARIED[n], False)]
+    counted = [(k, t) for k, n in enumerate(chosen) for t in anchors(window, VARIED[n])]
     assert sorted(seen) == counted
 
 
@@ -270,10 +201,10 @@ def test_encoded_frames_are_decoded_at_offsets(tmp_path, fill):
     assert ds.schema["observation"].kind == "frames"
     for b, i in samples(ds, Offsets({"observation": (-1, 0, 2)}, fill=fill), extra=("episode", "step")):
         frames, t = decoded[b["episode"][i]], b["step"][i]
-        values, real = looked_up(frames, [t - 1, t, t + 2], fill)
-        assert same(b["observation"][i], values) and b["mask/observation"][i].tolist() == real
-        values, real = looked_up(frames, [t, t + 1, t + 3], fill)
-        assert same(b["next/observation"][i], values) and b["mask/next/observation"][i].tolist() == real
+        values, real = windows.rows_at(frames, [t - 1, t, t + 2], fill)
+        assert same(b["observation"][i], values) and b["mask/observation"][i].tolist() == real.tolist()
+        values, real = windows.rows_at(frames, [t, t + 1, t + 3], fill)
+        assert same(b["next/observation"][i], values) and b["mask/next/observation"][i].tolist() == real.tolist()
 
 
 def test_what_stands_beside_a_step_is_that_of_the_step_alone():

@@ -1,54 +1,45 @@
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import shuffles
 
-from rlds_cli.loader.sampling.order import EPISODE, SHUFFLE, VERSION, WINDOW, Order, permute
+from rlds_cli.loader.sampling.order import EPISODE, VERSION, VERSIONS, WINDOW, Order, permute
 
 SEEDS = st.integers(0, 2**64 - 1)
-
-
-def philox(seed, epoch, stream, p):
-    """Draw p by the definition, one block at a time."""
-    key = np.array([seed, epoch << 8 | stream], np.uint64)
-    return int(np.random.Philox(key=key, counter=np.array([p // 4, 0, 0, 0], np.uint64)).random_raw(4)[p % 4])
 
 
 @given(SEEDS, st.integers(0, 2**40), st.integers(0, 10**12), st.integers(1, 30), st.integers(1, 5))
 def test_a_draw_depends_on_its_own_position_only(seed, epoch, start, count, step):
     positions = range(start, start + count * step, step)
     drawn = Order(seed, epoch).uniform(WINDOW, positions)
-    assert drawn.tolist() == [(philox(seed, epoch, WINDOW, p) >> 11) * 2.0**-53 for p in positions]
+    assert drawn.tolist() == [(shuffles.philox(seed, epoch, WINDOW, p) >> 11) * 2.0**-53 for p in positions]
 
 
-def feistel(x, n, keys):
-    """One value, in whole numbers: rounds add a scattering of one half to the other, by turns."""
-    a = 1
-    while a * a < n:
-        a += 1
-    b = -(-n // a)
-    while True:
-        left, right = divmod(x, b)
-        for i, key in enumerate(keys):
-            f = ((left if i % 2 else right) ^ key) * 0x9E3779B1 % 2**32
-            f ^= f >> 15
-            f = f * 0x85EBCA77 % 2**32
-            f ^= f >> 13
-            left, right = (left, (right + f) % b) if i % 2 else ((left + f) % a, right)
-        x = left * b + right
-        if x < n:
-            return x
+@given(SEEDS, st.integers(0, 1000), st.integers(1, 400), st.sampled_from(VERSIONS))
+def test_a_shuffle_is_the_permutation_that_the_docs_describe(seed, epoch, n, version):
+    expected = shuffles.shuffled(seed, epoch, n, version)
+    assert Order(seed, epoch, version).shuffled(range(n), n).tolist() == expected
 
 
-@given(SEEDS, st.integers(0, 1000), st.integers(1, 400))
-def test_a_shuffle_is_the_permutation_that_the_docs_describe(seed, epoch, n):
-    keys = [philox(seed, epoch, SHUFFLE, i) % 2**32 for i in range(4)]
-    assert Order(seed, epoch).shuffled(range(n), n).tolist() == [feistel(x, n, keys) for x in range(n)]
+@pytest.mark.parametrize("n", [4095, 4096, 4097, 5000])
+def test_many_numbers_are_shuffled_in_more_rounds(n):
+    assert Order(5, 2).shuffled(range(n), n).tolist() == shuffles.shuffled(5, 2, n, 2)
 
 
 def test_version_1_of_the_order_stays_what_it_is():
-    assert VERSION == 1
-    assert Order(7, 3).shuffled(range(10), 10).tolist() == [7, 6, 0, 2, 8, 1, 4, 9, 3, 5]
+    assert Order(7, 3, 1).shuffled(range(10), 10).tolist() == [7, 6, 0, 2, 8, 1, 4, 9, 3, 5]
+    assert Order(7, 3, 1).shuffled(range(3), 5000).tolist() == [3753, 4755, 774]
+    assert Order(7, 3, 1).below(WINDOW, range(6), 1000).tolist() == [328, 988, 19, 712, 942, 462]
+
+
+def test_version_2_of_the_order_stays_what_it_is():
+    assert VERSION == 2
+    assert Order(7, 3).shuffled(range(10), 10).tolist() == [4, 0, 3, 8, 5, 1, 7, 9, 6, 2]
+    assert Order(7, 3).shuffled(range(3), 5000).tolist() == [1636, 2136, 3396]
     assert Order(7, 3).below(WINDOW, range(6), 1000).tolist() == [328, 988, 19, 712, 942, 462]
 
 
@@ -100,13 +91,56 @@ def test_neighbours_of_a_shuffle_are_not_related():
         assert 0.9 < means.std() / (n / np.sqrt(12) / 16) < 1.1
 
 
-def test_every_place_of_a_small_shuffle_is_as_likely():
-    n, tries = 7, 4000
-    seen = np.zeros((n, n))
-    for seed in range(tries):
-        seen[np.arange(n), Order(seed).shuffled(range(n), n)] += 1
-    expected = tries / n
-    assert ((seen - expected) ** 2 / expected).sum() < 90  # chi-square, 36 degrees of freedom: 1e-6
+def orders(n, tries):
+    """Shuffles of n numbers [tries, n], each of a seed of its own."""
+    return np.stack([Order(seed).shuffled(range(n), n) for seed in range(tries)])
+
+
+def chi_square(counts, expected):
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def test_every_order_of_few_windows_is_as_likely():
+    tries = 20 * math.factorial(6)
+    counts = Counter(map(tuple, orders(6, tries).tolist()))
+    assert len(counts) == 720
+    assert chi_square(np.array(list(counts.values())), 20) < 920  # 719 degrees of freedom: 1e-6
+
+
+@pytest.mark.parametrize("n", [7, 64])
+def test_every_place_of_a_small_shuffle_is_as_likely(n):
+    tries, seen = 4000, np.zeros((n, n))
+    for order in orders(n, tries):
+        seen[np.arange(n), order] += 1
+    free = (n - 1) ** 2
+    assert chi_square(seen, tries / n) < free + 5 * math.sqrt(2 * free)
+
+
+@pytest.mark.parametrize(("n", "tries"), [(2, 4000), (6, 4000), (100, 3000), (1000, 1500), (5000, 800), (100_003, 40)])
+def test_neighbours_stay_neighbours_as_often_as_chance_has_it(n, tries):
+    """Numbers that lie side by side or one row of the Feistel square apart, before and after."""
+    row = -(-n // (math.isqrt(n - 1) + 1))
+    seen, expected = Counter(), Counter()
+    for order in orders(n, tries):
+        for before in {1, row}:
+            steps = order[before:] - order[:-before]
+            for after in {1, row}:
+                for sign in (1, -1):
+                    seen[before, after, sign] += int(np.count_nonzero(steps == sign * after))
+                    expected[before, after, sign] += (n - before) * (n - after) / (n * (n - 1))
+    for key, number in expected.items():
+        assert abs(seen[key] - number) < 4.5 * math.sqrt(number), (key, seen[key], number)
+
+
+@pytest.mark.parametrize("n", [30, 5000])
+def test_pairs_are_as_likely_in_any_two_places(n):
+    """Where two neighbours go, in sixteenths of the range: 256 cells."""
+    tries = 3000 if n == 30 else 200
+    made = orders(n, tries) * 8 // n
+    pairs = np.bincount((made[:, :-1] * 8 + made[:, 1:]).reshape(-1), minlength=64)
+    share = np.bincount(np.arange(n) * 8 // n, minlength=8) / n
+    chance = np.outer(share, share) * n / (n - 1) - np.diag(share) / (n - 1)
+    assert chi_square(pairs, pairs.sum() * chance.reshape(-1)) < 63 + 5 * math.sqrt(2 * 63)
 
 
 def test_draws_below_n_are_uniform():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from loader_data import SELECTIONS, create, varied
+from reference import ranks, windows
 
 from rlds_cli.errors import BatchSize, EmptyWindow
 from rlds_cli.loader import (
@@ -97,29 +98,23 @@ def could_load(window, anchors):
 
 
 def steps_of(e, window, every_step):
-    """What each window of an episode holds: observation steps, and which of them are real."""
-    usable = range(e.length if every_step else e.num_transitions)
+    """The windows of an episode: steps or rows of observations, and which of them are real."""
+    plain = e.plain()
     if isinstance(window, Transition):
-        return [((t,), (True,)) for t in usable]
-    if isinstance(window, Episode):
-        return [around(0, range(min(e.length, window.max_length or e.length)), e.length)]
-    if isinstance(window, Slice):
-        starts = range(-window.before, e.length, window.stride)
+        made = windows.steps_of(plain, every_step=every_step)
+    elif isinstance(window, Episode):
+        made = windows.whole(plain, min(e.length, window.max_length or e.length))
+    elif isinstance(window, Slice):
+        options = {"before": window.before, "after": window.after, "stride": window.stride}
+        made = windows.slices(plain, window.length, **options)
+    else:
+        options = {"before": window.before, "after": window.after, "every_step": every_step}
+        found = [w.fields for w in windows.around(plain, window.offsets, **options)]
         return [
-            around(s, range(window.length), e.length) for s in starts if s + window.length <= e.length + window.after
+            (tuple(f["observation"][:, STEP].astype(int).tolist()), tuple(f["mask/observation"].tolist()))
+            for f in found
         ]
-    given = [x for offsets in window.offsets.values() for x in offsets]
-    return [
-        around(t, window.offsets["observation"], e.num_observed)
-        for t in usable
-        if (window.before is None or t + min(given) >= -window.before)
-        and (window.after is None or t + max(given) <= e.length - 1 + window.after)
-    ]
-
-
-def around(t, offsets, limit):
-    steps = [t + x for x in offsets]
-    return tuple(min(max(x, 0), limit - 1) for x in steps), tuple(0 <= x < limit for x in steps)
+    return [(w.steps, w.real) for w in made]
 
 
 def held(batch, window):
@@ -224,7 +219,7 @@ def order_of(window):
 @MANY
 @given(SELECTIONS, WINDOWS, SAMPLERS, ANCHORS, st.integers(1, 3), st.sampled_from([1, 2, 3, 4]), st.integers(0, 9))
 def test_ranks_part_every_batch_field_by_field(ds, chosen, window, sampler, anchors, share, world, seed):
-    """Also the last one of an epoch, of which some ranks may have nothing."""
+    """Also the last one of an epoch, which may have fewer samples than there are ranks."""
     assume(could_load(window, anchors))
     view, size, options = ds.select(episodes=chosen), share * world, {"anchors": anchors, "seed": seed}
     try:
@@ -236,7 +231,8 @@ def test_ranks_part_every_batch_field_by_field(ds, chosen, window, sampler, anch
         assert len(part) == len(whole)
         for mine, everyone in zip(part, whole, strict=True):
             assert mine.names() == everyone.names()
-            assert all(np.array_equal(mine[name], values[r::world]) for name, values in everyone.leaves())
+            places = ranks.places(len(everyone["step"]), r, world)
+            assert all(np.array_equal(mine[name], values[places]) for name, values in everyone.leaves())
 
 
 @MANY
@@ -286,22 +282,20 @@ def test_a_state_goes_on_with_other_batches_ranks_and_fields(
         other.load_state_dict(state)
         assert other.state_dict() == state
         parts.append([[read(b.numpy()) for b in itertools.islice(other, 6)] for _ in range(2)])
-    together = [
-        [[s for group in itertools.zip_longest(*batch) for s in group if s] for batch in zip(*passes, strict=True)]
-        for passes in zip(*parts, strict=True)
-    ]
-    whole = load(view, window, sampler, 1)
+    whole, global_size = load(view, window, sampler, 1), share * world
     if sampler.endless:
-        samples = [s for b in itertools.islice(whole, consumed + 12 * share * world) for s in read(b)]
-        assert [s for one_pass in together for batch in one_pass for s in batch] == samples[consumed:]
-        return
-    for offset, (start, batches) in enumerate(zip((consumed, 0), together, strict=True)):
-        whole.set_epoch(epoch + offset)
-        samples = [s for b in whole for s in read(b)][start:]
-        got = [s for batch in batches for s in batch]
-        assert got == samples[: len(got)]
-        assert len(got) == len(samples) or len(batches) == 6
-        assert all(len(batch) == share * world for batch in batches[:-1])
+        samples = [s for b in itertools.islice(whole, consumed + 12 * global_size) for s in read(b)]
+        rest = [samples[consumed : consumed + 6 * global_size], samples[consumed + 6 * global_size :]]
+    else:
+        epochs = []
+        for e in (epoch, epoch + 1):
+            whole.set_epoch(e)
+            epochs.append([s for b in whole for s in read(b)])
+        rest = [epochs[0][consumed:], epochs[1]]
+    for passed, samples in enumerate(rest):
+        batches = [samples[i : i + global_size] for i in range(0, len(samples), global_size)][:6]
+        for rank in range(world):
+            assert parts[rank][passed] == [ranks.part(batch, rank, world) for batch in batches]
 
 
 @dataclass

@@ -1,9 +1,13 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from loader_data import create, episode
+from reference import ranks
 
 from rlds_cli.errors import BatchSize, InvalidArgument
+from rlds_cli.loader import Episode, Loader, Offsets, Sequential, Shuffled, Slice, Transition
 from rlds_cli.loader.ranks import Ranks
 
 
@@ -32,6 +36,38 @@ def test_a_batch_that_cannot_be_shared_names_the_nearest_that_can():
     with pytest.raises(BatchSize, match="hint: 8, or"):
         Ranks(0, 8, "").share(3)
     assert Ranks(0, 4, "").share(256) == 64
+
+
+@pytest.mark.parametrize(("samples", "world"), [(1, 2), (1, 4), (2, 4), (3, 4), (3, 8), (4, 4), (7, 4), (8, 4)])
+def test_no_rank_goes_away_empty(samples, world):
+    parts = [list(Ranks(r, world, "").part(range(100, 100 + samples))) for r in range(world)]
+    assert parts == [ranks.part(range(100, 100 + samples), r, world) for r in range(world)]
+    assert all(parts) and set().union(*parts) == set(range(100, 100 + samples))
+
+
+@pytest.mark.parametrize(
+    "window", [Transition(), Transition(2), Slice(2, after=1), Episode(), Offsets({"action": (0, 1)})]
+)
+@pytest.mark.parametrize("sampler", [Sequential(), Shuffled()])
+def test_the_last_batch_has_samples_for_every_rank(window, sampler):
+    """13 windows, or 5 episodes, in batches of 4 for four ranks: one is left, and all four read it."""
+    ds = create([episode(k, n) for k, n in enumerate((1, 3, 2, 3, 4))])
+    options = {"window": window, "sampler": sampler, "backend": "numpy", "extra": ("episode", "step")}
+    whole = list(Loader(ds, 4, **options))
+    assert len(whole[-1]["step"]) == 1
+    for rank in range(4):
+        loader = Loader(ds, 4, **options, rank=rank, world_size=4)
+        mine = list(loader)
+        assert len(mine) == len(loader) == len(whole)
+        assert all(np.array_equal(x, whole[-1][name]) for name, x in mine[-1].leaves())
+        assert loader.state_dict() == Loader(ds, 4, **options, rank=0, world_size=4).state_dict() | {"epoch": 1}
+
+
+def test_a_last_batch_that_is_dropped_is_dropped_on_every_rank():
+    ds = create([episode(0, 9)])
+    for rank in range(4):
+        loader = Loader(ds, 4, sampler=Shuffled(drop_last=True), rank=rank, world_size=4)
+        assert [len(b["action"]) for b in loader] == [1, 1]
 
 
 def test_torch_distributed_is_asked_when_it_is_initialised():

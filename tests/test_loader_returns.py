@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import create, episode, episode_lists
+from reference import returns as reference
 
 import rlds_cli
 from rlds_cli.errors import InvalidArgument, NeedsMemory, NoReward
@@ -18,17 +19,8 @@ EXACT = {"backend": "numpy", "dtype": None, "sampler": Sequential()}
 GAMMAS = st.sampled_from([0.0, 0.5, 0.99, 1.0])
 
 
-def slow(reward, terminated, gamma):
-    """One step at a time, in float64."""
-    out, after = [], 0.0
-    for r, stop in zip(reward.tolist()[::-1], terminated.tolist()[::-1], strict=True):
-        after = r if stop else r + gamma * after
-        out.append(after)
-    return np.array(out[::-1])
-
-
 def slow_of(e, gamma, through=False):
-    return slow(e.reward, np.zeros(e.length, bool) if through else e.terminated, gamma)
+    return reference.to_go(e.reward.tolist(), e.terminated.tolist(), gamma, through_terminals=through)
 
 
 @settings(max_examples=8)
@@ -71,7 +63,7 @@ def test_it_is_cast_like_other_floats():
     for dtype in ("float16", "float32", "float64"):
         b = next(iter(Loader(ds, 5, extra=[ReturnToGo()], dtype=dtype, backend="numpy", sampler=Sequential())))
         assert b["return_to_go"].dtype == dtype
-        expected = slow(episode(0, 5).reward, episode(0, 5).terminated, 1.0).astype(dtype)
+        expected = np.array(slow_of(episode(0, 5), 1.0), dtype)
         assert b["return_to_go"][:, 0].tolist() == expected.tolist()
     torch = pytest.importorskip("torch")
     assert next(iter(Loader(ds, 5, extra=[ReturnToGo()])))["return_to_go"].dtype == torch.float32
@@ -104,7 +96,7 @@ def test_rewards_of_several_elements_are_summed_element_by_element():
     b = next(iter(Loader(ds, 11, extra=("step", "episode", ReturnToGo(0.9)), **EXACT)))
     for k, t, value in zip(b["episode"], b["step"], b["return_to_go"], strict=True):
         never = np.zeros(len(rewards[k]), bool)
-        assert value.tolist() == [slow(rewards[k][:, i], never, 0.9)[t] for i in range(2)]
+        assert value.tolist() == [reference.to_go(rewards[k][:, i].tolist(), never.tolist(), 0.9)[t] for i in range(2)]
 
 
 @st.composite
@@ -131,7 +123,7 @@ def test_the_scan_equals_a_loop_in_parts_of_any_size(rows, gamma, at_once, few):
     assert all(len(part) <= at_once for part in parts)
     expected, first = [], 0
     for end in last:
-        expected += [*slow(reward[first:end], terminated[first:end], gamma), 0.0]
+        expected += [*reference.to_go(reward[first:end].tolist(), terminated[first:end].tolist(), gamma), 0.0]
         first = end + 1
     assert np.concatenate(parts).tolist() == expected
 
@@ -147,7 +139,7 @@ def test_many_and_long_episodes_are_exact_too():
         scanned = np.concatenate(list(Scan(reward, None, last, gamma).parts()))
         for end, length in zip(last, lengths, strict=True):
             part = slice(end - length, end)
-            assert np.array_equal(scanned[part], slow(reward[part], never[part], gamma))
+            assert np.array_equal(scanned[part], reference.to_go(reward[part].tolist(), never[part].tolist(), gamma))
 
 
 def test_it_agrees_with_torchrl_on_whole_episodes():

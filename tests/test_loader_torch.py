@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import pickle
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from loader_data import create, episode
+from reference import ranks
 from torch.utils.data import DataLoader
 
 import rlds_cli
@@ -129,7 +132,7 @@ def test_ranks_share_each_batch_and_workers_take_turns(ds: rlds_cli.Dataset, wor
     whole = [ids(b) for b in load(ds, sampler=Shuffled())]
     parts = [feed(load(ds, sampler=Shuffled(), rank=r, world_size=2), workers) for r in range(2)]
     for n, pair in enumerate(zip(*parts, strict=True)):
-        assert [ids(b) for b in pair] == [whole[n][0::2], whole[n][1::2]]
+        assert [list(ids(b)) for b in pair] == [ranks.part(whole[n], r, 2) for r in range(2)]
     assert n == len(whole) - 1
 
 
@@ -180,6 +183,28 @@ def test_a_loader_that_moves_takes_its_workers_along(ds: rlds_cli.Dataset, persi
     state.seek(50)
     loader.load_state_dict(state.state_dict())
     assert [ids(b) for b in batches] == whole[50:60]
+
+
+@pytest.mark.parametrize("batch_size", [{}, {"batch_size": 2}, {"batch_size": None}])
+def test_batches_of_batches_are_warned_of_once(ds: rlds_cli.Dataset, batch_size: dict[str, Any]) -> None:
+    batches = DataLoader(load(ds, steps=4).as_torch(), **batch_size)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        shapes = [[len(b["action"].shape) for b in batches] for _ in range(2)]
+    texts = [str(w.message) for w in caught if "rlds" in w.filename or "batches" in str(w.message)]
+    if batch_size == {"batch_size": None}:
+        assert not texts and shapes == [[2] * 4] * 2
+    else:
+        assert [text.count("DataLoader(loader.as_torch(), batch_size=None)") for text in texts] == [1]
+
+
+def test_workers_warn_of_batches_of_batches(ds: rlds_cli.Dataset, capfd: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: os.write(2, f"{message}\n".encode())
+        for _ in range(2):
+            list(DataLoader(load(ds, steps=4).as_torch(), batch_size=2, num_workers=2))
+    assert capfd.readouterr().err.count("batch_size=None") == 2  # of two loaders, by one of the workers of each
 
 
 @pytest.mark.parametrize("workers", [1, 2])

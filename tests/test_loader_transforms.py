@@ -245,3 +245,27 @@ def test_a_scale_of_numpy_leaves_the_dtype_alone():
     x = np.ones((2, 1), np.float32)
     assert Reward(np.float64(2.0)).apply("next/reward", x).dtype == np.float32
     assert Clip("next/reward", np.float64(0.5)).apply("next/reward", x).dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "int8", "int32", "int64", "bool", "float32"])
+@pytest.mark.parametrize(("limit", "expected"), [(1.5, 1), (0, 0), (200, 100), (1e30, 100), (np.inf, 100)])
+def test_clip_keeps_every_dtype(kind, limit, expected):
+    torch = pytest.importorskip("torch")
+    values = np.array([0, 1, 100]).astype(kind)
+    if kind in ("int8", "int32", "int64", "float32"):
+        values = np.append(values, -values[-1])
+    most = limit if kind == "float32" else expected
+    kept = values.tolist() if kind == "bool" else np.clip(values.tolist(), -most, most).tolist()
+    for given in (values, torch.from_numpy(values)):
+        clipped = Clip("observation", limit).apply("observation", given)
+        assert clipped.dtype == given.dtype and clipped.tolist() == kept
+
+
+def test_integers_of_a_batch_stay_integers():
+    made = {"observation": np.arange(-3, 4), "action": np.arange(6, dtype=np.uint8), "next": {"reward": np.arange(6)}}
+    ds = rlds_cli.create("local/whole", [made])
+    for backend in ("numpy", "torch"):
+        plain = next(iter(Loader(ds, 6, sampler=Sequential(), backend=backend)))
+        b = next(iter(Loader(ds, 6, sampler=Sequential(), backend=backend, transform=Clip("observation", 1.5))))
+        assert [x.dtype for _, x in b.leaves()] == [x.dtype for _, x in plain.leaves()]
+        assert b["observation"].tolist() == [-1, -1, -1, 0, 1, 1] and b["action"].tolist() == plain["action"].tolist()

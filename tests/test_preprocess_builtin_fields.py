@@ -7,6 +7,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import InvalidArgument, InvalidExpression, PreprocessError, RldsError, UnknownField
 from rlds_cli.keeping.verification import verify
+from rlds_cli.loader import Loader
 
 LENGTHS = [4, 7, 2, 9, 5, 3, 8, 6, 1, 10]
 REWARDS = [1.0, -1.0, 3.0, 0.5, 2.0, 2.0, 0.0, -0.5, 9.0, 1.5]  # of every step
@@ -231,3 +232,58 @@ def test_what_is_joined_may_stay(ds, truth):
     other = preprocess.run(ds, "concatenate", "next", args={"fields": "next/cost,next/reward", "into": "next/two"})
     assert np.array_equal(other.episode(3)["next/two"][:, 0], truth[3]["next"]["cost"])
     assert "next/cost" not in other.schema
+
+
+@pytest.fixture
+def bodies():
+    """Fields in groups, of which some are recorded with the final observation."""
+    rng = np.random.default_rng(0)
+    made = {
+        "observation": {
+            "arm": {f"joint{k}": np.full((5, 1), k, np.float32) for k in (10, 9, 1)},
+            "base": rng.standard_normal((5, 2)).astype(np.float32),
+        },
+        "action": rng.standard_normal((4, 2)),
+        "info": {"energy": rng.standard_normal(5), "power": rng.standard_normal(4)},
+        "next": {"terminated": True, "cost": np.arange(4.0)},
+    }
+    return rlds_cli.create("local/bodies", [made])
+
+
+def test_a_group_is_concatenated_in_the_order_of_its_names(bodies):
+    made = preprocess.run(
+        bodies, "concatenate", "flat", args={"fields": "observation/arm,observation/base", "keep": True, "into": "flat"}
+    )
+    assert made.schema["flat"].shape == (5,) and made.schema["flat"].placement == "both"
+    assert made.column("flat")[0, :3].tolist() == [1, 9, 10]
+    assert np.array_equal(made.column("flat")[:, 3:], bodies.column("observation/base"))
+    whole = preprocess.run(bodies, "concatenate", "whole", args={"fields": ["observation"]})
+    assert np.array_equal(whole.column("observation"), made.column("flat")) and "observation/base" not in whole.schema
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "observation",
+        ["observation/arm"],
+        [("observation", "base")],
+        ["next/info"],
+        ["next/observation/arm"],
+        ["info", "action"],
+    ],
+)
+def test_names_stand_for_the_same_in_preprocess_and_in_a_loader(bodies, fields):
+    """A function sees each field once: ``next/x`` of a loader is the ``x`` of the row after."""
+    seen = set()
+
+    def look(episode):
+        seen.update(episode.names())
+        return episode
+
+    preprocess.attempt(bodies, look, fields=fields)
+    read = Loader(bodies, 1, fields=fields, backend="numpy").fields
+    expected = {n if n in bodies.schema else n.removeprefix("next/") for n in read}
+    assert seen - {"next/terminated", "next/truncated"} == expected
+    several = set()
+    preprocess.attempt(bodies, [lambda e: e, lambda e: several.update(e.names()) or e], "two", fields=fields)
+    assert several - {"next/terminated", "next/truncated"} == expected

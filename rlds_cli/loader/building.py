@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,7 @@ from rlds_cli.loader.sampling.table import Table
 from rlds_cli.loader.windowing import nstep
 from rlds_cli.loader.windowing.offsets import Offsets
 from rlds_cli.loader.windowing.windows import Anchors, Transition, Window
-from rlds_cli.ted import FLAGS, REWARD
+from rlds_cli.ted import FLAGS, REWARD, Array
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -81,7 +80,7 @@ def source(pool: Pool, draw: Drawing, request: Request, transforms: Transforms, 
     NeedsMemory
         The dataset is compressed and does not fit the memory allowed when decoded.
     """
-    fields = Fields(pool, request.window, request.sampler, request.anchors, request.memory)
+    fields = Fields(pool, request.window, request.sampler, request.anchors, request.memory, floats)
     chosen = fields.choose(request.fields, request.extra)
     transforms.like = fields.like(chosen)
     transforms.check(chosen, pool.dataset, summed=fields.n_step > 1)
@@ -94,10 +93,10 @@ def read(
     """What reads the columns ``chosen``, see `source`."""
     pool, dataset, window = fields.pool, fields.dataset, request.window
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
-    per_step = partial(transforms.column, REWARD)
+    per_step = _per_step(transforms, floats)
     columns = {name: fields.column(name, per_step) for name in chosen}
     budget = memory.budget(request.memory)[0]
-    reach = _reach(fields, columns, transforms, budget) if window.n_step > 1 else None
+    reach = _reach(fields, columns, budget) if window.n_step > 1 else None
     made = DatasetSource(Draw(pool, draw, window, reach), columns)
     if reach is not None and reach.kept:
         made.packing = f"sums over {reach.n_step} steps, {reach.kept}"
@@ -109,13 +108,25 @@ def read(
     return made
 
 
-def _reach(fields: Fields, columns: dict[str, Column], transforms: Transforms, budget: int) -> nstep.Reach:
+def _per_step(transforms: Transforms, floats: str | None) -> Callable[[Array], Array] | None:
+    """What is done to rewards before they are summed up, in the dtype in which any other window transforms them."""
+    if not any(t.touches(REWARD) for t in transforms.elementwise):
+        return None
+
+    def transformed(reward: Array) -> Array:
+        cast = floats is not None and reward.dtype.kind == "f"
+        return np.asarray(transforms.column(REWARD, reward.astype(floats, copy=False) if cast else reward))
+
+    return transformed
+
+
+def _reach(fields: Fields, columns: dict[str, Column], budget: int) -> nstep.Reach:
     """How far transitions over several steps go; their reward column is exchanged where its sums are kept."""
     dataset, terminated, truncated = fields.dataset, *(fields.rows(name) for name in FLAGS)
     reach = nstep.keep_reach(dataset, nstep.Reach(fields.n_step, terminated, truncated), budget)
     summed = columns.get(REWARD)
-    if isinstance(summed, RewardSum) and not any(t.touches(REWARD) for t in transforms.elementwise):
-        sums = nstep.keep_sums(dataset, reach, summed.column, summed.gamma, budget)
+    if isinstance(summed, RewardSum) and summed.transform is None:
+        sums = nstep.keep_sums(dataset, reach, summed.column, summed.gamma, summed.dtype, budget)
         if sums is not None:
             columns[REWARD] = Stored(sums)
     return reach

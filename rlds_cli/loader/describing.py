@@ -12,6 +12,7 @@ from rlds_cli.loader.content.goals import GoalRows
 from rlds_cli.loader.content.returns import Returns
 from rlds_cli.loader.mixtures.mixing import MixtureSource
 from rlds_cli.loader.reading import DatasetSource
+from rlds_cli.loader.sampling.order import VERSION
 from rlds_cli.loader.sampling.pool import Pool
 from rlds_cli.loader.sampling.table import Table
 from rlds_cli.loader.windowing.windows import Episode
@@ -35,7 +36,7 @@ def _dataset(loader: Loader, source: DatasetSource) -> list[str]:
         f"{dataset.id} ({short(dataset.fingerprint)}): {_extent(source.draw.pool)}",
         f"samples   {_drawn(source.draw.pool)}: {loader.window}",
         *(f"left out  {reason}" for reason in _left_out(loader, source.draw.pool)),
-        f"order     {loader.sampler}, seed {loader.seed}{epoch}; {length} at a loop",
+        f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}{epoch}; {length} at a loop",
         _batches(loader),
         *([f"reading   {source.packing}"] if source.packing else []),
         *(f"{name:<31} {_source(loader, source, name)}" for name in source.columns),
@@ -59,10 +60,16 @@ def _mixture(loader: Loader, source: MixtureSource) -> list[str]:
     return [
         *lines,
         f"window    {loader.window}",
-        f"order     {loader.sampler}, seed {loader.seed}; {length} at a loop",
+        f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}; {length} at a loop",
         _batches(loader),
         f"fields    {', '.join(source.names)}",
     ]
+
+
+def _older(loader: Loader) -> str:
+    """Of a state that an earlier release saved."""
+    version = loader.order_version
+    return "" if version == VERSION else f", version {version} of the order (that of the state loaded)"
 
 
 def _batches(loader: Loader) -> str:

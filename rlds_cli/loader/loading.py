@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -22,7 +23,7 @@ from rlds_cli.loader.output.arrays import Backend
 from rlds_cli.loader.ranks import Ranks
 from rlds_cli.loader.reading import DatasetSource, Reader, Run
 from rlds_cli.loader.runs import runs
-from rlds_cli.loader.sampling.order import Order
+from rlds_cli.loader.sampling.order import VERSION, Order
 from rlds_cli.loader.sampling.prioritized import PrioritizedDraw
 from rlds_cli.loader.sampling.samplers import Sampler, Uniform
 from rlds_cli.loader.schedule import Spot
@@ -42,7 +43,9 @@ class Loader:
        either case. After `seek` or `load_state_dict` the next ``iter()`` goes on from there, once.
     2. **Order.** Sample number i of epoch e is a function of (seed, e, i) alone. Global batch n is samples
        [n * B, (n + 1) * B); rank r of W takes r, r + W, ... of it. Ranks, workers, memory, fields and dtypes change
-       nothing. The state is the number of samples consumed. In a `Mixture` every member has an order of its own.
+       nothing. Every rank has as many batches, none of them empty: where the last one of an epoch has n < W samples,
+       rank r takes sample r mod n (``drop_last=True`` leaves that batch out). The state is the number of samples
+       consumed. In a `Mixture` every member has an order of its own.
     3. **Batch size** is of the global batch. Rank and world size come from the arguments, else from
        ``torch.distributed`` when it is initialised, else 0 of 1; ``repr`` says which.
     4. **Memory.** Fields are contiguous, writable and overlap nothing. Batches of one gather are parts of one
@@ -158,7 +161,7 @@ class Loader:
         self.reader = Reader(self.source, self.ranks, transforms, made)
         self.prefetch = planning.read_ahead(prefetch, self.reader.depth(self._size), sampler, self._draw)
         self.schedule = planning.schedule(self.source, sampler, self.batch_size, self.steps)
-        self._spot, self._sought = Spot(0, 0), False
+        self._spot, self._sought, self.order_version = Spot(0, 0), False, VERSION
         self._given_out: WeakSet[TorchBatches] = WeakSet()
         self._arguments = {
             "fields": fields,
@@ -184,7 +187,11 @@ class Loader:
         self.ranks.check()
         pytrees.register(Batch)
         most = self.reader.batches_at_once(self._size)
-        return self._batches(runs(self.schedule, self._start(), self.seed, most), self.prefetch)
+        return self._batches(runs(self.schedule, self._start(), self._order, most), self.prefetch)
+
+    @property
+    def _order(self) -> Order:
+        return Order(self.seed, version=self.order_version)
 
     def _start(self) -> Spot:
         """Where the next pass starts."""
@@ -195,7 +202,7 @@ class Loader:
         self.ranks.check()
         # A mixture works out whose turn it is for batches that follow each other.
         most = 1 if isinstance(self.source, MixtureSource) else self.reader.batches_at_once(self._size)
-        mine = runs(self.schedule, start, self.seed, most, worker=worker, workers=workers)
+        mine = runs(self.schedule, start, self._order, most, worker=worker, workers=workers)
         return self._batches(mine, self._arguments["prefetch"] or 0)
 
     def _batches(self, pieces: Iterator[Run], prefetch: int) -> Iterator[Batch]:
@@ -250,7 +257,7 @@ class Loader:
     def _move(self, spot: Spot) -> None:
         self._spot, self._sought = self.schedule.settle(spot), True
         for batches in self._given_out:
-            batches.move(self._spot)
+            batches.move(self._spot, self.order_version)
 
     def update_priorities(self, batch: Batch, priority: Any, *, beta: float | None = None) -> None:
         """Say how much there is to learn from the samples of a batch, with `Prioritized`.
@@ -292,18 +299,22 @@ class Loader:
         if isinstance(self.source, MixtureSource):
             self.source.load(held, spot)
         if isinstance(self._draw, PrioritizedDraw):
-            self._draw.load(held, Order(self.seed, spot.epoch))
+            self._draw.load(held, replace(self._order, epoch=spot.epoch))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go where `state_dict` was; the next ``iter()`` starts there.
 
+        A state that an earlier release saved, with shuffles of its own, is gone on with in that order, this epoch and
+        all later ones; `describe` says so.
+
         Raises
         ------
         WrongState
-            It is of other data, another sampler, window or seed, or of another version of the order.
+            It is of other data, another sampler, window or seed, or of a later version of the order.
         """
         spot = state.load(self, state_dict)
         self._hold(state_dict, spot)
+        self.order_version = int(state_dict["order"])
         self._move(spot)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -317,7 +328,8 @@ class Loader:
             "world_size": self.ranks.world,
             "anchors": self.anchors,
         }
-        return _again, (self.dataset, self.batch_size, made_of, self._spot, self._sought, self._held(self._spot))
+        where = self._spot, self._sought, self.order_version
+        return _again, (self.dataset, self.batch_size, made_of, where, self._held(self._spot))
 
     # -- workers
 
@@ -369,11 +381,10 @@ def _again(
     dataset: Dataset | Mixture,
     batch_size: int,
     made_of: Mapping[str, Any],
-    spot: Spot,
-    sought: bool,
+    where: tuple[Spot, bool, int],
     held: Mapping[str, Any],
 ) -> Loader:
     loader = Loader(dataset, batch_size, **made_of)
-    loader._hold(held, spot)
-    loader._spot, loader._sought = spot, sought
+    loader._hold(held, where[0])
+    loader._spot, loader._sought, loader.order_version = where
     return loader

@@ -16,6 +16,9 @@ ALONE = "a single process"
 class Ranks:
     """Rank ``rank`` of ``world`` takes samples rank, rank + world, ... of each global batch.
 
+    Where the last batch of an epoch has fewer samples than there are ranks, those left over take its samples once more,
+    from the first on, as ``DistributedSampler`` pads: a rank without any would leave the others waiting for it.
+
     ``origin`` says where the two come from.
     """
 
@@ -87,7 +90,10 @@ class Ranks:
         return batch_size // self.world
 
     def part(self, samples: range) -> range:
-        """Those of ``samples``, whole batches, that are this rank's."""
+        """Those of ``samples``, whole batches, that are this rank's; never none."""
+        if len(samples) < self.world:
+            again = self.rank % len(samples)
+            return samples[again : again + 1]
         return samples[self.rank :: self.world]
 
     def __str__(self) -> str:

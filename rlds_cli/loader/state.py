@@ -28,7 +28,7 @@ def _kind(loader: Loader) -> dict[str, Any]:
     dataset = loader.dataset
     mixed = {"members": dataset.about, "weights": dataset.rule} if isinstance(dataset, Mixture) else {}
     return {
-        "order": order.VERSION,
+        "order": loader.order_version,
         "dataset": loader.dataset.id,
         "fingerprint": loader.dataset.fingerprint,
         "sampler": repr(loader.sampler),
@@ -40,7 +40,7 @@ def _kind(loader: Loader) -> dict[str, Any]:
 
 
 def load(loader: Loader, state: Mapping[str, Any]) -> Spot:
-    """Read the place out of ``state``.
+    """Read the place out of ``state``; its order may be an older one than that of ``loader``.
 
     Raises
     ------
@@ -54,7 +54,9 @@ def load(loader: Loader, state: Mapping[str, Any]) -> Spot:
     if missing:
         raise WrongState(f"this is not the state of a loader: no {', '.join(missing)}.")
     keys = dict.fromkeys([*mine, *(key for key in _MIXED if key in state)])
-    wrong = [key for key in keys if key != "dataset" and state.get(key) != mine.get(key)]
+    wrong = [key for key in keys if key not in ("order", "dataset") and state.get(key) != mine.get(key)]
+    if state["order"] not in order.VERSIONS:
+        wrong.insert(0, "order")
     if wrong:
         raise WrongState(
             f"this state is of {_summary(state)}; this loader is on {_summary(mine)}."
@@ -80,7 +82,8 @@ def _summary(kind: Mapping[str, Any]) -> str:
 
 def _hint(wrong: list[str], state: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
     if "order" in wrong:
-        return f"it was saved by a version of rlds with order {state['order']}"
+        known = " and ".join(map(str, order.VERSIONS))
+        return f"it was saved by a release of rlds with order {state['order']}; this one knows {known}"
     if all("members" in kind for kind in (state, mine)) and wrong[0] in ("fingerprint", *_MIXED):
         theirs = {**state["members"], "weights": state.get("weights")}
         ours = {**mine["members"], "weights": mine["weights"]}

@@ -104,7 +104,7 @@ class Pipeline:
         if self.fields is None or dataset is self.dataset:
             return None if self.fields is None else list(self.fields)
         there = dataset.schema
-        asked = {n for key in self.fields for n in there if n == key or n.startswith(f"{key}/")}
+        asked = {n for key in self.fields for n in task.matching(dataset, key)}
         steps = dataset.manifest.provenance[len(self.dataset.manifest.provenance) :]
         changed = {n for step in steps for n in step["changed"] if n in there}
         return sorted(asked | changed | {n for n in FLAGS if n in there})
@@ -144,7 +144,7 @@ def described(
         id = ids.parse(dataset.id).with_variant(name)
         if id == ids.parse(dataset.id):
             raise PreprocessError(f"The result would replace its own source, {id}.", hint="another name: --name, name=")
-        p = Pipeline(dataset, made, id, None if fields is None else tuple(fields), keep_going)
+        p = Pipeline(dataset, made, id, task.names_of(fields), keep_going)
         with importable(made):
             yield p
 

@@ -90,7 +90,7 @@ class Task:
         schema = self.dataset.schema
         if self.fields is None:
             return tuple(schema)
-        wanted = {n for key in self.fields for n in _matching(self.dataset, key)} | {n for n in FLAGS if n in schema}
+        wanted = {n for key in self.fields for n in _known(self.dataset, key)} | {n for n in FLAGS if n in schema}
         return tuple(n for n in schema if n in wanted)
 
     @cached_property
@@ -221,7 +221,7 @@ def describe(
         unit,
         arrays,
         dict(args),
-        None if fields is None else tuple(join_name(f) for f in fields),
+        names_of(fields),
         span=reach,
         keep_going=keep_going,
         carried=prepared.carried,
@@ -269,13 +269,26 @@ def _check(task: Task) -> None:
     _ = task.read, task.key  # raise what is wrong with fields and args
 
 
-def _matching(dataset: Dataset, key: str) -> list[str]:
-    """The fields called ``key`` or nested below it; ``next/x`` is ``x`` where that is kept once."""
-    names = [n for n in dataset.schema if n == key or n.startswith(f"{key}/")]
-    if not names and key.startswith("next/"):
-        base = key.removeprefix("next/")
-        names = [n for n in dataset.schema if n == base or n.startswith(f"{base}/")]
-    return names or [dataset.field(key).name]
+def names_of(fields: Sequence[str | tuple[str, ...]] | None) -> tuple[str, ...] | None:
+    """The names in ``fields``; a lone one counts as a list of one."""
+    if fields is None:
+        return None
+    return tuple(join_name(f) for f in ([fields] if isinstance(fields, str) else fields))
+
+
+def matching(dataset: Dataset, key: str) -> list[str]:
+    """The fields called ``key`` or nested below it, as in a loader: ``next/x`` is also the ``x`` of the row after."""
+    schema = dataset.schema
+    names = [n for n in schema if n == key or n.startswith(f"{key}/")]
+    if key.startswith("next/"):
+        twin = key.removeprefix("next/")
+        kept_once = [n for n, f in schema.items() if f.placement == "both" and f"next/{n}" not in schema]
+        names += [n for n in kept_once if n == twin or n.startswith(f"{twin}/")]
+    return names
+
+
+def _known(dataset: Dataset, key: str) -> list[str]:
+    return matching(dataset, key) or [dataset.field(key).name]
 
 
 def _check_arguments(function: Function, dataset: Dataset, args: Mapping[str, Any]) -> None:

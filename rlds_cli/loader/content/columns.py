@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -157,11 +157,12 @@ class Stacked:
 
 @dataclass(frozen=True, slots=True)
 class RewardSum:
-    """The discounted sum of rewards over the steps of an n-step sample; each reward is transformed before."""
+    """The discounted sum of rewards over the steps of an n-step sample, in ``dtype``; ``transform`` is for each."""
 
     column: Rows
     gamma: float
-    transform: Callable[[Array], Array]
+    transform: Callable[[Array], Array] | None
+    dtype: np.dtype[Any]
 
     @property
     def row_bytes(self) -> int:
@@ -172,7 +173,7 @@ class RewardSum:
         """Return the sums, added up in float64, see `Column`."""
         span = np.asarray(samples.span)
         total = nstep.reward_sum(self.column, self.gamma, self.transform, samples.here.rows, span)
-        total = total.astype(nstep.sum_dtype(self.column), copy=False)
+        total = total.astype(self.dtype, copy=False)
         return total if total.ndim > 1 else total[:, None]
 
     def mask(self, samples: Samples) -> BoolArray | None:
@@ -215,9 +216,9 @@ class Done:
         return samples.mask
 
 
-def discount(gamma: float, n_step: int, reward: Rows) -> Computed:
-    """``next/discount`` [B, 1]: gamma to the number of steps summed up, in the dtype of their rewards."""
-    powers = (gamma ** np.arange(n_step + 1.0)).astype(np.result_type(reward.values.dtype, np.float32))
+def discount(gamma: float, n_step: int, dtype: np.dtype[Any]) -> Computed:
+    """``next/discount`` [B, 1]: gamma to the number of steps summed up."""
+    powers = (gamma ** np.arange(n_step + 1.0)).astype(dtype)
     return Computed(8, lambda samples: powers.take(samples.span)[:, None])
 
 

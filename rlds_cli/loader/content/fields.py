@@ -17,6 +17,7 @@ from rlds_cli.loader.content import columns
 from rlds_cli.loader.content.columns import Alike, Column, Computed, Decoded, RewardSum, Stored
 from rlds_cli.loader.sampling.pool import PROBABILITY, WEIGHT, WINDOW, Pool
 from rlds_cli.loader.sampling.samplers import Sampler
+from rlds_cli.loader.windowing import nstep
 from rlds_cli.loader.windowing.offsets import Offsets
 from rlds_cli.loader.windowing.places import Place, Rows
 from rlds_cli.loader.windowing.windows import Anchors, Transition, Window
@@ -38,6 +39,8 @@ _PLAIN: dict[str, Callable[[], Computed]] = {
     **dict.fromkeys(ROOT_FLAGS, columns.root_flag),
 }
 
+
+_MADE = {"return_to_go": "ReturnToGo()", "returns_to_go": "ReturnToGo()", "rtg": "ReturnToGo()"}  # by objects
 
 Name = str | tuple[str, ...]
 Names = Sequence[Name]
@@ -63,13 +66,22 @@ class Fields:
     anchors : {"transitions", "steps"}
     allowed : str, int or None
         Memory of its own that a column may take, see `memory.budget`.
+    floats : str or None
+        Dtype in which the loader works with floats; None for that of the archive.
     """
 
     def __init__(
-        self, pool: Pool, window: Window, sampler: Sampler, anchors: Anchors, allowed: str | int | None = None
+        self,
+        pool: Pool,
+        window: Window,
+        sampler: Sampler,
+        anchors: Anchors,
+        allowed: str | int | None = None,
+        floats: str | None = None,
     ) -> None:
         self.dataset, self.table, self.pool = pool.dataset, pool.table, pool
         self.window, self.sampler, self.anchors, self._allowed = window, sampler, anchors, allowed
+        self._floats = floats
         schema = self.dataset.schema
         self.behind = {name: name for name in schema}
         self.behind |= {
@@ -115,7 +127,7 @@ class Fields:
         chosen += [name for key in self._made(extra) for name in expand(key)]
         if isinstance(self.window, Offsets):
             for key in self.window.offsets:
-                self._check_grids(expand(key))
+                self._check_grids(self.below(key) if lenient else self.expand(key, rows=True))
         if not chosen:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
@@ -181,8 +193,8 @@ class Fields:
         below = [n for n in known if n.startswith(f"{name}/")]
         return [*below, DONE] if name == "next" and below else below
 
-    def expand(self, name: str) -> list[str]:
-        """As `below`, where there is something.
+    def expand(self, name: str, *, rows: bool = False) -> list[str]:
+        """As `below`, where there is something; with ``rows`` only fields that are read from rows are suggested.
 
         Raises
         ------
@@ -199,7 +211,7 @@ class Fields:
             )
         if name in (REWARD, "reward", "previous/reward") and REWARD not in self.dataset.schema:
             raise no_reward(self.dataset)
-        raise self._unknown(name)
+        raise self._unknown(name, self._offered(name, rows))
 
     def _check_grids(self, names: Iterable[str]) -> None:
         """Refuse offsets of columns that are computed for the step itself."""
@@ -212,8 +224,16 @@ class Fields:
                     hint=f'offsets of "{instead[0]}"' if instead else f"leave {name} out of the offsets",
                 )
 
-    def _unknown(self, name: str) -> UnknownField:
-        known = sorted([*self.behind, *self._computed()])
+    def _offered(self, name: str, rows: bool) -> list[str]:
+        """Names that may stand where ``name`` does."""
+        if rows:
+            return [*self.behind, *(n for n in self._computed() if n == DONE)]
+        asks_for_mask = name.partition("/")[0] == MASK
+        computed = [n for n in self._computed() if asks_for_mask or not n.startswith(f"{MASK}/")]
+        return [*self.behind, *computed]
+
+    def _unknown(self, name: str, offered: Iterable[str]) -> UnknownField:
+        known = sorted(offered)
         groups = {"/".join(parts[:i]) for parts in (n.split("/") for n in self.behind) for i in range(1, len(parts))}
         meant = [n for n in known if n not in ROOT_FLAGS]  # these say nothing
         shallow_last = sorted(meant, key=lambda n: (n.count("/"), n), reverse=True)
@@ -224,8 +244,12 @@ class Fields:
             or get_close_matches(name, [*meant, *sorted(groups)], 1, 0.75)
             or [leaves[n] for n in get_close_matches(leaf, leaves, 1, 0.6)]
         )
-        did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
-        return UnknownField(f'no field "{name}" in {self.dataset.id}.{did_you_mean}  Fields: {", ".join(known)}')
+        made = get_close_matches(name, _MADE, 1, 0.75)
+        did_you_mean = f' Did you mean "{close[0]}"?' if close and not made else ""
+        return UnknownField(
+            f'no field "{name}" in {self.dataset.id}.{did_you_mean}  Fields: {", ".join(known)}',
+            hint=f"extra=({_MADE[made[0]]},) works it out" if made else None,
+        )
 
     def _computed(self) -> dict[str, Callable[[], Column]]:
         found: dict[str, Callable[[], Column]] = dict(_PLAIN)
@@ -239,7 +263,7 @@ class Fields:
             found[MASK] = columns.mask
         if isinstance(self.window, Transition) and self.n_step > 1:
             gamma = self.window.gamma
-            found[DISCOUNT] = lambda: columns.discount(gamma, self.n_step, self.rows(REWARD))
+            found[DISCOUNT] = lambda: columns.discount(gamma, self.n_step, self._sum_dtype)
         found |= {mask: partial(self._grid_mask, of[0]) for mask, of in self._grid_masks.items()}
         if WEIGHT in self.sampler.gives:
             found |= {WEIGHT: columns.weight, WINDOW: lambda: columns.window(self.pool.guide)}
@@ -295,7 +319,11 @@ class Fields:
             self._rows[name] = mapping.open_rows(self.dataset, name)
         return self._rows[name]
 
-    def column(self, name: str, transform: Callable[[Array], Array]) -> Column:
+    @property
+    def _sum_dtype(self) -> np.dtype[Any]:
+        return nstep.sum_dtype(np.dtype(self.dataset.schema[REWARD].dtype), self._floats)
+
+    def column(self, name: str, transform: Callable[[Array], Array] | None) -> Column:
         """The column called ``name``; ``transform`` is for rewards that are summed, one step at a time."""
         if name not in self.behind:
             return self._computed()[name]()
@@ -310,7 +338,7 @@ class Fields:
             self._open(f.name)
             return Decoded(self.dataset, f.name, late, int(after))
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
-            return RewardSum(self.rows(name), self.window.gamma, transform)
+            return RewardSum(self.rows(name), self.window.gamma, transform, self._sum_dtype)
         return Stored(self.rows(f.name), late, int(after), self._is_flag(name))
 
     def _is_flag(self, name: str) -> bool:

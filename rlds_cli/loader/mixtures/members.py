@@ -21,22 +21,22 @@ from rlds_cli.loader.mixtures.renaming import EitherName, renamed
 from rlds_cli.loader.output.arrays import Arrays
 from rlds_cli.loader.output.transforms import Elementwise
 from rlds_cli.loader.reading import DatasetSource, Gathered, Places, Transforms
-from rlds_cli.loader.sampling.order import Order, Positions
+from rlds_cli.loader.sampling.order import VERSION, Order, Positions
 from rlds_cli.loader.windowing.samples import Samples
 from rlds_cli.ted import Array, IntArray
 
 
 @lru_cache(maxsize=256)
-def order_of(seed: int, name: str, epoch: int) -> Order:
+def order_of(seed: int, name: str, epoch: int, version: int = VERSION) -> Order:
     """The randomness of a member, or with no name of the draws of members; its epochs are its own."""
     digest = hashlib.sha256(f"{seed} {epoch} {name}".encode()).digest()
-    return Order(int.from_bytes(digest[:8], "little"))
+    return Order(int.from_bytes(digest[:8], "little"), version=version)
 
 
 class Drawing:
     """A member, and the fields that it is asked for."""
 
-    def __init__(self, name: str, member: Member, request: Request, *, lenient: bool) -> None:
+    def __init__(self, name: str, member: Member, request: Request, floats: str | None, *, lenient: bool) -> None:
         self.name, self.member = name, member
         assert isinstance(member.dataset, Dataset)
         with _told(name):
@@ -45,7 +45,7 @@ class Drawing:
             window = self.request.window
             self.pool = building.pool(self.dataset, window, request.anchors)
             self.draw = request.sampler.over(self.pool)
-            self.fields = Fields(self.pool, window, request.sampler, request.anchors, request.memory)
+            self.fields = Fields(self.pool, window, request.sampler, request.anchors, request.memory, floats)
             self.chosen = self.fields.choose(request.fields, request.extra, lenient=lenient)
 
 
@@ -92,9 +92,12 @@ class Reading:
 
     # -- which samples
 
-    def stretches(self, seed: int, epoch: int, places: IntArray) -> Iterator[tuple[Order, Positions, slice]]:
-        """The samples ``places`` [n], ascending, by the member's own epochs: positions there, and which of n."""
-        own = order_of(seed, self.name, epoch)
+    def stretches(self, order: Order, places: IntArray) -> Iterator[tuple[Order, Positions, slice]]:
+        """The samples ``places`` [n], ascending, by the member's own epochs: positions there, and which of n.
+
+        ``order`` is that of the mixture.
+        """
+        own = order_of(order.seed, self.name, order.epoch, order.version)
         if not len(places):
             return
         if self._endless:
@@ -113,9 +116,9 @@ class Reading:
         drawn = draw.draw(order, positions)
         return draw.window.place(self.pool.table, replace(drawn, longest=longest) if longest else drawn, draw.reach)
 
-    def longest(self, seed: int, epoch: int, places: IntArray) -> int:
+    def longest(self, order: Order, places: IntArray) -> int:
         """Steps of the longest episode among the member's samples ``places`` [n]; 0 without any."""
-        drawn = [self.source.draw.draw(order, at) for order, at, _ in self.stretches(seed, epoch, places)]
+        drawn = [self.source.draw.draw(own, at) for own, at, _ in self.stretches(order, places)]
         return max((int(self.pool.table.steps.take(d.episode).max()) for d in drawn), default=0)
 
     # -- their columns

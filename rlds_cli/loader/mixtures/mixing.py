@@ -86,7 +86,7 @@ class MixtureSource:
         _check_sampler(request)
         self.mixture, self._seed = mixture, seed
         lenient = mixture.missing == "zero"
-        drawings = [Drawing(name, m, request, lenient=lenient) for name, m in mixture.parts.items()]
+        drawings = [Drawing(name, m, request, arrays.working, lenient=lenient) for name, m in mixture.parts.items()]
         _check_names(request, drawings)
         names = dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE)
         self.members = [Reading(d, list(names), request, transforms, arrays) for d in drawings]
@@ -124,16 +124,16 @@ class MixtureSource:
 
     def locate(self, run: Run, ranks: Ranks) -> Located:
         """Where this rank's samples lie, see `Source`."""
-        mine, epoch = ranks.part(run.everyone), run.order.epoch
+        mine = ranks.part(run.everyone)
         turns = self.apportioning.turns(run, mine)
         longest = self._longest
         if self.members[0].pool.bucket is not None:
             everyone = turns if ranks.world == 1 else self.apportioning.turns(run, run.everyone)
-            longest = max(m.longest(self._seed, epoch, everyone.place[everyone.member == i]) for i, m in self._numbered)
+            longest = max(m.longest(run.order, everyone.place[everyone.member == i]) for i, m in self._numbered)
         parts = []
         for i, member in self._numbered:
             slots = np.flatnonzero(turns.member == i)
-            for order, positions, part in member.stretches(self._seed, epoch, turns.place.take(slots)):
+            for order, positions, part in member.stretches(run.order, turns.place.take(slots)):
                 parts.append((i, slots[part], member.place(order, positions, longest)))
         return Located(len(mine), parts, turns.chance)
 

@@ -8,6 +8,7 @@ told where to go.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ class TorchBatches(IterableDataset[Batch]):
     a DataLoader, in several processes: give it the loader itself, which ``accelerator.prepare(loader)`` leaves as it
     is, or keep the DataLoader out of ``prepare``.
 
+    With any other ``batch_size``, also DataLoader's own of 1, it stacks whole batches, and a warning says so.
+
     Most loaders are faster without workers, and without a DataLoader: these are for costly functions of a batch.
 
     **To resume.** Workers run ahead of the training loop and the loader stays where it was, so count batches in the
@@ -68,14 +71,15 @@ class TorchBatches(IterableDataset[Batch]):
             raise InvalidArgument(
                 'as_torch() of batches with backend="jax".', hint='backend="torch", or iterate over the loader itself'
             )
-        self._loader = loader
-        self._place = torch.tensor([0, *start]).share_memory_()  # type: ignore[no-untyped-call]
+        self._loader, self._warned = loader, False
+        place = torch.tensor([0, *start, loader.order_version])
+        self._place = place.share_memory_()  # type: ignore[no-untyped-call]
         self._begun = torch.zeros(MOST_WORKERS, 2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
-    def move(self, spot: Spot) -> None:
-        """Begin the next pass at ``spot``."""
+    def move(self, spot: Spot, order_version: int) -> None:
+        """Begin the next pass at ``spot`` of an order of this version."""
         moves = int(self._place[0])
-        self._place[1:] = torch.tensor(spot)
+        self._place[1:] = torch.tensor([*spot, order_version])
         self._place[0] = moves + 1
 
     def __iter__(self) -> Iterator[Batch]:
@@ -83,14 +87,27 @@ class TorchBatches(IterableDataset[Batch]):
         if self._loader.ranks.world > 1:
             _refuse_second_sharing()
         worker = get_worker_info()
+        stacked = bool(sys._getframe(1).f_locals.get("auto_collation"))  # what asks is DataLoader's fetcher
         if worker is None:
+            self._warn_once(stacked)
             return iter(self._loader)
-        moves, epoch, sample = self._place.tolist()
+        moves, epoch, sample, self._loader.order_version = self._place.tolist()
         seen, passes = self._begun[worker.id].tolist()
         passes = passes if seen == moves else 0
         self._begun[worker.id] = torch.tensor([moves, passes + 1])
+        self._warn_once(stacked and worker.id == 0 and passes == 0)
         start = self._loader.schedule.later(Spot(epoch, sample), passes)
         return map(Parcel, _share(self._loader, start, worker.id, worker.num_workers))
+
+    def _warn_once(self, stacked: bool) -> None:
+        if stacked and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "DataLoader stacks batches of this loader into batches of batches: write"
+                " DataLoader(loader.as_torch(), batch_size=None).",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def __len__(self) -> int:
         """Batches of one pass, see `Loader`."""

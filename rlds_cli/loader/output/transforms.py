@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Mode = Literal["std", "range", "quantile"]
 Numbers = npt.NDArray[np.float64]
 
+_MOST = 2**63 - 1  # of integers
 _FLAT = 1e-6  # of the middle: a range narrower than this is a constant with rounding errors
 
 
@@ -225,7 +227,7 @@ class Reward(Elementwise):
 
 @dataclass(frozen=True, slots=True)
 class Clip(Elementwise):
-    """Values of a field, and of its ``next`` twin, kept within [-limit, limit].
+    """Values of a field, and of its ``next`` twin, kept within [-limit, limit]; integers stay integers.
 
     Parameters
     ----------
@@ -248,5 +250,22 @@ class Clip(Elementwise):
         return stands_for(self.field, name)
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
-        """Return the values within the limit."""
-        return x.clip(-self.limit, self.limit)
+        """Return the values within the limit, in their dtype; flags as they are."""
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(x, torch.Tensor):
+            if x.is_floating_point():
+                return x.clip(-self.limit, self.limit)
+            if x.dtype == torch.bool:
+                return x
+            # torch takes -1 for 255 where it clips uint8, and clips no wider unsigned integers
+            least, most = self._whole_limits(torch.iinfo(x.dtype))
+            return x.long().clip(least, most).to(x.dtype)
+        kind = np.dtype(x.dtype)
+        if kind.kind not in "iub":
+            return x.clip(-self.limit, self.limit)
+        return x if kind.kind == "b" else x.clip(*self._whole_limits(np.iinfo(kind)))
+
+    def _whole_limits(self, dtype: Any) -> tuple[int, int]:
+        """Of integers, as far as their dtype holds them."""
+        limit = math.floor(min(self.limit, _MOST))
+        return max(-limit, int(dtype.min)), min(limit, int(dtype.max))

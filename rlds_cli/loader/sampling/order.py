@@ -1,9 +1,21 @@
 """Random numbers and permutations as functions of (seed, epoch, position): nothing to step, nothing to store.
 
 Draw p of a stream is ``Philox(key=(seed, epoch, stream), counter=p // 4)[p % 4]`` (Salmon et al. 2011, "Parallel random
-numbers: as easy as 1, 2, 3"). A shuffle is a Feistel permutation of Z_a x Z_b with a * b >= n (Black and Rogaway 2002,
-"Ciphers with arbitrary finite domains"): a and b about sqrt(n), so that hardly a value falls outside [0, n) and is
-encrypted again, whatever n.
+numbers: as easy as 1, 2, 3"). A shuffle of few numbers sorts them by such draws: all orders are equally likely. A
+shuffle of many is a Feistel permutation of Z_a x Z_b with a * b >= n (Black and Rogaway 2002, "Ciphers with arbitrary
+finite domains"): a and b about sqrt(n), so that hardly a value falls outside [0, n) and is encrypted again, whatever n.
+
+The order has versions, which differ in their shuffles. A loader takes the newest one, unless it goes on from a state
+that was saved with an older one:
+
+======= ============== ====== ====================================================================
+version sorted up to n rounds neighbours x, x + 1 that stay neighbours, against a uniform shuffle
+======= ============== ====== ====================================================================
+1       never          4      twice as many, whatever n
+2       4096           6      1 + 1 / sqrt(n) times as many above 4096
+======= ============== ====== ====================================================================
+
+Every two rounds divide that excess by sqrt(n): two inputs that differ in one half must collide in the other.
 """
 
 from __future__ import annotations
@@ -16,11 +28,13 @@ import numpy.typing as npt
 
 from rlds_cli.ted import IntArray
 
-VERSION = 1  # of the order: a change of any sequence below counts it up, and older states are refused
+VERSIONS = (1, 2)  # a change of any sequence below adds one; states of the older ones go on with theirs
+VERSION = VERSIONS[-1]
 
 WINDOW, EPISODE, SHUFFLE, COLUMN = 0, 1, 2, 3  # streams: draws for different purposes never share numbers
 
-_ROUNDS = 4
+_ROUNDS = {1: 4, 2: 6}
+_SORTED = {1: 0, 2: 1 << 12}  # shuffles of at most so many are sorted: that takes as long as a call of the other kind
 _STREAM_BITS = 8
 
 Words = npt.NDArray[np.uint64]
@@ -38,10 +52,13 @@ class Order:
         In [0, 2**64).
     epoch : int
         In [0, 2**56).
+    version : int
+        One of `VERSIONS`.
     """
 
     seed: int
     epoch: int = 0
+    version: int = VERSION
 
     def uniform(self, stream: int, positions: Positions, scale: float = 1.0, salt: int = 0) -> npt.NDArray[np.float64]:
         """Draws in [0, 1) times ``scale`` [len(positions)]: number p of the stream for every p.
@@ -63,8 +80,17 @@ class Order:
 
     def shuffled(self, positions: Positions, n: int, salt: int = 0) -> IntArray:
         """Where a permutation of [0, n) takes ``positions``, which lie in [0, n); another for every ``salt``."""
-        keys = self._raw(SHUFFLE, 0, _ROUNDS, salt).astype(np.uint32)
+        if n <= _SORTED[self.version]:
+            return self._sorted(n, salt).take(_numbers(positions))
+        keys = self._raw(SHUFFLE, 0, _ROUNDS[self.version], salt).astype(np.uint32)
         return permute(_numbers(positions).astype(np.uint64), n, keys)
+
+    def _sorted(self, n: int, salt: int) -> IntArray:
+        """[0, n) sorted by draws, each of which holds its number in the lowest bits: a sort without an index."""
+        low = np.uint64((1 << (n - 1).bit_length()) - 1)
+        keys = self._raw(SHUFFLE, 0, n, salt) & ~low | np.arange(n, dtype=np.uint64)
+        keys.sort()
+        return (keys & low).astype(np.int64)
 
     def shuffled_in_blocks(self, positions: Positions, n: int, block: int, live: int) -> IntArray:
         """As `shuffled`, with neighbours kept close.

@@ -60,19 +60,22 @@ class Reach:
         return span
 
 
-def reward_sum(reward: Rows, gamma: float, transform: Callable[[Array], Array], row: IntArray, span: Any) -> Array:
+def reward_sum(
+    reward: Rows, gamma: float, transform: Callable[[Array], Array] | None, row: IntArray, span: Any
+) -> Array:
     """Sums of ``gamma**j * transform(reward)`` over the ``span`` [K] rows from each ``row`` [K] on, in float64."""
     shape = reward.values.shape[1:]
     total = np.zeros((len(row), *shape))
     for j in range(int(np.max(span, initial=0))):
-        value = transform(reward.take(row + np.minimum(j, span - 1)))
+        value = reward.take(row + np.minimum(j, span - 1))
+        value = (value if transform is None else transform(value)).astype(np.float64)
         total += np.where((j < span).reshape(-1, *(1,) * len(shape)), gamma**j * value, 0.0)
     return total
 
 
-def sum_dtype(reward: Rows) -> np.dtype[Any]:
-    """Of the sums that are given."""
-    return np.result_type(reward.values.dtype, np.float32)
+def sum_dtype(reward: np.dtype[Any], floats: str | None) -> np.dtype[Any]:
+    """Of the sums and discounts that are given, where a loader works with ``floats``; None for the archive's own."""
+    return np.result_type(reward, np.float32) if floats is None else np.dtype(floats)
 
 
 def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
@@ -85,17 +88,19 @@ def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
     return replace(reach, known=known, kept=where)
 
 
-def keep_sums(dataset: Dataset, reach: Reach, reward: Rows, gamma: float, budget: int) -> Rows | None:
-    """Sums of rewards from every row of a large dataset on, [rows, 1]; None where they are not kept."""
+def keep_sums(
+    dataset: Dataset, reach: Reach, reward: Rows, gamma: float, kind: np.dtype[Any], budget: int
+) -> Rows | None:
+    """Sums of rewards from every row of a large dataset on, [rows, 1] of ``kind``; None where they are not kept."""
     if reach.known is None or reward.values.ndim > 1:
         return None
 
     def sums(table: Table, episode: IntArray, step: IntArray) -> Array:
         row = table.start.take(episode) + step
-        return reward_sum(reward, gamma, lambda x: x, row, reach(table, episode, step))
+        return reward_sum(reward, gamma, None, row, reach(table, episode, step))
 
-    key = {"rewards summed up": reach.n_step, "gamma": gamma}
-    kept, _ = _kept(dataset, key, sum_dtype(reward), sums, budget)
+    key = {"rewards summed up in float64": reach.n_step, "gamma": gamma, "dtype": kind.name}
+    kept, _ = _kept(dataset, key, kind, sums, budget)
     return None if kept is None else Rows(kept.values[:, None])
 
 

@@ -120,7 +120,7 @@ class Transition(Unmasked):
     With ``n_step`` > 1, ``next/reward`` is the sum of ``gamma**j * reward`` over the steps t, t+1, ... up to n of
     them, ending early after the first done step and at the end of the episode's transitions; ``next/observation`` and
     every other field under ``next`` are those of the last step summed, and ``next/discount`` is ``gamma**k`` for k
-    steps::
+    steps. Rewards of any dtype are summed in float64, each after its transforms, and the sum is cast last::
 
         target = next_reward + next_discount * (1 - next_terminated) * value(next_observation)
 

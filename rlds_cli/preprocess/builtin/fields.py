@@ -13,6 +13,7 @@ import numpy as np
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument
+from rlds_cli.ordering import natural
 from rlds_cli.preprocess.builtin.naming import Names, listed, stored
 from rlds_cli.preprocess.traits import Prepared, builtin
 from rlds_cli.ted import FLAGS, Array
@@ -118,8 +119,14 @@ def rename_fields(episode: Batch, *, names: Mapping[str, str] | str) -> Any:
     return episode
 
 
+def _nested(fields: Names, known: Sequence[str]) -> list[str]:
+    """The fields asked for, with those nested below each name in its place; empty where a name is none of them."""
+    groups = [[n for n in known if n == name or n.startswith(f"{name}/")] for name in listed(fields)]
+    return list(dict.fromkeys(n for group in groups for n in group)) if all(groups) else []
+
+
 def _prepare_concatenate(dataset: Dataset, *, fields: Names, into: str, keep: bool) -> Prepared:
-    names = [dataset.field(n).name for n in listed(fields)]
+    names = _nested(fields, sorted(dataset.schema, key=natural)) or [dataset.field(n).name for n in listed(fields)]
     parts = [dataset.schema[n] for n in names]
     for f in parts:
         if f.kind != "array" or len(f.shape) > 1 or f.name in FLAGS:
@@ -144,7 +151,8 @@ def concatenate(episode: Batch, *, fields: Names, into: str = "observation", kee
     ----------
     episode : Batch
     fields : str or sequence of str
-        Vectors and numbers per step, in the order in which they are joined; all of one placement.
+        Vectors and numbers per step, in the order in which they are joined; all of one placement. ``info`` stands
+        for everything nested below it, sorted by name, ``joint2`` before ``joint10``.
     into : str
         The name of the new field.
     keep : bool
@@ -160,7 +168,7 @@ def concatenate(episode: Batch, *, fields: Names, into: str = "observation", kee
     UnknownField, InvalidArgument
         A field is not there or no vector, placements differ, or the name is taken.
     """
-    names = listed(fields)
+    names = _nested(fields, sorted(episode.names(), key=natural))
     parts: list[Array] = [episode[n] for n in names]
     joined = np.concatenate([p[:, None] if p.ndim == 1 else p for p in parts], axis=-1)
     for name in names if not keep else ():

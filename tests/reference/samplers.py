@@ -1,0 +1,87 @@
+"""Which windows a sampler draws, or how likely each is; ``counts`` says how many windows each episode has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reference import shuffles
+
+WINDOW, EPISODE = 0, 1  # streams of Philox
+
+Chances = list[list[float]]  # of every window, by episode
+
+
+def numbered(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Episode and number there of every window, in the order of the dataset."""
+    return [(k, number) for k, count in enumerate(counts) for number in range(count)]
+
+
+# -- sequences
+
+
+def sequential(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """An epoch in the order of the dataset."""
+    return numbered(counts)
+
+
+def shuffled(counts: Sequence[int], seed: int, epoch: int, version: int = 2) -> list[tuple[int, int]]:
+    """An epoch of a shuffle."""
+    windows = numbered(counts)
+    return [windows[i] for i in shuffles.shuffled(seed, epoch, len(windows), version)]
+
+
+def uniform(counts: Sequence[int], seed: int, epoch: int, samples: int) -> list[tuple[int, int]]:
+    """Draws with replacement, every window as likely."""
+    windows = numbered(counts)
+    return [windows[int(unit(seed, epoch, WINDOW, p, len(windows)))] for p in range(samples)]
+
+
+def uniform_by_episode(counts: Sequence[int], seed: int, epoch: int, samples: int) -> list[tuple[int, int]]:
+    """Draws of an episode, then of one of its windows."""
+    some = [k for k, count in enumerate(counts) if count]
+    drawn = []
+    for p in range(samples):
+        k = some[int(unit(seed, epoch, EPISODE, p, len(some)))]
+        drawn.append((k, int(unit(seed, epoch, WINDOW, p) * counts[k])))
+    return drawn
+
+
+def unit(seed: int, epoch: int, stream: int, position: int, scale: float = 1.0) -> float:
+    """A number in [0, scale) of 53 random bits."""
+    return (shuffles.philox(seed, epoch, stream, position) >> 11) * (scale * 2.0**-53)
+
+
+# -- chances
+
+
+def evenly(counts: Sequence[int]) -> Chances:
+    """Every window as likely."""
+    return [[1 / sum(counts)] * count for count in counts]
+
+
+def evenly_by_episode(counts: Sequence[int], weights: Sequence[float] | None = None) -> Chances:
+    """Every episode that has a window as likely, or by weights; then every window in it."""
+    given = [1.0] * len(counts) if weights is None else weights
+    usable = [w if count else 0.0 for w, count in zip(given, counts, strict=True)]
+    return [[w / sum(usable) / max(count, 1)] * count for w, count in zip(usable, counts, strict=True)]
+
+
+def by_anchor(anchors: Sequence[Sequence[int]], weights: Sequence[Sequence[float]]) -> Chances:
+    """By the weight of each window's anchor step; ``weights`` of the steps of each episode."""
+    mass = [[float(w[t]) for t in of_one] for of_one, w in zip(anchors, weights, strict=True)]
+    total = sum(map(sum, mass))
+    return [[m / total for m in of_one] for of_one in mass]
+
+
+def by_priority(priorities: Sequence[Sequence[float]], alpha: float, eps: float) -> Chances:
+    """Prioritised draws: in proportion to (priority + eps)**alpha."""
+    mass = [[(p + eps) ** alpha for p in of_one] for of_one in priorities]
+    total = sum(map(sum, mass))
+    return [[m / total for m in of_one] for of_one in mass]
+
+
+def importance(chances: Chances, beta: float) -> list[list[float]]:
+    """Weights (N * P)**-beta of prioritised draws, the largest of them all 1."""
+    N = sum(map(len, chances))
+    raw = [[(N * p) ** -beta for p in of_one] for of_one in chances]
+    return [[w / max(max(x, default=0.0) for x in raw) for w in of_one] for of_one in raw]
