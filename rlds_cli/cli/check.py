@@ -18,7 +18,7 @@ def check(
     ref: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH|FILE", help="A dataset that is here, or an archive.", autocompletion=options.complete_id
+            metavar="ID|PATH|FILE", help="A dataset that is here, or an archive.", autocompletion=options.complete_here
         ),
     ],
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings, too.")] = False,

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 def rm(
     ids: Annotated[
         list[str],
-        typer.Argument(metavar="ID|GLOB...", help="Datasets in your home.", autocompletion=options.complete_id),
+        typer.Argument(metavar="ID|GLOB...", help="Datasets in your home.", autocompletion=options.complete_here),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: options.DryRun = False,
