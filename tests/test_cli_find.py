@@ -120,10 +120,29 @@ def test_rows_say_what_is_here(rlds):
     rows = {line.split()[0]: line.split()[4:] for line in rlds("list", "pen-human")[1].splitlines()}
     assert rows["d4rl/pen-human-v1"] == ["yes,", "@norm"]
     assert rows["d4rl/pen-human-v0"][0] == "@raw"
-    here = rlds("list", "--here")[1].splitlines()
-    assert [line.split()[0] for line in here] == ["ID", "d4rl/pen-human-v0", "d4rl/pen-human-v1", "local/press"]
-    assert [r["id"] for r in json.loads(rlds("list", "--here", "--json")[1])] == [line.split()[0] for line in here[1:]]
+    here = [r["id"] for r in json.loads(rlds("list", "--here", "--json")[1])]
+    assert here == ["d4rl/pen-human-v0", "d4rl/pen-human-v1", "local/press"]
     assert [line.split()[0] for line in rlds("list", "-f", "local")[1].splitlines()] == ["ID", "local/press"]
+
+
+def test_what_is_here_with_its_size(rlds, home):
+    rlds_cli.create("d4rl/pen-human-v1", [episode(1200), episode(300)])
+    rlds_cli.create("d4rl/pen-human-v1@norm", [episode()])
+    rlds_cli.create("local/press", [episode()])
+    (home / "datasets/local/press/zarr.json").chmod(0o644)
+    (home / "datasets/local/press/zarr.json").write_text("{")
+    lines = [line.split() for line in rlds("list", "--here")[1].splitlines()]
+    assert lines[0] == ["ID", "STEPS", "EPISODES", "DISK"]
+    assert [line[:3] for line in lines[1:]] == [
+        ["d4rl/pen-human-v1", "1,500", "2"],
+        ["d4rl/pen-human-v1@norm", "3", "1"],
+        ["local/press", "?", "?"],
+    ]
+    found = json.loads(rlds("list", "--here", "pen", "--json")[1])[0]["contents"][0]
+    blocks = sum(p.stat().st_blocks for p in (home / "datasets/d4rl/pen-human-v1").rglob("*") if p.is_file())
+    assert (found["id"], found["steps"], found["episodes"]) == ("d4rl/pen-human-v1", 1500, 2)
+    assert found["bytes_on_disk"] == 512 * blocks
+    assert rlds("list", "--here", "nothing")[1] == ""
 
 
 def test_one_family(rlds):
@@ -409,12 +428,34 @@ def test_nothing_heavy_is_imported(args):
 
 
 def test_ids_are_completed_in_the_shell() -> None:
-    from rlds_cli.cli.options import complete_id
+    from rlds_cli.cli.options import complete_here, complete_id
 
     completed = complete_id("d4rl/hopper-m")
     assert "d4rl/hopper-medium-v2" in completed
     assert all(i.startswith("d4rl/hopper-m") for i in completed)
     assert complete_id("no/such") == []
+    assert complete_here("") == []
+    rlds_cli.create("local/press", [episode()])
+    rlds_cli.create("local/press@norm", [episode()])
+    rlds_cli.create("d4rl/pen-human-v1", [episode()])
+    assert complete_here("") == ["d4rl/pen-human-v1", "local/press", "local/press@norm"]
+    assert complete_here("LOCAL/p") == ["local/press", "local/press@norm"]
+
+
+@pytest.mark.parametrize(
+    "name", ["rm", "path", "diff", "check", "inspect", "verify", "convert", "lock", "bench", "preprocess"]
+)
+def test_commands_on_what_is_here_complete_that(name: str) -> None:
+    from typer.main import get_command
+
+    from rlds_cli.cli.options import complete_here
+
+    context = {"info_name": "rlds"}
+    command = get_command(cli.app).commands[name]
+    rlds_cli.create("local/press", [episode()])
+    first = next(p for p in command.params if p.param_type_name == "argument")
+    completed = first.shell_complete(command.make_context(**context, args=[], resilient_parsing=True), "")
+    assert [c.value for c in completed] == complete_here("") == ["local/press"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
