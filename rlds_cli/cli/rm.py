@@ -27,7 +27,7 @@ def rm(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Remove datasets. Archives stay, and so does what was made of them.
+    """Remove datasets. Archives stay, and so does what was made of them. Says where nothing can make one again.
 
     Example: rlds rm d4rl/hopper-medium-v2@norm --yes
     """
