@@ -705,9 +705,28 @@ def codes() -> set[str]:
 
 
 def test_every_code_is_documented() -> None:
-    table = (ROOT / "docs" / "inspect.md").read_text().split("## Check")[1].split("## Compare")[0]
-    documented = {code for line in table.splitlines() if line.startswith("|") for code in _codes_of(line)}
+    documented = {code for line in _table() for code in _codes_of(line)}
     assert documented == codes() and len(codes()) > 20
+
+
+def test_every_code_is_in_the_help() -> None:
+    from rlds_cli.cli.check import check as command
+
+    listed = re.sub(r"\s+", " ", command.__doc__ or "")
+    named = [code for kind in ("Errors", "Warnings", "Notes") for code in _after(listed, kind)]
+    assert sorted(named) == sorted(codes())
+    for kind in ("error", "warning", "note"):
+        of_kind = {c for line in _table() if line.split("|")[3].strip().startswith(kind) for c in _codes_of(line)}
+        assert {*_after(listed, f"{kind.title()}s")} - {"saturated"} <= of_kind  # a note, and from 90 % on a warning
+
+
+def _after(text: str, kind: str) -> list[str]:
+    return text.partition(f"{kind}: ")[2].partition(".")[0].split(", ")
+
+
+def _table() -> list[str]:
+    text = (ROOT / "docs" / "inspect.md").read_text().split("## Check")[1].split("## Compare")[0]
+    return [line for line in text.splitlines() if line.startswith("|")]
 
 
 def _codes_of(line: str) -> list[str]:
