@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,27 @@ from hypothesis import HealthCheck, settings
 
 DATA = Path(__file__).parent / "data"
 
+# As many processes as cores run tests; threads of their own would wait for each other. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No test depends on how fast a machine is. The home of each test is fresh for a function, not for an example of it.
-settings.register_profile(
-    "rlds", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+# `--hypothesis-profile=thorough` looks further.
+_ANY_SPEED = settings(
+    deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
+settings.register_profile("rlds", _ANY_SPEED, max_examples=50)
+settings.register_profile("thorough", _ANY_SPEED, max_examples=500)
 settings.load_profile("rlds")
+
+# Modules that drop files from the page cache, which keeps what is not on the disk yet.
+_NEED_THE_DISK = {"test_bench", "test_loader_residency"}
+
+
+@pytest.fixture(autouse=True)
+def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test cuts the power, and disks take long to say that they are done."""
+    if request.module.__name__ not in _NEED_THE_DISK:
+        monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 @pytest.fixture(autouse=True)
@@ -52,5 +69,5 @@ def write_d4rl(
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as f:
         for name, values in columns.items():
-            f.create_dataset(name, data=values, compression="gzip")
+            f.create_dataset(name, data=values, compression="gzip", compression_opts=1)
     return columns
