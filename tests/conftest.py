@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import h5py
@@ -46,6 +50,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("RLDS_MIRROR", "RLDS_GCS_ENDPOINT", "STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path / "home"
+
+
+def run_rlds(*args: object) -> subprocess.CompletedProcess[bytes]:
+    """Run ``rlds ARGS`` in this process, its output going into pipes: a process of its own takes a second to start."""
+    from rlds_cli import cli
+
+    code: object = 0
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    before, sys.argv = sys.argv, ["rlds", *map(str, args)]
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            cli.main()
+    except SystemExit as e:
+        code = e.code or 0
+    finally:
+        sys.argv = before
+    assert isinstance(code, int)
+    written = [stream.buffer.getvalue() for stream in (out, err)]  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(args, code, *written)
 
 
 def write_d4rl(
