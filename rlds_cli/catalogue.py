@@ -228,8 +228,10 @@ def _contents(copies: Iterable[tuple[DatasetId, Path]]) -> tuple[Content, ...]:
 
 
 def _content(copy: Copy) -> Content:
-    counts = copy.manifest.counts if copy.manifest else None
-    return Content(copy.id, counts and counts.steps, counts and counts.episodes, copy.bytes_on_disk)
+    if copy.manifest is None:
+        return Content(copy.id, None, None, copy.bytes_on_disk)
+    counts = copy.manifest.counts
+    return Content(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk)
 
 
 def _entry(ref: str, where: Settings) -> Entry | None:

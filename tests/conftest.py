@@ -29,8 +29,8 @@ settings.register_profile("rlds", _ANY_SPEED, max_examples=50)
 settings.register_profile("thorough", _ANY_SPEED, max_examples=500)
 settings.load_profile("rlds")
 
-# Modules that drop files from the page cache, which keeps what is not on the disk yet.
-_NEED_THE_DISK = {"test_bench", "test_loader_residency"}
+# Modules about syncing, or that drop files from the page cache, which keeps what is not on the disk yet.
+_NEED_THE_DISK = {"test_bench", "test_loader_residency", "test_transfer_behind"}
 
 
 @pytest.fixture(autouse=True)
