@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlds_cli import home, ids, registry, settings, targets
@@ -49,8 +49,24 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """What of a dataset is on this disk; None for what its manifest, which cannot be read, does not say.
+
+    Files that it shares with other datasets count in ``bytes_on_disk``.
+    """
+
+    id: str
+    steps: int | None
+    episodes: int | None
+    bytes_on_disk: int
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One dataset of a listing; ``variants`` are those that are here."""
+    """One dataset of a listing; ``variants`` are those that are here.
+
+    ``contents`` are the dataset and its variants, as far as they are here, in listings of what is here.
+    """
 
     id: str
     size: int | None
@@ -59,6 +75,7 @@ class Row:
     replaced_by: str | None
     here: bool
     variants: tuple[str, ...]
+    contents: tuple[Content, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +132,8 @@ def listing(
 ) -> tuple[Row, ...]:
     """The datasets that a query finds, see ``registry.find``; those of closed sources only when asked for, or here.
 
+    With ``local`` only those that are here, with their steps, episodes and bytes.
+
     Raises
     ------
     UnknownDataset
@@ -122,7 +141,8 @@ def listing(
     """
     present = registry.here(settings.read(cache_dir))
     found = registry.find(query, family=family, local=local, cache_dir=cache_dir)
-    return tuple(_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present)
+    rows = [_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present]
+    return tuple(replace(row, contents=_contents(present[row.id.lower()])) if local else row for row in rows)
 
 
 def card(ref: str, cache_dir: StrPath | None = None) -> Card:
@@ -199,6 +219,19 @@ def _row(entry: Entry, present: dict[str, list[tuple[DatasetId, Path]]]) -> Row:
     variants = tuple(dict.fromkeys(id.variant for id in copies if id.variant))
     here = any(id.variant is None for id in copies)
     return Row(entry.id, entry.size, entry.verifiable, entry.status, entry.replaced_by, here, variants)
+
+
+def _contents(copies: Iterable[tuple[DatasetId, Path]]) -> tuple[Content, ...]:
+    """One for each id: of several copies the one that opening finds."""
+    first = {str(id): path for id, path in reversed(list(copies))}
+    return tuple(_content(_copy(id, first[id])) for id in sorted(first))
+
+
+def _content(copy: Copy) -> Content:
+    if copy.manifest is None:
+        return Content(copy.id, None, None, copy.bytes_on_disk)
+    counts = copy.manifest.counts
+    return Content(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk)
 
 
 def _entry(ref: str, where: Settings) -> Entry | None:

@@ -14,6 +14,10 @@ _ID = re.compile(
 )
 FRAME_SIZE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 MAX_LENGTH = 200  # it is one file name, with room for what stands around it
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*:/")  # a path has one slash of them
+_HUB = re.compile(
+    r"(hf:/+|https?:/+(huggingface\.co|hf\.co)/)(datasets/)?(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+)"
+)
 _VARIANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -60,12 +64,27 @@ def parse(text: str) -> DatasetId:
     match = _ID.fullmatch(text)
     if match is not None and len(text) > MAX_LENGTH:
         raise InvalidId(f"{text[:40]}... has {len(text):,} characters; an id has at most {MAX_LENGTH}.")
+    if match is None and (address := address_hint(text)):
+        raise InvalidId(f'"{text}" is an address, not the id of a dataset.', hint=address)
     if match is None:
         raise InvalidId(
             f'"{text}" is not a dataset id.',
             hint="ids are family/name or family/name@variant, as in d4rl/hopper-medium-v2; rlds list shows them",
         )
     return DatasetId(match["family"], match["name"], match["variant"])
+
+
+def address_hint(text: str) -> str | None:
+    """What to do about an address such as ``hf://...`` or ``s3://...``; None for what is none."""
+    match = _ADDRESS.match(text)
+    if match is None:
+        return None
+    hub = _HUB.match(text)
+    fetched = "rlds import PATH --as local/NAME takes files that were fetched, and open_dataset(PATH) a dataset"
+    if hub is None:
+        return f"datasets are read on this disk: {fetched}"
+    id = f"lerobot/{hub['name'].removeprefix('lerobot/')}"
+    return f"rlds download {id} fetches it where it is a LeRobot dataset; {fetched}"
 
 
 def from_component(family: str, component: str) -> DatasetId:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import home, ids, settings
+from rlds_cli import home, ids, settings, targets
 from rlds_cli.archives import Archive, Plan, reader, recognise
 from rlds_cli.conversion import Conversion, convert
 from rlds_cli.dataset import Dataset, open_dataset
@@ -20,6 +20,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field
 from rlds_cli.transfer.pieces import is_unfinished
@@ -99,7 +100,10 @@ def plan_import(
         raise InvalidId(
             f"{id} cannot be imported: other families come from their archives.", hint=f"--as local/{id.name}"
         )
-    files = expand([paths] if isinstance(paths, str | os.PathLike) else paths)
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    for path in given:
+        _refuse_dataset(Path(path).expanduser().absolute())
+    files = expand(given)
     name, what = _reader_for(files, format, bool(fields))
     archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step)
     plan = reader(name).plan(archive)
@@ -180,6 +184,18 @@ def import_archive(
     return open_dataset(planned.id, cache_dir=cache_dir)
 
 
+def _refuse_dataset(path: Path) -> None:
+    """Raise ArchiveError for a dataset of this program, or a part of one: it is opened, not converted."""
+    found = next((p for p in (path, *path.parents) if targets.is_dataset(p)), None)
+    if found is None:
+        return
+    id = manifest.read(found).id
+    own = Home(settings.read().home).dataset(ids.parse(id))
+    hint = f'open_dataset("{found}") and rlds inspect {found} take it where it is'
+    copied = "" if own.exists() else f"; mkdir -p {own.parent} && cp -r {found} {own} makes it {id} here"
+    raise ArchiveError(f"{found} is a dataset already, {id}, and needs no import.", hint=hint + copied)
+
+
 def _is_done(id: DatasetId, where: Settings, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the same import was made before; raises NameTaken where it was another."""
     there = home.find(id, where)
@@ -204,6 +220,9 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
 
     found: dict[Path, None] = {}
     for given in paths:
+        address = ids.address_hint(str(given))
+        if address:
+            raise ArchiveError(f'"{given}" is an address; files on this disk are imported.', hint=address)
         path = Path(given).expanduser()
         matches = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]  # noqa: PTH207  (absolute patterns)
         files = [f for m in matches for f in (_below(m, most) if m.is_dir() else [m] if m.is_file() else [])]

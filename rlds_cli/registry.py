@@ -291,6 +291,9 @@ def _check_family(family: str | None, present: Mapping[str, Any]) -> None:
 def _hint(name: str) -> str:
     """What to do about a name that is not known; kept, for a page asks for the same dataset several times."""
     fallback = "rlds list shows what there is; rlds import PATH --as local/NAME takes files of your own"
+    address = ids.address_hint(name)
+    if address:
+        return address
     own = name.lower().startswith(f"{LOCAL}/")  # never in the registry
     return fallback if own else did_you_mean(name) or fallback
 

@@ -24,6 +24,9 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
         Names the homes that were searched.
     """
     where = settings.read(cache_dir)
+    address = ids.address_hint(str(ref))
+    if address:
+        raise DatasetNotFound(f'"{ref}" is not on this disk.', hint=address)
     path = Path(ref).expanduser()
     if isinstance(ref, os.PathLike) or path.is_absolute() or str(ref).startswith("."):
         if home.is_dataset(path):
@@ -100,7 +103,7 @@ def dataset_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[
     """
     path = Path(ref).expanduser()
     here = _by_id(str(ref), settings.read(cache_dir)) is not None
-    if not here and (registry.is_glob(str(ref)) or (path.exists() and not _is_dataset(path))):
+    if not here and (registry.is_glob(str(ref)) or (path.exists() and not is_dataset(path))):
         return path, False
     try:
         return dataset(ref, cache_dir=cache_dir), True
@@ -113,7 +116,8 @@ def id_of(path: Path) -> DatasetId:
     return ids.parse(manifest.read(path).id)
 
 
-def _is_dataset(path: Path) -> bool:
+def is_dataset(path: Path) -> bool:
+    """Whether a directory is a dataset of this program, in a home or not."""
     if not (path / "zarr.json").exists():
         return False
     return '"rlds"' in (path / "zarr.json").read_text(errors="replace")

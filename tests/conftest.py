@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import h5py
@@ -12,11 +17,27 @@ from hypothesis import HealthCheck, settings
 
 DATA = Path(__file__).parent / "data"
 
+# As many processes as cores run tests; threads of their own would wait for each other. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No test depends on how fast a machine is. The home of each test is fresh for a function, not for an example of it.
-settings.register_profile(
-    "rlds", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+# `--hypothesis-profile=thorough` looks further.
+_ANY_SPEED = settings(
+    deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
+settings.register_profile("rlds", _ANY_SPEED, max_examples=50)
+settings.register_profile("thorough", _ANY_SPEED, max_examples=500)
 settings.load_profile("rlds")
+
+# Modules about syncing, or that drop files from the page cache, which keeps what is not on the disk yet.
+_NEED_THE_DISK = {"test_bench", "test_loader_residency", "test_transfer_behind"}
+
+
+@pytest.fixture(autouse=True)
+def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test cuts the power, and disks take long to say that they are done."""
+    if request.module.__name__ not in _NEED_THE_DISK:
+        monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +50,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("RLDS_MIRROR", "RLDS_GCS_ENDPOINT", "STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path / "home"
+
+
+def run_rlds(*args: object) -> subprocess.CompletedProcess[bytes]:
+    """Run ``rlds ARGS`` in this process, its output going into pipes: a process of its own takes a second to start."""
+    from rlds_cli import cli
+
+    code: object = 0
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    before, sys.argv = sys.argv, ["rlds", *map(str, args)]
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            cli.main()
+    except SystemExit as e:
+        code = e.code or 0
+    finally:
+        sys.argv = before
+    assert isinstance(code, int)
+    written = [stream.buffer.getvalue() for stream in (out, err)]  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(args, code, *written)
 
 
 def write_d4rl(
@@ -52,5 +92,5 @@ def write_d4rl(
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as f:
         for name, values in columns.items():
-            f.create_dataset(name, data=values, compression="gzip")
+            f.create_dataset(name, data=values, compression="gzip", compression_opts=1)
     return columns

@@ -267,7 +267,7 @@ values = st.sampled_from([0.0, 1.0, 2.0, float("nan")])
 steps = st.lists(st.tuples(values, values, st.booleans(), st.booleans()), min_size=1, max_size=40)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(steps, st.sampled_from(["flags", "timeouts", "file"]), st.booleans(), st.booleans(), st.integers(1, 9))
 def test_layout_equals_the_slow_reference(
     tmp_path: Path,

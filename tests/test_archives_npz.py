@@ -200,7 +200,7 @@ HEADERS = st.one_of(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # NumPy's own, of the truth
-@settings(max_examples=200)
+@settings(max_examples=66)
 @given(HEADERS)
 def test_any_header_is_read_or_refused(content: bytes) -> None:
     try:
@@ -215,7 +215,7 @@ def test_any_header_is_read_or_refused(content: bytes) -> None:
     assert (member.shape, member.dtype, member.offset) == (shape, dtype, f.tell())
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.data())
 def test_any_damage_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     content = bytearray(SMALL)

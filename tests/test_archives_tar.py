@@ -168,7 +168,7 @@ def test_damage_between_members_is_no_end(tmp_path: Path) -> None:
         contents(tmp_path / "x.tar")
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.data())
 def test_any_change_is_content_or_an_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "x.tar"

@@ -22,12 +22,16 @@ WIDE = 256  # float64 a row
 
 @pytest.fixture
 def ds() -> rlds_cli.Dataset:
+    return wide(8)
+
+
+def wide(episodes: int) -> rlds_cli.Dataset:
     episode = {
         "observation": np.zeros((1001, WIDE)),
         "action": np.zeros((1000, 2), np.float32),
         "next": {"reward": np.zeros(1000, np.float32), "terminated": True},
     }
-    return rlds_cli.create("local/wide", [episode] * 8)
+    return rlds_cli.create("local/wide", [episode] * episodes)
 
 
 def check(m: Measurement) -> None:
@@ -38,24 +42,15 @@ def check(m: Measurement) -> None:
     assert m.minor_faults >= 0 and m.major_faults >= 0
 
 
-def test_one_process(ds: rlds_cli.Dataset) -> None:
-    m = measure("local/wide", batch_size=32, seconds=0.3)
-    check(m)
-    # observations, of this step and the next, and actions in float32; reward, done, terminated, truncated
-    assert m.batch_bytes == 32 * (2 * WIDE * 4 + 2 * 4 + 4 + 3)
-    assert (m.id, m.batch_size, m.processes, m.cold) == ("local/wide", 32, 1, False)
-    assert (m.window, m.sampler) == ("Transition(n_step=1, gamma=0.99)", "Uniform(by='window')")
-
-
 @pytest.mark.skipif(not LINUX, reason="proportional memory is Linux's")
 def test_processes_share_the_files(ds: rlds_cli.Dataset) -> None:
-    m = measure(ds, window=Slice(8), sampler="Shuffled", batch_size=32, processes=3, seconds=0.5)
+    m = measure(ds, window=Slice(8), sampler="Shuffled", batch_size=32, processes=2, seconds=0.3)
     check(m)
     content = 8 * 1001 * WIDE * 8
     assert m.batch_bytes == 32 * 8 * (2 * WIDE * 4 + 2 * 4 + 4 + 3 + 1)
     assert m.mapped is not None and m.mapped > content / 2, "each process maps most of the file"
     assert m.proportional is not None and m.anonymous is not None
-    assert m.proportional - 3 * m.anonymous < 1.5 * content, "together they hold it once"
+    assert m.proportional - 2 * m.anonymous < 1.5 * content, "together they hold it once"
 
 
 def test_a_selection_with_priorities(ds: rlds_cli.Dataset) -> None:
@@ -73,12 +68,14 @@ def test_the_command(ds: rlds_cli.Dataset, monkeypatch: pytest.MonkeyPatch, caps
         assert not ended.value.code
         return capsys.readouterr().out
 
-    arguments = ["rlds", "bench", "local/wide", "--window", "Slice(4)", "--batch-size", "8", "--seconds", "0.2"]
-    found = json.loads(run("--json"))
-    assert set(found) == set(Measurement.__dataclass_fields__)
-    assert found["batch_size"] == 8 and found["window"].startswith("Slice(length=4")
-    assert found["batch_bytes"] == 8 * 4 * (2 * WIDE * 4 + 2 * 4 + 4 + 3 + 1)
-    lines = run("--cold").splitlines()
+    arguments = ["rlds", "bench", "local/wide", "--seconds", "0.2"]
+    m = Measurement(**json.loads(run("--batch-size", "32", "--json")))
+    check(m)
+    # observations, of this step and the next, and actions in float32; reward, done, terminated, truncated
+    assert m.batch_bytes == 32 * (2 * WIDE * 4 + 2 * 4 + 4 + 3)
+    assert (m.id, m.batch_size, m.processes, m.cold) == ("local/wide", 32, 1, False)
+    assert (m.window, m.sampler) == ("Transition(n_step=1, gamma=0.99)", "Uniform(by='window')")
+    lines = run("--window", "Slice(4)", "--batch-size", "8", "--cold").splitlines()
     assert lines[0].startswith("local/wide   batches of 8, Slice(length=4") and lines[1] == "1 process, cold, 0.2 s"
     assert [line[:14].strip() for line in lines[2:]] == [
         "batches", "samples", "bytes", "of the limit", "memory", "PSS", "major faults"
@@ -96,7 +93,8 @@ def test_the_command(ds: rlds_cli.Dataset, monkeypatch: pytest.MonkeyPatch, caps
         ({"window": "Slice"}, "length"),
     ],
 )
-def test_values_that_cannot_be(ds: rlds_cli.Dataset, options: dict[str, object], message: str) -> None:
+def test_values_that_cannot_be(options: dict[str, object], message: str) -> None:
+    ds = wide(1)
     with pytest.raises(InvalidArgument, match=message):
         measure(ds, **options)  # type: ignore[arg-type]
 

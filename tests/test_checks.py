@@ -19,6 +19,7 @@ from rlds_cli.checks import continuity
 from rlds_cli.checks.findings import Finding, Place, as_note, of_note
 from rlds_cli.checks.running import CHECKS
 from rlds_cli.cli import out
+from rlds_cli.importing import import_archive
 from rlds_cli.report import summarise
 
 NAMES = [name for name, _ in CHECKS]
@@ -231,13 +232,237 @@ def test_jumps_across_the_blocks_that_are_read() -> None:
     steps = np.random.default_rng(0).uniform(-0.1, 0.1, (n + 1, 3))
     o = np.cumsum(steps, 0).astype(np.float32)
     tile = (1 << 20) // 12
-    at = [tile - 1, tile, 2 * tile - 1, n - 1]
+    at = [tile - 1, tile + 1, 2 * tile, n - 1]
     for k in at:
         o[k + 1 :] += 30
     f = found(
         [{"observation": o, "action": np.random.default_rng(1).normal(size=(n, 1)), "next": {"terminated": True}}]
     )
     assert [p.step for p in f["jump"].places] == at
+
+
+def contact(length: int = 600) -> np.ndarray:
+    """Positions and velocities of balls that bounce: velocities change at once, several of them at one step."""
+    rng = np.random.default_rng(5)
+    x, v, rows = rng.uniform(0.2, 1, 4), np.zeros(4), []
+    for _ in range(length):
+        v -= 0.01
+        x = x + 0.05 * v
+        hit = x < 0
+        v[hit], x[hit] = -v[hit], -x[hit]
+        rows.append([*x, *v])
+    return np.array(rows)
+
+
+def turning(length: int = 3000) -> np.ndarray:
+    """Two angles in [-pi, pi), and a quaternion whose sign changes as it likes."""
+    t = np.arange(length) * 0.004
+    half = np.stack([np.cos(t), np.sin(t), np.full(length, 0.1), np.full(length, -0.1)], 1)
+    half[700:1900] *= -1
+    angles = (np.stack([3 * t, 3 * t], 1) + np.pi) % (2 * np.pi) - np.pi
+    return np.concatenate([angles, half], 1)
+
+
+def resting(length: int = 3000) -> np.ndarray:
+    """Three coordinates of an arm that moves, and of an object that lies still and is put elsewhere, twice."""
+    arm = np.cumsum(np.random.default_rng(6).uniform(-0.1, 0.1, (length, 3)), 0)
+    thing = np.zeros((length, 3))
+    thing[900:2000], thing[2000:] = (4, 5, 6), (-7, 8, 9)
+    return np.concatenate([arm, thing], 1)
+
+
+@pytest.mark.parametrize("observation", [contact(), turning(), turning()[:, :1], resting()], ids=range(4))
+def test_contacts_angles_and_objects_at_rest_are_no_jumps(observation: np.ndarray) -> None:
+    n = len(observation) - 1
+    f = found([{"observation": observation, "action": np.random.default_rng(0).normal(size=n)}])
+    assert "jump" not in f
+
+
+def test_goals_may_change_inside_episodes() -> None:
+    episodes = [walk(k, 400) for k in range(4)]
+    for e in episodes:
+        wanted = np.cumsum(np.full((401, 2), 0.01), 0)
+        wanted[200:] += 40
+        e["observation"] = {"observation": e["observation"], "desired_goal": wanted}
+    assert "jump" not in found(episodes)
+    moved = [{**e, "observation": {"achieved_goal": e["observation"]["desired_goal"]}} for e in episodes]
+    assert places(found(moved)["jump"]) == [(k, 199) for k in range(4)]
+
+
+def merged(ds: rlds_cli.Dataset) -> dict[str, Any]:
+    """All steps of a dataset as one episode, as from a flat file whose ends nobody knows."""
+    rows = np.concatenate([a + np.arange(n) for a, n in zip(ds.episodes["start"], ds.episodes["length"], strict=True)])
+    out: dict[str, Any] = {}
+    for f in ds.schema.values():
+        if f.kind == "array" and f.name not in ("next/terminated", "next/truncated"):
+            *groups, last = f.name.split("/")
+            group = out
+            for name in groups:
+                group = group.setdefault(name, {})
+            group[last] = ds.column(f.name)[rows]
+    return out
+
+
+MERGED = {
+    "d4rl/hopper_random_layout-v2.hdf5": {"jump"},
+    "minari/hopper/random_hdf5-v0": {"jump"},
+    "minari/pointmaze/umaze_hdf5-v0": {"jump"},
+    "ogbench/pointmaze-medium-navigate-v0.npz": {"jump"},
+    "ogbench/visual-cube-single-play-v0.npz": {"jump"},
+    "openx/bridge_dataset/1.0.0": {"jump"},
+    "robomimic/low_dim_layout.hdf5": {"jump"},
+    "roboset/door_paths.h5": {"jump", "step-restarts"},
+    "lerobot/state_only_v3": {"step-restarts"},
+    "../../rlds_cli/samples/pendulum-d4rl.hdf5": {"jump"},
+    "../../rlds_cli/samples/cartpole-minari": {"jump"},
+    "../../rlds_cli/samples/mountaincar-robohive.h5": {"jump", "step-restarts"},
+    # Images tell nothing, nor do random numbers.
+    "d4rl/kitchen_layout-v0.hdf5": set(),
+    "dopamine/Breakout/1/replay_logs": set(),
+    "vd4rl/main/walker_walk/random/84px": set(),
+}
+OF_BOUNDARIES = {"jump", "step-restarts", "step-offset", "id-changes", "length-multiple", "length-outlier"}
+
+
+@pytest.mark.parametrize("path", MERGED)
+def test_archives_whose_episodes_are_merged(path: str) -> None:
+    ds = import_archive(DATA / path, "local/sound")
+    assert not {f.code for f in checks.check(ds).findings} & OF_BOUNDARIES
+    report = checks.check(create("local/merged", [merged(ds)]))
+    assert {f.code for f in report.findings} & OF_BOUNDARIES == MERGED[path]
+    assert all(f.severity == "warning" and "--episodes-by" in f.text for f in report.findings if f.code in MERGED[path])
+
+
+# boundaries
+
+
+def counted(lengths: list[int], **columns: Any) -> list[dict[str, Any]]:
+    """Episodes with one more column each, which a function of number and length of the episode makes."""
+    return [walk(k, n, info={name: of(k, n) for name, of in columns.items()}) for k, n in enumerate(lengths)]
+
+
+def join(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """Two episodes as one; the final observation of the first is lost."""
+    return {
+        "observation": np.concatenate([a["observation"][:-1], b["observation"]]),
+        "action": np.concatenate([a["action"], b["action"]]),
+        "next": {**b["next"], "reward": np.concatenate([a["next"]["reward"], b["next"]["reward"]])},
+        "info": {k: np.concatenate([np.asarray(a["info"][k]), np.asarray(b["info"][k])]) for k in a["info"]},
+    }
+
+
+COUNTERS: dict[str, Any] = {
+    "step": lambda k, n: np.arange(n),
+    "timestep": lambda k, n: np.arange(n)[:, None] + 1,
+    "frame_index": lambda k, n: np.arange(n, dtype=np.uint16) * 4,
+    "Timestamp": lambda k, n: np.arange(n, dtype=np.float32) / 30,
+    "t": lambda k, n: np.arange(n, dtype=np.float16) / 8,
+    "elapsed-steps": lambda k, n: np.arange(n),
+}
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+def test_columns_of_steps_that_start_again(name: str) -> None:
+    a, b, c, d = counted([30, 7, 12, 25], **{name: COUNTERS[name]})
+    assert found([a, b, c, d]) == {}
+    f = found([join(a, b), join(c, d)])["step-restarts"]
+    assert (f.severity, f.count, f.field) == ("warning", 2, f"info/{name}")
+    assert places(f) == [(0, 30), (1, 12)]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda k, n: np.arange(n)[::-1],  # steps that remain
+        lambda k, n: 1e9 + 50 * k + np.arange(n) * 0.1,  # time of the day
+        lambda k, n: np.sin(np.arange(n) / 5),  # a phase
+        lambda k, n: np.arange(n) // 20 * 20 - np.arange(n) % 3 * 0.001,  # blocks
+        lambda k, n: np.arange(n, dtype=np.uint64).astype(np.uint8),  # turns over
+    ],
+)
+def test_columns_that_only_have_such_a_name(of: Any) -> None:
+    assert not {*found(counted([300, 280, 310, 300], time=of))} & OF_BOUNDARIES
+
+
+def test_columns_of_steps_that_start_later() -> None:
+    episodes = counted([20] * 11, step=lambda k, n: np.arange(n) + 3 * (k == 6))
+    f = found(episodes)["step-offset"]
+    assert (f.severity, f.count, places(f)) == ("warning", 1, [(6, None)])
+    assert "starts at 3, not at 0" in f.text
+    assert found(counted([20] * 11, step=lambda k, n: np.arange(n) + k)) == {}  # no start is usual
+
+
+IDS: dict[str, Any] = {
+    "episode_id": lambda k, n: np.full(n, k),
+    "traj": lambda k, n: np.full((n, 1), 7.0 - k, np.float32),
+    "demo-index": lambda k, n: np.full(n, k, np.int16),
+    "trajectory_id": lambda k, n: [f"run {k}"] * n,
+}
+
+
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+@pytest.mark.parametrize("name", IDS)
+def test_columns_of_episodes_that_change(name: str, store: Any) -> None:
+    a, b, c, d = counted([9, 7, 12, 25], **{name: IDS[name]})
+    assert "id-changes" not in found([a, b, c, d], store=store)
+    f = found([a, join(b, c), d], store=store)["id-changes"]
+    assert (f.severity, f.count, f.field, places(f)) == ("warning", 1, f"info/{name}", [(1, 7)])
+    assert f"field:{name}" in f.text
+
+
+def test_what_is_said_at_the_end_of_an_episode_is_no_id() -> None:
+    """Wrappers of environments put the return of an episode there, at its last step."""
+    episodes = counted([9, 7, 12, 25], episode=lambda k, n: np.where(np.arange(n) == n - 1, 3.5 + k, 0))
+    assert "id-changes" not in found(episodes)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "code", "at"),
+    [
+        ([50] * 12 + [100], "length-multiple", [12]),
+        ([150] + [50] * 12 + [30], "length-multiple", [0]),
+        ([50] * 12 + [100, 70], None, []),  # lengths vary
+        ([50] * 8 + [100] * 4, None, []),  # two tasks
+        ([5] * 12 + [10], None, []),
+        ([17, 23, 31, 12] * 6 + [333], "length-outlier", [24]),
+        ([17, 23, 31, 12] * 6 + [140], None, []),
+        ([17, 23, 31, 12] * 2 + [333], None, []),  # too few to tell
+        ([17, 23, 31, 12] * 6 + [333, 340], None, []),  # not the only one
+    ],
+)
+def test_lengths_of_several_episodes(lengths: list[int], code: str | None, at: list[int]) -> None:
+    f = found([walk(k, n) for k, n in enumerate(lengths)])
+    assert {*f} & OF_BOUNDARIES == ({code} if code else set())
+    if code:
+        assert (f[code].severity, places(f[code])) == ("warning", [(k, None) for k in at])
+
+
+def test_lengths_that_a_time_limit_explains() -> None:
+    episodes = [walk(2 * k, n) for k, n in enumerate([17, 23, 31, 12] * 6)]
+    assert "length-outlier" not in found([*episodes, walk(1, 500)])  # truncated at a round number
+    ds = change_manifest(create("local/x", [*episodes, walk(1, 499)], force=True), env={"max_episode_steps": 600})
+    assert "length-outlier" not in found(ds)
+
+
+def test_rows_of_two_ends_that_nobody_saw() -> None:
+    """Six episodes of five steps of which every second one terminates, cut by the flag alone."""
+    rows = [(e, t, e % 2 == 0 and t == 4) for e in range(6) for t in range(5)]
+    ends = [i for i, (_, _, done) in enumerate(rows) if done]
+    episodes = []
+    for a, b in zip([0, *(i + 1 for i in ends)], [*(i + 1 for i in ends), len(rows)], strict=True):
+        e, t, done = (np.array(x) for x in zip(*rows[a:b], strict=True))
+        observation = np.sin(t) + 0.1 * e
+        episodes.append(
+            {
+                "observation": observation[:, None],
+                "action": 0.5 * t,
+                "next": {"reward": np.ones(b - a), "terminated": done},
+                "episode_id": e,
+                "step": t,
+            }
+        )
+    f = found(episodes)
+    assert places(f["id-changes"]) == places(f["step-restarts"]) == [(1, 5), (2, 5)]
 
 
 # duplicates
@@ -480,9 +705,28 @@ def codes() -> set[str]:
 
 
 def test_every_code_is_documented() -> None:
-    table = (ROOT / "docs" / "inspect.md").read_text().split("## Check")[1].split("## Compare")[0]
-    documented = {code for line in table.splitlines() if line.startswith("|") for code in _codes_of(line)}
+    documented = {code for line in _table() for code in _codes_of(line)}
     assert documented == codes() and len(codes()) > 20
+
+
+def test_every_code_is_in_the_help() -> None:
+    from rlds_cli.cli.check import check as command
+
+    listed = re.sub(r"\s+", " ", command.__doc__ or "")
+    named = [code for kind in ("Errors", "Warnings", "Notes") for code in _after(listed, kind)]
+    assert sorted(named) == sorted(codes())
+    for kind in ("error", "warning", "note"):
+        of_kind = {c for line in _table() if line.split("|")[3].strip().startswith(kind) for c in _codes_of(line)}
+        assert {*_after(listed, f"{kind.title()}s")} - {"saturated"} <= of_kind  # a note, and from 90 % on a warning
+
+
+def _after(text: str, kind: str) -> list[str]:
+    return text.partition(f"{kind}: ")[2].partition(".")[0].split(", ")
+
+
+def _table() -> list[str]:
+    text = (ROOT / "docs" / "inspect.md").read_text().split("## Check")[1].split("## Compare")[0]
+    return [line for line in text.splitlines() if line.startswith("|")]
 
 
 def _codes_of(line: str) -> list[str]:

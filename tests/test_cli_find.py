@@ -120,10 +120,29 @@ def test_rows_say_what_is_here(rlds):
     rows = {line.split()[0]: line.split()[4:] for line in rlds("list", "pen-human")[1].splitlines()}
     assert rows["d4rl/pen-human-v1"] == ["yes,", "@norm"]
     assert rows["d4rl/pen-human-v0"][0] == "@raw"
-    here = rlds("list", "--here")[1].splitlines()
-    assert [line.split()[0] for line in here] == ["ID", "d4rl/pen-human-v0", "d4rl/pen-human-v1", "local/press"]
-    assert [r["id"] for r in json.loads(rlds("list", "--here", "--json")[1])] == [line.split()[0] for line in here[1:]]
+    here = [r["id"] for r in json.loads(rlds("list", "--here", "--json")[1])]
+    assert here == ["d4rl/pen-human-v0", "d4rl/pen-human-v1", "local/press"]
     assert [line.split()[0] for line in rlds("list", "-f", "local")[1].splitlines()] == ["ID", "local/press"]
+
+
+def test_what_is_here_with_its_size(rlds, home):
+    rlds_cli.create("d4rl/pen-human-v1", [episode(1200), episode(300)])
+    rlds_cli.create("d4rl/pen-human-v1@norm", [episode()])
+    rlds_cli.create("local/press", [episode()])
+    (home / "datasets/local/press/zarr.json").chmod(0o644)
+    (home / "datasets/local/press/zarr.json").write_text("{")
+    lines = [line.split() for line in rlds("list", "--here")[1].splitlines()]
+    assert lines[0] == ["ID", "STEPS", "EPISODES", "DISK"]
+    assert [line[:3] for line in lines[1:]] == [
+        ["d4rl/pen-human-v1", "1,500", "2"],
+        ["d4rl/pen-human-v1@norm", "3", "1"],
+        ["local/press", "?", "?"],
+    ]
+    found = json.loads(rlds("list", "--here", "pen", "--json")[1])[0]["contents"][0]
+    blocks = sum(p.stat().st_blocks for p in (home / "datasets/d4rl/pen-human-v1").rglob("*") if p.is_file())
+    assert (found["id"], found["steps"], found["episodes"]) == ("d4rl/pen-human-v1", 1500, 2)
+    assert found["bytes_on_disk"] == 512 * blocks
+    assert rlds("list", "--here", "nothing")[1] == ""
 
 
 def test_one_family(rlds):
@@ -388,33 +407,55 @@ def test_a_closed_pipe_is_no_error():
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["list"],
-        ["list", "hopper", "medium"],
-        ["list", "--here"],
-        ["info", "d4rl/hopper-medium-v2"],
-        ["info", "local/press"],
-        ["info", "local/press", "--fingerprint"],
-        ["info", "local/press", "--json"],
-        ["list", "--json"],
-    ],
-)
-def test_nothing_heavy_is_imported(args):
+def test_nothing_heavy_is_imported():
+    """In one process: what a command imports stays, and is seen after it."""
     rlds_cli.create("local/press", [episode()])
-    code = f"import sys; sys.argv = ['rlds', *{args}]; from rlds_cli.cli import main; main(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert not HEAVY & set(done.stdout.splitlines()[-1].split())
+    commands = [
+        "list",
+        "list hopper medium",
+        "list --here",
+        "info d4rl/hopper-medium-v2",
+        "info local/press",
+        "info local/press --fingerprint",
+        "info local/press --json",
+        "list --json",
+    ]
+    code = (
+        f"import sys; from rlds_cli.cli import main\nfor line in {commands}:\n    sys.argv = ['rlds', *line.split()]\n"
+        "    try:\n        main()\n    except SystemExit as e:\n        assert not e.code\n"
+        f"    assert not {HEAVY} & set(sys.modules), line\nprint('light')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("light\n")
 
 
 def test_ids_are_completed_in_the_shell() -> None:
-    from rlds_cli.cli.options import complete_id
+    from rlds_cli.cli.options import complete_here, complete_id
 
     completed = complete_id("d4rl/hopper-m")
     assert "d4rl/hopper-medium-v2" in completed
     assert all(i.startswith("d4rl/hopper-m") for i in completed)
     assert complete_id("no/such") == []
+    assert complete_here("") == []
+    rlds_cli.create("local/press", [episode()])
+    rlds_cli.create("local/press@norm", [episode()])
+    rlds_cli.create("d4rl/pen-human-v1", [episode()])
+    assert complete_here("") == ["d4rl/pen-human-v1", "local/press", "local/press@norm"]
+    assert complete_here("LOCAL/p") == ["local/press", "local/press@norm"]
+
+
+def test_commands_on_what_is_here_complete_that() -> None:
+    from typer.main import get_command
+
+    from rlds_cli.cli.options import complete_here
+
+    commands = get_command(cli.app).commands
+    rlds_cli.create("local/press", [episode()])
+    for name in ("rm", "path", "diff", "check", "inspect", "verify", "convert", "lock", "bench", "preprocess"):
+        first = next(p for p in commands[name].params if p.param_type_name == "argument")
+        context = commands[name].make_context("rlds", [], resilient_parsing=True)
+        assert [c.value for c in first.shell_complete(context, "")] == complete_here("") == ["local/press"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")

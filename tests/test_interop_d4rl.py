@@ -201,7 +201,7 @@ def test_next_observations_that_are_no_rows_after(tmp_path: Path) -> None:
     np.testing.assert_array_equal(d4rl.qlearning_dataset(ds, fixed=True)["next_observations"], ramp(n) + 0.25)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(terminals=st.lists(st.booleans(), min_size=1, max_size=40), limit=st.integers(1, 9))
 def test_time_limits_are_counted_as_by_the_old_helper(terminals: list[bool], limit: int) -> None:
     n = len(terminals)

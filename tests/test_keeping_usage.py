@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import write_d4rl
 
 import rlds_cli
-from rlds_cli import create
+from rlds_cli import create, preprocess
 from rlds_cli.errors import DatasetNotFound, InvalidId, NoPermission
+from rlds_cli.importing import import_archive
 from rlds_cli.keeping.removal import plan, remove
 from rlds_cli.keeping.usage import size_on_disk, usage
 from rlds_cli.store import sharing
@@ -133,6 +135,43 @@ def test_the_archive_stays(home: Path) -> None:
     archive = home / "archives/sample/pendulum-d4rl"
     (done,) = remove(["sample/pendulum-d4rl"])
     assert done.archive == on_disk(archive) > 0
+
+
+def lost(*refs: str) -> list[str]:
+    return [one.lost for one in plan(refs)]
+
+
+def half(episode: Any) -> Any:
+    episode["action"] /= 2
+    return episode
+
+
+def test_what_nothing_can_make_again(tmp_path: Path) -> None:
+    make("local/a", 10)
+    assert lost("local/a") == ["it was created from values in Python"]
+    rlds_cli.download("sample/pendulum-d4rl")
+    assert lost("sample/pendulum-d4rl") == [""]
+    write_d4rl(tmp_path / "own.hdf5", [5, 7])
+    import_archive(tmp_path / "own.hdf5", "local/own")
+    assert lost("local/own") == [""]
+    (tmp_path / "own.hdf5").unlink()
+    assert lost("local/own") == [f"{tmp_path / 'own.hdf5'}, which it was imported from, is gone"]
+
+
+def test_derived_datasets_that_nothing_can_make_again() -> None:
+    ds = rlds_cli.open_dataset(make("local/a", 10))
+    preprocess.run(ds, half, "half", jobs=0)
+    preprocess.run(ds, lambda e: e, "as_it_is", jobs=0)
+    preprocess.run(ds, ["cast", half], "both", args=[{"fields": "action", "dtype": "float32"}, {}], jobs=0)
+    assert lost("local/a@half", "local/a@both") == ["", ""]
+    assert lost("local/a@as_it_is") == ['no source of its function "<lambda>" is kept']
+    created = "it was created from values in Python"
+    assert lost("local/a", "local/a@half") == [created, f"local/a, which it was made of, goes too: {created}"]
+    remove(["local/a"])
+    assert lost("local/a@half") == ["local/a, which it was made of, is not here"]
+    preprocess.run(rlds_cli.download("sample/pendulum-d4rl"), half, "half", jobs=0)
+    remove(["sample/pendulum-d4rl"])
+    assert lost("sample/pendulum-d4rl@half") == [""]
 
 
 def test_all_or_nothing() -> None:

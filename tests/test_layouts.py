@@ -12,7 +12,7 @@ import rlds_cli
 from rlds_cli import Dataset
 from rlds_cli.errors import NoReward, UnknownField
 
-PLAIN = settings(max_examples=30)
+PLAIN = settings(max_examples=15)
 
 
 @pytest.fixture

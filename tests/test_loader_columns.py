@@ -14,7 +14,7 @@ from rlds_cli.loader import Loader, Sequential, Shuffled, Slice, Transition, Uni
 
 WHERE = ("step", "episode", "index")
 NUMPY = {"backend": "numpy", "dtype": None}
-DATASETS = settings(max_examples=20)
+DATASETS = settings(max_examples=10)
 
 
 def batches(ds, size=3, **options):

@@ -164,7 +164,7 @@ def test_batches_are_writable_and_apart(ds: rlds_cli.Dataset) -> None:
             x.zero_()
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=7), st.sampled_from([Transition(), Slice(3, after=2)]))
 def test_selections_hold_their_own_rows(ds: rlds_cli.Dataset, chosen: list[int], window: Any) -> None:
     """In any order, some twice."""

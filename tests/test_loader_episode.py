@@ -14,7 +14,7 @@ from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
 from rlds_cli.loader import Episode, Loader, Reward, Sequential, Shuffled, Uniform, Weighted
 
 VARIED = varied()
-MANY = settings(max_examples=60)
+MANY = settings(max_examples=30)
 SAMPLERS = st.sampled_from([Sequential(), Shuffled(), Shuffled(drop_last=True), Uniform(), Uniform(by="episode")])
 EXTRA = ("episode", "step", "index", "text", "info/step", "next/qpos", "previous/reward", "next/action")
 WINDOWS = st.builds(

@@ -85,7 +85,7 @@ def test_to_float_by_hand(kind: str) -> None:
 # -- against the slow filter
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     lead=st.lists(st.integers(1, 3), max_size=2),
     shape=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5)),

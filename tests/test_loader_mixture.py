@@ -168,7 +168,7 @@ def test_buckets_are_as_long_as_the_longest_episode_of_all_ranks(three, sampler)
 # -- shares
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=3), st.integers(1, 30))
 def test_every_batch_holds_its_shares(three, weights, size):
     loader = Loader(Mixture(three, dict(zip(NAMES, weights, strict=True))), size, backend="numpy")
@@ -278,7 +278,7 @@ def test_another_epoch_draws_other_samples(three):
     assert sum(loader.consumed().values()) == 50
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.sampled_from(list(RULES)),
     st.sampled_from(SAMPLERS),
@@ -296,7 +296,7 @@ def test_ranks_part_every_batch_wherever_it_starts(three, rule, sampler, window,
         assert first(loader, 5) == [b[r::world] for b in whole]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.sampled_from(list(RULES)),
     st.sampled_from(SAMPLERS),

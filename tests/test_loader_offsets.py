@@ -14,7 +14,7 @@ from rlds_cli.importing import import_archive
 from rlds_cli.loader import Loader, Normalize, Offsets, Reward, Sequential, Shuffled
 
 VARIED = varied()
-MANY = settings(max_examples=80)
+MANY = settings(max_examples=40)
 STORED = ("observation", "action", "next/reward", "next/terminated", "next/truncated", "next/qpos", "info/step", "text")
 EXTRA = ("episode", "step", "text", "info/step", "next/qpos")
 

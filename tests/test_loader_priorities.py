@@ -28,7 +28,7 @@ def raw(priorities):
     return priorities.state()["masses"]
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     st.lists(FLOATS, min_size=1, max_size=30),
     st.lists(st.tuples(st.integers(0, 29), FLOATS), max_size=20),

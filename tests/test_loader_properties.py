@@ -29,7 +29,7 @@ from rlds_cli.loader.access import packing
 from rlds_cli.loader.windowing import nstep
 
 VARIED = varied()
-MANY = settings(max_examples=60)
+MANY = settings(max_examples=30)
 FIRST, STEP = 0, 1  # of an observation: its episode, its step
 
 REACH = st.one_of(st.none(), st.integers(0, 5))

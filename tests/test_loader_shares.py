@@ -39,7 +39,7 @@ def far_off(member, k, share, length):
 # -- turns
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(WEIGHTS)
 def test_any_stretch_holds_its_shares(weights):
     turns = quantised(weights, 2000)
@@ -82,7 +82,7 @@ def test_a_batch_that_is_a_multiple_of_the_period_holds_exactly_its_shares():
         assert np.bincount(member[start : start + 100]).tolist() == [50, 30, 20]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.floats(1e-3, 1), min_size=2, max_size=8))
 def test_other_weights_are_close(weights):
     turns, w = np.array(quantised(weights)), np.array(weights)
@@ -98,7 +98,7 @@ def test_tiny_weights_get_a_turn():
     assert quantised([1, 1e-12]) == (LONGEST_PERIOD - 1, 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(WEIGHTS, st.integers(0, 5000))
 def test_places_count_the_turns_before(weights, start):
     table = period(quantised(weights, 500))
@@ -264,7 +264,7 @@ def test_epochs_have_lots_of_their_own():
     assert way.counts(0, 60) == np.bincount(np.concatenate([t.member for t in one]), minlength=3).tolist()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4).filter(lambda w: sum(w) > 0.1), min_size=1, max_size=8),
     st.integers(1, 40),

@@ -45,7 +45,7 @@ def test_all_are_equal_at_first(count, device):
         assert find(tree, (np.arange(count) + 0.5) / count, device).tolist() == list(range(count))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.sampled_from(SIZES))
 def test_a_tree_that_was_updated_is_the_tree_of_its_masses(seed, count):
     rng = np.random.default_rng(seed)
@@ -63,7 +63,7 @@ def test_a_tree_that_was_updated_is_the_tree_of_its_masses(seed, count):
     assert np.array_equal(tree.find(u), again.find(u))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.sampled_from(SIZES), st.sampled_from([1, 30, 500]))
 def test_rounding_finds_nothing_that_is_not_there(seed, count, spread):
     rng = np.random.default_rng(seed)

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 VARIED = varied()
 OBSERVED = [k for k, e in enumerate(VARIED) if e.num_observed > e.length]  # TorchRL knows no others
 SOME = st.lists(st.sampled_from(OBSERVED), min_size=1, max_size=7, unique=True)
-MANY = settings(max_examples=40)
+MANY = settings(max_examples=20)
 
 
 @pytest.fixture(scope="module")

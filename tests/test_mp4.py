@@ -97,7 +97,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.data())
 def test_damaged_tables_are_refused_or_lie_within_the_file(content: bytes, tmp_path: Path, data: st.DataObject) -> None:
     tables = content.index(b"moov") - 4

@@ -10,7 +10,9 @@ import pytest
 
 import rlds_cli
 from rlds_cli import create, preprocess
+from rlds_cli.checks.findings import Place
 from rlds_cli.cli import out
+from rlds_cli.errors import RldsError
 from rlds_cli.report.differences import Difference, FieldDifference, compare
 
 
@@ -53,6 +55,54 @@ def test_one_changed_value() -> None:
     assert (f.drift.min_a, f.drift.max_a) == (values.min(), values.max())
     assert d.episodes is not None
     assert (d.episodes.told_by, d.episodes.in_both, d.episodes.reordered) == ("content", 6, False)
+
+
+def test_the_greatest_difference_of_a_field() -> None:
+    a, other = create("local/a", walks()), walks()
+    other[2]["action"][1, 0] += 0.5
+    other[3]["action"][6, 1] -= 2  # the fourth episode has 7 steps
+    other[4]["next"]["reward"][0] = np.nan
+    found = changed(compare(a, create("local/b", other)))
+    d = found["action"].deviation
+    assert d is not None and d.greatest == pytest.approx(2)
+    assert (d.at, d.beyond, d.values) == (Place(3, 6), 2, 2 * a.num_rows)
+    d = found["next/reward"].deviation
+    assert d is not None and (d.greatest, d.at, d.beyond) == (np.inf, Place(4, 0), 1)
+
+
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_a_tolerance(store: Any) -> None:
+    """``|a - b| <= atol + rtol * |b|``: at a value of 100, 0.1 + 0.001 * 100 is 0.2."""
+    episodes, other = walks(), walks()
+    for e, by in ((episodes, 0.0), (other, 0.1875)):
+        e[1]["action"][2, 0] = 100 - by
+        e[1]["action"][3, 0] = np.nan
+    a, b = create("local/a", episodes), create("local/b", other, store=store)
+    assert compare(b, a, rtol=0.001, atol=0.1).close and not compare(b, a, rtol=0.001, atol=0.1).same
+    assert not compare(b, a, rtol=0.001, atol=0.08).close
+    assert not compare(b, a).close and compare(a, a).close
+    d = changed(compare(b, a, atol=0.1))["action"].deviation
+    assert d is not None and (d.greatest, d.beyond) == (0.1875, 1)
+
+
+def test_what_no_tolerance_allows() -> None:
+    a = create("local/a", walks())
+    flagged, shorter = walks(), walks()
+    flagged[2]["next"]["terminated"] = np.arange(6) % 5 == 0
+    shorter[0]["observation"] = shorter[0]["observation"][:-1]
+    named = [{**e, "extra": np.zeros(len(e["action"]))} for e in walks()]
+    for k, other in enumerate((flagged, shorter, named, walks(5))):
+        assert not compare(a, create(f"local/b{k}", other), rtol=10, atol=10).close
+    with pytest.raises(RldsError, match="negative"):
+        compare(a, a, atol=-1)
+
+
+def test_other_types_of_equal_numbers() -> None:
+    wide = [{**e, "observation": e["observation"].astype(np.float64)} for e in walks()]
+    a, b = create("local/a", walks()), create("local/b", wide)
+    d = changed(compare(a, b))["observation"].deviation
+    assert d is not None and (d.greatest, d.at, d.beyond) == (0, None, 0)
+    assert not compare(a, b).close and compare(a, b, atol=1e-9).close
 
 
 def test_which_block_of_rows_differs() -> None:
@@ -129,6 +179,13 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["episodes", "6", "4", "-2"] in lines
     assert ["2", "only", "in", "a:", "4,", "5"] in lines
+    other = walks()
+    other[0]["action"][1, 0] += 1e-4
+    create("local/c", other)
+    assert rlds("local/a", "local/c") == 1
+    assert "by at most 0.0001 at episode 0 step 1, 1 of 90 values" in capsys.readouterr().out
+    assert rlds("local/a", "local/c", "--tolerance", "1e-3") == 0
+    assert "equal within the tolerance: rtol 0.001, atol 0.001" in capsys.readouterr().out
     assert rlds("local/a", "local/none") == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("DatasetNotFound: local/none")

@@ -9,8 +9,6 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 import numpy as np
 import page_data
 import pytest
+from conftest import run_rlds
 from frames_data import decoded, film
 from hypothesis import given
 from hypothesis import strategies as st
@@ -429,27 +428,23 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 # -- the command
 
 
-def rlds(*args: str | Path) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "rlds_cli", *args], capture_output=True, check=False)
-
-
 def test_the_command(tmp_path: Path) -> None:
     lists([3])
     to = tmp_path / "report.html"
-    said = rlds("inspect", "local/lists", "--html", to)
+    said = run_rlds("inspect", "local/lists", "--html", to)
     assert said.returncode == 0 and said.stdout.decode().startswith(f"{to}  ")
-    piped = rlds("inspect", "local/lists", "--html", "-")
+    piped = run_rlds("inspect", "local/lists", "--html", "-")
     assert piped.stdout == to.read_bytes()
-    found = json.loads(rlds("inspect", "local/lists", "--html", to, "--json").stdout)
+    found = json.loads(run_rlds("inspect", "local/lists", "--html", to, "--json").stdout)
     assert found["bytes"] == to.stat().st_size and found["episodes_viewed"] == 1
     to.write_text("something else")
-    refused = rlds("inspect", "local/lists", "--html", to)
+    refused = run_rlds("inspect", "local/lists", "--html", to)
     assert refused.returncode == 1 and b"--force replaces it" in refused.stderr
-    assert rlds("inspect", "local/lists", "--html", to, "--force").returncode == 0
-    assert rlds("inspect", "local/lists", "--html", "-", "--json").returncode == 2
-    assert rlds("inspect", "local/lists", "--html", to, "--episode", "0").returncode == 2
-    assert rlds("inspect", to, "--html", "x.html").returncode == 2
-    assert rlds("inspect", "local/lists", "--html", to, "--plot", "returns").returncode == 2
+    assert run_rlds("inspect", "local/lists", "--html", to, "--force").returncode == 0
+    assert run_rlds("inspect", "local/lists", "--html", "-", "--json").returncode == 2
+    assert run_rlds("inspect", "local/lists", "--html", to, "--episode", "0").returncode == 2
+    assert run_rlds("inspect", to, "--html", "x.html").returncode == 2
+    assert run_rlds("inspect", "local/lists", "--html", to, "--plot", "returns").returncode == 2
 
 
 def test_the_code_of_the_page_about_reports_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

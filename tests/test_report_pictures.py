@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import run_rlds
 from frames_data import decoded, film
 from PIL import Image
 
@@ -231,11 +234,9 @@ def test_without_av(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # the commands
 
 
-def rlds(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    command = [sys.executable, "-m", "rlds_cli", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+def rlds(*args: object) -> subprocess.CompletedProcess[str]:
+    done = run_rlds(*args)
+    return subprocess.CompletedProcess(args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def test_files_are_written(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
@@ -261,8 +262,7 @@ def test_files_are_written(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
 # the page in terminals of any kind
 
 
-@pytest.mark.parametrize("columns", [200, 120, 100, 80, 60, 40])
-def test_no_line_of_the_page_is_too_long(columns: int, ds: rlds_cli.Dataset) -> None:
+def test_no_line_of_the_page_is_too_long(ds: rlds_cli.Dataset) -> None:
     from io import StringIO
 
     from rich.console import Console
@@ -273,13 +273,14 @@ def test_no_line_of_the_page_is_too_long(columns: int, ds: rlds_cli.Dataset) -> 
     from rlds_cli.cli.pages.summary import SummaryPage
     from rlds_cli.report import describe_episode, summarise
 
-    for page in (
+    pages = (
         SummaryPage(summarise(ds)),
         SummaryPage(summarise(rlds_cli.download("sample/cartpole-minari"), elements=True)),
         SummaryPage(summarise(rlds_cli.download("sample/mountaincar-robohive"))),
         EpisodePage(describe_episode(ds, 3)),
         CheckPage(check(ds)),
-    ):
+    )
+    for page, columns in product(pages, (200, 120, 100, 80, 60, 40)):
         console = Console(file=StringIO(), width=columns, force_terminal=True, color_system=None)
         console.print(page, crop=False)
         lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -287,13 +288,15 @@ def test_no_line_of_the_page_is_too_long(columns: int, ds: rlds_cli.Dataset) -> 
 
 
 def test_pipes_have_no_colour_and_break_no_line(ds: rlds_cli.Dataset) -> None:
+    rlds_cli.download("sample/pendulum-d4rl")
     for command in (("inspect", "local/x"), ("check", "local/x"), ("diff", "local/x", "sample/pendulum-d4rl")):
-        rlds_cli.download("sample/pendulum-d4rl")
         shown = rlds(*command).stdout
         assert "\x1b" not in shown and shown
         assert all(line == line.rstrip() for line in shown.splitlines())
-    ascii_only = rlds("inspect", "local/x", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
-    assert ascii_only.returncode == 0 and ascii_only.stdout.isascii()
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    command = [sys.executable, "-m", "rlds_cli", "inspect", "local/x"]
+    ascii_only = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert ascii_only.stdout.isascii()
 
 
 def test_nested_fields_stand_below_their_name() -> None:

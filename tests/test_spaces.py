@@ -165,7 +165,7 @@ nested = st.recursive(
 
 
 @given(nested)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_any_space_comes_back(space: Any) -> None:
     assert spaces.from_json(serialize_space(space)) == space
     assert spaces.from_json(json.dumps(spaces.to_json(space))) == space

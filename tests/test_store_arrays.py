@@ -147,7 +147,7 @@ def test_strings(tmp_path: Path, texts: list[str]) -> None:
     assert offsets.tolist() == [0, *np.cumsum([len(t.encode("utf-8", "surrogateescape")) for t in texts]).tolist()]
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.integers(1, 3_000_000), st.integers(1, 64), st.sampled_from(["uint8", "float32", "float64"]))
 def test_sizes_and_documents_agree(rows: int, width: int, dtype: str) -> None:
     shape = (rows, width)

@@ -27,7 +27,7 @@ def test_by_hand() -> None:
     assert [i for i, n in enumerate(s.histogram) if n] == [0, 3, 6, 15]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.integers(1, 60), st.integers(1, 4), st.lists(st.integers(0, 60), max_size=4), st.integers(0, 2**31))
 def test_blocks_do_not_matter_and_numpy_agrees(rows: int, width: int, cuts: list[int], seed: int) -> None:
     x = np.random.default_rng(seed).normal(1e4, 1.0, (rows, width)).astype(np.float32)
@@ -108,7 +108,7 @@ def test_samples_stay_small(steps: int, width: int) -> None:
 
 
 @given(st.integers(1, 40), st.integers(0, 255), st.integers(0, 255), st.integers(0, 2**31))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_raw_images_are_what_numpy_says_of_all_their_elements(n: int, one: int, other: int, seed: int) -> None:
     low, high = sorted((one, other))
     x = np.random.default_rng(seed).integers(low, high, (n, 65, 64), np.uint8, endpoint=True)

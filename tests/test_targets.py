@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rlds_cli import create, targets
-from rlds_cli.errors import DatasetNotFound, InvalidId, UnknownDataset
+import rlds_cli
+from rlds_cli import cli, create, targets
+from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
+from rlds_cli.importing import import_archive
+from rlds_cli.keeping.removal import remove
 
 
 def make(ref: str, cache_dir: Path | None = None) -> Path:
@@ -84,3 +90,68 @@ def test_a_zarr_group_of_others_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
     assert targets.dataset_or_file(tmp_path / "theirs") == (tmp_path / "theirs", False)
+
+
+# what people give instead of what is here
+
+
+ADDRESSES = {
+    "hf://datasets/lerobot/pusht": "rlds download lerobot/pusht ",
+    "hf://me/press": "rlds download lerobot/me/press ",
+    "https://huggingface.co/datasets/me/press": "rlds download lerobot/me/press ",
+    "s3://bucket/press": "rlds import PATH --as local/NAME",
+    "gs://bucket/press.zarr": "rlds import PATH --as local/NAME",
+    "https://example.org/press.hdf5": "rlds import PATH --as local/NAME",
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_addresses_are_answered_with_what_to_do(address: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: rlds_cli.open_dataset(address),
+        lambda: rlds_cli.open_dataset(Path(address)),
+        lambda: rlds_cli.download(address),
+        lambda: targets.dataset(address),
+        lambda: targets.dataset_or_file(address),
+        lambda: targets.datasets([address]),
+        lambda: import_archive(address, "local/x"),
+        lambda: import_archive([address], "local/x"),
+    ]
+    for call in calls:
+        with pytest.raises(RldsError) as e:
+            call()
+        assert e.value.hint is not None
+        assert ADDRESSES[address] in e.value.hint
+
+
+def test_a_copied_dataset_is_not_imported(tmp_path: Path, home: Path) -> None:
+    ds = rlds_cli.create("local/press", [{"observation": np.zeros((4, 2)), "action": np.zeros((3, 1))}])
+    copy, fingerprint = tmp_path / "copy", ds.fingerprint
+    shutil.copytree(ds.path, copy)
+    remove(["local/press"])
+    for path in (copy, str(copy), [copy / "observation"]):
+        with pytest.raises(ArchiveError, match="is a dataset already, local/press") as e:
+            import_archive(path, "local/again")
+    assert e.value.hint is not None
+    assert rlds_cli.open_dataset(copy).fingerprint == fingerprint
+    command = e.value.hint.partition("; ")[2].partition(" makes it local/press")[0]
+    subprocess.run(command, shell=True, check=True)  # as the hint says
+    assert rlds_cli.open_dataset("local/press").path == home / "datasets/local/press"
+    assert rlds_cli.open_dataset("local/press").fingerprint == fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("export", "to_numpy"), ("push", "rlds path ID"), ("upload", "rlds path ID")]
+)
+def test_commands_that_are_not_there(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["rlds", name, "local/x", "--to", "hub"])
+    with pytest.raises(SystemExit) as e:
+        cli.main()
+    assert e.value.code == 1
+    assert said in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["rlds", "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert name not in capsys.readouterr().out

@@ -194,7 +194,7 @@ CONTENTS = "<ListBucketResult><Contents><Key>kuka/x</Key><Size>4</Size><ETag>a</
     noise=st.binary(max_size=6),
 )
 @example(changed={}, page=None, cut=0, noise=b"[" * 100_000)
-@settings_of_hypothesis(max_examples=40)
+@settings_of_hypothesis(max_examples=20)
 def test_whatever_a_listing_says_is_a_list_or_an_error(
     hostile: Server, changed: dict[str, Any], page: Any, cut: int, noise: bytes
 ) -> None:

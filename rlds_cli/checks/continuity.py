@@ -1,9 +1,21 @@
 """Jumps of the observation inside an episode: ends that nobody flagged, or rows that belong elsewhere.
 
-The rule is that of the D4RL reader's ``jumps``: a component moves by more than 8 times the 99th percentile of its own
-steps, which are taken from up to 128 evenly spaced blocks of 1,024 rows. A component that hardly ever moves has no
-scale, and does not count. Contacts make one velocity spike, and an angle turns over; a reset or a teleport moves
-several components at once. So two or more are a ``jump``, one among others a ``spike``.
+The scale of a component is that of the D4RL reader's ``jumps``: the 99th percentile of its own steps, taken from up to
+128 evenly spaced blocks of 1,024 rows. Merged short episodes would hide in it, so steps that stand alone, four times as
+long as the steps before and after them in a quarter of the components, are left out of it first. A component that
+hardly ever moves has no scale, and does not count.
+
+A reset moves many components once. A step is a ``jump`` where it stands alone and
+
+* two components or more move by over 8 times their scale, or
+* over half of the components stand alone, and a quarter of them, two at least, move by over 4 times their scale.
+
+One component is enough for positions (``qpos``) of one component, and where the observation has no other. An angle
+that turns over and a quaternion that changes its sign do not count. Contacts make spikes of velocities, in one
+component or over several steps: a step of over 8 times the scale that is no jump is a ``spike``.
+
+Measured on the sample datasets of the tests and on rollouts of 14 simulated environments: none has a false ``jump``.
+A rule that does not look at the steps before and after finds 24 in 1,400 steps of a falling humanoid.
 """
 
 from __future__ import annotations
@@ -15,12 +27,17 @@ import numpy as np
 
 from rlds_cli.checks.findings import MOST_PLACES, Finding, Place
 from rlds_cli.checks.subject import Skipped, Subject, plural
-from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.ted import Array, BoolArray, Field, IntArray
 
 NAME = "continuity"
 
 FACTOR = 8.0
 PERCENTILE = 99
+_SEVERAL = 4.0  # times the scale, where many components jump at once
+_ALONE = 4.0  # times the steps before and after
+_SHARE = 0.25
+_NEAR = 0.125  # of the longest step that is no jump: how exactly an angle turns over
+_TURNS = (np.pi, 2 * np.pi, 180.0, 360.0)
 _BLOCK_ROWS, _BLOCKS, _SAMPLE_BYTES = 1024, 128, 16 << 20
 _MAX_COMPONENTS = 4096
 _WIDE = 2048
@@ -38,7 +55,7 @@ class _Seen:
 
 def find(s: Subject) -> Iterator[Finding]:
     """Steps of continuous observations that no other steps of the dataset look like."""
-    fields = [f for f in s.fields("observation", kinds="f") if f.placement == "both" and _width(f) <= _MAX_COMPONENTS]
+    fields = [f for f in s.fields(kinds="f") if _is_state(f) and _width(f) <= _MAX_COMPONENTS]
     if not fields:
         raise Skipped("no continuous observations")
     for f in fields if s.thorough else ():
@@ -47,15 +64,25 @@ def find(s: Subject) -> Iterator[Finding]:
             yield from _findings(s, f, *_jumps(s, f, limit))
 
 
+def _is_state(f: Field) -> bool:
+    """Observations and states of simulators; goals may change at any step."""
+    root, last = f.name.split("/")[0], f.name.split("/")[-1]
+    if f.placement == "next" or ("goal" in last and "achieved" not in last):
+        return False
+    return root in ("observation", "state") or last == "qpos"
+
+
 def _findings(s: Subject, f: Field, jumps: _Seen, spikes: _Seen) -> Iterator[Finding]:
+    rule = f"{FACTOR:g} times the {PERCENTILE}th percentile of its steps"
     if jumps.count:
-        text = f"{f.name} jumps at {plural(jumps.count, 'step')} inside episodes:"
-        text += f" by more than {FACTOR:g} times the {PERCENTILE}th percentile of its steps"
+        text = (
+            f"{f.name} jumps at {plural(jumps.count, 'step')} inside episodes, as at a reset: where trajectories were"
+        )
+        text += " merged, import them again with another --episodes-by"
         places, known = tuple(jumps.places), s.known("jump")
         yield Finding(NAME, "jump", "warning", text, jumps.count, f.name, places, known)
     if spikes.count:
-        text = f"at {plural(spikes.count, 'step')} one component of {f.name} moves by more than {FACTOR:g} times the"
-        text += f" {PERCENTILE}th percentile of its steps"
+        text = f"at {plural(spikes.count, 'step')} a component of {f.name} moves by more than {rule}"
         yield Finding(NAME, "spike", "note", text, spikes.count, f.name, tuple(spikes.places))
 
 
@@ -69,45 +96,104 @@ def limits(s: Subject, f: Field) -> Array:
     values = s.at(f.name, rows).reshape(len(starts), size, -1).astype(np.float64)
     with np.errstate(invalid="ignore"):
         steps = np.abs(np.diff(values, axis=1))
-    inside = ~_crossing(s, rows).reshape(len(starts), size)[:, :-1]
-    known = steps[inside & np.isfinite(steps).all(axis=2)]
+    inside = ~_crossing(s, f, rows).reshape(len(starts), size)[:, :-1]
+    steps[~inside] = np.nan
+    known = steps[np.isfinite(steps).all(axis=2) & ~_stand_alone(steps)]
     if not len(known):
         return np.full(_width(f), np.inf)
     scale = np.percentile(np.ascontiguousarray(known.T), PERCENTILE, axis=1)
     return np.where(scale > 0, FACTOR * scale, np.inf)
 
 
-def _crossing(s: Subject, rows: IntArray) -> Array:
+def _stand_alone(steps: Array) -> BoolArray:
+    """Which of steps [blocks, n, width] are longer than those around them in a share of the components that move."""
+    out = np.zeros(steps.shape[:2], bool)
+    with np.errstate(invalid="ignore"):
+        moving = int((steps > 0).any(axis=(0, 1)).sum())
+        for steps_of_block, alone in zip(steps, out, strict=True):
+            alone[:] = _alone(steps_of_block).sum(axis=1) >= max(min(moving, 2), _SHARE * moving, 1)
+    return out
+
+
+def _alone(steps: Array) -> BoolArray:
+    """Which components of steps [n, width] move much further than in the steps before and after; NaN is unknown."""
+    none = np.full((1, steps.shape[1]), np.nan, steps.dtype)
+    before, after = np.concatenate([none, steps[:-1]]), np.concatenate([steps[1:], none])
+    with np.errstate(invalid="ignore"):
+        return np.asarray(steps > _ALONE * np.fmax(before, after))
+
+
+def _crossing(s: Subject, f: Field, rows: IntArray) -> BoolArray:
     """Which of the rows are followed by one that is not observed in the same episode."""
     episode = np.searchsorted(s.start, rows, "right") - 1
-    observed = np.asarray(s.ds.episodes["num_observed"])
-    return np.asarray(rows - s.start[episode] >= observed[episode] - 1)
+    return np.asarray(rows - s.start[episode] >= _observed(s, f)[episode] - 1)
+
+
+def _observed(s: Subject, f: Field) -> IntArray:
+    """How many rows of every episode hold a value of its own."""
+    return np.asarray(s.ds.episodes["num_observed"]) if f.placement == "both" else s.length
 
 
 def _jumps(s: Subject, f: Field, limit: Array) -> tuple[_Seen, _Seen]:
     jumps, spikes = _Seen(), _Seen()
-    alone = int(np.isfinite(limit).sum()) == 1
+    only = len(limit) == 1 and (f.name.endswith("/qpos") or sum(_width(x) for x in s.fields("observation")) == 1)
     final = s.start + s.length  # rows from which, and at unknown final ones to which, no step leads
-    unknown = final[np.asarray(s.ds.episodes["num_observed"]) == s.length] - 1
+    unknown = final[_observed(s, f) == s.length] - 1
     bound = limit.astype(np.float32) if np.dtype(f.dtype).itemsize <= 4 else limit
     room = np.empty((0, len(limit)), bound.dtype)
-    for a, values in s.blocks(f.name, more=1):
+    for a, values in s.blocks(f.name, more=3):  # a step, with those before and after it
         flat = values.reshape(len(values), -1)
         if len(flat) > len(room) + 1:
             room = np.empty((len(flat) - 1, len(limit)), bound.dtype)
         with np.errstate(invalid="ignore", over="ignore"):
             steps = np.subtract(flat[1:], flat[:-1], out=room[: len(flat) - 1], dtype=bound.dtype)
             np.abs(steps, out=steps)
-            for rows in (final, unknown):
-                first, end = np.searchsorted(rows, (a, a + len(steps)))
-                steps[rows[first:end] - a] = 0
-            if (_greatest(steps) <= bound).all():  # not so where it is NaN
+            outside = np.concatenate([_within(rows, a, len(steps)) for rows in (final, unknown)])
+            steps[outside] = 0
+            if (_greatest(steps) <= bound * (_SEVERAL / FACTOR)).all():  # not so where it is NaN
                 continue
-            many = ((steps > bound) & np.isfinite(steps)).sum(axis=1)  # what is not finite is found elsewhere
-        jumps.add(s, a + np.flatnonzero(many >= (1 if alone else 2)))
-        if not alone:
-            spikes.add(s, a + np.flatnonzero(many == 1))
+            steps[outside] = np.nan
+            first = 0 if a == 0 else 1  # the block before has looked at it
+            end = len(steps) if a + len(flat) == s.ds.num_rows else len(steps) - 1
+            far = (steps > bound) & np.isfinite(steps)  # what is not finite is found elsewhere
+            at = np.flatnonzero(far.any(axis=1) | ((steps > bound * (_SEVERAL / FACTOR)).sum(axis=1) >= 2))
+            at = at[(at >= first) & (at < end)]
+            is_jump = _is_jump(s, f, flat, steps, at, bound, only=only)
+        jumps.add(s, a + at[is_jump])
+        spikes.add(s, a + at[~is_jump & far[at].any(axis=1)])
     return jumps, spikes
+
+
+def _within(rows: IntArray, a: int, count: int) -> IntArray:
+    first, end = np.searchsorted(rows, (a, a + count))
+    return np.asarray(rows[first:end] - a)
+
+
+def _is_jump(s: Subject, f: Field, flat: Array, steps: Array, at: IntArray, bound: Array, *, only: bool) -> BoolArray:
+    """Which of the steps ``at`` of a block are jumps by the rule of this module."""
+    around = np.fmax(
+        np.where((at > 0)[:, None], steps[at - 1], np.nan),
+        np.where((at < len(steps) - 1)[:, None], steps[np.minimum(at + 1, len(steps) - 1)], np.nan),
+    )
+    counted = np.isfinite(bound) & np.isfinite(steps[at]) & ~_turned(s, f, flat[at], flat[at + 1], bound)
+    alone = counted & (steps[at] > _ALONE * around)
+    far = (alone & (steps[at] > bound)).sum(axis=1)
+    several = (alone & (steps[at] > bound * (_SEVERAL / FACTOR))).sum(axis=1)
+    used = counted.sum(axis=1)
+    many = (several >= np.maximum(2, _SHARE * used)) & (alone.sum(axis=1) > used / 2)
+    return np.asarray((far >= (1 if only else 2)) | many)
+
+
+def _turned(s: Subject, f: Field, before: Array, after: Array, bound: Array) -> BoolArray:
+    """Which components of steps [n, width] are the same angle by other numbers, or of a quaternion that is negated."""
+    before, after = before.astype(np.float64), after.astype(np.float64)
+    step, near = np.abs(after - before), _NEAR * bound
+    stats = s.ds.stats.get(f.name)
+    span = np.ravel(np.asarray(stats.max, np.float64) - stats.min) if stats is not None else np.zeros(len(bound))
+    turned = (np.abs(before + after) <= near) | (np.abs(step - span) <= near)
+    for turn in _TURNS:
+        turned |= np.abs(step - turn) <= near
+    return np.asarray(turned)
 
 
 def _greatest(steps: Array) -> Array:

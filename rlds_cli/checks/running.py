@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rlds_cli.checks import (
+    boundaries,
     bounds,
     constant,
     continuity,
@@ -32,7 +33,7 @@ Check = Callable[[Subject], Iterator[Finding]]
 CHECKS: tuple[tuple[str, Check], ...] = tuple(
     (module.NAME, module.find)
     for module in (
-        *(finite, constant, saturated, bounds, continuity, duplicates),
+        *(finite, constant, saturated, bounds, continuity, boundaries, duplicates),
         *(flags, limits, counts, unknown, rewards, defects),
     )
 )

@@ -109,12 +109,13 @@ class Subject:
         tile = max(1, TILE_BYTES // max(1, f.row_bytes))
         at_once = tile if self.ds.encoding == "memmap" else max(tile, _DECODED_BYTES // max(1, f.row_bytes))
         for a in range(0, rows, at_once):
-            values = self._read(name, a, min(a + at_once + more, rows))
+            values = self.between(name, a, min(a + at_once + more, rows))
             for b in range(0, min(at_once, rows - a), tile):
                 end = min(b + tile, at_once)  # the rows behind `at_once` are of the next block
                 yield a + b, values[b : end + more]
 
-    def _read(self, name: str, start: int, stop: int) -> Array:
+    def between(self, name: str, start: int, stop: int) -> Array:
+        """The values of an array field, or the codes of a text field, at rows ``start`` to ``stop``."""
         if self.ds.encoding == "memmap":
             return self.ds.store.rows(name)[start:stop]
         return read_range(self.ds.store.directory(name), start, stop)

@@ -6,8 +6,10 @@ import errno
 import os
 import sys
 from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from rlds_cli import __version__
 from rlds_cli.cli import out
@@ -34,8 +36,35 @@ COMMANDS: tuple[str, ...] = (
     "path",
 )
 
+_ZARR = "any Zarr v3 reader opens the directory that rlds path ID names"
+
+# What people type, and what there is instead: (what is missing, hint).
+INSTEAD = {
+    "export": (
+        "There is no rlds export.",
+        f'in Python Dataset.to_numpy(layout="ted"|"d4rl"|"ogbench") gives arrays; {_ZARR}',
+    ),
+    "push": (
+        "There is no rlds push: nothing is uploaded.",
+        f"copy the directory that rlds path ID names, with any tool; {_ZARR}",
+    ),
+}
+INSTEAD["upload"] = INSTEAD["push"]
+
+
+class _Commands(TyperGroup):
+    """Answers commands that people expect, and that are not there."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in INSTEAD:
+            message, hint = INSTEAD[cmd_name]
+            raise RldsError(message, hint=hint)
+        return super().get_command(ctx, cmd_name)
+
+
 app = typer.Typer(
     name="rlds",
+    cls=_Commands,
     help="Offline-RL datasets: download, convert, inspect, preprocess, and load.",
     no_args_is_help=True,
     rich_markup_mode=None,  # rich help costs 60 ms

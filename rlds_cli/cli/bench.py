@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     ref: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
+        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_here)
     ],
     window: Annotated[
         str, typer.Option("--window", metavar="W", help="What a sample is: Slice(32), Transition(n_step=3).")

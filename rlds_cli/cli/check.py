@@ -18,7 +18,7 @@ def check(
     ref: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH|FILE", help="A dataset that is here, or an archive.", autocompletion=options.complete_id
+            metavar="ID|PATH|FILE", help="A dataset that is here, or an archive.", autocompletion=options.complete_here
         ),
     ],
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings, too.")] = False,
@@ -27,7 +27,17 @@ def check(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Does the content make sense: NaN, jumps, duplicates, flags, bounds, counts. Exit 1 on errors.
+    """Does the content make sense: NaN, merged episodes, duplicates, flags, bounds, counts. Exit 1 on errors.
+
+    Errors: not-finite, final-not-finite, truncated-inside, unflagged-end, end-differs.
+
+    Warnings: constant, no-reward, saturated, out-of-bounds, jump, step-restarts, step-offset, id-changes,
+    length-multiple, length-outlier, duplicate, terminated-inside, never-flagged, too-long, limit-terminated,
+    counts-differ, reward-isolated.
+
+    Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown.
+
+    docs/inspect.md explains each.
 
     Example: rlds check d4rl/antmaze-umaze-diverse-v2 --strict
     """

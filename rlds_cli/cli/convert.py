@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 def convert(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
+        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_here)
     ],
     to: Annotated[options.Encoding, typer.Option("--to", help="Mapped files, or compressed.")],
     cache_dir: options.CacheDir = None,

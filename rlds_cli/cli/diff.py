@@ -16,8 +16,12 @@ def register(app: typer.Typer) -> None:
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="A dataset.", autocompletion=options.complete_id)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=options.complete_id)],
+    a: Annotated[str, typer.Argument(metavar="A", help="A dataset.", autocompletion=options.complete_here)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=options.complete_here)],
+    tolerance: Annotated[
+        float,
+        typer.Option("--tolerance", metavar="X", help="Numbers are equal where |a - b| <= X + X * |b|.", min=0),
+    ] = 0.0,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -25,7 +29,7 @@ def diff(
 ) -> None:
     """What is different: fields, counts, statistics, hashes, episodes. Exit 0 equal, 1 different, 2 trouble.
 
-    Example: rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm
+    Example: rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm --tolerance 1e-6
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import targets
@@ -33,10 +37,11 @@ def diff(
     from rlds_cli.report.differences import compare
 
     try:
-        found = compare(*(targets.dataset(x, cache_dir=cache_dir) for x in (a, b)), cache_dir=cache_dir)
+        paths = [targets.dataset(x, cache_dir=cache_dir) for x in (a, b)]
+        found = compare(*paths, rtol=tolerance, atol=tolerance, cache_dir=cache_dir)
     except RldsError as e:
         out.error(e)
         raise typer.Exit(2) from None
     out.page(DifferencePage(found, everything=verbose), found)
-    if not found.same:
+    if not found.close:
         raise typer.Exit(1)

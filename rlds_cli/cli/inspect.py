@@ -18,7 +18,9 @@ def inspect(
     ref: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH", help="A dataset that is here, or files of any kind.", autocompletion=options.complete_id
+            metavar="ID|PATH",
+            help="A dataset that is here, or files of any kind.",
+            autocompletion=options.complete_here,
         ),
     ],
     stats: Annotated[bool, typer.Option("--stats", help="Statistics of every element of a row.")] = False,

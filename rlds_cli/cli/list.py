@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 def list_(
     query: Annotated[list[str] | None, typer.Argument(metavar="[QUERY]...", help="Words of ids, or globs.")] = None,
     family: Annotated[str | None, typer.Option("--family", "-f", help="Only this family.", show_default=False)] = None,
-    here: Annotated[bool, typer.Option("--here", help="Only what is on this disk.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="Only what is on this disk: steps, episodes, bytes.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Closed sources too.")] = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
@@ -37,7 +37,7 @@ def list_(
         return out.result(found, _families(found))
     words = " ".join(query or ())
     rows = catalogue.listing(words, family=family, local=here, closed=all_, cache_dir=cache_dir)
-    out.result(rows, _rows(rows))
+    out.result(rows, _contents(rows) if here else _rows(rows))
     if not rows:
         out.note(_nothing(words, family, here=here))
     return None
@@ -75,6 +75,17 @@ def _rows(rows: tuple[Row, ...]) -> str:
     if not any(c[-1] for c in cells):
         header, cells = header[:-1], [c[:-1] for c in cells]  # type: ignore[misc]
     return out.table(header, cells, right="SIZE SHA256")
+
+
+def _contents(rows: tuple[Row, ...]) -> str:
+    """Datasets and variants that are here, a line each."""
+    found = [c for r in rows for c in r.contents]
+    cells = [(c.id, _count(c.steps), _count(c.episodes), out.size(c.bytes_on_disk)) for c in found]
+    return out.table(("ID", "STEPS", "EPISODES", "DISK"), cells, right="STEPS EPISODES DISK") if found else ""
+
+
+def _count(n: int | None) -> str:
+    return "?" if n is None else f"{n:,}"
 
 
 def _size(r: Row) -> str:

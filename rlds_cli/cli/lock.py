@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def lock(
     ids: Annotated[
         list[str],
-        typer.Argument(metavar="ID|GLOB...", help="Datasets that are here.", autocompletion=options.complete_id),
+        typer.Argument(metavar="ID|GLOB...", help="Datasets that are here.", autocompletion=options.complete_here),
     ],
     cache_dir: options.CacheDir = None,
     quiet: options.Quiet = False,

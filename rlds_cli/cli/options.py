@@ -11,11 +11,19 @@ import typer
 
 def complete_id(incomplete: str) -> list[str]:
     """Ids for the shell's completion: those that are here first."""
-    from rlds_cli import registry, settings
+    from rlds_cli import registry
 
-    present = [str(id) for found in registry.here(settings.read()).values() for id, _ in found]
+    present = complete_here(incomplete)
     known = [e.id for e in registry.find() if e.status == "open"]
     return [i for i in dict.fromkeys((*present, *known)) if i.lower().startswith(incomplete.lower())]
+
+
+def complete_here(incomplete: str) -> list[str]:
+    """Ids of datasets that are here, for commands that work on nothing else."""
+    from rlds_cli import registry, settings
+
+    present = sorted({str(id) for found in registry.here(settings.read()).values() for id, _ in found})
+    return [i for i in present if i.lower().startswith(incomplete.lower())]
 
 
 class Encoding(StrEnum):

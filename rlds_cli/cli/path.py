@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 def path(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
+        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_here)
     ],
     cache_dir: options.CacheDir = None,
     json: options.Json = False,

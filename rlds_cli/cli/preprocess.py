@@ -55,7 +55,7 @@ def _complete_name(incomplete: str) -> list[str]:
 
 def preprocess(
     id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_id)
+        str | None, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_here)
     ] = None,
     fn: Annotated[
         list[str] | None,

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 def rm(
     ids: Annotated[
         list[str],
-        typer.Argument(metavar="ID|GLOB...", help="Datasets in your home.", autocompletion=options.complete_id),
+        typer.Argument(metavar="ID|GLOB...", help="Datasets in your home.", autocompletion=options.complete_here),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: options.DryRun = False,
@@ -27,7 +27,7 @@ def rm(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Remove datasets. Archives stay, and so does what was made of them.
+    """Remove datasets. Archives stay, and so does what was made of them. Says where nothing can make one again.
 
     Example: rlds rm d4rl/hopper-medium-v2@norm --yes
     """

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def verify(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID|GLOB]...", help="Datasets that are here.", autocompletion=options.complete_id),
+        typer.Argument(metavar="[ID|GLOB]...", help="Datasets that are here.", autocompletion=options.complete_here),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All that is here.")] = False,
     expect: Annotated[

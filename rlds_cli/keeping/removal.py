@@ -9,6 +9,7 @@ from pathlib import Path
 from rlds_cli import home, ids, settings, targets
 from rlds_cli.errors import DatasetNotFound, NoPermission
 from rlds_cli.home import Home
+from rlds_cli.keeping.remaking import obstacle
 from rlds_cli.keeping.usage import freed_by, size_on_disk
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Progress, silent
@@ -20,13 +21,15 @@ from rlds_cli.store import publishing
 class Removal:
     """What is removed, or would be: ``bytes`` on disk become free, those shared with other datasets do not.
 
-    ``archive`` bytes stay: from them the dataset is made again without a download.
+    ``archive`` bytes stay: from them the dataset is made again without a download. ``lost`` says why nothing can make
+    it again; it is empty where something can.
     """
 
     id: str
     path: Path
     bytes: int
     archive: int
+    lost: str = ""
 
 
 def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
@@ -55,13 +58,14 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
                 f"{path} is not in your home {own}. Nothing was removed.",
                 hint=f"--cache-dir {path.parents[2]} makes that home yours",
             )
-    return tuple(_plan(Home(own), path, freed) for path, freed in zip(paths, freed_by(paths), strict=True))
+    lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]
+    return tuple(_plan(Home(own), *one) for one in zip(paths, freed_by(paths), lost, strict=True))
 
 
-def _plan(own: Home, path: Path, freed: int) -> Removal:
+def _plan(own: Home, path: Path, freed: int, lost: str) -> Removal:
     id = ids.from_component(path.parent.name, path.name)
     archive = 0 if id.variant else size_on_disk(own.archive(id))
-    return Removal(str(id), path, freed, archive)
+    return Removal(str(id), path, freed, archive, lost)
 
 
 def remove(

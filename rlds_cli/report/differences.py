@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,12 +14,15 @@ import numpy as np
 from rlds_cli.checks.duplicates import episode_keys
 from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import RldsError
 from rlds_cli.report.columns import rank
+from rlds_cli.report.deviations import Deviation, Range, Tolerance, deviation
 from rlds_cli.report.histograms import Distribution, distribution
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, digests
+from rlds_cli.store.finish import table_digests
 from rlds_cli.store.manifest import Counts, StoredField
-from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.ted import Array, BoolArray, Field, IntArray
 
 Change = Literal["same", "content", "type", "added", "removed"]
 
@@ -71,7 +75,8 @@ class FieldDifference:
     None where there is no such field.
 
     ``blocks`` of 65,536 rows were compared by their hashes, where the rows are as many; ``differing`` of them differ,
-    the first of them from row ``first_row`` on.
+    the first of them from row ``first_row`` on. ``deviation`` says by how much the numbers of a field differ, where
+    both datasets have episodes of the same lengths.
     """
 
     name: str
@@ -84,6 +89,7 @@ class FieldDifference:
     differing: int | None = None
     first_row: int | None = None
     drift: Drift | None = None
+    deviation: Deviation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +111,17 @@ class EpisodesDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What ``rlds diff`` shows; ``same``: content and fingerprint are equal, whatever the encoding."""
+    """What ``rlds diff`` shows.
+
+    ``same``: content and fingerprint are equal, whatever the encoding. ``close``: they are the same, or a tolerance was
+    given, all numbers are within it, and all else is equal: names of fields, texts, lengths, ends, seeds, splits.
+    """
 
     a: Side
     b: Side
     same: bool
+    close: bool
+    tolerance: Tolerance
     counts: tuple[CountDifference, ...]
     fields: tuple[FieldDifference, ...]
     returns: tuple[Distribution | None, Distribution | None]
@@ -118,29 +130,49 @@ class Difference:
 
 
 def compare(
-    a: str | os.PathLike[str] | Dataset, b: str | os.PathLike[str] | Dataset, *, cache_dir: StrPath | None = None
+    a: str | os.PathLike[str] | Dataset,
+    b: str | os.PathLike[str] | Dataset,
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    cache_dir: StrPath | None = None,
 ) -> Difference:
-    """Compare two datasets by their manifests and episode tables, and by a few rows of every episode.
+    """Compare two datasets by their manifests and episode tables, and by the rows of the blocks that differ.
 
     Parameters
     ----------
     a, b : str, path or Dataset
         Ids, directories, or open datasets (compared as a whole).
+    rtol, atol : float
+        Two numbers are close where ``|a - b| <= atol + rtol * |b|``, as in ``numpy.isclose``.
 
     Raises
     ------
     DatasetNotFound, DamagedDataset, NewerFormat
         As of ``open_dataset``.
+    RldsError
+        A tolerance is negative or NaN.
+
+    Examples
+    --------
+    >>> compare("local/press", "local/press-again", rtol=1e-5, atol=1e-8).close  # doctest: +SKIP
+    True
     """
+    if not (rtol >= 0 and atol >= 0):
+        raise RldsError(f"rtol={rtol} and atol={atol} must not be negative.", hint="0 asks for equal values")
+    tolerance = Tolerance(rtol, atol)
     one, other = (x if isinstance(x, Dataset) else open_dataset(x, cache_dir=cache_dir) for x in (a, b))
     one, other = Dataset(one.store), Dataset(other.store)
     same = one.fingerprint == other.fingerprint
+    found = tuple(_fields(one, other, tolerance))
     return Difference(
         a=_side(one),
         b=_side(other),
         same=same,
+        close=same or (not tolerance.is_exact and all(map(_is_close, found)) and _same_episodes(one, other)),
+        tolerance=tolerance,
         counts=tuple(_counts(one.manifest.counts, other.manifest.counts)),
-        fields=tuple(_fields(one, other)),
+        fields=found,
         returns=(_returns(one), _returns(other)),
         lengths=(distribution(one.episodes["length"]), distribution(other.episodes["length"])),
         episodes=None if same else _episodes(one, other),
@@ -163,11 +195,25 @@ def _returns(ds: Dataset) -> Distribution | None:
 # -- fields
 
 
-def _fields(a: Dataset, b: Dataset) -> list[FieldDifference]:
+def _is_close(f: FieldDifference) -> bool:
+    return f.change == "same" or (f.deviation is not None and not f.deviation.beyond)
+
+
+def _fields(a: Dataset, b: Dataset, tolerance: Tolerance) -> Iterator[FieldDifference]:
     names = {f.name: f for f in (*a.schema.values(), *b.schema.values())}
     stored_a, stored_b = ({f.name: f for f in ds.manifest.fields} for ds in (a, b))
-    ordered = sorted(names.values(), key=rank)
-    return [_field(a, b, stored_a.get(f.name), stored_b.get(f.name), f.name) for f in ordered]
+    subjects, alike = (Subject(a), Subject(b)), _same_lengths(a, b)
+    for name in (f.name for f in sorted(names.values(), key=rank)):
+        one, other = stored_a.get(name), stored_b.get(name)
+        found = _field(a, b, one, other, name)
+        if one and other and alike and found.change in ("content", "type"):
+            ranges = _differing(a, b, one, other) if found.change == "content" else [(0, a.num_rows)]
+            found = replace(found, deviation=deviation(*subjects, name, ranges, tolerance))
+        yield found
+
+
+def _same_lengths(a: Dataset, b: Dataset) -> bool:
+    return np.array_equal(a.episodes["length"], b.episodes["length"])
 
 
 def _field(a: Dataset, b: Dataset, one: StoredField | None, other: StoredField | None, name: str) -> FieldDifference:
@@ -191,13 +237,29 @@ def _kind(f: Field) -> str:
 
 def _blocks(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> tuple[int | None, int | None, int | None]:
     """How many blocks of rows there are, how many differ, and the first row of the first; where rows are as many."""
-    if a.num_rows != b.num_rows:
+    differ = _hashes_differ(a, b, one, other)
+    if differ is None:
         return None, None, None
+    return len(differ), int(differ.sum()), int(np.argmax(differ)) * digests.BLOCK_ROWS
+
+
+def _hashes_differ(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> BoolArray | None:
+    """Which blocks of rows differ; None where rows are not as many."""
+    if a.num_rows != b.num_rows:
+        return None
     hashes = [arrays.read(ds.path / "digests" / f.path) for ds, f in ((a, one), (b, other))]
     if hashes[0].shape != hashes[1].shape:  # not as many videos
-        return None, None, None
-    differ = (hashes[0] != hashes[1]).reshape(len(hashes[0]), -1).any(axis=1)
-    return len(differ), int(differ.sum()), int(np.argmax(differ)) * digests.BLOCK_ROWS
+        return None
+    return np.asarray((hashes[0] != hashes[1]).reshape(len(hashes[0]), -1).any(axis=1))
+
+
+def _differing(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> list[Range]:
+    """The rows of the blocks that differ; all rows where no hashes tell."""
+    differ = _hashes_differ(a, b, one, other)
+    if differ is None:
+        return [(0, a.num_rows)]
+    starts = np.flatnonzero(differ) * digests.BLOCK_ROWS
+    return [(int(start), min(int(start) + digests.BLOCK_ROWS, a.num_rows)) for start in starts]
 
 
 def _drift(a: Dataset, b: Dataset, name: str) -> Drift | None:
@@ -231,6 +293,11 @@ def _greatest(x: Any) -> float:
 
 
 # -- episodes
+
+
+def _same_episodes(a: Dataset, b: Dataset) -> bool:
+    """Whether the columns of the episode tables that are content agree: all but sources, sums and counts."""
+    return table_digests(a.store.table()) == table_digests(b.store.table())
 
 
 def _episodes(a: Dataset, b: Dataset) -> EpisodesDifference | None:

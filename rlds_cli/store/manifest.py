@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; NaN and infinities become strings, as Zarr writes them."""
-        result = _encode(asdict(self))
+        result = _encode(self)
         assert isinstance(result, dict)
         if not self.episode_columns:
             del result["episode_columns"]  # most datasets have none
@@ -141,6 +141,8 @@ def read(dataset: Path) -> Manifest:
 
 
 def _encode(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(k): _encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

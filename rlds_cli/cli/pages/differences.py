@@ -11,6 +11,7 @@ from rich.table import Table
 from rlds_cli import sizes
 from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain
 from rlds_cli.hashing import short
+from rlds_cli.report.deviations import Deviation
 from rlds_cli.report.differences import Difference, Drift, EpisodesDifference, FieldDifference, Side
 from rlds_cli.report.histograms import Distribution
 
@@ -31,6 +32,8 @@ class DifferencePage:
         if d.same:
             yield line(console, "the same content" + ("" if d.a.encoding == d.b.encoding else ", in other encodings"))
             return
+        if d.close:
+            yield line(console, f"equal within the tolerance: rtol {d.tolerance.rtol:g}, atol {d.tolerance.atol:g}")
         yield fitting(console, options, [lambda: _counts(d, self.everything)])
         yield fitting(console, options, [partial(_fields, d, detail) for detail in (2, 1, 0)])
         if d.episodes:
@@ -76,10 +79,18 @@ def _what(f: FieldDifference) -> str:
         case "removed":
             return f"only in a: {f.a}"
         case "type":
-            return f"{f.a} -> {f.b}"
+            return f"{f.a} -> {f.b}{_deviation(f.deviation)}"
     if f.differing is None:
         return "content differs"
-    return f"content differs in {f.differing:,} of {sizes.plural(f.blocks or 0, 'block')}, from row {f.first_row:,} on"
+    where = f"in {f.differing:,} of {sizes.plural(f.blocks or 0, 'block')}, from row {f.first_row:,} on"
+    return f"content differs {where}{_deviation(f.deviation)}"
+
+
+def _deviation(d: Deviation | None) -> str:
+    """By how much the numbers differ at most, and how many are not close."""
+    if d is None or d.at is None:
+        return "" if d is None else "; equal numbers"
+    return f"; by at most {d.greatest:.3g} at {d.at}, {d.beyond:,} of {sizes.plural(d.values, 'value')}"
 
 
 def _drift(d: Drift | None, *, ranges: bool) -> str:

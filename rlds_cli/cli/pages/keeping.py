@@ -91,12 +91,12 @@ def reencoded(r: Reencoded) -> str:
 
 def removals(planned: Sequence[Removal]) -> str:
     """What would be removed."""
-    return "\n".join(f"  {r.id}  {out.size(r.bytes)}{_kept(r)}" for r in planned)
+    return "\n".join(f"  {r.id}  {out.size(r.bytes)}{_kept(r)}{_lost(r)}" for r in planned)
 
 
 def removed(done: Sequence[Removal]) -> str:
     """What was removed."""
-    lines = [f"removed {r.id}: {out.size(r.bytes)} freed{_kept(r)}" for r in done]
+    lines = [f"removed {r.id}: {out.size(r.bytes)} freed{_kept(r)}{_lost(r)}" for r in done]
     if len(done) > 1:
         lines.append(f"{out.size(sum(r.bytes for r in done))} freed")
     return "\n".join(lines)
@@ -104,6 +104,10 @@ def removed(done: Sequence[Removal]) -> str:
 
 def _kept(r: Removal) -> str:
     return f"; its archive ({out.size(r.archive)}) stays" if r.archive else ""
+
+
+def _lost(r: Removal) -> str:
+    return f"; nothing can make it again: {r.lost}" if r.lost else ""
 
 
 def garbage(c: Collection) -> str:
