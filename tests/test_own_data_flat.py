@@ -304,6 +304,13 @@ def test_numbers_that_begin_anew_in_each_file_are_other_episodes(tmp_path: Path)
     assert Rows("plain", *alone).episodes.length.tolist() == [5, 5]
 
 
+def test_files_of_other_names_are_refused(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.npz", columns(ROWS))
+    b = write(tmp_path / "b.npz", {"rewards" if k == "reward" else k: v for k, v in columns(ROWS).items()})
+    with pytest.raises(UnknownLayout, match=r"next/reward is called rewards in b\.npz and reward in a\.npz"):
+        Rows("plain", a, b)
+
+
 def test_rows_shuffled_over_all_files_are_put_in_order(tmp_path: Path) -> None:
     rows = [ROWS[i] for i in np.random.default_rng(3).permutation(30)]
     check_six(Rows("plain", *shards(tmp_path, rows, [11, 23])))

@@ -381,6 +381,13 @@ def _schema(archive: Archive, seen: Sequence[Surveyed], mode: str | None, late: 
             fields.append(s.layout.timeouts_field)
         schemas.append(tuple(sorted(fields, key=lambda f: f.name)))
     for index, schema in enumerate(schemas):
+        keys, others = seen[0].keys, seen[index].keys
+        if schema == schemas[0] and keys != others:
+            name = next(n for n in keys if keys[n] != others[n])
+            raise UnknownLayout(
+                f"{name} is called {others[name]} in {archive.name_of(index)} and {keys[name]} in {archive.name_of(0)}.",
+                hint="import them one by one, under names of their own",
+            )
         if schema != schemas[0]:
             raise UnknownLayout(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
