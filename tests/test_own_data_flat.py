@@ -91,7 +91,7 @@ def test_a_step_that_counts_through_all_episodes_says_nothing(tmp_path: Path) ->
     check_six(Rows("plain", write(tmp_path / "a.npz", found)))
     one = Rows("plain", write(tmp_path / "b.npz", columns(ROWS, "episode_id", "done") | {"step": list(range(30))}))
     assert one.episodes.length.tolist() == [30]
-    assert any("all rows are one episode" in n.text for n in one.notes)
+    assert any("each file is one episode" in n.text for n in one.notes)
 
 
 CONTRADICTIONS = {
@@ -307,7 +307,7 @@ def test_numbers_that_begin_anew_in_each_file_are_other_episodes(tmp_path: Path)
 def test_files_of_other_names_are_refused(tmp_path: Path) -> None:
     a = write(tmp_path / "a.npz", columns(ROWS))
     b = write(tmp_path / "b.npz", {"rewards" if k == "reward" else k: v for k, v in columns(ROWS).items()})
-    with pytest.raises(UnknownLayout, match=r"next/reward is called rewards in b\.npz and reward in a\.npz"):
+    with pytest.raises(UnknownLayout, match=r"next/reward is called rewards in b\.npz, reward in a\.npz"):
         Rows("plain", a, b)
 
 
@@ -347,7 +347,7 @@ def test_scalar_columns_make_one_field(tmp_path: Path) -> None:
         read = Rows("plain", path, fields={"observation": key, "action": "u"})
         assert read.of(0, "observation")[:3].tolist() == [[0.0, 0.0, 1.0], [1.0, 1.0, 1.0], [2.0, 2.0, 1.0]]
         assert any("x, y, theta" in n.text for n in read.notes)
-        assert {"observation", "action", "next/terminated", "next/truncated"} <= set(read.schema)
+        assert set(read.schema) == {"observation", "action", "next/terminated", "next/truncated"}
     with pytest.raises(UnknownLayout, match='no "phi"'):
         Rows("plain", path, fields={"observation": "[x, phi]", "action": "u"})
 

@@ -87,6 +87,8 @@ def note_line(note: Mapping[str, Any]) -> str:
 
 def import_plan(p: ImportPlan) -> str:
     """What an import would do."""
+    from rich.markup import escape
+
     from rlds_cli.report.columns import rank
 
     lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
@@ -107,7 +109,7 @@ def import_plan(p: ImportPlan) -> str:
     if columns := p.facts.get("per_episode"):
         lines.append(f"columns per episode: {', '.join(columns)}")
     lines += [f"note: {n}" for n in p.notes]
-    return "\n".join([*lines, f"Run without --dry-run to make {p.id}"])
+    return escape("\n".join([*lines, f"Run without --dry-run to make {p.id}"]))
 
 
 def _episodes(seen: Mapping[str, Any]) -> list[str]:

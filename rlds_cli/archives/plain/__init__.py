@@ -20,13 +20,16 @@ from rlds_cli.archives.parquet import is_parquet
 from rlds_cli.archives.plain import flat, grouped
 from rlds_cli.archives.tables import Table, is_flat, open_flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.ted import Array, Chunk
+from rlds_cli.ted import Array, Chunk, Note
 
 VERSION = 2
+# What lies beside data and describes them; a note names the files.
+BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """Describe the columns in one line; None where no observations or actions show."""
+    paths = [p for p in paths if not _is_beside(p)]
     if not paths or not all(map(is_flat, paths)):
         return None
     files = f"{len(paths)} {_kind(paths[0])} files, the first with " if len(paths) > 1 else f"{_kind(paths[0])}, "
@@ -51,6 +54,11 @@ def recognise(paths: Sequence[Path]) -> str | None:
     return f"columns of rows: {files}{rows:,} rows; {columns}"
 
 
+def _is_beside(path: Path) -> bool:
+    """Whether a file describes the others: settings, logs."""
+    return path.suffix.lower() in BESIDE and not is_flat(path)
+
+
 def _kind(path: Path) -> str:
     return {".csv": "CSV", ".tsv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".npz": "npz"}.get(
         path.suffix.lower(), "Parquet" if is_parquet(path) else "HDF5"
@@ -65,6 +73,17 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         A file of no format that is read, no observations or actions, boundaries that contradict each other.
     """
+    beside = [p.name for p in archive.files if _is_beside(p)]
+    archive = replace(archive, files=tuple(p for p in archive.files if not _is_beside(p)))
+    made = _plan(archive)
+    if not beside:
+        return made
+    return replace(
+        made, notes=(*made.notes, Note("left-out", f"files beside the data were left out: {', '.join(beside)}"))
+    )
+
+
+def _plan(archive: Archive) -> Plan:
     if not archive.skip_bad and not all(map(is_flat, archive.files)):
         odd = next(p for p in archive.files if not is_flat(p))
         raise UnknownLayout(

@@ -160,7 +160,7 @@ def find(table: Readable, by: Judges, rows: int, place: Callable[[int], str]) ->
         found.notes.append(f"rows out of order: read in the order of {by.ids} and {by.steps}")
     if rows > 1 and rule == "flags" and not (by.explicit or finals.any() or _has_flags(by)):
         found.notes.append(
-            "no column says where episodes end: all rows are one episode; --map episode=KEY or --episodes-by says more"
+            "no column says where episodes end: each file is one episode; --map episode=KEY or --episodes-by says more"
         )
     if finals.any():
         found.notes.append("rows without an action hold the final observations of their episodes")

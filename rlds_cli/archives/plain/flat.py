@@ -197,6 +197,9 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
     table.hidden.update(what.ignored, what.per_episode.values())
     if done is not None and done not in fields.values():
         table.hidden.add(done)
+    for key in fields.values():
+        if key.startswith("["):
+            table.hidden.update(table.made_of(key))
     return what
 
 
@@ -385,7 +388,7 @@ def _schema(archive: Archive, seen: Sequence[Surveyed], mode: str | None, late: 
         if schema == schemas[0] and keys != others:
             name = next(n for n in keys if keys[n] != others[n])
             raise UnknownLayout(
-                f"{name} is called {others[name]} in {archive.name_of(index)} and {keys[name]} in {archive.name_of(0)}.",
+                f"{name} is called {others[name]} in {archive.name_of(index)}, {keys[name]} in {archive.name_of(0)}.",
                 hint="import them one by one, under names of their own",
             )
         if schema != schemas[0]:
