@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +105,29 @@ def values(column: Any, out: Array, where: str) -> None:
     if found.size != out.size:
         raise CorruptArchive(f"{where} has {found.size:,} values in {len(out):,} rows of shape {list(out.shape[1:])}.")
     out[...] = found.reshape(out.shape)
+
+
+def json_texts(column: Any) -> list[str | None]:
+    """A column of structs, lists of them or texts, or anything else, as the text of each row's JSON.
+
+    Keys stay in the order of the file. NaN and infinities become null, bytes base64, and dates texts.
+    """
+    return [None if v is None else json_text(v) for v in column.to_pylist()]
+
+
+def json_text(value: Any) -> str:
+    """One value of a column as JSON; see `json_texts`."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def images(column: Any, where: str) -> EncodedFrames:
