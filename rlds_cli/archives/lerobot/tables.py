@@ -42,16 +42,15 @@ def rows(path: Path) -> int:
 
 def table(path: Path, columns: Sequence[str] | None = None) -> Any:
     """A whole Parquet file, or those of some columns that it has."""
-    with reading(path) as pa:
-        parquet.check(pa.parquet.read_metadata(path), path)
-        there = pa.parquet.read_schema(path).names
-        return pa.parquet.read_table(path, columns=None if columns is None else [c for c in columns if c in there])
+    with reading(path):
+        with parquet.opened(path) as file:
+            there = file.schema_arrow.names
+            return file.read(columns=None if columns is None else [c for c in columns if c in there])
 
 
 def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
     """The rows of a Parquet file, so many at a time."""
-    with reading(path) as pa, pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
-        parquet.check(file.metadata, path)
+    with reading(path), parquet.opened(path, memory_map=True, pre_buffer=False) as file:
         yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
 
 

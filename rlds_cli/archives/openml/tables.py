@@ -72,9 +72,7 @@ def open_table(path: Path) -> Iterator[Table]:
             raise CorruptArchive(f"{path.name} is neither Parquet nor ARFF.", hint=f"fetch or write {path} again")
         yield Arff(path)
         return
-    pa = parquet.pyarrow()
-    with parquet.reading(path), pa.parquet.ParquetFile(path) as f:
-        parquet.check(f.metadata, path)
+    with parquet.reading(path), parquet.opened(path) as f:
         yield Parquet(path, f)
 
 
