@@ -110,6 +110,8 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
 
 
 def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progress) -> Manifest:
+    from rlds_cli.archives import unwritten  # h5py, which readers of other formats need not wait for
+
     _check_frames(c, plan)
     _check_room(c, plan, home)
     key = _key(c, plan)
@@ -119,7 +121,8 @@ def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progres
     if not len(built.episodes):
         shutil.rmtree(work, ignore_errors=True)
         raise _nothing(c, built)
-    built = replace(built, notes=merge_notes((*plan.notes, *built.notes)))
+    notes = merge_notes((*plan.notes, *built.notes, *unwritten.notes(plan.archive)))
+    built = replace(built, notes=notes)
     _finish(c, plan, built, threads=max(2, jobs))
     manifest = record(built.directory)
     try:

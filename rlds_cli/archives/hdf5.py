@@ -76,7 +76,7 @@ def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
         except (OSError, RuntimeError, KeyError) as e:
             if not _is_damage(e):
                 raise
-            raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
+            raise CorruptArchive(f"{path.name} is damaged: {_said(e)}", hint=_hint(path)) from e
 
 
 @contextmanager
@@ -85,7 +85,13 @@ def reading(path: Path, key: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, KeyError, UnicodeError) as e:
-        raise CorruptArchive(f"{path.name}: {key} cannot be read: {e}", hint=_hint(path)) from e
+        raise CorruptArchive(f"{path.name}: {key} cannot be read: {_said(e)}", hint=_hint(path)) from e
+
+
+def _said(e: Exception) -> str:
+    """HDF5's own words, with what they mean where they do not say it."""
+    means = "a chunk does not decompress, or its checksum (Fletcher32) does not agree; "
+    return f"{means if 'filter returned failure' in str(e) else ''}{e}"
 
 
 def _open(path: Path) -> h5py.File:
