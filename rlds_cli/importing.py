@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from rlds_cli import home, ids, settings, targets
 from rlds_cli.archives import Archive, Plan, reader, recognise
-from rlds_cli.conversion import Conversion, convert
+from rlds_cli.conversion import Conversion, convert, identities
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, UnknownLayout
 from rlds_cli.hashing import sha256_of
@@ -166,6 +166,7 @@ def import_archive(
         options["skip_bad"] = True
     if last_step:
         options["last_step"] = last_step
+    seen = identities(planned.plan.archive.files)
     sources = _describe_files(planned, tell)
     if not force and _is_done(id, where, options, sources):
         return open_dataset(planned.id, cache_dir=cache_dir)
@@ -177,6 +178,7 @@ def import_archive(
         frames=frames,
         sources=sources,
         options=options,
+        seen=seen,
     )
     with exclusive(place, id, tell):
         if force or not _is_done(id, where, options, sources):  # another process may have held the lock

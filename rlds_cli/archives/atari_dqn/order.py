@@ -124,7 +124,7 @@ def parts(run: Run) -> tuple[list[Part], list[Note]]:
         mine = [e for e, n in zip(found, numbers, strict=True) if n == number]
         own = next(a for a, p in zip(offsets.tolist(), run.pieces, strict=False) if p.checkpoint.number == number)
         others = {*numbers} - {number}
-        made.append(_part(run, offsets, max(own, seen), mine, others))  # from the padding on, whose frames are looked at
+        made.append(_part(run, offsets, max(own, seen), mine, others))
         seen = mine[-1][0] + mine[-1][1]
     return made, [*run.notes, *notes]
 

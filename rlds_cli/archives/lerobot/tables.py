@@ -42,10 +42,9 @@ def rows(path: Path) -> int:
 
 def table(path: Path, columns: Sequence[str] | None = None) -> Any:
     """A whole Parquet file, or those of some columns that it has."""
-    with reading(path):
-        with parquet.opened(path) as file:
-            there = file.schema_arrow.names
-            return file.read(columns=None if columns is None else [c for c in columns if c in there])
+    with reading(path), parquet.opened(path) as file:
+        there = file.schema_arrow.names
+        return file.read(columns=None if columns is None else [c for c in columns if c in there])
 
 
 def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
