@@ -160,7 +160,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     if not len(built.episodes):
         shutil.rmtree(work, ignore_errors=True)
         raise _nothing(c, built)
-    notes = merge_notes((*plan.notes, *built.notes, *unwritten.notes(plan.archive)))
+    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *unwritten.notes(plan.archive)))
     built = replace(built, notes=notes)
     _finish(c, plan, built, threads=threads)
     manifest = record(built.directory)

@@ -48,7 +48,7 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         There is no LeRobot dataset, several, one of a version that is not read, or features that cannot be stored.
     CorruptArchive
-        A file is missing or damaged. With ``skip_bad`` episodes whose files are missing are left out.
+        A file is missing or damaged. With ``skip_bad`` the episodes of such files are left out.
     MissingPackage
         pyarrow is not installed.
     """

@@ -24,9 +24,12 @@ def plan(archive: Archive, info: Info) -> Plan:
     """Fields, parts, episodes and what is odd about them."""
     cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
     listed = description.episodes(info, archive.files, cameras)
-    listed, moved = placing.settle(info, archive.files, listed)
     cameras, without = _there(info, archive, listed, cameras)
-    kept, notes = _complete(info, archive, listed, cameras)
+    bad = _damaged(info, archive, listed, cameras) if archive.skip_bad else {}
+    listed, notes = _without(info, listed, bad)
+    listed, moved = placing.settle(info, [f for f in archive.files if f not in bad], listed)
+    kept, missing = _complete(info, archive, listed, cameras)
+    notes += missing
     notes += [*moved, *placing.shared_frames(info, kept, cameras)]
     if not kept:
         raise CorruptArchive(f"{info.root}: there is no episode with steps whose files are all here.")
@@ -77,6 +80,34 @@ def _there(
     files = set(archive.files)
     here = [key for key in cameras if any(info.root / e.videos[key][0] in files for e in listed)]
     return here, [key for key in cameras if key not in here]
+
+
+def _damaged(info: Info, archive: Archive, listed: Sequence[Listed], cameras: Sequence[str]) -> dict[Path, str]:
+    """What is wrong with the files that are damaged: data are read to their ends, of videos the tables."""
+    files, bad = set(archive.files), dict[Path, str]()
+    for name in dict.fromkeys(n for e in listed for n in (e.data, *(e.videos[key][0] for key in cameras))):
+        path = info.root / name
+        if path not in files:
+            continue  # which is missing, and said so
+        try:
+            if path.suffix == ".parquet":
+                for _ in tables.batches(path, tables.schema(path).names, PART_ROWS):
+                    pass
+            else:
+                mp4.read(path)
+        except (CorruptArchive, UnknownLayout) as e:
+            bad[path] = e.message
+    return bad
+
+
+def _without(info: Info, listed: Sequence[Listed], bad: Mapping[Path, str]) -> tuple[list[Listed], list[Note]]:
+    """Episodes of which no file is damaged."""
+    kept = [e for e in listed if not any(info.root / n in bad for n in (e.data, *(v for v, _ in e.videos.values())))]
+    if not bad:
+        return kept, []
+    text = f"episodes of damaged files were left out. {next(iter(bad.values()))}"
+    first = next(iter(bad)).relative_to(info.root).as_posix()
+    return kept, [Note("bad-files", text, len(listed) - len(kept), first)]
 
 
 def _complete(

@@ -90,6 +90,18 @@ def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
                 yield batch
 
 
+def read_through(path: Path) -> None:
+    """Read a file to its end.
+
+    Raises
+    ------
+    CorruptArchive
+        It is damaged.
+    """
+    for _ in _batches(path):
+        pass
+
+
 def _leaves(field: Any, path: tuple[str, ...], known: Mapping[str, Any], files: Sequence[Path]) -> Iterator[Leaf]:
     types = pyarrow().types
     if types.is_struct(field.type):
