@@ -366,7 +366,7 @@ def test_paths_of_info_are_data(tmp_path: Path) -> None:
     with pytest.raises(CorruptArchive, match="missing"):
         plan_import(root, "local/a", format="lerobot")
     edited(root, data_path="data/{shard}.parquet")
-    with pytest.raises(CorruptArchive, match="asks for shard"):
+    with pytest.raises(UnknownLayout, match="asks for shard"):
         plan_import(root, "local/a", format="lerobot")
 
 

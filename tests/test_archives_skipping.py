@@ -80,7 +80,7 @@ def test_damage_in_the_middle_of_a_file(tmp_path: Path) -> None:
 def test_where_all_files_are_damaged_the_first_is_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         half(named(tmp_path / "mixed", SAMPLES["ogbench"], name))
-    with pytest.raises(CorruptArchive, match="mediumnavigate|navigatea"):
+    with pytest.raises(CorruptArchive, match="navigatea"):
         import_archive(tmp_path / "mixed", "local/a", format="ogbench", skip_bad=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlds_cli import checks
 from rlds_cli.archives import Archive, unwritten
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive
 
 N = 40
@@ -57,6 +57,26 @@ def test_chunks_in_nested_groups_and_odd_corners(tmp_path: Path) -> None:
         d[20:, 4:] = 1
     (note,) = unwritten.notes(Archive(tmp_path, (path,)))
     assert note.count == 4 and "a/b/c (4 of 6 chunks)" in note.text
+
+
+def test_a_sound_file_of_another_format_is_not_to_be_fetched_again(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text("x,y\n1,2\n")
+    for reader in ("d3rlpy", "robomimic", "roboset", "ogbench"):
+        with pytest.raises(ArchiveError) as e:
+            import_archive(tmp_path / "steps.csv", "local/a", format=reader)
+        assert (e.value.hint or "").startswith(f"rlds inspect {tmp_path / 'steps.csv'} shows what it is")
+
+
+def test_texts_that_are_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as f:
+        for k in range(2):
+            group = f.create_group(f"data/demo_{k}")
+            group["actions"] = np.ones((4, 2))
+            group["obs/x"] = np.ones((4, 2))
+            group["note"] = np.array(["Grün".encode("latin-1")] * 4, object).astype(h5py.string_dtype())
+    with pytest.raises(UnknownLayout, match="holds texts that are not UTF-8"):
+        import_archive(path, "local/a", format="robomimic")
 
 
 def test_a_fletcher32_checksum_that_disagrees(tmp_path: Path) -> None:

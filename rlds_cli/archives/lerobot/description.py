@@ -199,7 +199,7 @@ def fill(template: str, slots: Mapping[str, int | str]) -> str:
 
     def slot(match: re.Match[str]) -> str:
         if match[1] not in slots:
-            raise CorruptArchive(f'info.json: the path "{template}" asks for {match[1]}.')
+            raise UnknownLayout(f'info.json: the path "{template}" asks for {match[1]}.')
         return str(slots[match[1]]).rjust(int(match[2] or 0), "0")
 
     return _SLOT.sub(slot, template)

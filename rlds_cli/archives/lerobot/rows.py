@@ -23,7 +23,7 @@ from rlds_cli.archives import CHUNK_BYTES, Plan
 from rlds_cli.archives.lerobot import depth, description, tables
 from rlds_cli.archives.lerobot.depth import Depth
 from rlds_cli.archives.lerobot.features import TASK
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.mp4 import Track
 from rlds_cli.ted import (
     CUT,
@@ -213,7 +213,7 @@ class _Reader:
             name, begin = s.episode["videos"][key]
             track, seconds = _opened(self.plan.archive.root / name)
             if (track.height, track.width) != f.shape[:2]:
-                raise CorruptArchive(
+                raise UnknownLayout(
                     f"{name} is a video of {track.height}x{track.width}; the first is of {f.shape[0]}x{f.shape[1]}."
                 )
             wanted = begin + time[s.start : s.stop]

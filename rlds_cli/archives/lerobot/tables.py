@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_cli import documents
 from rlds_cli.archives import parquet
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Array, EncodedFrames
 
 
@@ -58,14 +58,14 @@ def joined(batches: Sequence[Any]) -> Any:
 
     Raises
     ------
-    CorruptArchive
+    UnknownLayout
         Their columns are of different types.
     """
     pa = parquet.pyarrow()
     try:
         return pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches])
     except pa.ArrowException as e:
-        raise CorruptArchive(f"Data files do not hold the same columns: {e}", hint="fetch them again") from e
+        raise UnknownLayout(f"Data files do not hold the same columns: {e}") from e
 
 
 def json_of(path: Path) -> Any:
@@ -95,10 +95,10 @@ def values(column: Any, out: Array, where: str) -> None:
     array = column.combine_chunks()
     while hasattr(array.type, "value_type"):
         if array.null_count:
-            raise CorruptArchive(f"{where} has missing rows.")
+            raise UnknownLayout(f"{where} has rows without a value, which an array of numbers does not hold.")
         array = array.flatten()
     if array.null_count and out.dtype.kind != "f":
-        raise CorruptArchive(f"{where} has missing values.")
+        raise UnknownLayout(f"{where} lacks {array.null_count:,} values, which {out.dtype} does not hold.")
     found = array.to_numpy(zero_copy_only=False)
     if found.size != out.size:
         raise CorruptArchive(f"{where} has {found.size:,} values in {len(out):,} rows of shape {list(out.shape[1:])}.")
@@ -135,7 +135,7 @@ def images(column: Any, where: str) -> EncodedFrames:
     if hasattr(array, "field"):
         array = pa.compute.struct_field(array, "bytes")
     if array.null_count:
-        raise CorruptArchive(f"{where}: images lie in other files, which are not part of LeRobot's layout.")
+        raise UnknownLayout(f"{where}: images lie in other files, which are not part of LeRobot's layout.")
     array = array.cast(pa.large_binary())
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]

@@ -14,7 +14,7 @@ from rlds_cli.archives.minari import arrow, description, hdf5, images, leaves
 from rlds_cli.archives.minari.files import Located
 from rlds_cli.archives.minari.images import Header
 from rlds_cli.archives.minari.leaves import Columns, Episode, Scanned, Signature
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Field, Note
 
 _PART_BYTES = 8 * CHUNK_BYTES
@@ -117,7 +117,7 @@ def _require_all(survey: _Survey, metadata: Mapping[str, Any]) -> None:
             hint="fetch the archive again",
         )
     if not survey.lengths:
-        raise CorruptArchive(
+        raise UnknownLayout(
             f"The archive holds no episode_<k> with steps ({len(survey.empty):,} without).",
             hint="if it is no Minari archive: rlds inspect FILE says what it is",
         )
@@ -131,7 +131,7 @@ def _headers(archive: Archive, located: Located, columns: Columns, number: int) 
             path = columns.paths[f.name]
             found[f.name] = images.header(_first_frame(archive, located, number, path))
             if found[f.name] is None and path[0] in leaves.CORE:
-                raise CorruptArchive(f"episode {number}: the first {'/'.join(path)} is neither a JPEG nor a PNG image.")
+                raise UnknownLayout(f"episode {number}: the first {'/'.join(path)} is neither a JPEG nor a PNG image.")
     return found
 
 
