@@ -7,13 +7,14 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlds_cli import documents
-from rlds_cli.archives import parquet
+from rlds_cli.archives import image_header, parquet
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Array, EncodedFrames
 
@@ -140,4 +141,8 @@ def images(column: Any, where: str) -> EncodedFrames:
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    view = memoryview(content)
+    for row, (a, b) in enumerate(pairwise(ends.tolist())):
+        if image_header.is_damaged(view[a:b]):
+            raise CorruptArchive(f"{where}, row {row} of a block: a PNG image is damaged.", hint="fetch it again")
     return EncodedFrames(content[ends[0] : ends[-1]], np.diff(ends))
