@@ -141,7 +141,7 @@ def images(column: Any, where: str) -> EncodedFrames:
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    view = memoryview(content)
+    view = content.data
     for row, (a, b) in enumerate(pairwise(ends.tolist())):
         if image_header.is_damaged(view[a:b]):
             raise CorruptArchive(f"{where}, row {row} of a block: a PNG image is damaged.", hint="fetch it again")

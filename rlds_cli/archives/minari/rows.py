@@ -171,7 +171,7 @@ class _Builder:
 
 def _check_images(frames: EncodedFrames, name: str, start: int) -> None:
     """Refuse images that disagree with their own checksums; ``start`` is the row of the first."""
-    view, at = memoryview(frames.data), 0
+    view, at = frames.data.data, 0
     for row, size in enumerate(frames.lengths.tolist(), start):
         if image_header.is_damaged(view[at : at + size]):
             raise CorruptArchive(f"{name}, row {row:,} of an episode: a PNG image is damaged.", hint="fetch it again")
