@@ -17,6 +17,7 @@ from rlds_cli.mp4 import Track
 from rlds_cli.ted import FLAGS, VIDEO, Field, Note
 
 PART_ROWS = 1 << 16
+_CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold images
 _DONE, _SUCCESS = "next.done", "next.success"
 
 
@@ -91,7 +92,7 @@ def _damaged(info: Info, archive: Archive, listed: Sequence[Listed], cameras: Se
             continue  # which is missing, and said so
         try:
             if path.suffix == ".parquet":
-                for _ in tables.batches(path, tables.schema(path).names, PART_ROWS):
+                for _ in tables.batches(path, tables.schema(path).names, _CHECKED_ROWS):
                     pass
             else:
                 mp4.read(path)
