@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -29,6 +29,8 @@ from rlds_cli.store.manifest import FORMAT, Manifest
 from rlds_cli.store.videos import Extent
 from rlds_cli.ted import VIDEO, Chunk, Field, merge_notes
 from rlds_cli.trimming import trimmed
+
+Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Conversion:
     options: Mapping[str, Any] = field(default_factory=dict)
     portion: Portion = EVERYTHING  # what of the archive's rows is wanted
     check: Callable[[Path], None] | None = None  # looks at the finished dataset, and raises where it must not be seen
+    seen: tuple[Identity, ...] = ()  # what the archive's files were when their hashes were taken
 
 
 def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
@@ -96,32 +99,72 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
     Raises
     ------
     ArchiveError
-        The archive cannot be read; nothing is published.
+        The archive cannot be read, or a file of it changes meanwhile; nothing is published.
     NoSpace, NoPermission
         The disk refuses; finished parts are kept.
     """
-    plan = reader(c.reader).plan(c.archive)
+    c = replace(c, seen=c.seen or identities(c.archive.files))
+    try:
+        plan = reader(c.reader).plan(c.archive)
+    except ArchiveError:
+        _check_unchanged(c)  # which explains it
+        raise
     while True:
+        work = home.partial(c.id, _key(c, plan)[:16])
         try:
-            return _convert(c, plan, home, jobs, progress)
+            return _convert(c, plan, home, work, jobs, progress)
         except Replan as better:
-            shutil.rmtree(home.partial(c.id, _key(c, plan)[:16]), ignore_errors=True)
+            shutil.rmtree(work, ignore_errors=True)
             plan = better.plan
+        except ArchiveError:
+            _check_unchanged(c, work)
+            raise
 
 
-def _convert(c: Conversion, plan: Plan, home: Home, jobs: int, progress: Progress) -> Manifest:
+def identities(files: Iterable[Path]) -> tuple[Identity, ...]:
+    """Device, inode, size and time of change of files: what is another after somebody has written them."""
+    return tuple(_identity(f) for f in files)
+
+
+def _identity(file: Path) -> Identity:
+    try:
+        stat = file.stat()
+    except OSError:
+        return (0, 0, 0, 0)
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
+    """Refuse an archive of which some was read before and some after a change; what was made of it goes."""
+    now = identities(c.archive.files)
+    changed = [f for f, before, after in zip(c.archive.files, c.seen, now, strict=True) if before != after]
+    if changed:
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
+        more = f" and {sizes.plural(len(changed) - 1, 'other file')}" if len(changed) > 1 else ""
+        raise ArchiveError(
+            f"{c.id}: {changed[0]}{more} changed while the archive was read. Nothing is published.",
+            hint="run the same command again when nobody writes to it any more",
+        )
+
+
+def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progress: Progress) -> Manifest:
+    from rlds_cli.archives import unwritten  # h5py, which readers of other formats need not wait for
+
     _check_frames(c, plan)
-    _check_room(c, plan, home)
+    threads = max(2, jobs)
+    _check_room(c, plan, home, threads)
     key = _key(c, plan)
-    work = home.partial(c.id, key[:16])
     work.mkdir(parents=True, exist_ok=True)
     built = write_rows(ArchiveJob(str(c.id), plan, key, c.frames, c.portion), work, jobs=jobs, progress=progress)
     if not len(built.episodes):
         shutil.rmtree(work, ignore_errors=True)
         raise _nothing(c, built)
-    built = replace(built, notes=merge_notes((*plan.notes, *built.notes)))
-    _finish(c, plan, built, threads=max(2, jobs))
+    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *unwritten.notes(plan.archive)))
+    built = replace(built, notes=notes)
+    _finish(c, plan, built, threads=threads)
     manifest = record(built.directory)
+    _check_unchanged(c, work)
     try:
         if c.check is not None:
             c.check(built.directory)
@@ -154,7 +197,7 @@ def _check_frames(c: Conversion, plan: Plan) -> None:
             raise UnsafeArchive(f"{c.id.base}: {f.name} claims frames of {size}, which are not decoded.")
 
 
-def _check_room(c: Conversion, plan: Plan, home: Home) -> None:
+def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
     """Refuse before the first row what cannot fit, where the number of rows is known."""
     known = [p.rows for p in plan.parts]
     schema = [framing.decoded(f, c.frames) for f in plan.schema]
@@ -166,7 +209,10 @@ def _check_room(c: Conversion, plan: Plan, home: Home) -> None:
     if None in known or c.portion.cuts:
         return
     rows = sum(r for r in known if r is not None)
-    needed = rows * sum(f.row_bytes for f in schema if f.kind != "frames")
+    columns = sorted((rows * f.row_bytes for f in schema if f.kind != "frames"), reverse=True)
+    needed = sum(columns)
+    if c.encoding == "zarr":  # each field is compressed beside its rows, which go then: so many at a time
+        needed += sum(columns[:threads])
     if any(f.codec == VIDEO for f in schema):
         needed += sum(f.stat().st_size for f in plan.archive.files if f.suffix == ".mp4")
     free = space.free(home.root)
@@ -210,7 +256,7 @@ def _key(c: Conversion, plan: Plan) -> str:
         "format": FORMAT,
         "id": str(c.id),
         "reader": [plan.reader, reader(plan.reader).VERSION],
-        "sources": [*map(dict, c.sources), *map(_identity, () if c.sources else plan.archive.files)],
+        "sources": [*map(dict, c.sources), *map(_named, () if c.sources else plan.archive.files)],
         "schema": [asdict(f) for f in plan.schema],
         "parts": [asdict(p) for p in plan.parts],
         "episodes_by": plan.episodes_by,
@@ -223,6 +269,6 @@ def _key(c: Conversion, plan: Plan) -> str:
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _identity(file: Path) -> tuple[str, int, int]:
+def _named(file: Path) -> tuple[str, int, int]:
     stat = file.stat()
     return file.name, stat.st_size, stat.st_mtime_ns

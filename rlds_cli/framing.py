@@ -121,9 +121,13 @@ def _resize_rows(f: Field, rows: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _resize(image: Array, size: tuple[int, ...]) -> Array:
-    """Pillow's area-averaging resize, as it is usual for downscaled frames."""
+    """Pillow's area-averaging resize, as it is usual for downscaled frames; of depth the nearest value.
+
+    The mean of two distances, or of the codes of two, is the distance of nothing.
+    """
     from PIL import Image
 
     flat = image[..., 0] if image.shape[-1] == 1 else image
-    resized = Image.fromarray(flat).resize((size[1], size[0]), Image.Resampling.BOX)
+    way = Image.Resampling.BOX if image.dtype == np.uint8 else Image.Resampling.NEAREST
+    resized = Image.fromarray(flat).resize((size[1], size[0]), way)
     return np.asarray(resized).reshape(*size, *image.shape[2:])

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from rlds_cli import home, ids, settings, targets
 from rlds_cli.archives import Archive, Plan, reader, recognise
-from rlds_cli.conversion import Conversion, convert
+from rlds_cli.archives.skipping import recognise_most, sound
+from rlds_cli.conversion import Conversion, convert, identities
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, UnknownLayout
 from rlds_cli.hashing import sha256_of
@@ -104,8 +105,9 @@ def plan_import(
     for path in given:
         _refuse_dataset(Path(path).expanduser().absolute())
     files = expand(given)
-    name, what = _reader_for(files, format, bool(fields))
+    name, what = _reader_for(files, format, bool(fields), skip_bad)
     archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step)
+    archive = sound(name, archive) if skip_bad else archive
     plan = reader(name).plan(archive)
     known = [p.rows for p in plan.parts]
     return ImportPlan(
@@ -113,12 +115,12 @@ def plan_import(
         reader=name,
         recognised=what,
         files=plan.archive.files,
-        bytes=sum(f.stat().st_size for f in files),
+        bytes=sum(f.stat().st_size for f in plan.archive.files),
         episodes_by=plan.episodes_by,
         fields=plan.schema,
         rows=None if None in known else sum(r for r in known if r is not None),
         facts=plan.facts,
-        notes=tuple(f"{n.text} ({n.where})" if n.where else n.text for n in plan.notes),
+        notes=tuple(f"{n.text} ({n.where})" if n.where else n.text for n in (*archive.left_out, *plan.notes)),
         plan=plan,
         episodes=plan.seen.summary() if plan.seen else None,
     )
@@ -166,6 +168,7 @@ def import_archive(
         options["skip_bad"] = True
     if last_step:
         options["last_step"] = last_step
+    seen = identities(planned.plan.archive.files)
     sources = _describe_files(planned, tell)
     if not force and _is_done(id, where, options, sources):
         return open_dataset(planned.id, cache_dir=cache_dir)
@@ -177,6 +180,7 @@ def import_archive(
         frames=frames,
         sources=sources,
         options=options,
+        seen=seen,
     )
     with exclusive(place, id, tell):
         if force or not _is_done(id, where, options, sources):  # another process may have held the lock
@@ -262,11 +266,11 @@ def _root(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([f.parent for f in files]))
 
 
-def _reader_for(files: Sequence[Path], format: str | None, mapped: bool) -> tuple[str, str]:
+def _reader_for(files: Sequence[Path], format: str | None, mapped: bool, skip_bad: bool) -> tuple[str, str]:
     if format is not None:
         reader(format)
         return format, f"read as {format}, as asked"
-    found = recognise(files)
+    found = _recognised(files, skip_bad)
     if found:
         return found
     if mapped:
@@ -274,6 +278,17 @@ def _reader_for(files: Sequence[Path], format: str | None, mapped: bool) -> tupl
     raise UnknownLayout(
         f"{files[0].name} is of no layout that a reader knows.", hint=f"rlds inspect {files[0]} shows what is in it"
     )
+
+
+def _recognised(files: Sequence[Path], skip_bad: bool) -> tuple[str, str] | None:
+    """The reader of the files; of some of them, where others are damaged beyond recognition and to be left out."""
+    try:
+        found = recognise(files)
+    except ArchiveError:
+        if not skip_bad:
+            raise
+        found = None
+    return found or (recognise_most(files) if skip_bad and len(files) > 1 else None)
 
 
 def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any], ...]:

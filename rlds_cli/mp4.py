@@ -20,6 +20,7 @@ from rlds_cli.ted import BoolArray, IntArray
 
 _MOST_TABLES = 1 << 28  # bytes of the box that holds the tables
 _CODECS = {
+    "FFV1": ("ffv1", "glbl"),
     "av01": ("av1", "av1C"),
     "avc1": ("h264", "avcC"),
     "avc3": ("h264", "avcC"),
@@ -40,7 +41,7 @@ class Track:
     Parameters
     ----------
     codec : str
-        ``av1 h264 hevc mpeg4 vp9``.
+        ``av1 ffv1 h264 hevc mpeg4 vp9``.
     extradata : bytes
         What the decoder is given before the first packet.
     height, width : int
@@ -116,6 +117,19 @@ def read(file: Path, *, start: int = 0, size: int | None = None) -> Track:
         return _track(_children(moov), size, file)
     except (struct.error, ValueError, IndexError, KeyError, OverflowError) as e:
         raise CorruptArchive(f"{file}: the tables of the video are damaged: {e}", hint="fetch it again") from e
+
+
+def bits(track: Track) -> int | None:
+    """Bits of one value of brightness, where what the decoder is given says so: of HEVC and AV1.
+
+    ``hvcC`` is of ISO/IEC 14496-15, 8.3.3.1; ``av1C`` of the AV1 codec's binding to ISO media files, 2.3.
+    """
+    if track.codec == "hevc" and len(track.extradata) > 17:
+        return 8 + (track.extradata[17] & 7)
+    if track.codec == "av1" and len(track.extradata) > 2:
+        high, twelve = track.extradata[2] & 0x40, track.extradata[2] & 0x20
+        return 12 if high and twelve else 10 if high else 8
+    return None
 
 
 def _tables(f: Any, start: int, size: int, file: Path) -> memoryview:

@@ -29,6 +29,9 @@ class Content:
     options: dict[str, str] = field(default_factory=lambda: {"g": "4", "bf": "0"})
     tasks: tuple[str, ...] = ("push the block", "pull")
     splits: dict[str, str] = field(default_factory=lambda: {"train": "0:2", "val": "2:3"})
+    depth: tuple[str, ...] = ()  # cameras of depth: videos of 12 bits
+    depth_info: dict[str, Any] = field(default_factory=lambda: {"is_depth_map": True, "video.pix_fmt": "gray12le"})
+    depth_codec: str = "libx265"
     per_file: int = 2  # episodes of a data file, v3
     per_video: int = 3  # episodes of a video, v3
     extra: dict[str, tuple[dict[str, Any], Any]] = field(default_factory=dict)  # feature, values of all rows
@@ -70,6 +73,11 @@ class Content:
         base = rng.integers(0, 255, (H // 8, W // 8, 3), np.uint8).repeat(8, 0).repeat(8, 1)
         return np.stack([np.roll(base, 3 * k, 1) for k in range(self.rows)])
 
+    def codes(self, camera: str) -> np.ndarray:
+        """What a camera of depth saw: codes of 12 bits in a ramp that moves, uint16 [rows, H, W]."""
+        ramp = (np.arange(H * W, dtype=np.int64).reshape(H, W) * 4095 // (H * W - 1) + len(camera)) % 4096
+        return np.stack([np.roll(ramp, 5 * k, 1) for k in range(self.rows)]).astype(np.uint16)
+
     def features(self) -> dict[str, dict[str, Any]]:
         image = {"shape": [H, W, 3], "names": ["height", "width", "channels"]}
         vectors = {"observation.state": ("float32", [4]), "action": ("float32", [2])}
@@ -79,6 +87,10 @@ class Content:
             **{k: {"dtype": d, "shape": s, "names": None} for k, (d, s) in vectors.items()},
             **{f"observation.images.{c}": {"dtype": "image", **image} for c in self.image},
             **{f"observation.images.{c}": {"dtype": "video", **image} for c in self.video},
+            **{
+                f"observation.images.{c}": {"dtype": "video", **image, "shape": [H, W, 1], "info": self.depth_info}
+                for c in self.depth
+            },
             **{k: {"dtype": d, "shape": [1], "names": None} for k, d in (scalars | numbers).items()},
             **{k: f for k, (f, _) in self.extra.items()},
         }
@@ -89,7 +101,7 @@ class Content:
         for key, f in self.features().items():
             if f["dtype"] == "video":
                 continue
-            if f["dtype"] == "image":
+            if f["dtype"] == "image" and key not in self.extra:
                 pictures = [png(x) for x in self.frames(key.rpartition(".")[2])[start:stop]]
                 columns[key] = pa.array(
                     [{"bytes": p, "path": f"frame-{k:06d}.png"} for k, p in enumerate(pictures)],
@@ -118,6 +130,23 @@ def encode(path: Path, frames: np.ndarray, codec: str, options: dict[str, str]) 
         stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def encode_depth(path: Path, codes: np.ndarray, codec: str, pixels: str) -> None:
+    """A video of grey values, lossless, as lerobot writes depth."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lossless = {"x265-params": "lossless=1:log-level=none:keyint=2"} if codec == "libx265" else {}
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=FPS, options=lossless)
+        stream.height, stream.width, stream.pix_fmt = codes.shape[1], codes.shape[2], pixels
+        for values in codes:
+            frame = av.VideoFrame(codes.shape[2], codes.shape[1], pixels)
+            plane = frame.planes[0]
+            lines = np.zeros((plane.height, plane.line_size // values.itemsize), values.dtype)
+            lines[:, : values.shape[1]] = values
+            plane.update(lines.tobytes())
+            container.mux(stream.encode(frame))
         container.mux(stream.encode())
 
 
@@ -162,7 +191,7 @@ def write_v3(root: Path, c: Content) -> Path:
         row = {"episode_index": k, "tasks": [c.tasks[k % len(c.tasks)]], "length": length}
         row |= {"data/chunk_index": 0, "data/file_index": k // c.per_file}
         row |= {"dataset_from_index": c.starts[k], "dataset_to_index": stops[k]}
-        for camera in c.video:
+        for camera in (*c.video, *c.depth):
             first = k // c.per_video * c.per_video
             begin = (c.starts[k] - c.starts[first]) / FPS
             at = f"videos/observation.images.{camera}"
@@ -174,11 +203,15 @@ def write_v3(root: Path, c: Content) -> Path:
         last = min(first + c.per_file, len(c.lengths)) - 1
         rows = c.table(c.starts[first], stops[last])
         pq.write_table(rows, root / "data" / "chunk-000" / f"file-{number:03d}.parquet", row_group_size=5)
-    for camera in c.video:
+    for camera in (*c.video, *c.depth):
         for number, first in enumerate(range(0, len(c.lengths), c.per_video)):
             last = min(first + c.per_video, len(c.lengths)) - 1
             path = root / "videos" / f"observation.images.{camera}" / "chunk-000" / f"file-{number:03d}.mp4"
-            encode(path, c.frames(camera)[c.starts[first] : stops[last]], c.codec, c.options)
+            rows = slice(c.starts[first], stops[last])
+            if camera in c.depth:
+                encode_depth(path, c.codes(camera)[rows], c.depth_codec, c.depth_info["video.pix_fmt"])
+            else:
+                encode(path, c.frames(camera)[rows], c.codec, c.options)
     return root
 
 

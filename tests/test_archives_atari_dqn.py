@@ -293,3 +293,40 @@ def test_sample_is_the_truth_step_by_step() -> None:
         found += [frames[399:]] * (k > 0) + [frames[:399]]
     stream = np.concatenate(found)
     np.testing.assert_array_equal(ds.column("observation")[steps], stream[stream.any(axis=(1, 2))])
+
+
+# checksums
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("store", ["observation", "action", "reward", "terminal"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_the_checksum_at_the_end_of_every_file_is_compared(tmp_path: Path, store: str, number: int) -> None:
+    log = ReplayLog(tmp_path / "logs", 20)
+    log.episodes([11, 12, 30])
+    path = tmp_path / "logs" / f"$store$_{store}_ckpt.{number}.gz"
+    flip(path, -8)  # the first byte of the CRC: all content comes out as it was
+    with pytest.raises(CorruptArchive, match=rf"{store}_ckpt\.{number}\.gz cannot be unpacked: .*incorrect data check"):
+        Read(tmp_path / "logs")
+
+
+def test_the_checksum_of_a_checkpoint_in_which_no_episode_begins(tmp_path: Path) -> None:
+    log = ReplayLog(tmp_path / "logs", 20)
+    log.episodes([15, 50, 12])  # the second lies over all of checkpoint 1
+    flip(tmp_path / "logs" / "$store$_observation_ckpt.1.gz", -8)
+    with pytest.raises(CorruptArchive, match="incorrect data check"):
+        Read(tmp_path / "logs")
+
+
+def test_a_checkpoint_with_a_wrong_checksum_is_left_out_with_skip_bad(tmp_path: Path) -> None:
+    log = ReplayLog(tmp_path / "logs", 20)
+    log.episodes([15, 8, 12, 30])
+    flip(tmp_path / "logs" / "$store$_observation_ckpt.1.gz", -8)
+    ds = Read(tmp_path / "logs", skip_bad=True)
+    check(ds, log, log.expected([1]))
+    assert codes(ds)["bad-files"] == 1

@@ -56,3 +56,23 @@ def test_a_png_of_a_kind_that_is_none() -> None:
     data = bytearray(CASES[0][0])
     data[25] = 5
     assert image_header.read(bytes(data)) is None
+
+
+def encoded(kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (30, 40, 3), np.uint8)).save(file, kind)
+    return file.getvalue()
+
+
+def test_every_flipped_bit_of_a_png_is_seen() -> None:
+    data = encoded("png")
+    assert not image_header.is_damaged(data) and not image_header.is_damaged(memoryview(data + b"behind"))
+    for at in range(8, len(data), 7):
+        flipped = bytearray(data)
+        flipped[at] ^= 0x10
+        assert image_header.is_damaged(bytes(flipped)), at
+    assert all(image_header.is_damaged(data[:n]) for n in (8, 20, len(data) // 2, len(data) - 1))
+
+
+def test_what_has_no_checksums_is_not_damaged() -> None:
+    assert not any(map(image_header.is_damaged, (b"", b"no image", encoded("jpeg"), encoded("jpeg")[:50])))

@@ -311,7 +311,8 @@ def test_episodes_that_are_given_the_same_frames_are_said(tmp_path: Path) -> Non
     rows[1]["videos/observation.images.top/from_timestamp"] = 0.8
     pq.write_table(pa.Table.from_pylist(rows), path)
     plan = plan_import(root, "local/a")
-    assert "episodes that meta/ gives frames of another one; a known fault of merged datasets" in plan.notes
+    said = "episodes that meta/ gives frames of another one; a known fault of merged datasets"
+    assert any(note.startswith(said) for note in plan.notes)
 
 
 def test_times_of_a_clock_of_its_own(tmp_path: Path) -> None:
@@ -366,7 +367,7 @@ def test_paths_of_info_are_data(tmp_path: Path) -> None:
     with pytest.raises(CorruptArchive, match="missing"):
         plan_import(root, "local/a", format="lerobot")
     edited(root, data_path="data/{shard}.parquet")
-    with pytest.raises(CorruptArchive, match="asks for shard"):
+    with pytest.raises(UnknownLayout, match="asks for shard"):
         plan_import(root, "local/a", format="lerobot")
 
 
@@ -376,3 +377,18 @@ def test_damaged_descriptions(tmp_path: Path, text: str) -> None:
     (root / "meta/info.json").write_text(text)
     with pytest.raises(CorruptArchive):
         plan_import(root, "local/a", format="lerobot")
+
+
+def test_a_png_that_disagrees_with_its_checksum(tmp_path: Path) -> None:
+    root = write_v3(tmp_path / "a", Content(image=("top",)))
+    path = root / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    key = "observation.images.top"
+    images = table[key].to_pylist()
+    data = bytearray(images[4]["bytes"])
+    data[len(data) // 2] ^= 0x20
+    images[4]["bytes"] = bytes(data)
+    at = table.schema.get_field_index(key)
+    pq.write_table(table.set_column(at, key, pa.array(images, table.schema.field(key).type)), path)
+    with pytest.raises(CorruptArchive, match="row 4 of a block: a PNG image is damaged"):
+        import_archive(root, "local/a")

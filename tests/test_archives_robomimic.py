@@ -206,7 +206,7 @@ def test_what_is_odd_is_said(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     other = {**demo(1), "obs/robot0_eef_pos": np.zeros((4, 9)), "next_obs/robot0_eef_pos": np.zeros((4, 9))}
     path = write(tmp_path / "a.hdf5", {"demo_0": demo(0), "demo_1": other})
-    with pytest.raises(CorruptArchive, match=r"demo_1 does not hold .*eef_pos is float64 \[9\] and float64 \[3\]"):
+    with pytest.raises(UnknownLayout, match=r"demo_1 does not hold .*eef_pos is float64 \[9\] and float64 \[3\]"):
         Rows("robomimic", path)
     path = write(tmp_path / "b.hdf5", {"demo_0": {**demo(0), "rewards": np.zeros(3)}})
     with pytest.raises(CorruptArchive, match="demo_0 has 4 steps, and columns of other lengths: rewards 3"):

@@ -109,6 +109,17 @@ def test_a_final_observation_that_is_not_finite() -> None:
     assert (f.severity, f.count, places(f)) == ("error", 1, [(4, length)])
 
 
+def test_a_final_info_that_is_not_finite_is_a_warning() -> None:
+    episodes = walks()
+    for e in episodes:
+        e["info"]["contact"] = np.arange(len(e["action"]) + 1, dtype=np.float32)
+    episodes[4]["info"]["contact"][-1] = np.inf
+    ds = create("local/x", episodes, force=True)
+    assert ds.schema["info/contact"].placement == "both"
+    f = found(ds)["final-not-finite"]
+    assert (f.severity, f.field, places(f)) == ("warning", "info/contact", [(4, len(episodes[4]["action"]))])
+
+
 def test_only_the_first_places_are_named() -> None:
     episodes = walks()
     for e in episodes:

@@ -17,6 +17,7 @@ import minari
 import numpy as np
 import pytest
 from conftest import DATA, write_d4rl
+from lerobot_archives import Content, write_v3
 from PIL import Image
 
 from rlds_cli import Dataset, ids, open_dataset
@@ -225,6 +226,86 @@ def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pytest.Mo
         import_archive(tmp_path / "a.hdf5", "local/a")
     monkeypatch.setattr(os, "pwrite", real)
     check_d4rl(import_archive(tmp_path / "a.hdf5", "local/a"), columns, LENGTHS)
+
+
+def test_a_disk_that_is_full_when_columns_are_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    import zarr
+
+    columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
+
+    def full(self: object, where: object, values: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(zarr.Array, "__setitem__", full)
+        with pytest.raises(NoSpace, match="full"):
+            import_archive(tmp_path / "a.hdf5", "local/a", store="zarr")
+    ds = import_archive(tmp_path / "a.hdf5", "local/a", store="zarr")
+    np.testing.assert_array_equal(np.sort(ds.column("action"), 0)[-1], np.sort(columns["actions"], 0)[-1])
+
+
+@pytest.mark.parametrize(("store", "fits"), [("memmap", True), ("zarr", False)])
+def test_zarr_asks_for_the_room_of_rows_and_their_compressed_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, fits: bool
+) -> None:
+    """Two columns at a time lie beside what they are compressed to."""
+    root = write_v3(tmp_path / "a", Content())  # whose number of rows is known ahead
+    ds = import_archive(root, "local/size")
+    columns = sorted(ds.num_rows * f.row_bytes for f in ds.schema.values())
+    room = [sum(columns) + (0 if fits else sum(columns[-2:]) - 1)]
+    monkeypatch.setattr("rlds_cli.space.free", lambda path: room[0])
+    if not fits:
+        with pytest.raises(NoSpace, match="local/a needs"):
+            import_archive(root, "local/a", store=store)
+        room[0] += 1
+    import_archive(root, "local/a", store=store)
+
+
+class Writer:
+    """Somebody who writes to a file while it is imported: when the first rows are there."""
+
+    def __init__(self, path: Path, how: str) -> None:
+        self.path, self.how = path, how
+
+    def __call__(self, event: Event) -> None:
+        if event.stage != "convert" or not self.how:
+            return
+        if self.how == "time":
+            os.utime(self.path, ns=(1, 1))
+        elif self.how == "size":
+            with self.path.open("ab") as f:
+                f.write(b"more")
+        else:
+            copy = self.path.with_name("copy")
+            shutil.copy2(self.path, copy)
+            copy.replace(self.path)
+        self.how = ""
+
+
+@pytest.mark.parametrize("how", ["time", "size", "inode"])
+def test_an_archive_that_changes_meanwhile_is_refused(tmp_path: Path, home: Path, how: str) -> None:
+    path = tmp_path / "a.hdf5"
+    columns = write_d4rl(path, LENGTHS)
+    with pytest.raises(ArchiveError, match=r"local/a: .*a\.hdf5 changed while the archive was read") as e:
+        import_archive(path, "local/a", progress=Writer(path, how))
+    assert "run the same command again" in (e.value.hint or "")
+    assert not (home / "datasets/local/a").exists()
+    assert not [*(home / "partial").rglob("zarr.json")]
+    check_d4rl(import_archive(path, "local/a"), columns, LENGTHS)
+
+
+def test_damage_that_a_writer_left_meanwhile_is_said_to_be_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "a.hdf5"
+    write_d4rl(path, LENGTHS)
+
+    def truncate(event: Event) -> None:
+        if event.stage == "verify" and path.stat().st_size > 5000:
+            os.truncate(path, 5000)
+
+    with pytest.raises(ArchiveError, match="changed while the archive was read"):
+        import_archive(path, "local/a", progress=truncate)
 
 
 def test_the_same_import_returns_at_once_and_another_is_refused(tmp_path: Path) -> None:

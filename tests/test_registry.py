@@ -129,6 +129,25 @@ def test_known_defects(id, code, ref):
     assert f"https://github.com/{ref.replace('#', '/issues/')}" in defects[code].links
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("berkeley_autolab_ur5", "swapped-wrist-channels"),
+        ("berkeley_fanuc_manipulation", "swapped-channels"),
+        ("stanford_hydra_dataset_converted_externally_to_rlds", "swapped-channels"),
+        ("utaustin_mutex", "swapped-channels"),
+    ],
+)
+def test_swapped_colours_are_named(name, code):
+    named = [d.code for d in registry.get(f"openx/{name}").defects if d.code.startswith("swapped")]
+    assert named == [code]
+
+
+def test_swapped_colours_are_named_nowhere_else():
+    swapped = [e.id for e in registry.entries("openx") if any(d.code.startswith("swapped") for d in e.defects)]
+    assert len(swapped) == 4
+
+
 def test_a_defect_is_not_everywhere():
     assert not {"goal-flags", "goal-switches"} & {d.code for d in registry.get("d4rl/hopper-medium-v2").defects}
 

@@ -59,7 +59,8 @@ class Archive:
     ``field:KEY`` names the key). ``fields`` maps TED names to keys of the archive, for ``--map``. With ``skip_bad`` a
     reader leaves out files that it cannot read, and says so in a note each; without, they are an error. ``last_step``
     (``action``, ``observation``) says what the last step of an RLDS episode holds. ``partial`` says that files were
-    left out on purpose: what is described and not here is no error.
+    left out on purpose: what is described and not here is no error. ``left_out`` are notes on files that were left out
+    before a reader saw them.
     """
 
     root: Path
@@ -69,6 +70,7 @@ class Archive:
     skip_bad: bool = False
     last_step: str | None = None
     partial: bool = False
+    left_out: tuple[Note, ...] = ()
 
     def name_of(self, index: int) -> str:
         """File number ``index`` as the manifest names it."""

@@ -76,16 +76,27 @@ def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
         except (OSError, RuntimeError, KeyError) as e:
             if not _is_damage(e):
                 raise
-            raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
+            raise CorruptArchive(f"{path.name} is damaged: {_said(e)}", hint=_hint(path)) from e
 
 
 @contextmanager
 def reading(path: Path, key: str) -> Iterator[None]:
-    """Turn h5py's errors while reading ``key`` into CorruptArchive."""
+    """Turn h5py's errors while reading ``key`` into CorruptArchive; texts that are not UTF-8 are UnknownLayout."""
     try:
         yield
-    except (OSError, RuntimeError, KeyError, UnicodeError) as e:
-        raise CorruptArchive(f"{path.name}: {key} cannot be read: {e}", hint=_hint(path)) from e
+    except UnicodeError as e:
+        raise UnknownLayout(
+            f"{path.name}: {key} holds texts that are not UTF-8: {e}.",
+            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
+        ) from e
+    except (OSError, RuntimeError, KeyError) as e:
+        raise CorruptArchive(f"{path.name}: {key} cannot be read: {_said(e)}", hint=_hint(path)) from e
+
+
+def _said(e: Exception) -> str:
+    """HDF5's own words, with what they mean where they do not say it."""
+    means = "a chunk does not decompress, or its checksum (Fletcher32) does not agree; "
+    return f"{means if 'filter returned failure' in str(e) else ''}{e}"
 
 
 def _open(path: Path) -> h5py.File:
@@ -123,6 +134,8 @@ def _why(path: Path, error: OSError) -> str:
 
 
 def _hint(path: Path) -> str:
+    if not is_hdf5(path) and path.is_file():  # which may be a sound file of another format
+        return f"rlds inspect {path} shows what it is; if it was HDF5 before, fetch or write it again"
     return f"fetch or write {path} again; what is there cannot be used"
 
 
@@ -217,7 +230,10 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
     try:
         _ = d.dtype
     except (TypeError, ValueError) as e:
-        raise CorruptArchive(f"{path.name}: {name} is of a type that NumPy cannot hold: {e}.") from e
+        raise CorruptArchive(
+            f"{path.name}: {name} is of a type that NumPy cannot hold: {e}.",
+            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
+        ) from e
     plist = d.id.get_create_plist()
     virtual = plist.get_layout() == h5py.h5d.VIRTUAL
     if virtual and any(s.file_name != "." for s in d.virtual_sources()):

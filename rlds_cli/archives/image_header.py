@@ -1,7 +1,8 @@
-"""What the first bytes of a PNG or JPEG image say of it: enough to refuse what does not fit, without decoding."""
+"""What the first bytes of a PNG or JPEG image say of it, and the checksums of PNG: all without decoding."""
 
 from __future__ import annotations
 
+import zlib
 from typing import Literal, NamedTuple
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -39,6 +40,24 @@ def read(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> H
         bits, kind = data[start + 24], data[start + 25]
         return Header("png", height, width, _PNG_CHANNELS[kind], bits) if kind in _PNG_CHANNELS else None
     return _jpeg(data, start + 2, stop) if data[start : min(start + 3, stop)] == _JPEG else None
+
+
+def is_damaged(data: bytes | memoryview) -> bool:
+    """Whether an image is a PNG that breaks off, or of which a chunk disagrees with its CRC (PNG specification, 5.3).
+
+    Decoders do not look at the checksums of pixels, and JPEG has none.
+    """
+    if data[:8] != _PNG:
+        return False
+    at = 8
+    while at + 12 <= len(data):
+        end = at + 8 + _number(data, at, 4)
+        if end + 4 > len(data) or zlib.crc32(data[at + 4 : end]) != _number(data, end, 4):
+            return True
+        if data[at + 4 : at + 8] == b"IEND":
+            return False
+        at = end + 4
+    return True
 
 
 def _jpeg(data: bytes | memoryview, at: int, stop: int) -> Header | None:

@@ -138,13 +138,13 @@ class NpzFile:
         Raises
         ------
         CorruptArchive
-            It is damaged, or has more than ``most`` bytes.
+            It is damaged.
+        UnknownLayout
+            It has more than ``most`` bytes.
         """
         member = self.members[name]
         if member.nbytes > most:
-            raise CorruptArchive(
-                f"{self.path.name}: {name} has {member.nbytes:,} bytes; at most {most:,} are expected."
-            )
+            raise UnknownLayout(f"{self.path.name}: {name} has {member.nbytes:,} bytes; at most {most:,} are expected.")
         with self.open_member(member) as f, reading(self.path, name):
             values = values_of(f, member, member.shape)
             finish(f)

@@ -141,5 +141,15 @@ def reading(path: Path, name: str) -> Iterator[None]:
 
 
 def hint(path: Path) -> str:
-    """What to do about a damaged file."""
+    """What to do about a damaged file, or about one that is none at all."""
+    if not _is_zip(path) and path.is_file():
+        return f"rlds inspect {path} shows what it is; if it was an npz before, fetch or write it again"
     return f"fetch or write {path} again; what is there cannot be used"
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        with path.open("rb") as f:
+            return f.read(2) == b"PK"
+    except OSError:
+        return False

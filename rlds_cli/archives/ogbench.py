@@ -102,9 +102,10 @@ def plan(archive: Archive) -> Plan:
     Raises
     ------
     UnknownLayout
-        Members that are needed and not there; a rule for ends that does not apply.
+        Members that are needed and not there; a rule for ends that does not apply; files that do not hold the same
+        fields.
     CorruptArchive
-        Columns of different lengths, files that do not hold the same fields.
+        Columns of different lengths.
     """
     if archive.episodes_by not in (None, "flags"):
         raise UnknownLayout(
@@ -126,7 +127,7 @@ def plan(archive: Archive) -> Plan:
             text = "trajectories of one row have no step, and are left out"
             notes.append(Note("empty-episodes", text, len(runs) - len(steps), archive.name_of(index)))
         if layout.fields != seen[0].fields:
-            raise CorruptArchive(
+            raise UnknownLayout(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
                 + "; ".join(differences(layout.fields, seen[0].fields)),
                 hint="import them one by one, under names of their own",

@@ -42,9 +42,7 @@ def open_parquet(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
     MissingPackage
         pyarrow is not installed.
     """
-    pa = pyarrow()
-    with reading(path), pa.parquet.ParquetFile(path) as f:
-        check(f.metadata, path)
+    with reading(path), opened(path) as f:
 
         def batches(names: Sequence[str] | None) -> Iterator[Any]:
             width = found.row_bytes if names is not None else BATCH_BYTES >> 6
@@ -54,6 +52,17 @@ def open_parquet(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
         found = ArrowFile(path, f.schema_arrow, int(f.metadata.num_rows), batches, fill=fill)
         _check_claim(found.num_rows * found.row_bytes, path)
         yield found
+
+
+@contextmanager
+def opened(path: Path, **how: Any) -> Iterator[Any]:
+    """A ``pyarrow.parquet.ParquetFile`` that compares the checksums of pages, where the file has them.
+
+    pyarrow's own errors come out. ``how`` goes to pyarrow.
+    """
+    with pyarrow().parquet.ParquetFile(path, page_checksum_verification=True, **how) as file:
+        check(file.metadata, path)
+        yield file
 
 
 def check(metadata: Any, path: Path) -> None:

@@ -120,6 +120,17 @@ class Unpacked:
             self._block, left = self._block[n:], left - n
         return size - left
 
+    def finish(self) -> None:
+        """Pass over what is left: the checksum of a stream stands at its end.
+
+        Raises
+        ------
+        CorruptArchive
+            It does not agree, or the stream breaks off.
+        """
+        while self.skip(BLOCK):
+            pass
+
     def _fresh(self) -> _Unpacker | None:
         if self._kind == "xz":
             return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)

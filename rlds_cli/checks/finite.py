@@ -27,10 +27,10 @@ def find(s: Subject) -> Iterator[Finding]:
             text = f"{plural(count, 'value', 'is', 'are')} NaN or infinite in {f.name}"
             yield Finding(NAME, "not-finite", severity, text, count, f.name, places)
         if s.thorough and f.placement == "both":
-            yield from _final(s, f)
+            yield from _final(s, f, severity)
 
 
-def _final(s: Subject, f: Field) -> Iterator[Finding]:
+def _final(s: Subject, f: Field, severity: Severity) -> Iterator[Finding]:
     """Final observations, which are no steps and so not in the statistics."""
     known = np.flatnonzero(np.asarray(s.ds.episodes["num_observed"]) > s.length)
     bad = [np.zeros(0, np.int64)]
@@ -41,7 +41,7 @@ def _final(s: Subject, f: Field) -> Iterator[Finding]:
     if len(episodes):
         places = tuple(Place(int(e), int(s.length[e])) for e in episodes[:MOST_PLACES])
         text = f"{f.name} is NaN or infinite in the final row of {plural(len(episodes), 'episode')}"
-        yield Finding(NAME, "final-not-finite", "error", text, len(episodes), f.name, places)
+        yield Finding(NAME, "final-not-finite", severity, text, len(episodes), f.name, places)
 
 
 def _not_finite(values: Array) -> BoolArray:

@@ -17,6 +17,7 @@ from rlds_cli.checks import (
     finite,
     flags,
     limits,
+    outdated,
     rewards,
     saturated,
     unknown,
@@ -34,7 +35,7 @@ CHECKS: tuple[tuple[str, Check], ...] = tuple(
     (module.NAME, module.find)
     for module in (
         *(finite, constant, saturated, bounds, continuity, boundaries, duplicates),
-        *(flags, limits, counts, unknown, rewards, defects),
+        *(flags, limits, counts, unknown, rewards, outdated, defects),
     )
 )
 

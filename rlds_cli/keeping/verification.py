@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Lock
 
 from rlds_cli import targets
+from rlds_cli.checks import outdated
+from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.keeping import origins
 from rlds_cli.progress import Event, Progress, silent
@@ -76,8 +78,17 @@ def verify(
     found = verify_directory(path, jobs=jobs, progress=progress)
     remarks, problems = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
     problems = [*found.problems, *problems, *_expected(found, wanted)]
+    remarks = [*remarks, *_outdated(path)]
     hint = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
     return replace(found, ok=not problems, problems=tuple(problems), remarks=tuple(remarks), hint=hint)
+
+
+def _outdated(path: Path) -> list[str]:
+    """What an older version of its reader did wrong to a dataset that is as it was written."""
+    try:
+        return outdated.sentences(Dataset(Store(path, check=False)))
+    except (RldsError, OSError, ValueError, KeyError):
+        return []  # the check of the dataset itself says so
 
 
 def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress | None = None) -> Verification:

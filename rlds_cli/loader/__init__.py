@@ -9,6 +9,7 @@ from rlds_cli.loader.content.goals import Goals
 from rlds_cli.loader.content.returns import ReturnToGo
 from rlds_cli.loader.loading import Loader
 from rlds_cli.loader.mixtures.mixture import Member, Mixture
+from rlds_cli.loader.output.depth import Metres
 from rlds_cli.loader.output.images import Resize, ToFloat
 from rlds_cli.loader.output.transforms import Clip, Normalize, Reward
 from rlds_cli.loader.sampling.prioritized import Prioritized
@@ -24,6 +25,7 @@ __all__ = [
     "Goals",
     "Loader",
     "Member",
+    "Metres",
     "Mixture",
     "Normalize",
     "Offsets",

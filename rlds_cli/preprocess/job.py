@@ -145,7 +145,7 @@ def plan_of(task: Task, known: Known, first: Probe, probes: Sequence[Probe] = ()
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
     touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]
     for n in touched_frames:  # only some of the episodes looked at changed them
-        schema[n] = Field(n, "uint8", source[n].shape, schema[n].placement)
+        schema[n] = Field(n, source[n].dtype, source[n].shape, schema[n].placement)
     carried = _carried(task, schema)
     _check_nesting(schema, carried)
     schema |= {new: replace(source[old], name=new) for new, old in carried.items()}

@@ -9,7 +9,7 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.report.episodes import number_of
-from rlds_cli.report.pictured import is_image
+from rlds_cli.report.pictured import as_bytes, is_image
 from rlds_cli.ted import Array, Field, IntArray
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def pictures(ds: Dataset, f: Field, rows: IntArray) -> Array:
 
     Four channels of encoded frames are red, green, blue and alpha, which is left out; of arrays they are a stack.
     """
-    values = ds.gather(f.name, rows)
+    values = as_bytes(ds.gather(f.name, rows))
     if values.ndim == 3:
         values = values[..., None]
     elif values.shape[-1] > 4:

@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
-from rlds_cli.ted import Field
+import numpy as np
+
+from rlds_cli.ted import Array, Field
 
 _LEAST = 8
 _CHANNELS = (1, 3, 4)
@@ -23,6 +25,13 @@ def is_image(f: Field) -> bool:
     if len(f.shape) == 2:
         return min(f.shape) > 16
     return len(f.shape) == 3 and (channels_last(f.shape) or _channels_first(f.shape))
+
+
+def as_bytes(values: Array) -> Array:
+    """Pixels as uint8: values of depth, of 12 bits or of 16, lose their lowest bits."""
+    if values.dtype == np.uint8:
+        return values
+    return (values >> (4 if values.max(initial=0) < 1 << 12 else 8)).astype(np.uint8)
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli import space
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import arrays
 from rlds_cli.ted import VIDEO, Array, Field
@@ -60,8 +61,11 @@ def _write_compressed(source: Path, target: Path) -> None:
         fill_value=np.zeros((), values.dtype).item(),
         config={"write_empty_chunks": True},  # so that a missing shard is always damage
     )
-    for a in range(0, len(values), shard):
-        out[a : a + shard] = values[a : a + shard]
+    try:
+        for a in range(0, len(values), shard):
+            out[a : a + shard] = values[a : a + shard]
+    except OSError as e:
+        raise space.disk_error(e, target, kept="Finished parts are kept.") from e
 
 
 def _write_plain(source: Path, target: Path) -> None:

@@ -20,6 +20,7 @@ from rlds_cli.store.frames import MAX_PIXELS
 from rlds_cli.ted import Array, Field
 
 _FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
+_CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
 _DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
 _KEPT = 8  # decoders per thread
 _NEAR = 3  # packets that are decoded rather than skipped, which costs about as many
@@ -37,7 +38,9 @@ class Video:
 
 
 def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: Hashable) -> Array:
-    """Frames of an index [n, 2] -> uint8 [n, *shape]; zeros where it says -1.
+    """Frames of an index [n, 2] -> [n, *shape] of the field's dtype; zeros where it says -1.
+
+    uint8 are grey, RGB or RGBA; uint16 are values of depth at the video's own depth, of 12 bits or 16.
 
     Every frame is decoded once, each video from its beginning to its end.
 
@@ -58,7 +61,7 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
     MissingPackage
         ``av`` is not installed.
     """
-    out = np.zeros((len(index), *f.shape), np.uint8)
+    out = np.zeros((len(index), *f.shape), f.dtype)
     distinct, place, which = np.unique(index, axis=0, return_index=True, return_inverse=True)
     for (number, frame), at in zip(distinct.tolist(), place.tolist(), strict=True):
         if number >= 0:
@@ -70,7 +73,7 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
 
 
 def decode_one(video: Video, frame: int, f: Field, where: Hashable) -> Array:
-    """One frame of a video, by its number: uint8 of the field's shape; raises as `decode_video`."""
+    """One frame of a video, by its number: of the field's dtype and shape; raises as `decode_video`."""
     track = video.track
     if not 0 <= frame < len(track.frames):
         raise DamagedDataset(f"{f.name}: frame {frame:,} of a video of {len(track.frames):,}.", hint="rlds verify ID")
@@ -82,7 +85,7 @@ def decode_one(video: Video, frame: int, f: Field, where: Hashable) -> Array:
 def _decoder(track: Track, where: Hashable) -> _Decoder:
     """The decoder of this thread for one kind of video."""
     kept: OrderedDict[Hashable, _Decoder] = _here.__dict__.setdefault("decoders", OrderedDict())
-    key = (where, track.codec, track.extradata, track.matrix, track.full_range)
+    key = (where, track.codec, track.extradata, track.height, track.width, track.matrix, track.full_range)
     found = kept.pop(key, None) or _Decoder(track)
     kept[key] = found
     while len(kept) > _KEPT:
@@ -166,9 +169,18 @@ class _Decoder:
     def _pixels(self, frame: Any, f: Field) -> Array:
         if (frame.height, frame.width) != f.shape[:2]:
             raise Frames(f"{f.name}: decodes to {frame.height}x{frame.width}; {f.shape[0]}x{f.shape[1]} expected.")
+        if f.dtype == "uint16":
+            return self._deep(frame).reshape(f.shape)
         form = _FORMATS[f.shape[2] if len(f.shape) == 3 else 1]
         values: Array = self._reformatter.reformat(frame, format=form, **self._alone).to_ndarray()
         return values.reshape(f.shape)
+
+    def _deep(self, frame: Any) -> Array:
+        """Grey values of more than 8 bits [H, W]: of 12, as lerobot decodes its depth maps, or of 16."""
+        form = _DEEP[frame.format.components[0].bits > _CODE_BITS]
+        plane = self._reformatter.reformat(frame, format=form, **self._alone).planes[0]
+        rows = np.frombuffer(plane, "<u2").reshape(plane.height, -1)  # lines are padded
+        return rows[:, : frame.width]
 
 
 def _open(av: Any, track: Track) -> Any:
@@ -181,6 +193,8 @@ def _open(av: Any, track: Track) -> Any:
     if track.extradata:
         context.extradata = track.extradata + bytes(64)  # so that zeros lie behind what is set next
         context.extradata = track.extradata
+    if track.codec == "ffv1":  # whose packets do not say
+        context.width, context.height = track.width, track.height
     context.thread_count = 1  # many frames are decoded side by side by the threads of the loader
     context.options = {"max_pixels": str(MAX_PIXELS)}
     if track.matrix is not None:

@@ -94,7 +94,7 @@ class Videos:
         return Extent(arrays.data_file(self.directory / "bytes", 1), start, stop - start)
 
     def gather(self, f: Field, index: Array) -> Array:
-        """Frames of an index [n, 2] -> uint8 [n, *shape]; see `decode_video`."""
+        """Frames of an index [n, 2] -> [n, *shape] of the field's dtype; see `decode_video`."""
         return decode_video(index, self.video, f, str(self.directory))
 
     def packet(self, number: int, frame: int) -> bytes:

@@ -21,7 +21,7 @@ from rlds_cli.archives import Archive, Part, Plan
 from rlds_cli.archives.atari_dqn import logs, order
 from rlds_cli.archives.atari_dqn.looking import cells as cells
 from rlds_cli.archives.atari_dqn.rows import chunks
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note
 
 VERSION = 1
@@ -46,7 +46,7 @@ def plan(archive: Archive) -> Plan:
     Raises
     ------
     UnknownLayout
-        No logs, or options that do not apply.
+        No logs, options that do not apply, or runs that do not hold the same columns.
     CorruptArchive
         Checkpoints that lack a column, or whose columns do not agree.
     """
@@ -95,7 +95,7 @@ def _schema(checkpoints: Sequence[logs.Checkpoint]) -> tuple[Field, ...]:
     first = checkpoints[0]
     for c in checkpoints:
         if c.kinds != first.kinds or c.capacity != first.capacity:
-            raise CorruptArchive(
+            raise UnknownLayout(
                 f"{c.where}checkpoint {c.number} does not hold what {first.where}checkpoint {first.number} holds: "
                 f"{c.capacity:,} rows of {c.kinds}; {first.capacity:,} rows of {first.kinds}.",
                 hint="import runs that agree, each under a name of its own",

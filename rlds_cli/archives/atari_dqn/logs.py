@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -48,7 +48,9 @@ class Checkpoint:
     def column(self, store: str) -> Array:
         """A whole column of small rows."""
         with open_column(self.paths[store]) as (f, member):
-            return rows(f, member, member.shape[0])
+            values = rows(f, member, member.shape[0])
+            f.finish()
+            return values
 
 
 def find(archive: Archive) -> tuple[list[Checkpoint], list[Note]]:
@@ -117,6 +119,8 @@ def _checkpoint(archive: Archive, where: str, number: int, files: Mapping[str, i
     capacity = lengths["observation"]
     if capacity is None or capacity < 2 or set(lengths.values()) != {capacity}:
         raise CorruptArchive(f"its columns have different numbers of rows: {lengths}")
+    if archive.skip_bad:
+        _read_through(paths[s] for s in members)
     kinds = {s: (m.dtype.newbyteorder("=").name, m.shape[1:]) for s, m in sorted(members.items())}
     wrong = [s for s in ("reward", "terminal") if kinds[s][1]]
     if wrong or any(np.dtype(dtype).kind not in "biuf" for dtype, _ in kinds.values()):
@@ -143,6 +147,13 @@ def _header(path: Path) -> Member:
         if claimed > MAX_RATIO * stored + (64 << 20):
             raise CorruptArchive(f"{path.name} says it has {claimed:,} bytes, and is {stored:,} bytes packed")
         return member
+
+
+def _read_through(paths: Iterable[Path]) -> None:
+    """Unpack files to their ends, so that damage is found before anything is planned."""
+    for path in paths:
+        with open_column(path) as (f, _):
+            f.finish()
 
 
 @contextmanager

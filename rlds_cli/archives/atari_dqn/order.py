@@ -13,7 +13,7 @@ Where episodes begin, ``stack - 1`` rows of zeros come first, for stacks of fram
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -107,7 +107,8 @@ def _is_repeated(before: Checkpoint, c: Checkpoint) -> bool:
 def parts(run: Run) -> tuple[list[Part], list[Note]]:
     """A part for the episodes that begin in each checkpoint, and what is odd about them.
 
-    ``args``: ``pieces``, the rows to read as [index of the checkpoint's frames, number, start, stop];
+    ``args``: ``pieces``, of which each has ``files`` (the numbers of a checkpoint's files), its ``label``, ``rows``
+    [start, stop), and whether to ``finish`` the files, for the sake of their checksums: one part does that for each;
     ``episodes`` as [first row in the pieces, length, end].
     """
     terminal = np.concatenate([_piece(p, "terminal") != 0 for p in run.pieces])
@@ -122,12 +123,15 @@ def parts(run: Run) -> tuple[list[Part], list[Note]]:
     for number in dict.fromkeys(numbers):
         mine = [e for e, n in zip(found, numbers, strict=True) if n == number]
         own = next(a for a, p in zip(offsets.tolist(), run.pieces, strict=False) if p.checkpoint.number == number)
-        made.append(_part(run, offsets, max(own, seen), mine))  # from the padding on, whose frames are looked at
+        others = {*numbers} - {number}
+        made.append(_part(run, offsets, max(own, seen), mine, others))
         seen = mine[-1][0] + mine[-1][1]
     return made, [*run.notes, *notes]
 
 
-def _part(run: Run, offsets: IntArray, start: int, episodes: Sequence[tuple[int, int, int]]) -> Part:
+def _part(
+    run: Run, offsets: IntArray, start: int, episodes: Sequence[tuple[int, int, int]], others: Collection[int]
+) -> Part:
     stop = episodes[-1][0] + episodes[-1][1]
     pieces = []
     for piece, (a, b) in zip(run.pieces, pairwise(offsets.tolist()), strict=True):
@@ -135,7 +139,8 @@ def _part(run: Run, offsets: IntArray, start: int, episodes: Sequence[tuple[int,
         if first < end:
             c = piece.checkpoint
             where = [piece.start + first - a, piece.start + end - a]
-            pieces.append({"files": dict(c.files), "label": c.label, "rows": where})
+            finish = c.number not in others
+            pieces.append({"files": dict(c.files), "label": c.label, "rows": where, "finish": finish})
     moved = [[a - start, length, end] for a, length, end in episodes]
     return Part(sum(e[1] + 1 for e in episodes), {"pieces": pieces, "episodes": moved})
 

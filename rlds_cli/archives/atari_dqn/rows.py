@@ -133,7 +133,12 @@ class _Rows:
         if self._open is None or self._open[0] != i:
             self._stack.close()
             self._open = (i, self._columns(self._pieces[i], self._stack))
-        return {store: column.rows(count) for store, column in self._open[1].items()}
+        columns = self._open[1]
+        found = {store: column.rows(count) for store, column in columns.items()}
+        if self._bounds[i] + offset + count == self._bounds[i + 1] and self._pieces[i]["finish"]:
+            for column in columns.values():
+                column.finish()
+        return found
 
     def _columns(self, piece: Mapping[str, Any], stack: ExitStack) -> dict[str, _Packed]:
         found = {s: self._files[i] for s, i in piece["files"].items() if "$store$" in self._files[i].name}
@@ -157,3 +162,7 @@ class _Packed:
             self._file.skip(self._skip)
             self._skip = 0
         return logs.rows(self._file, self._member, count)
+
+    def finish(self) -> None:
+        """Pass over what is left, and compare the checksum."""
+        self._file.finish()

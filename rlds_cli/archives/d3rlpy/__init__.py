@@ -11,7 +11,7 @@ from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
 from rlds_cli.archives.d3rlpy import buffers, flat
 from rlds_cli.archives.d3rlpy.looking import cells as cells
 from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import Array, Chunk, Field, Note
 
 VERSION = 1
@@ -39,9 +39,10 @@ def plan(archive: Archive) -> Plan:
     Raises
     ------
     UnknownLayout
-        A version that is not known; a rule for ends, or a mapping, that does not apply.
+        A version that is not known; a rule for ends, or a mapping, that does not apply; files that do not hold the
+        same fields.
     CorruptArchive
-        Columns of different lengths, files that do not hold the same fields.
+        Columns of different lengths.
     """
     if archive.episodes_by is not None or archive.fields:
         raise UnknownLayout(
@@ -62,7 +63,7 @@ def plan(archive: Archive) -> Plan:
         if empty := sum(n < 1 for n in lengths):
             notes.append(Note("empty-episodes", "episodes without steps were left out", empty, archive.name_of(index)))
         if schemas[-1] != schemas[0]:
-            raise CorruptArchive(
+            raise UnknownLayout(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
                 + "; ".join(differences(schemas[-1], schemas[0])),
                 hint="import them one by one, under names of their own",

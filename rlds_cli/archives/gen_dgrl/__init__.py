@@ -24,7 +24,7 @@ from rlds_cli.archives.gen_dgrl.looking import cells as cells
 from rlds_cli.archives.pieces import chunks
 from rlds_cli.archives.tar import is_tar, members
 from rlds_cli.archives.unpacking import open_unpacked
-from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
+from rlds_cli.errors import RldsError, UnknownLayout
 from rlds_cli.ted import Array, Chunk, Note, merge_notes
 
 VERSION = 1
@@ -73,7 +73,7 @@ def _plan(archive: Archive, *, exact: bool) -> Plan:
     found = [content.layout(path, exact=exact, skip_bad=archive.skip_bad) for path in archive.files]
     for path, other in zip(archive.files, found, strict=True):
         if other.schema != found[0].schema:
-            raise CorruptArchive(
+            raise UnknownLayout(
                 f"{path.name} does not hold the fields of {archive.files[0].name}: {other.schema}; {found[0].schema}.",
                 hint="import them one by one, under names of their own",
             )

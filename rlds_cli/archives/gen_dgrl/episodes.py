@@ -125,11 +125,11 @@ def _check_fields(plan: Plan, npz: NpzFile) -> None:
     if found != wanted:
         odd = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
         said = "; ".join(f"{name} is {_said(found.get(name))}, not {_said(wanted.get(name))}" for name in odd)
-        raise CorruptArchive(f"{npz.path} does not hold the fields of the first episode: {said}.")
+        raise UnknownLayout(f"{npz.path} does not hold the fields of the first episode: {said}.")
     stored = npz.members["observations"].dtype.newbyteorder("=").name
     kept = next(f.dtype for f in plan.schema if f.name == "observation")
     if kept not in ("uint8", stored):
-        raise CorruptArchive(f"{npz.path} has observations of {stored}; the first episode has {kept}.")
+        raise UnknownLayout(f"{npz.path} has observations of {stored}; the first episode has {kept}.")
 
 
 def _said(kind: tuple[str, tuple[int, ...]] | None) -> str:

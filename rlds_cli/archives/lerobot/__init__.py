@@ -17,18 +17,22 @@ from rlds_cli.errors import RldsError, UnknownLayout
 from rlds_cli.sizes import plural
 from rlds_cli.ted import Array, Chunk
 
-VERSION = 1
+VERSION = 2
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """What the files are, in one line, or None."""
+    found = description.candidates(paths)
+    if not found:
+        return None
     try:
-        found = description.locate(paths)
-        if found is None:
-            return None
-        info = description.read(found)
+        info = description.read(found[0])
+    except UnknownLayout:
+        return "LeRobot dataset of a layout that is not read"  # `plan` says which, and what to do
     except RldsError:
         return None
+    if len(found) > 1:
+        return f"{len(found)} LeRobot datasets"  # `plan` asks for one of them
     cameras = [f for f in info.features.values() if f.get("dtype") in ("image", "video")]
     kinds = " and ".join(sorted({f"{f['dtype']}s" for f in cameras}))
     seen = f", {plural(len(cameras), 'camera')} in {kinds}" if cameras else ""
@@ -44,7 +48,7 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         There is no LeRobot dataset, several, one of a version that is not read, or features that cannot be stored.
     CorruptArchive
-        A file is missing or damaged. With ``skip_bad`` episodes whose files are missing are left out.
+        A file is missing or damaged. With ``skip_bad`` the episodes of such files are left out.
     MissingPackage
         pyarrow is not installed.
     """

@@ -14,6 +14,7 @@ from rlds_cli.errors import CorruptArchive, UnknownLayout
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SLOT = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
 _RANGE = re.compile(r"(\d+):(\d+)")
+_STORAGE = "lerobot"  # what info.json calls Parquet and MP4 files, or leaves out
 _V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 _V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 _V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
@@ -47,6 +48,11 @@ class Listed:
     videos: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
 
+def candidates(paths: Sequence[Path]) -> list[Path]:
+    """The files that are called ``meta/info.json``."""
+    return [p for p in paths if p.parts[-2:] == ("meta", "info.json")]
+
+
 def locate(paths: Sequence[Path]) -> Path | None:
     """The ``meta/info.json`` of a LeRobot dataset among files, or None.
 
@@ -55,7 +61,7 @@ def locate(paths: Sequence[Path]) -> Path | None:
     UnknownLayout
         There are several.
     """
-    found = [p for p in paths if p.parts[-2:] == ("meta", "info.json")]
+    found = candidates(paths)
     if len(found) > 1:
         raise UnknownLayout(
             f"There are {len(found)} LeRobot datasets, the first in {found[0].parents[1]}.", hint="name one of them"
@@ -71,7 +77,7 @@ def read(path: Path) -> Info:
     CorruptArchive
         It is no JSON object, or lacks something.
     UnknownLayout
-        It is of a version that is not read.
+        It is of a version, or a storage format, that is not read.
     """
     content = tables.json_of(path)
     try:
@@ -82,6 +88,11 @@ def read(path: Path) -> Info:
             raise UnknownLayout(
                 f"{path}: LeRobot's layout {version} is not read; v2.0, v2.1 and v3.0 are.",
                 hint="lerobot has scripts that convert a dataset from one version to the next",
+            )
+        if (storage := content.get("storage_format")) not in (None, _STORAGE):
+            raise UnknownLayout(
+                f'{path}: the storage_format "{storage}" is not read; "{_STORAGE}", which is Parquet and MP4, is.',
+                hint=f'with lerobot, write the dataset as "{_STORAGE}"',
             )
         if not all(isinstance(f, dict) and "dtype" in f for f in features.values()):
             raise ValueError("features without a dtype")
@@ -188,7 +199,7 @@ def fill(template: str, slots: Mapping[str, int | str]) -> str:
 
     def slot(match: re.Match[str]) -> str:
         if match[1] not in slots:
-            raise CorruptArchive(f'info.json: the path "{template}" asks for {match[1]}.')
+            raise UnknownLayout(f'info.json: the path "{template}" asks for {match[1]}.')
         return str(slots[match[1]]).rjust(int(match[2] or 0), "0")
 
     return _SLOT.sub(slot, template)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives.cells import Cell, Spot
-from rlds_cli.archives.lerobot import description, tables
+from rlds_cli.archives.lerobot import depth, description, tables
 from rlds_cli.archives.lerobot.description import Info, Listed
 from rlds_cli.archives.lerobot.features import TASK
 
@@ -22,16 +22,20 @@ def cells(spot: Spot) -> Iterator[Cell]:
     for name, key in spot.facts["columns"].items():
         for at in (row, row + 1) if name.split("/")[0] == "observation" and not spot.is_last else (row,):
             field = name if at == row else f"next/{name}"
-            if info.features[key]["dtype"] == "video":
+            if info.features.get(key, {}).get("dtype") == "video":
                 yield from _frame(spot, field, key, at, info, episodes)
             else:
                 value = _table(spot.file)[key][at].as_py()
-                yield Cell(field, f"{key}[{at}]", _plain(value, key, tasks))
+                yield Cell(field, f"{key}[{at}]", _value(spot, name, value, key, tasks))
 
 
-def _plain(value: Any, key: str, tasks: dict[int, str]) -> Any:
+def _value(spot: Spot, name: str, value: Any, key: str, tasks: dict[int, str]) -> Any:
+    """A value as the store has it: images of depth decoded, others as they are encoded."""
+    if name in spot.facts.get("nested", ()):
+        return None if value is None else tables.json_text(value)
     if isinstance(value, dict):
-        return value["bytes"]
+        found = depth.image(value["bytes"])
+        return value["bytes"] if found is None else depth.decode_one(value["bytes"], found, key)
     if key == TASK:
         return tasks[value]
     return value if isinstance(value, str | bytes) or value is None else np.asarray(value)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlds_cli import mp4
 from rlds_cli.archives import Archive, Part, Plan, image_header, parquet
-from rlds_cli.archives.lerobot import description, features, placing, tables
+from rlds_cli.archives.lerobot import depth, description, features, placing, tables
 from rlds_cli.archives.lerobot.description import Info, Listed
 from rlds_cli.archives.lerobot.features import Feature
 from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.mp4 import Track
 from rlds_cli.ted import FLAGS, VIDEO, Field, Note
 
 PART_ROWS = 1 << 16
+_CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold images
 _DONE, _SUCCESS = "next.done", "next.success"
 
 
@@ -23,9 +25,12 @@ def plan(archive: Archive, info: Info) -> Plan:
     """Fields, parts, episodes and what is odd about them."""
     cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
     listed = description.episodes(info, archive.files, cameras)
-    listed, moved = placing.settle(info, archive.files, listed)
     cameras, without = _there(info, archive, listed, cameras)
-    kept, notes = _complete(info, archive, listed, cameras)
+    bad = _damaged(info, archive, listed, cameras) if archive.skip_bad else {}
+    listed, notes = _without(info, listed, bad)
+    listed, moved = placing.settle(info, [f for f in archive.files if f not in bad], listed)
+    kept, missing = _complete(info, archive, listed, cameras)
+    notes += missing
     notes += [*moved, *placing.shared_frames(info, kept, cameras)]
     if not kept:
         raise CorruptArchive(f"{info.root}: there is no episode with steps whose files are all here.")
@@ -34,11 +39,13 @@ def plan(archive: Archive, info: Info) -> Plan:
         raise UnknownLayout(f"{info.root}: rows without a timestamp have no frames in videos.")
     chosen = {k: f for k, f in info.features.items() if f["dtype"] != "video" or k in cameras}
     found, strange = features.read(chosen, columns, archive.fields)
-    found = [_framed(f, info, kept[0]) for f in found]
+    found, depths, shallow = _framed(found, info, kept[0])
     left_out = {
         ("no-videos", "cameras whose videos are not here were left out"): without,
         ("strange-columns", "columns that no feature describes were left out"): strange,
         ("odd-splits", "splits that are no range of episodes were left out"): description.odd_splits(info),
+        ("nested", "columns that are neither numbers nor texts are kept as JSON"): [f.key for f in found if f.nested],
+        ("shallow-depth", "depth maps in videos of 8 bits are kept as they are: no distance is known"): shallow,
     }
     notes += [Note(code, text, len(names), names[0]) for (code, text), names in left_out.items() if names]
     fields = {f.field.name: f.field for f in found} | {name: Field(name, "bool", (), "next") for name in FLAGS}
@@ -48,7 +55,7 @@ def plan(archive: Archive, info: Info) -> Plan:
         schema=tuple(fields[name] for name in sorted(fields)),
         parts=tuple(_parts(archive, info, kept)),
         episodes_by="file",
-        facts=_facts(info, archive, found),
+        facts=_facts(info, archive, found) | ({"depth": depths} if depths else {}),
         env={"fps": info.fps} | ({"robot": info.robot} if info.robot else {}),
         notes=tuple(notes),
     )
@@ -63,6 +70,7 @@ def _facts(info: Info, archive: Archive, found: Sequence[Feature]) -> dict[str, 
         "root": info.root.relative_to(archive.root).as_posix(),
         "columns": {f.field.name: f.key for f in found},
         "terminated": "flags" if mapped else f"{_DONE} and {_SUCCESS}" if by_success else None,
+        **({"nested": nested} if (nested := [f.field.name for f in found if f.nested]) else {}),
     }
 
 
@@ -73,6 +81,34 @@ def _there(
     files = set(archive.files)
     here = [key for key in cameras if any(info.root / e.videos[key][0] in files for e in listed)]
     return here, [key for key in cameras if key not in here]
+
+
+def _damaged(info: Info, archive: Archive, listed: Sequence[Listed], cameras: Sequence[str]) -> dict[Path, str]:
+    """What is wrong with the files that are damaged: data are read to their ends, of videos the tables."""
+    files, bad = set(archive.files), dict[Path, str]()
+    for name in dict.fromkeys(n for e in listed for n in (e.data, *(e.videos[key][0] for key in cameras))):
+        path = info.root / name
+        if path not in files:
+            continue  # which is missing, and said so
+        try:
+            if path.suffix == ".parquet":
+                for _ in tables.batches(path, tables.schema(path).names, _CHECKED_ROWS):
+                    pass
+            else:
+                mp4.read(path)
+        except (CorruptArchive, UnknownLayout) as e:
+            bad[path] = e.message
+    return bad
+
+
+def _without(info: Info, listed: Sequence[Listed], bad: Mapping[Path, str]) -> tuple[list[Listed], list[Note]]:
+    """Episodes of which no file is damaged."""
+    kept = [e for e in listed if not any(info.root / n in bad for n in (e.data, *(v for v, _ in e.videos.values())))]
+    if not bad:
+        return kept, []
+    text = f"episodes of damaged files were left out. {next(iter(bad.values()))}"
+    first = next(iter(bad)).relative_to(info.root).as_posix()
+    return kept, [Note("bad-files", text, len(listed) - len(kept), first)]
 
 
 def _complete(
@@ -105,23 +141,50 @@ def _complete(
     return kept, notes
 
 
-def _framed(f: Feature, info: Info, first: Listed) -> Feature:
-    """Frames with the shape that the first of them has; ``info.json`` may give its axes in another order."""
-    if f.field.kind != "frames":
-        return f
-    if f.field.codec == VIDEO:
-        track = mp4.read(info.root / first.videos[f.key][0])
-        given = info.features[f.key]
-        channels = 1 if given.get("info", {}).get("video.channels") == 1 or 1 in (given.get("shape") or ()) else 3
-        return replace(f, field=replace(f.field, shape=(track.height, track.width, channels)))
-    path = info.root / first.data
+def _framed(
+    found: Sequence[Feature], info: Info, first: Listed
+) -> tuple[list[Feature], dict[str, dict[str, Any]], list[str]]:
+    """Frames with the shape that the first of them has, what depth is by field, and cameras whose depth is lost."""
+    framed, depths, shallow = list[Feature](), dict[str, dict[str, Any]](), list[str]()
+    for f in found:
+        described = info.features.get(f.key, {})
+        if f.field.codec == VIDEO:
+            track = mp4.read(info.root / first.videos[f.key][0])
+            f = replace(f, field=_of_video(f, described, track))
+            if depth.is_depth_map(described):
+                if (bits := depth.video_bits(described, track)) > 8:
+                    depths[f.field.name] = depth.of_video(f.key, described, bits)
+                else:
+                    shallow.append(f.key)
+        elif f.field.kind == "frames":
+            f = replace(f, field=_of_images(f, info.root / first.data))
+            if f.field.kind == "array":
+                depths[f.field.name] = depth.of_images(described, f.field.dtype)
+        framed.append(f)
+    return framed, depths, shallow
+
+
+def _of_video(f: Feature, given: Mapping[str, Any], track: Track) -> Field:
+    if depth.is_depth_map(given) and depth.video_bits(given, track) > 8:
+        return replace(f.field, shape=(track.height, track.width, 1), dtype="uint16")
+    info = given.get("info")
+    grey = isinstance(info, Mapping) and info.get("video.channels") == 1
+    channels = 1 if grey or 1 in (given.get("shape") or ()) else 3
+    return replace(f.field, shape=(track.height, track.width, channels))
+
+
+def _of_images(f: Feature, path: Path) -> Field:
+    """An image field by its first image; ``info.json`` may give its axes in another order."""
     batch = next(tables.batches(path, [f.key], 1))
     frames = tables.images(parquet.pyarrow().Table.from_batches([batch])[f.key], f"{path}: {f.key}")
-    header = image_header.read(frames.data.tobytes())
+    data = frames.data.tobytes()
+    if (deep := depth.image(data)) is not None:
+        return replace(f.field, kind="array", dtype=deep.dtype, shape=deep.shape)
+    header = image_header.read(data)
     if header is None or header.bits > 8:
-        what = "no PNG or JPEG" if header is None else f"{header.bits} bits per channel"
+        what = "no PNG or JPEG" if header is None else f"{header.channels} channels of {header.bits} bits"
         raise UnknownLayout(f"{path}: {f.key} holds images that cannot be stored: {what}.")
-    return replace(f, field=replace(f.field, shape=header.shape, codec=header.codec))
+    return replace(f.field, shape=header.shape, codec=header.codec)
 
 
 def _parts(archive: Archive, info: Info, kept: Sequence[Listed]) -> Iterator[Part]:

@@ -20,9 +20,10 @@ import numpy as np
 
 from rlds_cli import mp4
 from rlds_cli.archives import CHUNK_BYTES, Plan
-from rlds_cli.archives.lerobot import description, tables
+from rlds_cli.archives.lerobot import depth, description, tables
+from rlds_cli.archives.lerobot.depth import Depth
 from rlds_cli.archives.lerobot.features import TASK
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.mp4 import Track
 from rlds_cli.ted import (
     CUT,
@@ -125,6 +126,8 @@ class _Reader:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._keys: Mapping[str, str] = plan.facts["columns"]
+        self._nested = frozenset(plan.facts.get("nested", ()))
+        self._deep = {n for n in plan.facts.get("depth", ()) if self._field(n).kind == "array"}  # decoded here
         self._tasks = _tasks(plan) if TASK in self._keys.values() else {}
         self._by_success = plan.facts["terminated"] == f"{_DONE} and {_SUCCESS}"
         images = [f for f in plan.schema if f.kind == "frames" and f.codec != VIDEO]
@@ -174,14 +177,17 @@ class _Reader:
         if f.kind == "frames":
             return _repeated(tables.images(block[key], where), rows, f)
         if f.kind == "text":
-            texts = self._text(block[key], str(key), where)
+            texts = tables.json_texts(block[key]) if f.name in self._nested else self._text(block[key], str(key), where)
             return rows.texts(texts, repeat=f.placement == "both")
         out = np.zeros((rows.total, *f.shape), f.dtype)
         if key is None:
             return out
-        values = np.empty((block.num_rows, *f.shape), f.dtype)
-        tables.values(block[key], values, where)
-        out[rows.place] = values
+        if f.name in self._deep:
+            out[rows.place] = depth.decode(tables.images(block[key], where), Depth(f.dtype, f.shape), where)  # type: ignore[arg-type]
+        else:
+            values = np.empty((block.num_rows, *f.shape), f.dtype)
+            tables.values(block[key], values, where)
+            out[rows.place] = values
         if f.placement == "both":
             out[rows.final] = out[rows.final - 1]
         return out
@@ -207,7 +213,7 @@ class _Reader:
             name, begin = s.episode["videos"][key]
             track, seconds = _opened(self.plan.archive.root / name)
             if (track.height, track.width) != f.shape[:2]:
-                raise CorruptArchive(
+                raise UnknownLayout(
                     f"{name} is a video of {track.height}x{track.width}; the first is of {f.shape[0]}x{f.shape[1]}."
                 )
             wanted = begin + time[s.start : s.stop]

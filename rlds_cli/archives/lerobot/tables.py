@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlds_cli import documents
-from rlds_cli.archives import parquet
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.archives import image_header, parquet
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Array, EncodedFrames
 
 
@@ -39,16 +43,14 @@ def rows(path: Path) -> int:
 
 def table(path: Path, columns: Sequence[str] | None = None) -> Any:
     """A whole Parquet file, or those of some columns that it has."""
-    with reading(path) as pa:
-        parquet.check(pa.parquet.read_metadata(path), path)
-        there = pa.parquet.read_schema(path).names
-        return pa.parquet.read_table(path, columns=None if columns is None else [c for c in columns if c in there])
+    with reading(path), parquet.opened(path) as file:
+        there = file.schema_arrow.names
+        return file.read(columns=None if columns is None else [c for c in columns if c in there])
 
 
 def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
     """The rows of a Parquet file, so many at a time."""
-    with reading(path) as pa, pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
-        parquet.check(file.metadata, path)
+    with reading(path), parquet.opened(path, memory_map=True, pre_buffer=False) as file:
         yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
 
 
@@ -57,14 +59,14 @@ def joined(batches: Sequence[Any]) -> Any:
 
     Raises
     ------
-    CorruptArchive
+    UnknownLayout
         Their columns are of different types.
     """
     pa = parquet.pyarrow()
     try:
         return pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches])
     except pa.ArrowException as e:
-        raise CorruptArchive(f"Data files do not hold the same columns: {e}", hint="fetch them again") from e
+        raise UnknownLayout(f"Data files do not hold the same columns: {e}") from e
 
 
 def json_of(path: Path) -> Any:
@@ -94,14 +96,37 @@ def values(column: Any, out: Array, where: str) -> None:
     array = column.combine_chunks()
     while hasattr(array.type, "value_type"):
         if array.null_count:
-            raise CorruptArchive(f"{where} has missing rows.")
+            raise UnknownLayout(f"{where} has rows without a value, which an array of numbers does not hold.")
         array = array.flatten()
     if array.null_count and out.dtype.kind != "f":
-        raise CorruptArchive(f"{where} has missing values.")
+        raise UnknownLayout(f"{where} lacks {array.null_count:,} values, which {out.dtype} does not hold.")
     found = array.to_numpy(zero_copy_only=False)
     if found.size != out.size:
         raise CorruptArchive(f"{where} has {found.size:,} values in {len(out):,} rows of shape {list(out.shape[1:])}.")
     out[...] = found.reshape(out.shape)
+
+
+def json_texts(column: Any) -> list[str | None]:
+    """A column of structs, lists of them or texts, or anything else, as the text of each row's JSON.
+
+    Keys stay in the order of the file. NaN and infinities become null, bytes base64, and dates texts.
+    """
+    return [None if v is None else json_text(v) for v in column.to_pylist()]
+
+
+def json_text(value: Any) -> str:
+    """One value of a column as JSON; see `json_texts`."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def images(column: Any, where: str) -> EncodedFrames:
@@ -111,9 +136,13 @@ def images(column: Any, where: str) -> EncodedFrames:
     if hasattr(array, "field"):
         array = pa.compute.struct_field(array, "bytes")
     if array.null_count:
-        raise CorruptArchive(f"{where}: images lie in other files, which are not part of LeRobot's layout.")
+        raise UnknownLayout(f"{where}: images lie in other files, which are not part of LeRobot's layout.")
     array = array.cast(pa.large_binary())
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    view = content.data
+    for row, (a, b) in enumerate(pairwise(ends.tolist())):
+        if image_header.is_damaged(view[a:b]):
+            raise CorruptArchive(f"{where}, row {row} of a block: a PNG image is damaged.", hint="fetch it again")
     return EncodedFrames(content[ends[0] : ends[-1]], np.diff(ends))

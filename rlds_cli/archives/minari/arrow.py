@@ -80,8 +80,7 @@ def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
     """The record batches of a file, validated; of parquet, ``rows`` at a time."""
     with _reading(path) as pa:
         if path.suffix == ".parquet":
-            with pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
-                parquet.check(file.metadata, path)
+            with parquet.opened(path, memory_map=True, pre_buffer=False) as file:
                 yield from file.iter_batches(batch_size=rows, use_threads=False)
             return
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
@@ -89,6 +88,18 @@ def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
                 batch = reader.get_batch(i)
                 batch.validate(full=True)
                 yield batch
+
+
+def read_through(path: Path) -> None:
+    """Read a file to its end.
+
+    Raises
+    ------
+    CorruptArchive
+        It is damaged.
+    """
+    for _ in _batches(path):
+        pass
 
 
 def _leaves(field: Any, path: tuple[str, ...], known: Mapping[str, Any], files: Sequence[Path]) -> Iterator[Leaf]:

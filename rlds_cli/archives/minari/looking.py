@@ -55,6 +55,6 @@ def _files(first: Path) -> list[Path]:
 def _column(file: Path, name: str) -> list[Any]:
     pa = pyarrow()
     if file.suffix == ".parquet":
-        return list(pa.parquet.read_table(file, columns=[name])[name].to_pylist())
+        return list(pa.parquet.read_table(file, columns=[name], page_checksum_verification=True)[name].to_pylist())
     with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as table:
         return list(table.read_all()[name].to_pylist())

@@ -14,7 +14,7 @@ from rlds_cli.archives.minari import arrow, description, hdf5, images, leaves
 from rlds_cli.archives.minari.files import Located
 from rlds_cli.archives.minari.images import Header
 from rlds_cli.archives.minari.leaves import Columns, Episode, Scanned, Signature
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import Field, Note
 
 _PART_BYTES = 8 * CHUNK_BYTES
@@ -32,9 +32,10 @@ class _Survey:
 def plan(archive: Archive, located: Located) -> Plan:
     """Fields, parts and spaces of the archive whose files are ``located``; see ``minari.plan``."""
     metadata = describe(archive.files, located)
+    located, bad = _undamaged(archive, located) if archive.skip_bad else (located, ())
     known = {which: description.space(metadata, which) for which in ("observation", "action")}
     survey = _survey(_scan(archive, located, {f"{which}s": space for which, space in known.items()}))
-    _require_all(survey, {} if archive.partial else metadata)
+    _require_all(survey, {} if archive.partial or bad else metadata)
     merged = leaves.merge(survey.signatures, {key: name for name, key in archive.fields.items()})
     headers = _headers(archive, located, merged, next(iter(survey.lengths)))
     columns = _with_images(merged, headers)
@@ -53,7 +54,7 @@ def plan(archive: Archive, located: Located) -> Plan:
         },
         spaces={which: space or inferred[which] for which, space in known.items()},
         env=description.env(metadata),
-        notes=(*_notes(located, metadata, survey, list(inferred)), *columns.notes),
+        notes=(*bad, *_notes(located, metadata, survey, list(inferred)), *columns.notes),
     )
 
 
@@ -63,6 +64,22 @@ def describe(files: Sequence[Path], located: Located) -> dict[str, Any]:
         return description.read(located.metadata)
     attributes = hdf5.root_attributes(files[located.main]) if located.format == "hdf5" else {}
     return attributes if description.is_minari(attributes) else {}
+
+
+def _undamaged(archive: Archive, located: Located) -> tuple[Located, Sequence[Note]]:
+    """Without the episodes of which a file is damaged; each is read to its end."""
+    bad: dict[int, str] = {}
+    for number, indices in located.parts.items():
+        try:
+            for index in indices:
+                arrow.read_through(archive.files[index])
+        except CorruptArchive as e:
+            bad[number] = e.message
+    if not bad or len(bad) == len(located.parts):
+        return located, ()
+    text = f"episodes of damaged files were left out. {next(iter(bad.values()))}"
+    note = Note("bad-files", text, len(bad), str(next(iter(bad))))
+    return replace(located, parts={n: p for n, p in located.parts.items() if n not in bad}), (note,)
 
 
 def looks_right(files: Sequence[Path], located: Located) -> bool:
@@ -100,7 +117,7 @@ def _require_all(survey: _Survey, metadata: Mapping[str, Any]) -> None:
             hint="fetch the archive again",
         )
     if not survey.lengths:
-        raise CorruptArchive(
+        raise UnknownLayout(
             f"The archive holds no episode_<k> with steps ({len(survey.empty):,} without).",
             hint="if it is no Minari archive: rlds inspect FILE says what it is",
         )
@@ -114,7 +131,7 @@ def _headers(archive: Archive, located: Located, columns: Columns, number: int) 
             path = columns.paths[f.name]
             found[f.name] = images.header(_first_frame(archive, located, number, path))
             if found[f.name] is None and path[0] in leaves.CORE:
-                raise CorruptArchive(f"episode {number}: the first {'/'.join(path)} is neither a JPEG nor a PNG image.")
+                raise UnknownLayout(f"episode {number}: the first {'/'.join(path)} is neither a JPEG nor a PNG image.")
     return found
 
 

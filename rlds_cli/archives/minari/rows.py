@@ -10,7 +10,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.archives import image_header
 from rlds_cli.archives.minari.description import Described
+from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -135,7 +137,9 @@ class _Builder:
             if f.kind == "array":
                 episode.array(f.name, self._arrays[f.name][self._at : self._at + count])
             elif f.kind == "frames":
-                self._frames[f.name] += [episode.frames(f.name, count), _no_frames(rows - count)]
+                frames = episode.frames(f.name, count)
+                _check_images(frames, f.name, p.start)
+                self._frames[f.name] += [frames, _no_frames(rows - count)]
             else:
                 self._text[f.name] += [*episode.text(f.name, count), *([None] * (rows - count))]
         self._at += rows
@@ -163,6 +167,15 @@ class _Builder:
         columns: dict[str, Column] = {**self._arrays, **self._text}
         columns |= {name: _join(frames) for name, frames in self._frames.items()}
         return Chunk(columns, self._last, table, (*notes, *(n for _, _, more in self._described for n in more)))
+
+
+def _check_images(frames: EncodedFrames, name: str, start: int) -> None:
+    """Refuse images that disagree with their own checksums; ``start`` is the row of the first."""
+    view, at = frames.data.data, 0
+    for row, size in enumerate(frames.lengths.tolist(), start):
+        if image_header.is_damaged(view[at : at + size]):
+            raise CorruptArchive(f"{name}, row {row:,} of an episode: a PNG image is damaged.", hint="fetch it again")
+        at += size
 
 
 def _no_frames(rows: int) -> EncodedFrames:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_cli.archives import parquet
 from rlds_cli.archives.parquet import is_parquet
-from rlds_cli.errors import CorruptArchive, MissingPackage, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import Array, Text
 
 MAX_CATEGORIES = 4096
@@ -69,12 +69,12 @@ def open_table(path: Path) -> Iterator[Table]:
     """
     if not is_parquet(path):
         if not is_arff(path):
-            raise CorruptArchive(f"{path.name} is neither Parquet nor ARFF.", hint=f"fetch or write {path} again")
+            raise UnknownLayout(
+                f"{path.name} is neither Parquet nor ARFF.", hint=f"rlds inspect {path} shows what is in it"
+            )
         yield Arff(path)
         return
-    pa = parquet.pyarrow()
-    with parquet.reading(path), pa.parquet.ParquetFile(path) as f:
-        parquet.check(f.metadata, path)
+    with parquet.reading(path), parquet.opened(path) as f:
         yield Parquet(path, f)
 
 
@@ -107,7 +107,7 @@ class Parquet:
             return Column(x.name, "category")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             return Column(x.name, "number", np.dtype(kind.to_pandas_dtype()).name)
-        raise CorruptArchive(f"{self._path.name}: {x.name} holds {x.type} values; numbers and categories are expected.")
+        raise UnknownLayout(f"{self._path.name}: {x.name} holds {x.type} values; numbers and categories are expected.")
 
     def _values(self, values: Any, column: Column) -> Values:
         if column.kind == "category":
@@ -180,7 +180,7 @@ def categories(table: Table, names: Sequence[str], size: int) -> dict[str, list[
         for name, values in block.items():
             found[name].update(str(v) for v in values if v is not None)
             if len(found[name]) > MAX_CATEGORIES:
-                raise CorruptArchive(f"{name} has more than {MAX_CATEGORIES:,} different values: it is no category.")
+                raise UnknownLayout(f"{name} has more than {MAX_CATEGORIES:,} different values: it is no category.")
     return {n: sorted(v) for n, v in found.items()}
 
 

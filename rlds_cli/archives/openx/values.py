@@ -63,7 +63,7 @@ def _encoded_array(leaf: Leaf, feature: Feature, name: str) -> Array:
         raise UnsafeArchive(f"{name}: claims {len(rows) * size:,} bytes, and holds {sum(map(len, rows)):,}.")
     try:
         if leaf.encoding == "zlib":
-            rows = [zlib.decompressobj().decompress(row, size + 1) for row in rows]
+            rows = [_inflated(row, size) for row in rows]
     except zlib.error as e:
         raise CorruptArchive(f"{name} does not inflate: {e}") from e
     wrong = next((len(row) for row in rows if len(row) != size), None)
@@ -71,6 +71,15 @@ def _encoded_array(leaf: Leaf, feature: Feature, name: str) -> Array:
         raise CorruptArchive(f"{name}: a row of {wrong:,} bytes; {leaf.dtype} {list(leaf.shape)} takes {size:,}.")
     values: Array = np.frombuffer(b"".join(rows), dtype).astype(leaf.dtype, copy=False)
     return values.reshape(len(rows), *leaf.shape)
+
+
+def _inflated(row: bytes, size: int) -> bytes:
+    """The content of a zlib stream, which is checked to its end; one byte more where it goes on."""
+    inner = zlib.decompressobj()
+    found = inner.decompress(row, size + 1)
+    if len(found) <= size and not inner.eof:
+        raise zlib.error("it breaks off")
+    return found
 
 
 def text(leaf: Leaf, feature: Feature, where: str) -> tuple[Text, int]:

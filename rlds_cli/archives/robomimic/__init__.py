@@ -22,7 +22,7 @@ from rlds_cli.archives.robomimic.demos import DATA, Demo, by_chance, demo, masks
 from rlds_cli.archives.robomimic.looking import cells as cells
 from rlds_cli.archives.robomimic.rows import OWN, Differ, Source, chunk
 from rlds_cli.archives.roboset.rows import Episode, pieces
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import FLAGS, Array, Chunk, Field, Note
 
 VERSION = 1
@@ -52,9 +52,10 @@ def plan(archive: Archive) -> Plan:
     Raises
     ------
     UnknownLayout
-        No demonstrations, or none with actions; a rule for ends, or a mapping, that does not apply.
+        No demonstrations, or none with actions; a rule for ends, or a mapping, that does not apply; demonstrations
+        that do not hold the same fields.
     CorruptArchive
-        Demonstrations that do not hold the same fields.
+        Columns of a demonstration have different lengths.
     """
     if archive.episodes_by not in (None, "file"):
         raise UnknownLayout(
@@ -189,7 +190,7 @@ def _agreed(archive: Archive, found: Sequence[Sequence[Demo]]) -> Demo:
     for index, demos in enumerate(found):
         for d in demos:
             if (d.fields, d.columns, d.next_keys) != (first.fields, first.columns, first.next_keys):
-                raise CorruptArchive(
+                raise UnknownLayout(
                     f"{archive.name_of(index)}: {d.group} does not hold the fields of {first.group}: "
                     + ("; ".join(differences(d.fields.values(), first.fields.values())) or "next observations differ"),
                     hint="import files that agree, each under a name of its own",

@@ -29,7 +29,7 @@ from rlds_cli.archives.roboset.trials import (
     unplaced,
     without,
 )
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import FLAGS, Array, Chunk, Field, Note
 
 VERSION = 1
@@ -55,9 +55,10 @@ def plan(archive: Archive) -> Plan:
     Raises
     ------
     UnknownLayout
-        No trials, or no observations or actions in them; a rule for ends that does not apply.
+        No trials, or no observations or actions in them; a rule for ends that does not apply; trials or files that
+        do not hold the same fields, or follow conventions that do not go together.
     CorruptArchive
-        Trials or files that do not hold the same fields or follow conventions that do not go together.
+        Columns of a trial have different lengths.
     """
     if archive.episodes_by not in (None, "file"):
         raise UnknownLayout(
@@ -156,7 +157,7 @@ def _same_fields(found: Mapping[str, Sequence[Trial]]) -> dict[str, Field]:
     for name, of_file in found.items():
         for t in of_file:
             if (t.fields, t.columns) != (first.fields, first.columns):
-                raise CorruptArchive(
+                raise UnknownLayout(
                     f"{name}: {t.group} does not hold the fields of {first.group} of {first_name}: "
                     + "; ".join(differences(t.fields.values(), first.fields.values())),
                     hint="import files that agree, each under a name of its own",

@@ -20,7 +20,7 @@ import numpy as np
 
 from rlds_cli.archives.hdf5_rows import components
 from rlds_cli.archives.roboset.trials import Trial
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import Array, Note
 
 TRACE, PATH, DEMO = "trace", "path", "demo"
@@ -51,13 +51,13 @@ def settle(found: Mapping[str, str | None], *, infos: bool) -> tuple[dict[str, s
 
     Raises
     ------
-    CorruptArchive
+    UnknownLayout
         The files follow conventions that no one schema holds.
     """
     said = sorted({c for c in found.values() if c})
     if infos and PATH in said and len(said) > 1:
         listed = ", ".join(f"{name}: {c}" for name, c in found.items() if c)
-        raise CorruptArchive(
+        raise UnknownLayout(
             f"the files lay out their rows in ways that do not go together: {listed}.",
             hint="import them apart, under names of their own",
         )

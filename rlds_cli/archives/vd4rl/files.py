@@ -175,7 +175,7 @@ def _episode(plan: Plan, index: int) -> tuple[EpisodeData, tuple[Note, ...]]:
     try:
         with open_npz(archive.files[index]) as npz:
             found = {key: npz.array(key, most=MAX_EPISODE) for key in npz.members}
-    except CorruptArchive as e:
+    except (CorruptArchive, UnknownLayout) as e:
         if archive.skip_bad and len(plan.facts.get("left_out", ())) < rows.RECORDED:
             raise Replan(_without(plan, index, e.message)) from e
         e.hint = "--skip-bad leaves it out"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image as Pillow
 
-from rlds_cli.report.pictured import channels_last
+from rlds_cli.report.pictured import as_bytes, channels_last
 from rlds_cli.ted import Array, Field
 
 HEIGHT = 112  # pixels of a frame in a strip; larger ones are made smaller
@@ -27,7 +27,7 @@ class Picture:
 
 def picture(f: Field, frame: Array, *, height: int = HEIGHT) -> Picture:
     """A frame [*f.shape] at most ``height`` pixels high, as PNG or JPEG, whichever is smaller."""
-    image = Pillow.fromarray(np.ascontiguousarray(_plane(f, frame)))
+    image = Pillow.fromarray(np.ascontiguousarray(_plane(f, as_bytes(frame))))
     image = image.convert("L" if image.mode in ("L", "LA") else "RGB")
     if image.height > height:
         width = max(1, round(image.width * height / image.height))

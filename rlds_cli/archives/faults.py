@@ -1,0 +1,80 @@
+"""What earlier versions of readers did wrong, so that ``rlds check`` can name the datasets that they made.
+
+Whoever raises the ``VERSION`` of a reader because its values were wrong adds a `Fault` to ``FAULTS``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What the manifest of a dataset says about its conversion.
+
+    Attributes
+    ----------
+    reader, version : str, int
+        The reader, and its ``VERSION`` at that time.
+    dtypes : mapping of str to str
+        The dtype of every field.
+    facts, options : mapping
+        Of the reader's plan, and of the command.
+    text : callable
+        The metadata of a name, where they are a text; empty where there are none.
+    """
+
+    reader: str
+    version: int
+    dtypes: Mapping[str, str]
+    facts: Mapping[str, Any]
+    options: Mapping[str, Any]
+    text: Callable[[str], str]
+
+
+def _always(made: Converted) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of all versions of a reader before ``mended``.
+
+    Attributes
+    ----------
+    mended : int
+        The first version without it.
+    text : str
+        What the reader did, as the end of the sentence "converted by version 1 of the reader X, which ...".
+    concerns : callable
+        Whether a dataset that such a version converted is wrong; all of them unless given.
+    """
+
+    mended: int
+    text: str
+    concerns: Callable[[Converted], bool] = _always
+
+
+def faults(made: Converted) -> list[Fault]:
+    """The faults that a dataset has because an older version of its reader converted it."""
+    return [f for f in FAULTS.get(made.reader, ()) if made.version < f.mended and f.concerns(made)]
+
+
+def _has_depth_videos(made: Converted) -> bool:
+    """Whether frames of 8 bits are those of a depth map that ``info.json`` says has more."""
+    from rlds_cli.archives.lerobot import depth  # here, so that others start fast
+
+    try:
+        features = json.loads(made.text("lerobot/info.json") or "{}").get("features", {})
+        keys = {key for name, key in made.facts.get("columns", {}).items() if made.dtypes.get(name) == "uint8"}
+        return any(f.get("dtype") == "video" and depth.is_deep(f) for k, f in features.items() if k in keys)
+    except (ValueError, AttributeError, TypeError):
+        return False
+
+
+FAULTS: Mapping[str, tuple[Fault, ...]] = {
+    "lerobot": (Fault(2, "decodes 12-bit depth videos to frames of 8 bits", _has_depth_videos),),
+}

@@ -1,0 +1,328 @@
+"""LeRobot's depth cameras and its annotations, against what was written."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import lerobot_archives as archives
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lerobot_archives import Content, H, W, write_v3
+from PIL import Image
+
+from rlds_cli import checks, mp4
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import CorruptArchive, UnknownField, UnknownLayout
+from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.keeping.tracing import trace
+from rlds_cli.keeping.verification import verify
+from rlds_cli.loader import Loader, Metres, Sequential
+from rlds_cli.report.images import contact_sheet
+
+DEPTH = "observation/images/depth"
+LINEAR = {"video.depth_min": 0.5, "video.depth_max": 4.5, "video.shift": 0.0, "video.use_log": False}
+
+
+def steps(ds: Dataset, name: str, k: int) -> Any:
+    e = ds.episodes
+    return ds.gather(name, np.arange(e["start"][k], e["start"][k] + e["length"][k]))
+
+
+def depth(**info: Any) -> Content:
+    marks = {"is_depth_map": True, "video.pix_fmt": "gray12le"}
+    return Content(lengths=(3, 4, 2), depth=("depth",), depth_info=marks | info)
+
+
+def rewrite(root: Path, **columns: pa.Array) -> None:
+    """Put columns into the only data file."""
+    path = next(root.glob("data/*/*.parquet"))
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    pq.write_table(table, path)
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"is_depth_map": True},
+        {"is_depth_map": None, "video.is_depth_map": True},
+    ],
+)
+def test_codes_come_at_full_depth(tmp_path: Path, marks: dict[str, Any]) -> None:
+    c = depth(**marks)
+    ds = import_archive(write_v3(tmp_path / "a", c), "local/a")
+    f = ds.schema[DEPTH]
+    assert (f.dtype, f.shape, f.kind, f.codec) == ("uint16", (H, W, 1), "frames", "mp4")
+    codes = c.codes("depth")
+    assert codes.min() < 8 and codes.max() > 4080
+    for k, (start, n) in enumerate(zip(c.starts, c.lengths, strict=True)):
+        np.testing.assert_array_equal(steps(ds, DEPTH, k)[..., 0], codes[start : start + n])
+    assert not [n for n in ds.manifest.notes if "depth" in n["code"]]
+
+
+def test_the_mark_may_stand_in_video_info(tmp_path: Path) -> None:
+    root = write_v3(tmp_path / "a", depth())
+    info = json.loads((root / "meta/info.json").read_text())
+    feature = info["features"]["observation.images.depth"]
+    feature["video_info"] = {"video.is_depth_map": True}
+    feature["info"] = None  # the pixel format is that of the file
+    (root / "meta/info.json").write_text(json.dumps(info))
+    assert import_archive(root, "local/a").schema[DEPTH].dtype == "uint16"
+
+
+def test_sixteen_bits_in_ffv1(tmp_path: Path) -> None:
+    c = Content(
+        lengths=(3,),
+        depth=("depth",),
+        depth_codec="ffv1",
+        depth_info={"video.is_depth_map": True, "video.pix_fmt": "gray16le"},
+    )
+    root = write_v3(tmp_path / "a", c)
+    ds = import_archive(root, "local/a")
+    np.testing.assert_array_equal(steps(ds, DEPTH, 0)[..., 0], c.codes("depth"))
+    assert ds.manifest.facts["depth"] == {DEPTH: {"bits": 16, "unit": "mm"}}
+    np.testing.assert_allclose(Metres(ds).apply(DEPTH, np.array([0, 1500, 65535], np.uint16)), [0, 1.5, 65.535])
+
+
+def test_a_depth_map_of_eight_bits_stays_as_it_is_and_is_noted(tmp_path: Path) -> None:
+    root = write_v3(tmp_path / "a", Content(lengths=(3,), video=("depth",)))
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"]["observation.images.depth"]["info"] = {"is_depth_map": True, "video.pix_fmt": "yuv420p"}
+    (root / "meta/info.json").write_text(json.dumps(info))
+    ds = import_archive(root, "local/a")
+    assert ds.schema[DEPTH].dtype == "uint8" and "depth" not in ds.manifest.facts
+    assert [n["where"] for n in ds.manifest.notes if n["code"] == "shallow-depth"] == ["observation.images.depth"]
+
+
+def test_bits_are_read_from_the_file(tmp_path: Path) -> None:
+    codes = Content(lengths=(2,)).codes("x")
+    archives.encode_depth(tmp_path / "a.mp4", codes, "libx265", "gray12le")
+    archives.encode_depth(tmp_path / "b.mp4", (codes >> 4).astype(np.uint8), "libx265", "gray")
+    assert [mp4.bits(mp4.read(tmp_path / f"{n}.mp4")) for n in "ab"] == [12, 8]
+
+
+def metres(code: float, low: float, high: float, shift: float, *, log: bool) -> float:
+    """lerobot's formula, for one code."""
+    if not log:
+        return code / 4095 * (high - low) + low
+    bottom, top = math.log(low + shift), math.log(high + shift)
+    return math.exp(code / 4095 * (top - bottom) + bottom) - shift
+
+
+@pytest.mark.parametrize("given", [{}, LINEAR, {"depth_min": 0.1, "video.depth_max": 2.0}])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_metres(tmp_path: Path, given: dict[str, Any], backend: Any) -> None:
+    c = depth(**given)
+    ds = import_archive(write_v3(tmp_path / "a", c), "local/a")
+    low, high = given.get("video.depth_min", given.get("depth_min", 0.01)), given.get("video.depth_max", 10.0)
+    shift, log = given.get("video.shift", 3.5), given.get("video.use_log", True)
+    assert ds.manifest.facts["depth"][DEPTH] == {
+        "bits": 12,
+        "depth_min": low,
+        "depth_max": high,
+        "shift": shift,
+        "use_log": log,
+    }
+    loader = Loader(ds, 4, sampler=Sequential(), anchors="steps", transform=Metres(ds), backend=backend)
+    batch = next(iter(loader))
+    codes = c.codes("depth")[:4]
+    expected = np.vectorize(lambda x: metres(float(x), low, high, shift, log=log))(codes)
+    found = np.asarray(batch[tuple(DEPTH.split("/"))])
+    assert found.dtype == np.float32 and found.shape == (4, H, W, 1)
+    np.testing.assert_allclose(found[..., 0], expected, rtol=2e-6)
+    assert found.min() >= low and found.max() <= np.float32(high)
+
+
+def test_metres_of_what_is_no_depth(tmp_path: Path) -> None:
+    ds = import_archive(write_v3(tmp_path / "a", depth()), "local/a")
+    assert Metres(ds, "observation").touches(f"next/{DEPTH}") and not Metres(ds).touches("action")
+    with pytest.raises(UnknownField, match="no depth field"):
+        Metres(ds, "action")
+    with pytest.raises(UnknownField, match="there is no depth field"):
+        Metres(import_archive(write_v3(tmp_path / "b", Content()), "local/b"))
+    with pytest.raises(UnknownField, match="no depth field here"):
+        Metres(ds).apply("action", np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    "given", [{"video.depth_min": "near"}, {"video.depth_min": 11.0}, {"video.shift": -5.0}, {"video.use_log": 1}]
+)
+def test_parameters_that_are_no_formula(tmp_path: Path, given: dict[str, Any]) -> None:
+    with pytest.raises(UnknownLayout, match=r"observation\.images\.depth"):
+        plan_import(write_v3(tmp_path / "a", depth(**given)), "local/a")
+
+
+def test_depth_in_other_places(tmp_path: Path) -> None:
+    """Decoded at conversion, made smaller, drawn, and looked up in the archive."""
+    c = depth()
+    root = write_v3(tmp_path / "a", c)
+    raw = import_archive(root, "local/raw", frames="raw")
+    assert (raw.schema[DEPTH].kind, raw.schema[DEPTH].dtype) == ("array", "uint16")
+    np.testing.assert_array_equal(steps(raw, DEPTH, 0)[..., 0], c.codes("depth")[:3])
+    small = import_archive(root, "local/small", frames=f"{H // 2}x{W // 2}")
+    assert set(np.unique(steps(small, DEPTH, 0))) <= set(np.unique(c.codes("depth")[:3]))  # no value in between
+    ds = import_archive(root, "local/a")
+    looked_up = trace(ds, 9)
+    assert looked_up.ok and DEPTH in looked_up.fields
+    sheet = np.asarray(contact_sheet(ds, DEPTH, episode=0))
+    assert sheet.dtype == np.uint8 and len(np.unique(sheet)) > 32
+
+
+def picture(values: np.ndarray, kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "info", "unit"),
+    [
+        ("png", np.uint16, {"is_depth_map": True, "depth_unit": "mm"}, "mm"),
+        ("tiff", np.uint16, {"is_depth_map": True}, "mm"),
+        ("tiff", np.float32, {"is_depth_map": True}, "m"),
+        ("png", np.uint16, {}, "mm"),
+    ],
+)
+def test_images_of_depth(tmp_path: Path, kind: str, dtype: Any, info: dict[str, Any], unit: str) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0, 60_000, (5, 6, 8)).astype(dtype)
+    column = [{"bytes": picture(v, kind), "path": f"{k}.{kind}"} for k, v in enumerate(values)]
+    feature = {"dtype": "image", "shape": [6, 8, 1], "info": info}
+    c = Content(lengths=(3, 2), extra={"observation.images.depth": (feature, column)})
+    root = write_v3(tmp_path / "a", c)
+    ds = import_archive(root, "local/a")
+    f = ds.schema[DEPTH]
+    assert (f.kind, f.dtype, f.shape, f.placement) == ("array", np.dtype(dtype).name, (6, 8, 1), "both")
+    np.testing.assert_array_equal(steps(ds, DEPTH, 0)[..., 0], values[:3])
+    np.testing.assert_array_equal(steps(ds, DEPTH, 1)[..., 0], values[3:])
+    assert ds.manifest.facts["depth"] == {DEPTH: {"unit": unit}}
+    looked_up = trace(ds, 9)
+    assert looked_up.ok and DEPTH in looked_up.fields
+    expected = values[:3].astype(np.float32) / np.float32(1000 if unit == "mm" else 1)
+    np.testing.assert_array_equal(Metres(ds).apply(DEPTH, values[:3]), expected)
+
+
+def test_images_of_depth_that_do_not_fit(tmp_path: Path) -> None:
+    images = [np.zeros((6, 8), np.uint16), np.zeros((6, 9), np.uint16)]
+    column = [{"bytes": picture(v, "png"), "path": ""} for v in images]
+    c = Content(lengths=(2,), extra={"observation.images.depth": ({"dtype": "image", "shape": [6, 8, 1]}, column)})
+    with pytest.raises(CorruptArchive, match=r"row 1 of a block: uint16 \[6, 9, 1\]"):
+        import_archive(write_v3(tmp_path / "a", c), "local/a")
+
+
+# annotations
+
+PERSISTENT = [
+    {
+        "role": "assistant",
+        "content": "hebe den Würfel an",
+        "style": "subtask",
+        "timestamp": 0.5,
+        "camera": None,
+        "tool_calls": None,
+    },
+    {"role": "user", "content": None, "style": None, "timestamp": float("nan"), "camera": None, "tool_calls": []},
+]
+EVENT = {"role": "user", "content": "halt!", "style": "vqa", "camera": "observation.images.top", "tool_calls": ["{}"]}
+ROW = [("role", pa.string()), ("content", pa.string()), ("style", pa.string())]
+MORE = [("camera", pa.string()), ("tool_calls", pa.list_(pa.string()))]
+LANGUAGE = {
+    "language_persistent": pa.list_(pa.struct([*ROW, ("timestamp", pa.float32()), *MORE])),
+    "language_events": pa.list_(pa.struct([*ROW, *MORE])),
+}
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_language_is_kept_as_json(tmp_path: Path, declared: bool) -> None:
+    rows = {"language_persistent": [PERSISTENT] * 5, "language_events": [[], [EVENT], [], None, [EVENT, EVENT]]}
+    root = write_v3(tmp_path / "a", Content(lengths=(3, 2)))
+    rewrite(root, **{k: pa.array(v, LANGUAGE[k]) for k, v in rows.items()})
+    if declared:
+        info = json.loads((root / "meta/info.json").read_text())
+        info["features"] |= {k: {"dtype": "language", "shape": [1], "names": None} for k in rows}
+        (root / "meta/info.json").write_text(json.dumps(info))
+    ds = import_archive(root, "local/a")
+    assert {ds.schema[k].kind for k in rows} == {"text"}
+    wanted = [PERSISTENT[0], {**PERSISTENT[1], "timestamp": None}]
+    for k in range(2):
+        assert [json.loads(t) for t in steps(ds, "language_persistent", k)] == [wanted] * (3 - k)
+    events = [*steps(ds, "language_events", 0), *steps(ds, "language_events", 1)]
+    assert [None if t is None else json.loads(t) for t in events] == rows["language_events"]
+    assert [n["count"] for n in ds.manifest.notes if n["code"] == "nested"] == [2]
+    looked_up = trace(ds, 9)
+    assert looked_up.ok and {*rows} <= {*looked_up.fields}
+    assert ds.manifest.facts["nested"] == ["language_persistent", "language_events"]
+
+
+def test_other_nested_columns_are_kept_as_json(tmp_path: Path) -> None:
+    values = {
+        "labels": pa.array([["a", "b"], []] + [["c"]] * 3),
+        "pose": pa.array([{"x": 1.5, "name": "home"}] * 5),
+        "raw": pa.array([b"\x00\x01"] * 5),
+        "kind": pa.array(["x", "y", "x", "x", None]).dictionary_encode(),
+    }
+    extra = {k: ({"dtype": "string", "shape": [1]}, v) for k, v in values.items()}
+    ds = import_archive(write_v3(tmp_path / "a", Content(lengths=(3, 2), extra=extra)), "local/a")
+    assert list(steps(ds, "labels", 0)) == ['["a", "b"]', "[]", '["c"]']
+    assert list(steps(ds, "pose", 1)) == ['{"x": 1.5, "name": "home"}'] * 2
+    assert list(steps(ds, "raw", 1)) == ['"AAE="'] * 2
+    assert list(steps(ds, "kind", 1)) == ["x", None]
+    assert [n["count"] for n in ds.manifest.notes if n["code"] == "nested"] == [3]
+
+
+def test_a_reward_that_is_nested_is_refused(tmp_path: Path) -> None:
+    rows = pa.array([{"x": 1.0}] * 5)
+    c = Content(lengths=(3, 2), extra={"next.terminated": ({"dtype": "bool", "shape": [1]}, rows)})
+    with pytest.raises(UnknownLayout, match=r"next\.terminated holds values of type struct"):
+        plan_import(write_v3(tmp_path / "a", c), "local/a")
+
+
+# what is not read, and what was read wrongly
+
+
+def test_another_storage_format_is_refused_by_its_name(tmp_path: Path) -> None:
+    root = write_v3(tmp_path / "a", Content())
+    info = json.loads((root / "meta/info.json").read_text())
+    (root / "meta/info.json").write_text(json.dumps(info | {"storage_format": "lerobot"}))
+    assert plan_import(root, "local/a").reader == "lerobot"
+    (root / "meta/info.json").write_text(json.dumps(info | {"storage_format": "lance"}))
+    with pytest.raises(UnknownLayout, match='the storage_format "lance" is not read'):
+        plan_import(root, "local/a")
+
+
+def of_version(ds: Dataset, version: int, dtype: str) -> Dataset:
+    """The dataset as an older version of the reader would have described it."""
+    path = ds.path / "zarr.json"
+    document = json.loads(path.read_text())
+    m = document["attributes"]["rlds"]
+    m["reader_version"] = version
+    m["fields"] = [f | ({"dtype": dtype} if f["name"] == DEPTH else {}) for f in m["fields"]]
+    path.chmod(0o644)
+    path.write_text(json.dumps(document))
+    return open_dataset(ds.path)
+
+
+def test_check_names_what_an_older_reader_did(tmp_path: Path) -> None:
+    ds = import_archive(write_v3(tmp_path / "a", depth()), "local/a")
+    assert "reader-version" in checks.check(ds).ok
+    old = of_version(ds, 1, "uint8")
+    (found,) = [f for f in checks.check(old).findings if f.check == "reader-version"]
+    assert (found.code, found.severity) == ("old-reader", "warning")
+    assert found.text == (
+        "converted by version 1 of the reader lerobot, which decodes 12-bit depth videos to frames of 8 bits: "
+        "rlds import FILES --as local/a --force"
+    )
+    assert found in checks.quick(old)
+    assert found.text in verify("local/a").remarks
+
+
+def test_an_older_reader_did_right_without_depth(tmp_path: Path) -> None:
+    ds = import_archive(write_v3(tmp_path / "a", Content(lengths=(3,), video=("depth",))), "local/a")
+    assert "reader-version" in checks.check(of_version(ds, 1, "uint8")).ok

@@ -1,0 +1,121 @@
+"""``--skip-bad``: damaged files of one's own beside sound ones, for every reader that takes several."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lerobot_archives import Content, write_v3
+
+from rlds_cli.errors import ArchiveError, CorruptArchive
+from rlds_cli.importing import import_archive, plan_import
+
+DATA = Path(__file__).parent / "data"
+SAMPLES = {
+    "d3rlpy": DATA / "d3rlpy/pendulum_random_v1.1.0.h5",
+    "d4rl": DATA / "d4rl/hopper_random_layout-v2.hdf5",
+    "ogbench": DATA / "ogbench/pointmaze-medium-navigate-v0.npz",
+    "robomimic": DATA / "robomimic/low_dim_layout.hdf5",
+    "roboset": DATA / "roboset/door_paths.h5",
+}
+
+
+def half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def page(path: Path) -> None:
+    path.write_bytes(b"<!doctype html><p>sign in</p>")
+
+
+def named(directory: Path, sample: Path, name: str) -> Path:
+    """A copy of a sample under a name of its layout."""
+    directory.mkdir(exist_ok=True)
+    stem, _, version = sample.stem.rpartition("-")
+    target = f"{stem}{name}-{version}{sample.suffix}" if stem else f"{sample.stem}{name}{sample.suffix}"
+    return Path(shutil.copyfile(sample, directory / target))
+
+
+@pytest.mark.parametrize("reader", SAMPLES)
+def test_damaged_files_are_left_out(tmp_path: Path, reader: str) -> None:
+    sound = [named(tmp_path / "sound", SAMPLES[reader], n) for n in ("b", "d")]
+    bad = [named(tmp_path / "mixed", SAMPLES[reader], n) for n in ("a", "c")]
+    for path in sound:
+        shutil.copyfile(path, tmp_path / "mixed" / path.name)
+    page(bad[0])
+    half(bad[1])
+    with pytest.raises(ArchiveError):
+        import_archive(tmp_path / "mixed", "local/mixed", format=reader)
+    ds = import_archive(tmp_path / "mixed", "local/mixed", skip_bad=True)
+    wanted = import_archive(tmp_path / "sound", "local/sound")
+    assert (ds.manifest.reader, wanted.manifest.reader) == (reader, reader)
+    assert ds.fingerprint == wanted.fingerprint
+    assert [s["file"] for s in ds.sources] == [p.name for p in sound]
+    (note,) = [n for n in ds.manifest.notes if n["code"] == "bad-files"]
+    assert (note["count"], note["where"]) == (2, bad[0].name)
+    assert all(p.name in note["text"] for p in bad)
+    assert any("files were left out" in n for n in plan_import(tmp_path / "mixed", "local/x", skip_bad=True).notes)
+
+
+def test_damage_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    good, bad = (named(tmp_path / "mixed", SAMPLES["ogbench"], n) for n in ("a", "b"))
+    with np.load(bad) as npz:
+        content = dict(npz)
+    np.savez(bad, **content)  # not deflated: what is flipped is a value
+    data = bytearray(bad.read_bytes())
+    at = data.index(content["qpos"].tobytes()[:64])
+    data[at + 9] ^= 1
+    bad.write_bytes(bytes(data))
+    with pytest.raises(CorruptArchive, match="CRC"):
+        import_archive(tmp_path / "mixed", "local/a")
+    ds = import_archive(tmp_path / "mixed", "local/a", skip_bad=True)
+    assert [s["file"] for s in ds.sources] == [good.name]
+
+
+def test_where_all_files_are_damaged_the_first_is_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        half(named(tmp_path / "mixed", SAMPLES["ogbench"], name))
+    with pytest.raises(CorruptArchive, match="navigatea"):
+        import_archive(tmp_path / "mixed", "local/a", format="ogbench", skip_bad=True)
+
+
+@pytest.mark.parametrize("what", ["data", "videos"])
+def test_lerobot_leaves_episodes_of_damaged_files_out(tmp_path: Path, what: str) -> None:
+    c = Content(lengths=(4, 3, 5, 6), video=("top",), per_file=1, per_video=1, splits={})
+    root = write_v3(tmp_path / "a", c)
+    files = sorted((root / what).rglob("file-*"))
+    half(files[1])
+    with pytest.raises(ArchiveError):
+        import_archive(root, "local/a")
+    ds = import_archive(root, "local/a", skip_bad=True)
+    assert ds.episodes["length"].tolist() == [4, 5, 6]
+    (note,) = [n for n in ds.manifest.notes if n["code"] == "bad-files"]
+    assert note["count"] == 1 and files[1].name in note["text"]
+
+
+@pytest.mark.parametrize("format", ["arrow", "parquet"])
+def test_minari_leaves_damaged_episodes_out(tmp_path: Path, format: str) -> None:
+    rng, root = np.random.default_rng(0), tmp_path / "data"
+    for k, steps in enumerate((3, 5, 4)):
+        (root / str(k)).mkdir(parents=True)
+        rows = {name: list(rng.normal(size=(steps + 1, 2))) for name in ("observations", "actions")}
+        flags = {name: [False] * (steps + 1) for name in ("terminations", "truncations")}
+        table = pa.table(rows | flags | {"rewards": rng.normal(size=steps + 1)})
+        path = root / str(k) / f"part-0.{format}"
+        if format == "parquet":
+            pq.write_table(table, path)
+        else:
+            with pa.ipc.new_file(path, table.schema) as writer:
+                writer.write_table(table)
+    (root / "metadata.json").write_text(json.dumps({"total_episodes": 3, "data_format": format}))
+    half(root / "1" / f"part-0.{format}")
+    with pytest.raises(CorruptArchive):
+        import_archive(root, "local/a", format="minari")
+    ds = import_archive(root, "local/a", skip_bad=True)
+    assert ds.episodes["length"].tolist() == [3, 4] and list(ds.episodes["group"]) == ["0", "2"]
+    assert [n["where"] for n in ds.manifest.notes if n["code"] == "bad-files"] == ["1"]
