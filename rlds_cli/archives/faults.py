@@ -75,6 +75,18 @@ def _has_depth_videos(made: Converted) -> bool:
         return False
 
 
+def _ignored_columns(made: Converted) -> bool:
+    """Whether flags decided alone, beside a column that tells episodes apart or names that TED has."""
+    from rlds_cli.archives.names import IDS, LASTS, STARTS, STEPS  # here, so that others start fast
+
+    if made.options.get("episodes_by"):
+        return False
+    names = {name.lower() for name in made.dtypes}
+    by_flags = bool(made.facts.get("flags")) and bool(names & {*IDS, *STEPS})
+    return by_flags or bool(names & {*STARTS, *LASTS}) or any(n.startswith("extra/next") for n in names)
+
+
 FAULTS: Mapping[str, tuple[Fault, ...]] = {
+    "plain": (Fault(2, "reads no id, step or start beside flags: episodes may be merged or cut", _ignored_columns),),
     "lerobot": (Fault(2, "decodes 12-bit depth videos to frames of 8 bits", _has_depth_videos),),
 }
