@@ -184,10 +184,12 @@ class Batch(dict[Any, Any]):
         )
 
     def tensordict(self) -> TensorDict:
-        """Return the batch as a TensorDict with batch size [B] or [B, L], root ``done`` flags (False) included.
+        """Return the batch as a TensorDict with batch size [B] or [B, L], ready for TorchRL's losses.
 
         [B, L] for slices and whole episodes; [B] for offsets, whose fields have as many rows as offsets. NumPy arrays
-        become tensors that share their memory, text becomes a ``NonTensorStack``.
+        become tensors that share their memory, text becomes a ``NonTensorStack``. Added are ``done``, ``terminated``
+        and ``truncated`` at the root, all False; and with `Prioritized` ``priority_weight`` [B] or [B, L], the
+        importance weights as losses multiply by them. ``loader.update_priorities(td, td_error)`` takes the TensorDict.
 
         Raises
         ------
@@ -212,6 +214,8 @@ class Batch(dict[Any, Any]):
         for flag in ROOT_FLAGS:
             if flag not in td.keys():  # noqa: SIM118  (a TensorDict iterates over its rows)
                 td.set(flag, torch.zeros((*size, 1), dtype=torch.bool, device=device))
+        if all(name in self for name in ("probability", "weight", "window")):  # of `Prioritized`
+            td.set("priority_weight", td.get("weight").squeeze(-1))
         return td
 
     def _batch_size(self) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ def names(ds, **options):
 def test_the_usual_fields(ds):
     assert names(ds) == USUAL
     assert names(ds, window=Slice(3)) == [*USUAL, "mask"]
-    assert names(ds, window=Transition(3)) == [*USUAL, "next/discount"]
+    assert names(ds, window=Transition(3)) == [*USUAL, "next/discount", "steps_to_next_obs"]
     assert names(ds, anchors="steps") == [n for n in USUAL if n != "next/observation"]
 
 

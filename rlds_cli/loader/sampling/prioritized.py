@@ -13,7 +13,7 @@ import numpy as np
 from rlds_cli.batch import Batch
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.sampling.order import WINDOW, Order, Positions
-from rlds_cli.loader.sampling.pool import PROBABILITY, WEIGHT, Drawn, FloatArray, Pool
+from rlds_cli.loader.sampling.pool import INDEX, PROBABILITY, WEIGHT, Drawn, FloatArray, Pool
 from rlds_cli.loader.sampling.pool import WINDOW as WINDOW_COLUMN
 from rlds_cli.loader.sampling.priorities import Priorities
 from rlds_cli.loader.sampling.samplers import Endless
@@ -61,8 +61,8 @@ class Prioritized(Endless):
 
     @property
     def gives(self) -> tuple[str, ...]:
-        """``probability``, ``weight`` and ``window``."""
-        return PROBABILITY, WEIGHT, WINDOW_COLUMN
+        """``probability``, ``weight``, ``window`` and ``index``."""
+        return PROBABILITY, WEIGHT, WINDOW_COLUMN, INDEX
 
     def over(self, pool: Pool) -> PrioritizedDraw:
         """Return what draws from ``pool``, see `Sampler`."""
