@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -62,9 +63,9 @@ class Loader:
         What a sample is: fields are [B, ...], or [B, L, ...].
     sampler : Uniform, Shuffled, Sequential, Weighted or Prioritized
         Which samples.
-    fields : sequence of str, optional
+    fields : sequence of str or "all", optional
         Instead of observation, action and ``next/{observation, reward, done, terminated, truncated}``. A name stands
-        for everything nested below it.
+        for everything nested below it, ``"all"`` for every field of the dataset.
     extra : sequence of str, `ReturnToGo` or `Goals`
         Fields beside these: any other of the dataset, or ``step``, ``episode`` and ``index`` (numbers of
         ``ds.episode(k)`` and ``ds[i]``), ``next/action``, ``previous/action``, ``previous/reward``, ``source``, or what
@@ -158,6 +159,8 @@ class Loader:
             self.source = plan.of_mixture(self.dataset, transforms, arrays.make(backend, dtype, None))
         else:
             self._draw, self.source = plan.of_dataset(self.dataset, transforms, made)
+        for text in self.source.warnings:
+            warnings.warn(text, UserWarning, stacklevel=2)
         self.reader = Reader(self.source, self.ranks, transforms, made)
         self.prefetch = planning.read_ahead(prefetch, self.reader.depth(self._size), sampler, self._draw)
         self.schedule = planning.schedule(self.source, sampler, self.batch_size, self.steps)
@@ -384,7 +387,9 @@ def _again(
     where: tuple[Spot, bool, int],
     held: Mapping[str, Any],
 ) -> Loader:
-    loader = Loader(dataset, batch_size, **made_of)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they were given when it was made
+        loader = Loader(dataset, batch_size, **made_of)
     loader._hold(held, where[0])
     loader._spot, loader._sought, loader.order_version = where
     return loader

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DONE, OBSERVED, DISCOUNT, MASK = "next/done", "next/observed", "next/discount", "mask"
 STEPS = "steps_to_next_obs"  # TorchRL's name
 NEXT_OBSERVATION = "next/observation"
+ALL = "all"
 USUAL = ("observation", "action", NEXT_OBSERVATION, REWARD, DONE, *FLAGS)
 
 _PLAIN: dict[str, Callable[[], Computed]] = {
@@ -129,8 +130,9 @@ class Fields:
             A next observation with ``anchors="steps"``.
         """
         expand = self.below if lenient else self.expand
-        if fields is None:
+        if fields is None or self.everything(fields):
             chosen = [name for usual in USUAL for name in self.below(usual)]
+            chosen += [] if fields is None else self.behind
         else:
             chosen = [name for key in listed("fields", fields) for name in expand(key)]
         chosen += [name for key in self._made(extra) for name in expand(key)]
@@ -140,6 +142,15 @@ class Fields:
         if not chosen:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
+
+    def everything(self, fields: Names) -> bool:
+        """Whether ``fields`` is "all", and that is no field."""
+        return isinstance(fields, str) and fields == ALL and not self.below(ALL)
+
+    def unread(self, fields: Names | None, chosen: Sequence[str]) -> list[str]:
+        """Fields that an agent observes and no batch holds, since none is called ``observation`` and none is named."""
+        seen = [name for name in self.behind if name.partition("/")[0] not in ("action", "next")]
+        return seen if fields is None and set(seen).isdisjoint(chosen) else []
 
     def has(self, name: str) -> bool:
         """Whether there is, or can be computed, a field of just this name."""
