@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import environments, expressions, indexing, layouts, provenance, targets
+from rlds_cli import counterparts, environments, expressions, indexing, layouts, provenance, targets
 from rlds_cli.batch import Batch
 from rlds_cli.errors import NoReward, RldsError, UnknownField
 from rlds_cli.layouts import Layout
@@ -372,6 +372,11 @@ class Dataset:
             Gymnasium, or the package of the environment, is not installed.
         """
         return environments.make(self.manifest, tuple(self.schema.values()), **kwargs)
+
+    if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            counterparts.missing(self, name, counterparts.DATASET)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Dataset, (self.store, self._index)

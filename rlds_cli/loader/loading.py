@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
-from rlds_cli import pytrees
+from rlds_cli import counterparts, pytrees
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import BatchSize, InvalidArgument
@@ -285,9 +285,10 @@ class Loader:
         self._draw.update(batch, priority, beta)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: plain numbers and text, the same on every rank; with `Prioritized`, arrays as well.
+        """Where the loader is: plain numbers and text, the same on every rank; with `Prioritized`, tensors as well.
 
-        Batch size, ranks, fields, transforms and dtypes are not part of it: they may differ when it is loaded.
+        ``torch.save`` writes it, and ``torch.load(..., weights_only=True)`` reads it. Batch size, ranks, fields,
+        transforms and dtypes are not part of it: they may differ when it is loaded.
         """
         spot = self.schedule.settle(self._spot)
         return state.save(self, spot) | self._held(spot)
@@ -370,6 +371,11 @@ class Loader:
     def describe(self) -> str:
         """Say what is sampled, what is left out and why, and where each field is read from."""
         return describing.describe(self)
+
+    if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            counterparts.missing(self, name, counterparts.LOADER)
 
     def __repr__(self) -> str:
         steps = "" if self.steps is None else f", steps={self.steps}"
