@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument
@@ -53,7 +54,8 @@ def transforms_of(transform: Transform | Sequence[Transform]) -> Transforms:
     InvalidArgument
         One cannot be called.
     """
-    given = list(transform) if isinstance(transform, Sequence) and not isinstance(transform, str) else [transform]
+    asked: Any = transform
+    given = list(asked) if isinstance(asked, Sequence) and not isinstance(asked, str) else [asked]
     for t in given:
         if isinstance(t, type):
             raise InvalidArgument(f"transform={_name(t)} is a class.", hint=f"transform={_name(t)}(...)")

@@ -85,7 +85,10 @@ def _extent(pool: Pool) -> str:
 
 
 def _drawn(pool: Pool) -> str:
-    return f"{_count(pool.guide.total, 'window')} in {_count(len(pool.table), 'episode')}"
+    dataset = pool.dataset
+    held_out = f'{dataset.held_out:,} of them not of the split train (ds.select(split="train"))'
+    of = f", {held_out}" if dataset.held_out else ""
+    return f"{_count(pool.guide.total, 'window')} in {_count(len(pool.table), 'episode')}{of}"
 
 
 def _left_out(loader: Loader, source: DatasetSource) -> list[str]:
