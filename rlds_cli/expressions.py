@@ -36,8 +36,9 @@ _NUMBER = "episode"
 def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:
     """Which episodes fulfil ``text``, such as ``"total_reward > 3000 and length >= 500"``.
 
-    Names are episode columns, and ``episode`` is the number of the episode: ``numbers`` [n], or 0 to n - 1; there are numbers, strings, True and False, the comparisons (also chained, and ``in``
-    a tuple), ``and or not & |`` and ``+ - * /``.
+    Names are episode columns, and ``episode`` is the number of the episode: ``numbers`` [n], or 0 to n - 1. There are
+    numbers, strings, True and False, the comparisons (also chained, and ``in`` a tuple), ``and or not & |`` and
+    ``+ - * /``.
 
     Raises
     ------

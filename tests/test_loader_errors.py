@@ -443,9 +443,9 @@ def test_a_loader_made_afterwards_of_what_was_open_is_refused(home, gone, store)
     ds = create(KNOWN, store=store)
     gone(ds)
     for options in MADE:
-        with refused(DamagedDataset, "local/known was replaced or removed since it was opened", "open it again"):
+        with refused(DamagedDataset, "local/known was ", " since it was opened", "open it again"):
             load(ds, **options)
-    with refused(DamagedDataset, "replaced or removed"):
+    with refused(DamagedDataset, " since it was opened"):
         ds.column("action")
     if gone is remove:
         with refused(DatasetNotFound, "local/known"):
@@ -464,14 +464,14 @@ def test_what_another_loader_has_read_already_is_refused_or_as_it_was(home, gone
         if store == "memmap" and "fields" in options:  # text is in memory
             same(expected, next(iter(load(ds, **options))))
         else:
-            with refused(DamagedDataset, "replaced or removed"):
+            with refused(DamagedDataset, " since it was opened"):
                 load(ds, **options)
 
 
 def test_a_selection_of_what_was_replaced_is_refused(fresh):
     view = fresh.select(episodes=[1, 3])
     replace(fresh)
-    with refused(DamagedDataset, "replaced or removed"):
+    with refused(DamagedDataset, " since it was opened"):
         load(view)
 
 
