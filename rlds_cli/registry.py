@@ -129,7 +129,7 @@ def get(ref: str) -> Entry:
 
 
 def listed(ref: str) -> Entry | None:
-    """The same, or None for what no line of the registry is about."""
+    """The entry that `get` gives, or None; only what has a line of its own in the registry."""
     name = ref.strip().partition("@")[0].rstrip("/").lower()
     return _index().get(name) or _without_family().get(name)
 

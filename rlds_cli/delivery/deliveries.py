@@ -258,7 +258,7 @@ def _present(order: Order, where: Settings) -> Path | None:
     try:
         id = _id_of(order, where)
     except InvalidId:
-        return None  # one of a repository that the hub may have
+        return None  # `_resolve` says which ids are near
     return _found(id, order, where)
 
 

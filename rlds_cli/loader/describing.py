@@ -85,10 +85,9 @@ def _extent(pool: Pool) -> str:
 
 
 def _drawn(pool: Pool) -> str:
-    dataset = pool.dataset
-    held_out = f'{dataset.held_out:,} of them not of the split train (ds.select(split="train"))'
-    of = f", {held_out}" if dataset.held_out else ""
-    return f"{_count(pool.guide.total, 'window')} in {_count(len(pool.table), 'episode')}{of}"
+    held_out = pool.dataset.held_out
+    train = f', {held_out:,} of them not of the split train (ds.select(split="train"))' if held_out else ""
+    return f"{_count(pool.guide.total, 'window')} in {_count(len(pool.table), 'episode')}{train}"
 
 
 def _left_out(loader: Loader, source: DatasetSource) -> list[str]:

@@ -40,14 +40,14 @@ class Numbers:
         ``without`` is the number of windows whose anchor is no transition, where there is one for each transition.
         """
         numbers = np.full(pool.guide.total, without)
-        per_episode = self.unit == "episode"
         everything = pool.dataset.episodes["num_transitions" if self.unit == "transition" else "length"]
-        first = (np.cumsum(everything, dtype=np.int64) - everything).take(pool.table.number)
+        everything = everything.astype(np.int64)
+        first = (np.cumsum(everything) - everything).take(pool.table.number)
         limit = everything.take(pool.table.number)
         for start in range(0, pool.guide.total, _CHUNK):
             windows = np.arange(start, min(start + _CHUNK, pool.guide.total))
             episode, number = pool.guide.find(windows)
-            if per_episode:
+            if self.unit == "episode":
                 numbers[windows] = self.values.take(pool.table.number.take(episode))
                 continue
             step = pool.anchor(number)
