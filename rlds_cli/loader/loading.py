@@ -267,9 +267,9 @@ class Loader:
 
         Parameters
         ----------
-        batch : Batch
-            As the loader gave it: its ``window`` says where the priorities go. Where a window stands in it twice, the
-            last one counts.
+        batch : Batch or TensorDict
+            As the loader gave it, or its ``tensordict()``: its ``window`` says where the priorities go. Where a window
+            stands in it twice, the last one counts.
         priority : array or tensor [B] or [B, 1]
             Finite and not negative: absolute temporal-difference errors, of a slice their mean or the largest one.
         beta : float, optional

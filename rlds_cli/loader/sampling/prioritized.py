@@ -157,8 +157,9 @@ class PrioritizedDraw:
         """
         windows = batch.get(WINDOW_COLUMN, None)  # a TensorDict raises without the None
         if windows is None:
+            fields = ", ".join(Batch(batch.items()).names())
             raise InvalidArgument(
-                f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {', '.join(map(str, batch.keys()))}.",
+                f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {fields}.",
                 hint="pass the batch as the loader gave it, or its tensordict()",
             )
         places = _host(windows)
