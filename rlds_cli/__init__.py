@@ -11,6 +11,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlds_cli import archives as archives
+    from rlds_cli import batch as batch
+    from rlds_cli import checks as checks
+    from rlds_cli import errors as errors
+    from rlds_cli import importing as importing
+    from rlds_cli import interop as interop
+    from rlds_cli import loader as loader
+    from rlds_cli import mp4 as mp4
+    from rlds_cli import preprocess as preprocess
+    from rlds_cli import report as report
+    from rlds_cli import ted as ted
     from rlds_cli.creation import create as create
     from rlds_cli.dataset import Dataset as Dataset
     from rlds_cli.dataset import open_dataset as open_dataset
@@ -28,7 +39,20 @@ _HOMES = {
     "find": "rlds_cli.registry",
     "open_dataset": "rlds_cli.dataset",
 }
-_MODULES = ("loader", "preprocess")  # at hand without an import of their own
+# at hand without an import of their own
+_MODULES = (
+    "archives",
+    "batch",
+    "checks",
+    "errors",
+    "importing",
+    "interop",
+    "loader",
+    "mp4",
+    "preprocess",
+    "report",
+    "ted",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -44,4 +68,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy as np
 
-from rlds_cli import pytrees
+from rlds_cli import counterparts, pytrees
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
 from rlds_cli.ted import split_name
 
@@ -58,6 +58,11 @@ class Batch(dict[Any, Any]):
         return batch
 
     def __missing__(self, key: Key) -> Any:
+        if not _is_name(key):
+            raise UnknownField(
+                f"a batch is indexed by the names of fields, not by {key!r}.",
+                hint='batch["observation"][0], or batch.map(lambda x: x[0]) for sample 0 of every field',
+            )
         value = self.get(key, _ABSENT)
         if value is _ABSENT:
             raise UnknownField(
@@ -85,12 +90,12 @@ class Batch(dict[Any, Any]):
         dict.__delitem__(node, leaf)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str | tuple) and self.get(key, _ABSENT) is not _ABSENT
+        return _is_name(key) and self.get(key, _ABSENT) is not _ABSENT
 
     def get(self, key: Key, default: Any = None) -> Any:
         """Value of ``key`` (a name, a name with ``/`` or a tuple), else ``default``."""
         node: Any = self
-        for part in split_name(key):
+        for part in split_name(key) if _is_name(key) else (key,):
             node = dict.get(node, part, _ABSENT) if isinstance(node, dict) else _ABSENT
         return default if node is _ABSENT else node
 
@@ -184,10 +189,12 @@ class Batch(dict[Any, Any]):
         )
 
     def tensordict(self) -> TensorDict:
-        """Return the batch as a TensorDict with batch size [B] or [B, L], root ``done`` flags (False) included.
+        """Return the batch as a TensorDict with batch size [B] or [B, L], ready for TorchRL's losses.
 
         [B, L] for slices and whole episodes; [B] for offsets, whose fields have as many rows as offsets. NumPy arrays
-        become tensors that share their memory, text becomes a ``NonTensorStack``.
+        become tensors that share their memory, text becomes a ``NonTensorStack``. Added are ``done``, ``terminated``
+        and ``truncated`` at the root, all False; and with `Prioritized` ``priority_weight`` [B] or [B, L], the
+        importance weights as losses multiply by them. ``loader.update_priorities(td, td_error)`` takes the TensorDict.
 
         Raises
         ------
@@ -212,6 +219,8 @@ class Batch(dict[Any, Any]):
         for flag in ROOT_FLAGS:
             if flag not in td.keys():  # noqa: SIM118  (a TensorDict iterates over its rows)
                 td.set(flag, torch.zeros((*size, 1), dtype=torch.bool, device=device))
+        if all(name in self for name in ("probability", "weight", "window")):  # of `Prioritized`
+            td.set("priority_weight", td.get("weight").squeeze(-1))
         return td
 
     def _batch_size(self) -> tuple[int, ...]:
@@ -227,11 +236,21 @@ class Batch(dict[Any, Any]):
             return tuple(flags.shape[:-1])
         return next((tuple(x.shape[:1]) for _, x in self.leaves()), ())
 
+    if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            field = {name: f'batch["{name}"]'} if name in self else {}
+            counterparts.missing(self, name, {**counterparts.BATCH, **field})
+
     def __repr__(self) -> str:
         return f"Batch({', '.join(f'{k}: {_describe(v)}' for k, v in self.items())})"
 
 
 _ABSENT = object()
+
+
+def _is_name(key: object) -> TypeGuard[Key]:
+    return isinstance(key, str) or (isinstance(key, tuple) and all(isinstance(part, str) for part in key))
 
 
 def _is_tensor(x: Any) -> bool:

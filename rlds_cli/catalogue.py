@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlds_cli import home, ids, registry, settings, targets
+from rlds_cli import home, registry, settings, targets
 from rlds_cli.entries import Defect, Entry
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDataset
 from rlds_cli.ids import DatasetId
@@ -161,7 +161,7 @@ def card(ref: str, cache_dir: StrPath | None = None) -> Card:
         return Card(copy.id, None, copy)
     entry = _entry(ref, where)
     base, _, variant = ref.strip().partition("@")
-    id = ids.parse(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
+    id = targets.parse(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
     path = targets.locate(str(id), cache_dir) if variant or entry is None else home.find(id, where)
     return Card(str(id), entry, _copy(str(id), path) if path else None, () if variant else _variants(id, where))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import environments, expressions, indexing, layouts, provenance, targets
+from rlds_cli import counterparts, environments, expressions, indexing, layouts, provenance, targets
 from rlds_cli.batch import Batch
 from rlds_cli.errors import NoReward, RldsError, UnknownField
 from rlds_cli.layouts import Layout
@@ -288,7 +288,8 @@ class Dataset:
         split : str, optional
             A named split of the archive.
         where : str, optional
-            A comparison of episode columns: ``"total_reward > 3000 and length >= 500"``.
+            A comparison of episode columns: ``"total_reward > 3000 and length >= 500"``; ``episode`` is k of
+            ``ds.episode(k)``.
         episodes : int array, bool array or slice, optional
             By number, among those selected so far; in the order given.
 
@@ -302,15 +303,19 @@ class Dataset:
         chosen = np.arange(self.num_episodes)
         if episodes is not None:
             chosen = chosen[episodes if isinstance(episodes, slice) else indexing.chosen(episodes)]
-        view = self._view(chosen)
         if split is not None:
-            if split not in view.episodes.splits:
-                there = ", ".join(view.episodes.splits) or "none"
+            if split not in self.episodes.splits:
+                there = ", ".join(self.episodes.splits) or "none"
                 raise RldsError(f'{self.id} has no split "{split}".', hint=f"its splits: {there}")
-            view = view._view(np.flatnonzero(view.episodes[f"split/{split}"]))
+            chosen = chosen[self.episodes[f"split/{split}"][chosen]]
         if where is not None:
-            view = view._view(np.flatnonzero(expressions.episodes_where(where, view.episodes)))
-        return view
+            chosen = chosen[expressions.episodes_where(where, self._view(chosen).episodes, chosen)]
+        return self._view(chosen)
+
+    @property
+    def held_out(self) -> int:
+        """How many of these episodes are not of the split ``train``; 0 where there is no such split."""
+        return int((~self.episodes["split/train"]).sum()) if "train" in self.episodes.splits else 0
 
     def split(self, *shares: float, seed: int = 0) -> tuple[Dataset, ...]:
         """Divide the episodes at random, by shares of their number that add up to at most 1.
@@ -372,6 +377,11 @@ class Dataset:
             Gymnasium, or the package of the environment, is not installed.
         """
         return environments.make(self.manifest, tuple(self.schema.values()), **kwargs)
+
+    if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            counterparts.missing(self, name, counterparts.DATASET)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Dataset, (self.store, self._index)

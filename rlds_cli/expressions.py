@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from rlds_cli.errors import InvalidExpression
-from rlds_cli.ted import Array, BoolArray
+from rlds_cli.ted import Array, BoolArray, IntArray
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -30,13 +30,15 @@ _COMBINE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.or_,
 }
 _MAX_LENGTH = 1000
+_NUMBER = "episode"
 
 
-def episodes_where(text: str, columns: Mapping[str, Array]) -> BoolArray:
+def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:
     """Which episodes fulfil ``text``, such as ``"total_reward > 3000 and length >= 500"``.
 
-    Names are episode columns; there are numbers, strings, True and False, the comparisons (also chained, and ``in``
-    a tuple), ``and or not & |`` and ``+ - * /``.
+    Names are episode columns, and ``episode`` is the number of the episode: ``numbers`` [n], or 0 to n - 1. There are
+    numbers, strings, True and False, the comparisons (also chained, and ``in`` a tuple), ``and or not & |`` and
+    ``+ - * /``.
 
     Raises
     ------
@@ -50,16 +52,36 @@ def episodes_where(text: str, columns: Mapping[str, Array]) -> BoolArray:
     except (SyntaxError, ValueError, RecursionError) as e:
         why = e.msg if isinstance(e, SyntaxError) else e
         raise InvalidExpression(f'"{text}" is not an expression: {why}', hint=_example()) from e
+    episodes = len(next(iter(columns.values())))
+    known = _Numbered(columns, np.arange(episodes) if numbers is None else numbers)
     try:
-        result = np.asarray(_value(tree, text, columns))
+        result = np.asarray(_value(tree, text, known))
     except (TypeError, np.exceptions.DTypePromotionError) as e:
         raise InvalidExpression(f'"{text}" compares what cannot be compared: {e}', hint=_example()) from e
     if result.dtype == object and all(v is None or isinstance(v, bool) for v in result.flat):
         result = result.astype(bool)  # flags, some of which are missing
-    episodes = len(next(iter(columns.values())))
     if result.dtype != bool or result.shape not in ((episodes,), ()):
         raise InvalidExpression(f'"{text}" does not say yes or no for each episode.', hint=_example())
     return np.broadcast_to(result, (episodes,)).copy()
+
+
+class _Numbered(Mapping[str, Array]):
+    """Columns, and the numbers of the episodes where no column has their name."""
+
+    def __init__(self, columns: Mapping[str, Array], numbers: IntArray) -> None:
+        self._columns, self._numbers = columns, numbers
+
+    def __getitem__(self, name: str) -> Array:
+        return self._numbers if name == _NUMBER and name not in self._columns else self._columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name == _NUMBER or name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys((_NUMBER, *self._columns))
+
+    def __len__(self) -> int:
+        return len(dict.fromkeys(self))
 
 
 def _example() -> str:

@@ -106,7 +106,10 @@ def find(
 
 
 def get(ref: str) -> Entry:
-    """The entry of an id, whatever its case and variant, or of an alias.
+    """The entry of an id, whatever its case and variant, of an alias, or of a name without its family.
+
+    A name without its family (``hopper-medium-v2``, Minari's ``D4RL/door/human-v2``) is understood where only one
+    family has it.
 
     Raises
     ------
@@ -119,10 +122,16 @@ def get(ref: str) -> Entry:
     'roboset/dapg-expert/door_v2d-v1'
     """
     name = ref.strip().partition("@")[0].rstrip("/")
-    found = _index().get(name.lower()) or _unlisted(name)
+    found = _index().get(name.lower()) or _unlisted(name) or _without_family().get(name.lower())
     if found is None:
         raise UnknownDataset(f'"{ref}" is not in the registry.', hint=_hint(name))
     return found
+
+
+def listed(ref: str) -> Entry | None:
+    """The entry that `get` gives, or None; only what has a line of its own in the registry."""
+    name = ref.strip().partition("@")[0].rstrip("/").lower()
+    return _index().get(name) or _without_family().get(name)
 
 
 def match(ref: str) -> list[Entry]:
@@ -246,6 +255,15 @@ def _all() -> Iterator[Entry]:
 @cache
 def _index() -> Mapping[str, Entry]:
     return {name: entry for entry in _all() for name in reversed(entry.names)}
+
+
+@cache
+def _without_family() -> Mapping[str, Entry]:
+    """Entries by what follows the family in their ids, where that is no other entry's."""
+    of: dict[str, list[Entry]] = {}
+    for entry in _all():
+        of.setdefault(entry.id.lower().partition("/")[2], []).append(entry)
+    return {name: found[0] for name, found in of.items() if len(found) == 1}
 
 
 def _unlisted(name: str) -> Entry | None:

@@ -16,12 +16,14 @@ from rlds_cli.store import manifest
 
 
 def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
-    """The directory of a dataset given by id or by path. No network, no lock, no write.
+    """The directory of a dataset given by id, alias or path. No network, no lock, no write.
 
     Raises
     ------
     DatasetNotFound
         Names the homes that were searched.
+    InvalidId
+        It is neither an id nor an alias.
     """
     where = settings.read(cache_dir)
     address = ids.address_hint(str(ref))
@@ -34,12 +36,45 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
         raise DatasetNotFound(
             f"{path} is not a dataset (no zarr.json there).", hint="rlds list --here shows the datasets that are here"
         )
-    id = ids.parse(str(ref))
+    id = meant(str(ref), where)
     found = home.find(id, where)
     if found is None:
         homes = " nor in ".join(str(h) for h in where.homes)
         raise DatasetNotFound(f"{id} is not in {homes}.", hint=_how_to_have(id))
     return found
+
+
+def parse(ref: str) -> DatasetId:
+    """An id as users write it: its family in any case, too.
+
+    Raises
+    ------
+    InvalidId
+        It is none.
+    """
+    family, slash, rest = ref.strip().partition("/")
+    return ids.parse(f"{family.lower()}{slash}{rest}")
+
+
+def meant(ref: str, where: Settings) -> DatasetId:
+    """The id that ``ref`` is, or that it is an alias of; a dataset that is here comes before an alias of another.
+
+    Raises
+    ------
+    InvalidId
+        It is neither.
+    """
+    try:
+        id = parse(ref)
+    except InvalidId:
+        id = None
+    if id is not None and home.find(id, where) is not None:
+        return id
+    entry = registry.listed(ref)
+    if entry is not None:
+        _, at, variant = ref.strip().partition("@")
+        return ids.parse(entry.id + at + variant)
+    return id or ids.parse(ref)
 
 
 def _how_to_have(id: DatasetId) -> str | None:
@@ -125,7 +160,7 @@ def is_dataset(path: Path) -> bool:
 
 def _by_id(ref: str, where: Settings) -> Path | None:
     try:
-        return home.find(ids.parse(ref), where)
+        return home.find(parse(ref), where)
     except InvalidId:
         return None
 
@@ -138,7 +173,7 @@ def _known(ref: str, where: Settings) -> str:
     try:
         return registry.get(base).id + at + variant
     except UnknownDataset as e:
-        id = ids.parse(ref)
+        id = parse(ref)
         near = registry.did_you_mean(ref, among=[str(found) for found, _ in _all(where)])
         kind = DatasetNotFound if id.family == registry.LOCAL else UnknownDataset
         nothing = f"{ref} is not here" + (
@@ -157,8 +192,15 @@ def _all(where: Settings) -> list[tuple[DatasetId, Path]]:
 
 
 def _matching(pattern: str, where: Settings) -> list[Path]:
-    found = [path for id, path in _all(where) if fnmatchcase(str(id).lower(), pattern.lower())]
+    found = [path for id, path in _all(where) if any(fnmatchcase(n, pattern.lower()) for n in _names(id))]
     if not found:
         homes = " nor in ".join(str(h) for h in where.homes)
         raise DatasetNotFound(f'Nothing in {homes} matches "{pattern}".', hint="rlds list --here shows what is here")
     return found
+
+
+def _names(id: DatasetId) -> list[str]:
+    """All that a dataset is called, in lower case."""
+    entry = registry.listed(str(id.base))
+    variant = f"@{id.variant}".lower() if id.variant else ""
+    return [str(id).lower(), *(f"{name}{variant}" for name in (entry.names if entry else ()))]

@@ -22,6 +22,7 @@ import rlds_cli
 from rlds_cli import cli, create, open_dataset
 from rlds_cli.cli.pages import keeping
 from rlds_cli.cli.pages.figures import figure, number
+from rlds_cli.loader import Loader
 
 Rlds = Callable[..., tuple[int, str, str]]
 
@@ -421,3 +422,22 @@ def test_gc(rlds: Rlds, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(g["kind"], g["id"]) for g in found["removed"]] == [("archive", "sample/pendulum-d4rl")]
     assert found["bytes"] == found["removed"][0]["bytes"] > 0
     assert rlds("gc", "--archives", "--yes") == (0, "nothing to remove\n", "")
+
+
+def test_what_is_suggested_does_not_train_on_the_validation_split(rlds: Rlds, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, episodes in (("x-v0.npz", 3), ("x-v0-val.npz", 2)):
+        rows = {
+            "observations": rng.standard_normal((4 * episodes, 3)),
+            "actions": rng.standard_normal((4 * episodes, 2)),
+        }
+        np.savez(tmp_path / name, **rows, terminals=np.arange(4 * episodes) % 4 == 3, qpos=rows["observations"])
+    code, _, err = rlds("import", tmp_path / "x-v0.npz", tmp_path / "x-v0-val.npz", "--as", "local/x")
+    assert code == 0 and "note: 2 episodes of 5 are not of the split train" in err
+    line = next(x for x in err.splitlines() if x.startswith("use:")).removeprefix("use:")
+    loader = eval(line, {"rlds_cli": rlds_cli, "Loader": Loader})
+    assert loader.dataset.num_episodes == 3 and loader.dataset.episodes["train"].all()
+    assert "2 of them not of the split train" in Loader("local/x").describe()
+    assert "split" not in loader.describe()
+    code, _, err = rlds("import", tmp_path / "x-v0.npz", "--as", "local/y")
+    assert code == 0 and 'use:  Loader("local/y", batch_size=256)' in err

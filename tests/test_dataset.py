@@ -188,6 +188,10 @@ def test_selections_are_datasets(four: Dataset) -> None:
     assert four.select(episodes=np.array([False, True, True, False])).episodes["start"].tolist() == [4, 7]
     assert len(four.select(where="length > 100")) == 0
     assert four.select(where="end == 'cut'").episodes["start"].tolist() == [7]
+    assert four.select(where="episode in (0, 3)").episodes["start"].tolist() == [0, 10]
+    assert four.select(episodes=[3, 1], where="episode == 3").episodes["start"].tolist() == [10]  # of `four`
+    assert view.select(where="episode == 1").episodes["start"].tolist() == [0]
+    assert four.held_out == 0
     with pytest.raises(InvalidExpression):
         four.select(where="import os")
     with pytest.raises(IndexError):

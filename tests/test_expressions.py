@@ -91,3 +91,13 @@ def test_the_result_is_an_array_of_its_own() -> None:
 
 def test_no_episodes() -> None:
     assert episodes_where("length > 1", {"length": np.zeros(0, np.int64)}).shape == (0,)
+
+
+def test_the_number_of_an_episode_is_known() -> None:
+    assert np.flatnonzero(episodes_where("episode > 1 or episode == 0", COLUMNS)).tolist() == [0, 2, 3]
+    numbers = np.array([7, 3, 5, 9])
+    assert np.flatnonzero(episodes_where("3 < episode < 9 and length >= 10", COLUMNS, numbers)).tolist() == [0, 2]
+    own = {**COLUMNS, "episode": np.array([0, 0, 0, 1])}  # a column of that name comes first
+    assert np.flatnonzero(episodes_where("episode == 1", own)).tolist() == [3]
+    with pytest.raises(InvalidExpression, match='Did you mean "episode"'):
+        episodes_where("epsiode > 1", COLUMNS)

@@ -29,6 +29,8 @@ from rlds_cli.loader import (
     Clip,
     Episode,
     Loader,
+    Member,
+    Mixture,
     Normalize,
     Offsets,
     Prioritized,
@@ -443,9 +445,9 @@ def test_a_loader_made_afterwards_of_what_was_open_is_refused(home, gone, store)
     ds = create(KNOWN, store=store)
     gone(ds)
     for options in MADE:
-        with refused(DamagedDataset, "local/known was replaced or removed since it was opened", "open it again"):
+        with refused(DamagedDataset, "local/known was ", " since it was opened", "open it again"):
             load(ds, **options)
-    with refused(DamagedDataset, "replaced or removed"):
+    with refused(DamagedDataset, " since it was opened"):
         ds.column("action")
     if gone is remove:
         with refused(DatasetNotFound, "local/known"):
@@ -464,14 +466,49 @@ def test_what_another_loader_has_read_already_is_refused_or_as_it_was(home, gone
         if store == "memmap" and "fields" in options:  # text is in memory
             same(expected, next(iter(load(ds, **options))))
         else:
-            with refused(DamagedDataset, "replaced or removed"):
+            with refused(DamagedDataset, " since it was opened"):
                 load(ds, **options)
+
+
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_what_was_replaced_by_the_same_content_stays_valid(home, store):
+    """As after ``download(force=True)``: what is open goes on, also what had not been read yet."""
+    reference = create(KNOWN, store=store, ref="local/reference")
+    ds = create(KNOWN, store=store)
+    view, untouched = ds.select(episodes=[0, 2]), rlds_cli.open_dataset(ds.path)
+    going, expected = iter(load(ds, seed=3)), iter(load(reference, seed=3))
+    same(next(expected), next(going))
+    before, pickled = ds.path.stat().st_ino, pickle.dumps(ds)
+    assert create(KNOWN, store=store).path.stat().st_ino != before
+    for _ in range(3):
+        same(next(expected), next(going))
+    for options in MADE:
+        for opened in (ds, untouched, pickle.loads(pickled)):
+            same(next(iter(load(reference, **options))), next(iter(load(opened, **options))))
+    same(next(iter(load(reference.select(episodes=[0, 2])))), next(iter(load(view))))
+    assert np.array_equal(ds.column("info/step"), reference.column("info/step"))
+
+
+def test_the_same_content_in_another_encoding_is_another_dataset(home):
+    ds = create(KNOWN)
+    create(KNOWN, store="zarr")
+    with refused(DamagedDataset, "was replaced since it was opened, and is encoded otherwise", "open it again"):
+        load(ds)
+
+
+def test_a_renamed_member_is_of_what_was_opened(home):
+    """Its fields are opened anew, which took the episodes of one dataset for rows of another."""
+    ds = create(KNOWN)
+    member = Member(ds, rename={"observation": "seen"})
+    replace(ds)
+    with refused(DamagedDataset, "Mixture, a: local/known was replaced since it was opened, by other content"):
+        load(Mixture({"a": member}), fields=("seen", "action"))
 
 
 def test_a_selection_of_what_was_replaced_is_refused(fresh):
     view = fresh.select(episodes=[1, 3])
     replace(fresh)
-    with refused(DamagedDataset, "replaced or removed"):
+    with refused(DamagedDataset, " since it was opened"):
         load(view)
 
 

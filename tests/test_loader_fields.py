@@ -1,5 +1,6 @@
 import io
 import json
+import pickle
 
 import h5py
 import numpy as np
@@ -8,9 +9,10 @@ from loader_data import create, episode
 from PIL import Image
 
 import rlds_cli
+from rlds_cli import preprocess
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.importing import import_archive
-from rlds_cli.loader import Loader, Sequential, Shuffled, Slice, Transition
+from rlds_cli.loader import Loader, Mixture, Prioritized, Sequential, Shuffled, Slice, Transition
 
 USUAL = [
     "observation",
@@ -38,7 +40,7 @@ def names(ds, **options):
 def test_the_usual_fields(ds):
     assert names(ds) == USUAL
     assert names(ds, window=Slice(3)) == [*USUAL, "mask"]
-    assert names(ds, window=Transition(3)) == [*USUAL, "next/discount"]
+    assert names(ds, window=Transition(3)) == [*USUAL, "next/discount", "steps_to_next_obs"]
     assert names(ds, anchors="steps") == [n for n in USUAL if n != "next/observation"]
 
 
@@ -65,6 +67,64 @@ def test_fields_replace_and_extra_adds(ds):
         "next/qpos",
         "done",
     ]
+
+
+def test_all_fields(ds):
+    everything = [*USUAL, "info/step", "next/qpos", "text"]
+    assert names(ds, fields="all") == everything
+    assert names(ds, fields="all", extra="step", window=Slice(2)) == [*everything, "step", "mask"]
+    late = [n for n in everything if n != "next/observation"]
+    assert names(ds, fields="all", anchors="steps") == late
+    mixed = Loader(Mixture({"a": ds, "b": ds}), 4, fields="all", backend="numpy")
+    assert sorted(mixed.fields) == sorted([*everything, "source"])
+    with pytest.raises(UnknownField, match='no field "all"'):
+        Loader(ds, fields=("all",))
+
+
+def cameras(ds):
+    """The same dataset without ``observation``: three fields that an agent sees under other names."""
+
+    def change(ep):
+        n = len(ep["action"])
+        del ep["observation"]
+        ep["camera"], ep["weight"], ep["mask"] = np.ones((n, 2)), np.full(n, 7.0), np.zeros(n, bool)
+        ep["next", "discount"] = np.full(n, 0.5)
+        return ep
+
+    return preprocess.run(ds, change, "cameras", jobs=0)
+
+
+def test_a_dataset_without_observations_says_what_is_left_out(ds):
+    seen = cameras(ds)
+    with pytest.warns(UserWarning, match='has no "observation".*not camera, info/step, mask, text, weight') as told:
+        loader = Loader(seen, 4)
+    assert len(told) == 1 and told[0].filename == __file__
+    assert loader.fields == ("action", "next/reward", "next/done", "next/terminated", "next/truncated")
+    assert 'left out  camera, info/step, mask, text, weight: the dataset has no "observation"' in loader.describe()
+    again = pickle.loads(pickle.dumps(loader))  # which warns of nothing: a worker must not repeat it
+    assert again.fields == loader.fields
+    for options in ({"fields": "all"}, {"fields": ("action",)}, {"extra": "camera"}):
+        assert "has no" not in Loader(seen, 4, **options).describe()
+    with pytest.warns(UserWarning, match="Mixture, [ab]: local/known@cameras") as told:
+        Loader(Mixture({"a": seen, "b": seen}), 4)
+    assert len(told) == 2
+
+
+def test_what_window_and_sampler_give_is_theirs_whatever_the_dataset_holds(ds):
+    """An archive's ``next/discount`` was taken for that of the sum, and its ``weight`` for importance weights."""
+    seen = cameras(ds)
+    options = {"fields": "all", "sampler": Prioritized(), "backend": "numpy"}
+    loader = Loader(seen, 4, window=Transition(3, 0.9), **options)
+    batch = next(iter(loader))
+    np.testing.assert_allclose(batch["next/discount"], 0.9 ** batch["steps_to_next_obs"], rtol=1e-6)
+    assert batch["weight"].tolist() == [[1.0]] * 4 and not batch["mask"].any()
+    assert "left out  next/discount, weight of the dataset: the window or the sampler" in loader.describe()
+    loader = Loader(seen, 4, window=Slice(3, after=2), **options)
+    batch = next(iter(loader))
+    assert batch["mask"][:, 0].all() and (batch["next/discount"] == 0.5).all() and batch["weight"].shape == (4, 3, 1)
+    assert "left out  weight, mask of the dataset" in loader.describe()
+    plain = next(iter(Loader(seen, 4, fields="all", backend="numpy")))
+    assert (plain["weight"] == 7).all() and (plain["next/discount"] == 0.5).all()
 
 
 def test_a_name_stands_for_what_is_nested_below_it(ds):

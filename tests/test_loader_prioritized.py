@@ -1,3 +1,4 @@
+import copy
 import pickle
 
 import numpy as np
@@ -5,8 +6,18 @@ import pytest
 import torch
 from loader_data import create, episode
 
-from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader import Loader, Prioritized, Slice, Transition
+from rlds_cli.errors import InvalidArgument, RldsError, WrongState
+from rlds_cli.loader import (
+    Loader,
+    Mixture,
+    Prioritized,
+    Sequential,
+    Shuffled,
+    Slice,
+    Transition,
+    Uniform,
+    Weighted,
+)
 
 EPISODES = [episode(0, 40), episode(1, 25, end="truncated", inner=(7,)), episode(2, 6, observed=False, end="cut")]
 TRANSITIONS = 40 + 25 + 5
@@ -25,6 +36,10 @@ def load(ds, size=16, **options):
 def priority_of(index):
     """Any function of the sample will do: priorities then do not depend on when they are set."""
     return (index * 37 % 11 + 1.0) / 3
+
+
+def by_step(step):
+    return {"a": 1 + step, "b": 1}
 
 
 def train(loader, steps):
@@ -173,3 +188,131 @@ def test_a_pickled_loader_takes_its_priorities_along(ds, lag):
     loader = load(ds, **options)
     assert train(loader, 4) == whole[:4]
     assert train(pickle.loads(pickle.dumps(loader)), 5) == whole[4:]
+
+
+# -- initial priorities
+
+
+def masses(loader):
+    return np.asarray(loader.state_dict()["priorities"]["masses"])
+
+
+def test_initial_priorities_by_transition(ds):
+    given = np.arange(TRANSITIONS) + 0.5
+    loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=given))
+    given[:] = 0  # which the sampler does not see
+    expected = np.arange(TRANSITIONS) + 0.5
+    batch = next(iter(loader))
+    assert batch["probability"] == pytest.approx(expected[batch["index"]] / expected.sum())
+    loader.update_priorities(batch, np.full(16, 3.0))
+    expected[batch["index"]] = 3
+    assert masses(loader) == pytest.approx(expected)
+
+
+def test_initial_priorities_by_episode_and_by_step(ds):
+    by_episode = np.repeat([40.0, 25.0, 6.0], [40, 25, 5])
+    for priority in ("length", [40, 25, 6]):
+        loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=priority))
+        assert masses(loader) == pytest.approx(by_episode)
+    by_step = np.arange(71.0)
+    loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=by_step), anchors="steps")
+    assert masses(loader) == pytest.approx(by_step, abs=1e-8)
+    by_transition = np.arange(2.0, 2 + TRANSITIONS)  # the last step is no transition: it keeps 1
+    loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=by_transition), anchors="steps")
+    assert masses(loader) == pytest.approx([*by_transition, 1.0])
+
+
+def test_a_slice_has_the_priority_of_its_first_step(ds):
+    given = np.arange(TRANSITIONS) + 1.0
+    loader = load(ds, sampler=Prioritized(alpha=1.0, eps=1e-9, priority=given), window=Slice(10, stride=10))
+    assert masses(loader) == pytest.approx([1, 11, 21, 31, 41, 51])  # three of 40, two of 25, none of 5 transitions
+
+
+def test_initial_priorities_of_a_selection(ds):
+    view = ds.select(episodes=[2, 0])
+    loader = load(view, sampler=Prioritized(alpha=1.0, eps=1e-9, priority="length"))
+    assert masses(loader) == pytest.approx(np.repeat([6.0, 40.0], [5, 40]))
+
+
+def test_initial_priorities_are_part_of_the_sampler(ds):
+    one, same, other = (Prioritized(priority=p) for p in ([1, 2, 3], [1, 2, 3], [1, 2, 4]))
+    assert one == same and hash(one) == hash(same) and one != other and one != Prioritized()
+    assert repr(Prioritized()) == "Prioritized(alpha=0.6, beta=0.4, eps=1e-06, lag=0)"  # as states have it
+    first = load(ds, sampler=one)
+    train(first, 3)
+    again = load(ds, sampler=same)
+    again.load_state_dict(first.state_dict())
+    assert train(again, 3) == train(first, 3)
+    with pytest.raises(WrongState, match="sampler"):
+        load(ds, sampler=other).load_state_dict(first.state_dict())
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+@pytest.mark.parametrize(
+    ("priority", "says"),
+    [
+        ([1.0, -1.0, 2.0], "priorities by episode: priority -1.0 at place 1 of 3"),
+        ([1.0, np.nan, 2.0], "priority nan at place 1"),
+        ([1.0, np.inf, 2.0], "priority inf at place 1"),
+        ([1.0] * 4, "4 priorities; local/known has 3 episodes, 70 transitions and 71 steps"),
+        (np.ones((3, 1)), r"priorities of shape \[3, 1\]"),
+        (["a", "b", "c"], "numbers"),
+        ("lenght", 'no episode column of numbers "lenght". Did you mean "length"'),
+    ],
+)
+def test_what_is_no_initial_priority_is_refused(ds, priority, says):
+    with pytest.raises(RldsError, match=says):
+        load(ds, sampler=Prioritized(priority=priority))
+
+
+# -- states on disk
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sampler": Prioritized()},
+        {"sampler": Prioritized(lag=2), "prefetch": 1},
+        {"sampler": Prioritized(priority="length"), "window": Slice(3)},
+        {"sampler": Uniform(by="episode")},
+        {"sampler": Shuffled()},
+        {"sampler": Sequential()},
+        {"sampler": Weighted(np.array([1.0, 2, 3]))},
+        {"mixed": {"weights": {"a": 1, "b": 2}}},
+        {"mixed": {"exact": False}},
+        {"mixed": {"weights": by_step}},
+    ],
+)
+def test_torch_saves_a_state_and_loads_it_without_unpickling_objects(ds, tmp_path, options):
+    given = dict(options)
+    mixed = given.pop("mixed", None)
+    data = ds if mixed is None else Mixture({"a": ds, "b": ds}, **mixed)
+    plain = {**given, "extra": "step"}
+    loader = load(data, **({"sampler": Uniform()} | plain))
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    torch.save({"loader": loader.state_dict()}, tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)["loader"]
+    again = load(data, **({"sampler": Uniform()} | plain))
+    again.load_state_dict(state)
+    expected, found = next(batches), next(iter(again))
+    assert found["step"].tolist() == expected["step"].tolist()
+    assert np.array_equal(found["observation"], expected["observation"])
+
+
+def test_states_with_arrays_or_lists_load_as_well(ds):
+    """Those of earlier versions, and those that were JSON."""
+    loader = load(ds, sampler=Prioritized(lag=1))
+    train(loader, 4)
+    state = loader.state_dict()
+    expected = train(loader, 3)
+    for convert in (np.asarray, lambda x: x.tolist()):
+        old = copy.deepcopy(state)
+        old["priorities"]["masses"] = convert(old["priorities"]["masses"])
+        for drawn in old["drawn"]:
+            drawn |= {name: convert(drawn[name]) for name in ("windows", "probability", "weight")}
+        assert old["drawn"]
+        again = load(ds, sampler=Prioritized(lag=1))
+        again.load_state_dict(old)
+        assert train(again, 3) == expected

@@ -13,7 +13,7 @@ from loader_data import Known, create, episode
 import rlds_cli
 from rlds_cli.batch import Batch
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader import Episode, Loader, Offsets, Sequential, Shuffled, Slice, Transition
+from rlds_cli.loader import Episode, Loader, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition
 
 tensordict = pytest.importorskip("tensordict")
 
@@ -100,6 +100,53 @@ def test_tensors_stay_on_their_device(ds: rlds_cli.Dataset) -> None:
 def test_an_episode_of_a_dataset(ds: rlds_cli.Dataset) -> None:
     td = ds.episode(1).tensordict()
     assert tuple(td.batch_size) == (7,) and td["next", "terminated"].shape == (7, 1)
+
+
+# -- what TorchRL's losses read, see test_loader_torchrl.py for the losses
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_n_step_transitions_say_how_many_steps_they_sum_up(ds: rlds_cli.Dataset, n: int) -> None:
+    loader = Loader(ds, len(ds), sampler=Sequential(), window=Transition(n, 0.9), extra=("episode", "step"))
+    td = next(iter(loader)).tensordict()
+    if n == 1:
+        assert "steps_to_next_obs" not in td.keys()  # noqa: SIM118  (losses take 1)
+        return
+    expected = [KNOWN[k].n_step(t, n, 0.9)[1] for k, t in zip(td["episode"], td["step"], strict=True)]
+    assert td["steps_to_next_obs"].tolist() == [[k] for k in expected] and set(expected) >= {1, 2, n}
+    np.testing.assert_allclose(td["next", "discount"].numpy(), 0.9 ** td["steps_to_next_obs"].numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("window", [Transition(), Transition(3), Slice(4, after=3), Episode()])
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+def test_prioritised_batches_have_the_weights_and_numbers_of_their_samples(
+    ds: rlds_cli.Dataset, window: Any, backend: Any
+) -> None:
+    loader = Loader(ds, 5, window=window, sampler=Prioritized(priority="length"), backend=backend)
+    batch = next(iter(loader))
+    td = batch.tensordict()
+    size = tuple(td.batch_size)
+    assert td["priority_weight"].shape == td["index"].shape == size and batch["weight"].shape == (*size, 1)
+    assert np.array_equal(td["priority_weight"].numpy(), np.asarray(batch["weight"])[..., 0])
+    for i in np.ndindex(*size):
+        if td["index"][i] >= 0 and ("mask" not in batch or batch["mask"][i]):
+            np.testing.assert_allclose(td["observation"][i], ds[int(td["index"][i])]["observation"], rtol=1e-6)
+    before = loader.state_dict()["priorities"]["masses"]
+    loader.update_priorities(td, torch.full((5,), 50.0))  # the TensorDict will do
+    after = loader.state_dict()["priorities"]["masses"]
+    changed = td["window"].reshape(5, -1)[:, 0].unique()
+    torch.testing.assert_close(after[changed], torch.full(changed.shape, (50 + 1e-6) ** 0.6, dtype=torch.float64))
+    assert int((after != before).sum()) == len(changed)
+
+
+def test_a_tensordict_without_windows_updates_nothing(ds: rlds_cli.Dataset) -> None:
+    loader = Loader(ds, 5, sampler=Prioritized())
+    with pytest.raises(InvalidArgument, match=r"no 'window'.*observation"):
+        loader.update_priorities(first(ds).tensordict(), torch.ones(3))
+
+
+def test_no_other_sampler_gives_weights(ds: rlds_cli.Dataset) -> None:
+    assert "priority_weight" not in first(ds).tensordict().keys()  # noqa: SIM118
 
 
 # -- the other ways out of a batch

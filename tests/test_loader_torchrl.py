@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import SELECTIONS, create, episode, varied
 
-from rlds_cli.loader import Loader, Prioritized, ReturnToGo, Sequential, Transition
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.loader import Episode, Loader, Prioritized, ReturnToGo, Sequential, Shuffled, Slice, Transition, Uniform
 
 torch = pytest.importorskip("torch")
 
@@ -39,9 +40,9 @@ def peers():
     return MultiStep, Reward2GoTransform
 
 
-def everything(ds, **options):
+def everything(ds, dtype=None, **options):
     """All transitions as one batch, in the order of the dataset."""
-    return next(iter(Loader(ds, len(ds), sampler=Sequential(), dtype=None, **options)))
+    return next(iter(Loader(ds, len(ds), sampler=Sequential(), dtype=dtype, **options)))
 
 
 @MANY
@@ -53,6 +54,8 @@ def test_n_step_sums_discounts_and_observations_agree(ds, peers, chosen, n, gamm
     torch.testing.assert_close(ours["next", "reward"], theirs["next", "reward"])
     assert torch.equal(ours["next", "observation"], theirs["next", "observation"])
     torch.testing.assert_close(ours["next", "discount"].flatten(), theirs["gamma"].flatten().double())
+    td = ours.tensordict()
+    assert torch.equal(td["steps_to_next_obs"].flatten(), theirs["steps_to_next_obs"].flatten())
 
 
 def test_its_n_step_transitions_bootstrap_from_terminal_states(peers):
@@ -107,3 +110,173 @@ def test_importance_weights_are_by_its_formula(ds, chosen, alpha, beta, data):
     drawn = next(batches)
     np.testing.assert_allclose(drawn["weight"][:, 0], (p[drawn["index"]] / p.min()) ** -beta, rtol=1e-6)
     np.testing.assert_allclose(drawn["probability"], p[drawn["index"]] / p.sum(), rtol=1e-9)
+
+
+# -- its losses
+
+
+@pytest.fixture(scope="module")
+def learners():
+    """Makers of losses over observations [3] and actions [2], each with the discount 0.9."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("torchrl")
+        from tensordict.nn import TensorDictModule
+        from tensordict.nn.distributions import NormalParamExtractor
+        from torchrl.data import Bounded
+        from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator
+        from torchrl.objectives import CQLLoss, DDPGLoss, IQLLoss, SACLoss, TD3Loss
+
+    class Sum(torch.nn.Module):
+        """A value that a test can work out: a weight times the sum of what it is given."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, *x):
+            return self.weight * torch.cat(x, -1).sum(-1, keepdim=True)
+
+    def stochastic():
+        module = torch.nn.Sequential(torch.nn.Linear(3, 4), NormalParamExtractor())
+        loc = TensorDictModule(module, in_keys=["observation"], out_keys=["loc", "scale"])
+        return ProbabilisticActor(loc, in_keys=["loc", "scale"], distribution_class=TanhNormal)
+
+    def deterministic():
+        return TensorDictModule(torch.nn.Linear(3, 2), in_keys=["observation"], out_keys=["action"])
+
+    def q():
+        return ValueOperator(Sum(), in_keys=["observation", "action"])
+
+    spec = Bounded(-1, 1, (2,))
+    made = {
+        "ddpg": lambda: DDPGLoss(deterministic(), q(), delay_value=False),
+        "td3": lambda: TD3Loss(deterministic(), q(), action_spec=spec),
+        "sac": lambda: SACLoss(stochastic(), q(), action_spec=spec),
+        "cql": lambda: CQLLoss(stochastic(), q(), action_spec=spec),
+        "iql": lambda: IQLLoss(stochastic(), q(), ValueOperator(Sum(), in_keys=["observation"])),
+    }
+
+    def make(name):
+        loss = made[name]()
+        loss.make_value_estimator(gamma=0.9)
+        return loss
+
+    return make
+
+
+@pytest.mark.filterwarnings("ignore")  # of its own
+@pytest.mark.parametrize("window", [Transition(), Transition(3, 0.9), Slice(4), Slice(4, after=3), Episode()])
+@pytest.mark.parametrize("sampler", [Uniform(), Shuffled(), Prioritized(priority="length")])
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "cql", "iql"])
+def test_its_losses_take_every_batch(ds, learners, window, sampler, name):
+    td = next(iter(Loader(ds, 8, window=window, sampler=sampler))).tensordict()
+    found = learners(name)(td)
+    losses = [x for key, x in found.items() if key.startswith("loss")]
+    assert losses and all(torch.isfinite(x).all() for x in losses)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("n", [1, 3])
+def test_its_targets_are_those_worked_out_by_hand(ds, learners, n):
+    """IQL's target of Q: the sum of rewards + gamma^k (1 - terminated) V(s'), with V = 0.5 * the sum of s'."""
+    view = ds.select(episodes=OBSERVED)
+    td = everything(view, "float32", window=Transition(n, 0.9), extra=("episode", "step")).tensordict()
+    loss = learners("iql")
+    target = loss.value_estimator.value_estimate(td, target_params=loss.target_value_network_params)
+    for i in range(len(td)):
+        known, t = VARIED[OBSERVED[int(td["episode"][i])]], int(td["step"][i])
+        total, k = known.n_step(t, n, 0.9)
+        value = 0.5 * known.observation[t + k].sum()
+        expected = total + 0.9**k * (not known.terminated[t + k - 1]) * value
+        assert target[i].item() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_its_losses_are_weighed_and_its_errors_become_priorities(ds, learners):
+    loader = Loader(ds, 8, sampler=Prioritized(beta=1.0, priority="length"))
+    td = next(iter(loader)).tensordict()
+    loss = learners("ddpg")
+    found = loss(td)
+    target = loss.value_estimator.value_estimate(td, target_params=loss._cached_target_params)
+    q = 0.5 * (td["observation"].sum(-1, keepdim=True) + td["action"].sum(-1, keepdim=True))
+    squared, weight = (q - target)[:, 0].square(), td["priority_weight"]
+    torch.testing.assert_close(found["loss_value"], (squared * weight).sum() / weight.sum())
+    assert len(set(weight.tolist())) > 1
+    torch.testing.assert_close(td["td_error"].flatten(), squared)
+    loader.update_priorities(td, td["td_error"])
+    masses = loader.state_dict()["priorities"]["masses"]
+    for window, error in zip(td["window"].tolist(), squared.tolist(), strict=True):
+        if td["window"].tolist().count(window) == 1:
+            assert masses[window].item() == pytest.approx((error + 1e-6) ** 0.6, rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dqn_reads_the_steps(learners):
+    from torchrl.data import OneHot
+    from torchrl.modules import DistributionalQValueActor, QValueActor
+    from torchrl.objectives import DistributionalDQNLoss, DQNLoss
+
+    one = episode(0, 6)
+    one.action[:] = np.eye(2)[np.arange(6) % 2]
+    td = everything(create([one]), "float32", window=Transition(3, 0.9)).tensordict()
+    net = torch.nn.Linear(3, 2, bias=False)
+    loss = DQNLoss(QValueActor(net, in_keys=["observation"], spec=OneHot(2)), delay_value=False, action_space="one-hot")
+    loss.make_value_estimator(gamma=0.9)
+    loss(td)
+    with torch.no_grad():
+        best = net(td["next", "observation"]).max(-1).values
+        expected = []
+        for t in range(6):
+            total, k = one.n_step(t, 3, 0.9)
+            expected.append(total + 0.9**k * (not one.terminated[t + k - 1]) * best[t].item())
+        q = net(td["observation"]).gather(-1, td["action"].argmax(-1, keepdim=True))[:, 0]
+    error = (q - torch.tensor(expected)).square()
+    torch.testing.assert_close(td["td_error"].flatten(), error, rtol=1e-4, atol=1e-5)
+
+    class Atoms(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 10)
+
+        def forward(self, x):
+            return self.linear(x).reshape(*x.shape[:-1], 5, 2).log_softmax(-2)
+
+    actor = DistributionalQValueActor(
+        Atoms(), spec=OneHot(2), in_keys=["observation"], support=torch.linspace(-5, 5, 5), make_log_softmax=False
+    )
+    distributional = DistributionalDQNLoss(actor, gamma=0.9, delay_value=False)
+    assert torch.isfinite(distributional(td.exclude("td_error"))["loss"])
+
+
+# -- its transforms
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_its_transforms_take_a_tensordict(ds):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("torchrl")
+        from torchrl.envs import transforms as t
+    batch = next(iter(Loader(ds, 8)))
+    td = batch.tensordict()
+    scaled = t.RewardScaling(loc=1.0, scale=2.0, in_keys=[("next", "reward")])(td.clone())
+    torch.testing.assert_close(scaled["next", "reward"], batch["next/reward"] * 2 + 1)
+    keys = ["observation", ("next", "observation")]
+    normed = t.ObservationNorm(loc=1.0, scale=0.5, in_keys=keys, out_keys=keys)(td.clone())
+    torch.testing.assert_close(normed["next", "observation"], batch["next/observation"] * 0.5 + 1)
+    both = t.Compose(t.DoubleToFloat(), t.RewardClipping(-0.1, 0.1, in_keys=[("next", "reward")]))(td.clone())
+    assert both["next", "reward"].abs().max() <= 0.1
+    td["pixels"] = torch.randint(0, 255, (8, 4, 5, 3), dtype=torch.uint8)
+    image = t.ToTensorImage(in_keys=["pixels"])(td.clone())["pixels"]
+    torch.testing.assert_close(image, td["pixels"].permute(0, 3, 1, 2) / 255)
+
+
+def test_its_transforms_in_place_of_ours_say_what_to_write(ds):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("torchrl")
+        from torchrl.envs.transforms import Compose, RewardScaling
+    for transform in (RewardScaling(0.0, 1.0), Compose(RewardScaling(0.0, 1.0))):
+        with pytest.raises(InvalidArgument, match=r"transform\(batch.tensordict\(\)\)"):
+            Loader(ds, 4, transform=transform)

@@ -175,6 +175,9 @@ def test_several_urls():
         ("d4rl/hopper-medium-v2@norm", "d4rl/hopper-medium-v2"),
         ("minari/d4rl/door/human-v2", "minari/D4RL/door/human-v2"),
         ("DAPG(expert)/door_v2d-v1", "roboset/dapg-expert/door_v2d-v1"),
+        ("hopper-medium-v2", "d4rl/hopper-medium-v2"),
+        ("mujoco/hopper/expert-v0", "minari/mujoco/hopper/expert-v0"),
+        ("D4RL/door/human-v2", "minari/D4RL/door/human-v2"),
         ("roboset/DAPG(expert)/door_v2d-v1", "roboset/dapg-expert/door_v2d-v1"),
         ("roboset/fk1-v4-expert/fk1_knob1onrandom_v2d-v4", "roboset/fk1-v4-expert/FK1_Knob1OnRandom_v2d-v4"),
         ("minari/Farama-Antmaze-v5/antmaze-umaze/expert-v1", "minari/antmaze-umaze/expert-v1"),
@@ -187,11 +190,12 @@ def test_get(ref, id):
 @pytest.mark.parametrize(
     ("ref", "near"),
     [
-        ("hopper-medium-v2", "d4rl/hopper-medium-v2"),
+        ("hoper-medium-v2", "d4rl/hopper-medium-v2"),
         ("d4rl/hoper-medium-v2", "d4rl/hopper-medium-v2"),
         ("d4rl/hopper_medium-v2", "d4rl/hopper-medium-v2"),
-        ("mujoco/hopper/expert-v0", "minari/mujoco/hopper/expert-v0"),
-        ("D4RL/door/human-v2", "minari/D4RL/door/human-v2"),
+        ("mujoco/hoper/expert-v0", "minari/mujoco/hopper/expert-v0"),
+        ("D4RL/dor/human-v2", "d4rl/door-human-v1"),
+        ("toto", "openx/toto, lerobot/toto"),  # two families have it
         ("roboset/door_v2d-v1", "roboset/dapg-human/door_v2d-v1"),
         ("sample/pendulum", "sample/pendulum-d4rl"),
     ],

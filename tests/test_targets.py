@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import cli, create, targets
+from rlds_cli import catalogue, checks, cli, create, preprocess, report, targets
 from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
 from rlds_cli.importing import import_archive
+from rlds_cli.keeping import pinning
 from rlds_cli.keeping.removal import remove
+from rlds_cli.loader import Loader, Mixture
 
 
 def make(ref: str, cache_dir: Path | None = None) -> Path:
@@ -30,6 +32,43 @@ def test_by_id_alias_case_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(path.parent)
     assert targets.dataset(path.name) == path
     assert str(targets.id_of(variant)) == "roboset/dapg-expert/door_v2d-v1@n"
+
+
+@pytest.mark.parametrize(
+    ("id", "refs"),
+    [
+        ("roboset/dapg-expert/door_v2d-v1", ("DAPG(expert)/door_v2d-v1", "roboset/DAPG(Expert)/door_v2d-v1")),
+        ("minari/D4RL/door/human-v2", ("D4RL/door/human-v2", "minari/d4rl/door/human-v2")),
+        ("d4rl/hopper-medium-v2", ("hopper-medium-v2", "D4RL/Hopper-medium-v2")),
+        ("local/Press", ("local/press", "LOCAL/PRESS")),
+    ],
+)
+def test_every_way_to_name_a_dataset_works_everywhere(id: str, refs: tuple[str, ...]) -> None:
+    path, variant = make(id), make(f"{id}@n")
+    for ref in refs:
+        assert rlds_cli.open_dataset(ref).path == path and rlds_cli.open_dataset(f"{ref}@N").path == variant
+        assert rlds_cli.download(ref, offline=True).path == path
+        assert rlds_cli.download(f"{ref}@n", offline=True).path == variant
+        for dataset in (ref, Mixture({"a": ref})):
+            assert next(iter(Loader(dataset, 2, anchors="steps")))["action"].shape[0] == 2
+        assert preprocess.attempt(ref, "select_fields", name="t", args={"fields": "action"}).episode == 0
+        assert checks.check(ref).id == report.summarise(ref).id == id and catalogue.card(ref).here.path == path
+        assert f'"{id}"' in pinning.lock([ref])
+        assert targets.datasets([ref]) == (path,)
+    if "(" in refs[0]:
+        assert targets.datasets(["dapg(*)/*"]) == (path, variant)
+
+
+def test_a_dataset_that_is_here_comes_before_an_alias() -> None:
+    make("minari/D4RL/door/human-v2")
+    own = make("d4rl/door/human-v2")  # of the user's own, by what is a name of Minari's in another case
+    assert rlds_cli.open_dataset("D4RL/door/human-v2").path == own
+
+
+@pytest.mark.parametrize("ref", ["toto", "DAPG(expert)/none", "hopper"])
+def test_what_no_or_more_than_one_dataset_is_called(ref: str) -> None:
+    with pytest.raises(InvalidId, match="is not a dataset id"):
+        rlds_cli.open_dataset(ref)
 
 
 @pytest.mark.parametrize(

@@ -169,3 +169,9 @@ def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
         if found:
             return name, found
     return None
+
+
+def __getattr__(name: str) -> Any:
+    if name != "hdf5":  # what readers of HDF5 files open them with
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.hdf5")

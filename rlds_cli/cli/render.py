@@ -75,7 +75,12 @@ def ready(ds: Dataset) -> None:
     out.result(facts(ds), f"{ds.id}  {counts}  {short(ds.fingerprint)}")
     for note in m.notes:
         out.note(f"{note.get('severity', 'note')}: {note_line(note)}")
-    out.note(f'use:  Loader("{ds.id}", batch_size=256)')
+    held_out = ds.held_out
+    if held_out:
+        out.note(f"note: {sizes.plural(held_out, 'episode')} of {m.counts.episodes:,} are not of the split train")
+        out.note(f'use:  Loader(rlds_cli.open_dataset("{ds.id}").select(split="train"), batch_size=256)')
+    else:
+        out.note(f'use:  Loader("{ds.id}", batch_size=256)')
 
 
 def note_line(note: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import home, ids, portions, registry, sizes, space
+from rlds_cli import home, portions, registry, sizes, space, targets
 from rlds_cli.delivery import staging
 from rlds_cli.delivery.orders import Order, Store
 from rlds_cli.entries import Entry
@@ -209,7 +209,7 @@ def _plan(order: Order, guess: bool) -> Delivery:
     where = order.where
     here = None if order.force else _present(order, where)
     if here is not None:
-        found, encoding = str(_id_of(order)), manifest.read(here).encoding
+        found, encoding = str(_id_of(order, where)), manifest.read(here).encoding
         other = f"{encoding}-encoded; rlds convert {found} --to {order.store}" if encoding != order.store else ""
         return Delivery(found, here, note=other)
     id, entry = _resolve(order, where)
@@ -244,8 +244,8 @@ def _unlisted(id: DatasetId, entry: Entry) -> Delivery:
     return Delivery(str(id), None, count, 0, count, entry.store_size, note=f"{place} must be asked for its files")
 
 
-def _id_of(order: Order) -> DatasetId:
-    id = ids.parse(order.ref)
+def _id_of(order: Order, where: Settings) -> DatasetId:
+    id = targets.meant(order.ref, where)
     variant = order.variant
     if variant and id.variant not in (None, variant):
         asked = f"--frames {order.frames}" if not order.portion else str(order.portion)
@@ -256,9 +256,9 @@ def _id_of(order: Order) -> DatasetId:
 def _present(order: Order, where: Settings) -> Path | None:
     """Where the dataset is, without a look into the registry where its id says enough."""
     try:
-        id = _id_of(order)
+        id = _id_of(order, where)
     except InvalidId:
-        return None  # an alias, perhaps
+        return None  # `_resolve` says which ids are near
     return _found(id, order, where)
 
 
@@ -274,7 +274,7 @@ def _found(id: DatasetId, order: Order, where: Settings) -> Path | None:
 def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
     """The id and its entry; refuses what cannot be downloaded by its nature."""
     entry = registry.get(order.ref)
-    id = _id_of(replace(order, ref=entry.id + order.ref[len(order.ref.partition("@")[0]) :]))
+    id = _id_of(replace(order, ref=entry.id + order.ref[len(order.ref.partition("@")[0]) :]), where)
     if id.variant and id.variant != order.variant:
         raise DatasetNotFound(
             f"{id} is not in {where.home}, and variants are made, not downloaded.",

@@ -1,1 +1,16 @@
 """Other libraries' ways of handing out data, for scripts that were written for them."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlds_cli.interop import d4rl as d4rl
+
+__all__ = ["d4rl"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return import_module(f"{__name__}.{name}")

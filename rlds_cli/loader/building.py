@@ -100,6 +100,7 @@ def read(
     made = DatasetSource(Draw(pool, draw, window, reach), columns)
     if reach is not None and reach.kept:
         made.packing = f"sums over {reach.n_step} steps, {reach.kept}"
+    made.unread, made.shadowed = fields.unread(request.fields, chosen), fields.shadowed
     made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))
     packs = isinstance(window, Transition) and window.n_step == 1 and dataset.encoding == "memmap"
     if packs and not request.resident:

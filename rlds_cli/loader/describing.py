@@ -35,7 +35,7 @@ def _dataset(loader: Loader, source: DatasetSource) -> list[str]:
     return [
         f"{dataset.id} ({short(dataset.fingerprint)}): {_extent(source.draw.pool)}",
         f"samples   {_drawn(source.draw.pool)}: {loader.window}",
-        *(f"left out  {reason}" for reason in _left_out(loader, source.draw.pool)),
+        *(f"left out  {reason}" for reason in _left_out(loader, source)),
         f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}{epoch}; {length} at a loop",
         _batches(loader),
         *([f"reading   {source.packing}"] if source.packing else []),
@@ -52,7 +52,7 @@ def _mixture(loader: Loader, source: MixtureSource) -> list[str]:
             f"{member.name}: {source.mixture.about[member.name]}: {_extent(member.pool)}",
             f"  share     {share}, {consumed[member.name]:,} so far",
             f"  samples   {_drawn(member.pool)}",
-            *(f"  left out  {reason}" for reason in _left_out(loader, member.pool)),
+            *(f"  left out  {reason}" for reason in _left_out(loader, member.source)),
             *([f"  reading   {member.source.packing}"] if member.source.packing else []),
             *(f"  {name:<29} {_source(loader, member.source, name)}" for name in member.source.columns),
         ]
@@ -85,10 +85,22 @@ def _extent(pool: Pool) -> str:
 
 
 def _drawn(pool: Pool) -> str:
-    return f"{_count(pool.guide.total, 'window')} in {_count(len(pool.table), 'episode')}"
+    held_out = pool.dataset.held_out
+    train = f', {held_out:,} of them not of the split train (ds.select(split="train"))' if held_out else ""
+    return f"{_count(pool.guide.total, 'window')} in {_count(len(pool.table), 'episode')}{train}"
 
 
-def _left_out(loader: Loader, pool: Pool) -> list[str]:
+def _left_out(loader: Loader, source: DatasetSource) -> list[str]:
+    return [*_steps_left_out(loader, source.draw.pool), *_fields_left_out(source)]
+
+
+def _fields_left_out(source: DatasetSource) -> list[str]:
+    unread = f'{", ".join(source.unread)}: the dataset has no "observation" (fields="all" gives every field)'
+    taken = f"{', '.join(source.shadowed)} of the dataset: the window or the sampler gives a column of that name"
+    return [*([unread] if source.unread else []), *([taken] if source.shadowed else [])]
+
+
+def _steps_left_out(loader: Loader, pool: Pool) -> list[str]:
     reasons, everything = [], Table.of(pool.dataset)
     unknown = int((everything.steps - everything.transitions).sum())
     if unknown and not loader.window.whole and loader.anchors == "transitions":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
-from rlds_cli import pytrees
+from rlds_cli import counterparts, pytrees
 from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import BatchSize, InvalidArgument
@@ -62,9 +63,9 @@ class Loader:
         What a sample is: fields are [B, ...], or [B, L, ...].
     sampler : Uniform, Shuffled, Sequential, Weighted or Prioritized
         Which samples.
-    fields : sequence of str, optional
+    fields : sequence of str or "all", optional
         Instead of observation, action and ``next/{observation, reward, done, terminated, truncated}``. A name stands
-        for everything nested below it.
+        for everything nested below it, ``"all"`` for every field of the dataset.
     extra : sequence of str, `ReturnToGo` or `Goals`
         Fields beside these: any other of the dataset, or ``step``, ``episode`` and ``index`` (numbers of
         ``ds.episode(k)`` and ``ds[i]``), ``next/action``, ``previous/action``, ``previous/reward``, ``source``, or what
@@ -158,6 +159,8 @@ class Loader:
             self.source = plan.of_mixture(self.dataset, transforms, arrays.make(backend, dtype, None))
         else:
             self._draw, self.source = plan.of_dataset(self.dataset, transforms, made)
+        for text in self.source.warnings:
+            warnings.warn(text, UserWarning, stacklevel=2)
         self.reader = Reader(self.source, self.ranks, transforms, made)
         self.prefetch = planning.read_ahead(prefetch, self.reader.depth(self._size), sampler, self._draw)
         self.schedule = planning.schedule(self.source, sampler, self.batch_size, self.steps)
@@ -264,9 +267,9 @@ class Loader:
 
         Parameters
         ----------
-        batch : Batch
-            As the loader gave it: its ``window`` says where the priorities go. Where a window stands in it twice, the
-            last one counts.
+        batch : Batch or TensorDict
+            As the loader gave it, or its ``tensordict()``: its ``window`` says where the priorities go. Where a window
+            stands in it twice, the last one counts.
         priority : array or tensor [B] or [B, 1]
             Finite and not negative: absolute temporal-difference errors, of a slice their mean or the largest one.
         beta : float, optional
@@ -282,9 +285,10 @@ class Loader:
         self._draw.update(batch, priority, beta)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: plain numbers and text, the same on every rank; with `Prioritized`, arrays as well.
+        """Where the loader is: plain numbers and text, the same on every rank; with `Prioritized`, tensors as well.
 
-        Batch size, ranks, fields, transforms and dtypes are not part of it: they may differ when it is loaded.
+        ``torch.save`` writes it, and ``torch.load(..., weights_only=True)`` reads it. Batch size, ranks, fields,
+        transforms and dtypes are not part of it: they may differ when it is loaded.
         """
         spot = self.schedule.settle(self._spot)
         return state.save(self, spot) | self._held(spot)
@@ -368,6 +372,11 @@ class Loader:
         """Say what is sampled, what is left out and why, and where each field is read from."""
         return describing.describe(self)
 
+    if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            counterparts.missing(self, name, counterparts.LOADER)
+
     def __repr__(self) -> str:
         steps = "" if self.steps is None else f", steps={self.steps}"
         dataset = self.dataset if isinstance(self.dataset, Mixture) else self.dataset.id
@@ -384,7 +393,9 @@ def _again(
     where: tuple[Spot, bool, int],
     held: Mapping[str, Any],
 ) -> Loader:
-    loader = Loader(dataset, batch_size, **made_of)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they were given when it was made
+        loader = Loader(dataset, batch_size, **made_of)
     loader._hold(held, where[0])
     loader._spot, loader._sought, loader.order_version = where
     return loader

@@ -137,6 +137,11 @@ class Source(Protocol):
         ...
 
     @property
+    def warnings(self) -> list[str]:
+        """What whoever trains on its batches should know."""
+        ...
+
+    @property
     def decodes(self) -> bool:
         """Whether encoded frames are decoded."""
         ...
@@ -178,6 +183,10 @@ class DatasetSource:
         Whether encoded frames are among the columns.
     held : set of str
         Those that reside on the device.
+    unread : list of str
+        Fields that no batch holds, of a dataset without ``observation``.
+    shadowed : list of str
+        Fields that no batch holds, since the window or the sampler gives a column of the same name.
     """
 
     def __init__(self, draw: Draw, columns: Mapping[str, Column]) -> None:
@@ -186,6 +195,8 @@ class DatasetSource:
         self.packing = ""
         self.decodes = False
         self.held: frozenset[str] = frozenset()
+        self.unread: Sequence[str] = ()
+        self.shadowed: Sequence[str] = ()
         self.names = tuple(columns)
         self._mapped = {n: c for n, c in columns.items() if isinstance(c, Mapped)}
         self._blanked = {n: c for n, c in columns.items() if draw.window.zeroed or isinstance(c, Beside)}
@@ -197,6 +208,15 @@ class DatasetSource:
     def resident(self) -> bool:
         """Whether some reside on the device."""
         return bool(self.held)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is left out of a dataset without ``observation``, see `Source`."""
+        if not self.unread:
+            return []
+        given, left_out = ", ".join(self.names), ", ".join(self.unread)
+        id = self.draw.pool.dataset.id
+        return [f'{id} has no "observation": a batch holds {given}, not {left_out}. Name fields=, or fields="all".']
 
     @property
     def most(self) -> int | None:

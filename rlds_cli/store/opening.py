@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.hashing import short
 from rlds_cli.store import arrays, compression, episode_columns, manifest
 from rlds_cli.store.episode_columns import Typed
 from rlds_cli.store.frames import decode_frames
@@ -36,11 +37,32 @@ class Store:
         self._videos: dict[str, Videos] = {}
         self._own_columns: dict[str, Typed] = {}
         self._identity = self._identify()
+        self._content = (self.manifest.fingerprint, self.manifest.encoding, self.manifest.fields)
         if check:
             self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (self.path, self.manifest.fingerprint)
+
+    @property
+    def content(self) -> str:
+        """The fingerprint of what the files hold."""
+        return self._content[0]
+
+    def expect(self, fingerprint: str, since: str) -> None:
+        """Refuse other content than what was there when it was ``since``: ``opened``, ``pickled``.
+
+        Raises
+        ------
+        DamagedDataset
+        """
+        if self.content != fingerprint:
+            raise self._replaced(self.content, fingerprint, since)
+
+    def _replaced(self, now: str, then: str, since: str) -> DamagedDataset:
+        how = f"by other content: {short(then)} then, {short(now)} now" if now != then else "and is encoded otherwise"
+        text = f"{self.manifest.id} was replaced since it was {since}, {how}, in {self.path}."
+        return DamagedDataset(text, hint="open it again")
 
     def directory(self, name: str) -> Path:
         """Where a field lies."""
@@ -50,10 +72,12 @@ class Store:
     def unchanged(self) -> Iterator[None]:
         """Around what opens files: that happens when they are asked for, and the path must still be this dataset's.
 
+        A dataset of equal content that has taken its place, as ``download(force=True)`` makes it, is as good.
+
         Raises
         ------
         DamagedDataset
-            It was replaced or removed since it was opened. What is mapped stays as it was.
+            It was removed since it was opened, or replaced by other content. What is mapped stays as it was.
         """
         try:
             yield
@@ -64,13 +88,17 @@ class Store:
 
     def _check_unchanged(self) -> None:
         try:
-            same = self._identify() == self._identity
-        except OSError:
-            same = False
-        if not same:
-            raise DamagedDataset(
-                f"{self.manifest.id} was replaced or removed since it was opened: {self.path}.", hint="open it again"
-            )
+            now = self._identify()
+            if now == self._identity:
+                return
+            there = manifest.read(self.path)
+        except (OSError, DamagedDataset):
+            text = f"{self.manifest.id} was removed since it was opened: {self.path}."
+            raise DamagedDataset(text, hint="download or import it, and open it again") from None
+        if (there.fingerprint, there.encoding, there.fields) != self._content:
+            raise self._replaced(there.fingerprint, self.content, "opened")
+        self._check_sizes()
+        self._identity = now
 
     def _check_sizes(self) -> None:
         rows = self.manifest.counts.rows
@@ -237,12 +265,7 @@ class Store:
 def _reopened(path: Path, fingerprint: str) -> Store:
     """Unpickle: where the dataset was replaced meanwhile, the one that is there now is not taken for it."""
     store = Store(path)
-    if store.manifest.fingerprint != fingerprint:
-        raise DamagedDataset(
-            f"{store.manifest.id} was replaced since it was pickled: {fingerprint} then, {store.manifest.fingerprint}"
-            f" now, in {path}.",
-            hint="open it again, and pickle what it gives",
-        )
+    store.expect(fingerprint, "pickled")
     return store
 
 

@@ -97,7 +97,7 @@ class ResidentSource(DatasetSource):
 
     def __init__(self, source: DatasetSource, device: torch.device, floats: str | None) -> None:
         super().__init__(source.draw, source.columns)
-        self.decodes = source.decodes
+        self.decodes, self.unread, self.shadowed = source.decodes, source.unread, source.shadowed
         self._stored = {n: c for n, c in self.columns.items() if isinstance(c, Stored | Stacked | Done) and _reads(c)}
         self.held = frozenset(self._stored)
         self._host = {n: c for n, c in self.columns.items() if n not in self._stored}

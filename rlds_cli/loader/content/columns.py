@@ -222,6 +222,11 @@ def discount(gamma: float, n_step: int, dtype: np.dtype[Any]) -> Computed:
     return Computed(8, lambda samples: powers.take(samples.span)[:, None])
 
 
+def span() -> Computed:
+    """``steps_to_next_obs`` [B, 1]: how many steps are summed up."""
+    return Computed(8, lambda samples: np.array(samples.span, np.int64)[:, None])
+
+
 def observed() -> Computed:
     """``next/observed`` [B, 1]: whether the next observation is recorded, and not a repeat of the last one."""
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 DONE, OBSERVED, DISCOUNT, MASK = "next/done", "next/observed", "next/discount", "mask"
+STEPS = "steps_to_next_obs"  # TorchRL's name
 NEXT_OBSERVATION = "next/observation"
+ALL = "all"
 USUAL = ("observation", "action", NEXT_OBSERVATION, REWARD, DONE, *FLAGS)
 
 _PLAIN: dict[str, Callable[[], Computed]] = {
@@ -68,6 +70,11 @@ class Fields:
         Memory of its own that a column may take, see `memory.budget`.
     floats : str or None
         Dtype in which the loader works with floats; None for that of the archive.
+
+    Attributes
+    ----------
+    shadowed : list of str
+        Fields of the dataset that cannot be given: the window or the sampler gives a column of the same name.
     """
 
     def __init__(
@@ -90,11 +97,14 @@ class Fields:
             if f.placement == "both" and f"next/{f.name}" not in schema
         }
         self.left_out = [n for n in self.behind if anchors == "steps" and self._needs_next(n)]
-        for name in self.left_out:
-            del self.behind[name]
+        self.n_step = window.n_step
+        self._summed = (DISCOUNT, STEPS) if self.n_step > 1 else ()
+        self._drawn = (*sampler.gives, *((MASK,) if window.masked else ()))
+        self.shadowed = [name for name in (*self._summed, *self._drawn) if name in self.behind]
+        for name in (*self.left_out, *self.shadowed):
+            self.behind.pop(name, None)
         self._rows: dict[str, Rows] = {}
         self._extra: dict[str, Column] = {}
-        self.n_step = window.n_step
         if self.n_step > 1 and REWARD not in schema:
             raise no_reward(self.dataset)
 
@@ -120,8 +130,9 @@ class Fields:
             A next observation with ``anchors="steps"``.
         """
         expand = self.below if lenient else self.expand
-        if fields is None:
+        if fields is None or self.everything(fields):
             chosen = [name for usual in USUAL for name in self.below(usual)]
+            chosen += [] if fields is None else self.behind
         else:
             chosen = [name for key in listed("fields", fields) for name in expand(key)]
         chosen += [name for key in self._made(extra) for name in expand(key)]
@@ -131,6 +142,15 @@ class Fields:
         if not chosen:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
+
+    def everything(self, fields: Names) -> bool:
+        """Whether ``fields`` is "all", and that is no field."""
+        return isinstance(fields, str) and fields == ALL and not self.below(ALL)
+
+    def unread(self, fields: Names | None, chosen: Sequence[str]) -> list[str]:
+        """Fields that an agent observes and no batch holds, since none is called ``observation`` and none is named."""
+        seen = [name for name in self.behind if name.partition("/")[0] not in ("action", "next")]
+        return seen if fields is None and set(seen).isdisjoint(chosen) else []
 
     def has(self, name: str) -> bool:
         """Whether there is, or can be computed, a field of just this name."""
@@ -160,10 +180,9 @@ class Fields:
         some_unknown = bool((unknown >= self.table.observed).any())
         some_after = any(name in self.behind and self._after(name) for name in chosen)
         return [
-            *([DISCOUNT] if self.n_step > 1 else []),
+            *self._summed,
             *([OBSERVED] if some_unknown and some_after else []),
-            *self.sampler.gives,
-            *([MASK] if self.window.masked else []),
+            *self._drawn,
             *(mask for mask, of in self._grid_masks.items() if not set(of).isdisjoint(chosen)),
         ]
 
@@ -263,7 +282,7 @@ class Fields:
             found[MASK] = columns.mask
         if isinstance(self.window, Transition) and self.n_step > 1:
             gamma = self.window.gamma
-            found[DISCOUNT] = lambda: columns.discount(gamma, self.n_step, self._sum_dtype)
+            found |= {DISCOUNT: lambda: columns.discount(gamma, self.n_step, self._sum_dtype), STEPS: columns.span}
         found |= {mask: partial(self._grid_mask, of[0]) for mask, of in self._grid_masks.items()}
         if WEIGHT in self.sampler.gives:
             found |= {WEIGHT: columns.weight, WINDOW: lambda: columns.window(self.pool.guide)}

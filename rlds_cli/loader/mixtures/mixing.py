@@ -118,6 +118,11 @@ class MixtureSource:
         return min((m.source.most for m in self.members if m.source.most is not None), default=None)
 
     @property
+    def warnings(self) -> list[str]:
+        """Those of the members, see `Source`."""
+        return [f"Mixture, {m.name}: {text}" for m in self.members for text in m.source.warnings]
+
+    @property
     def decodes(self) -> bool:
         """Whether those of a member are, see `Source`."""
         return any(m.source.decodes for m in self.members)
@@ -199,7 +204,8 @@ def _check_names(request: Request, drawings: Sequence[Drawing]) -> None:
     """Where fields may be missing, a name must still be one of some member."""
     offsets = request.window.offsets if isinstance(request.window, Offsets) else ()
     extra = [request.extra] if isinstance(request.extra, str | Extra) else request.extra
-    asked = [*listed("fields", request.fields or ()), *(x for x in extra if not isinstance(x, Extra)), *offsets]
+    fields = () if request.fields is None or drawings[0].fields.everything(request.fields) else request.fields
+    asked = [*listed("fields", fields), *(x for x in extra if not isinstance(x, Extra)), *offsets]
     for name in listed("extra", asked):
         if not any(d.fields.below(name) for d in drawings):
             drawings[0].fields.expand(name)  # says what there is

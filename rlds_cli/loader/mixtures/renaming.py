@@ -53,7 +53,9 @@ def renamed(dataset: Dataset, rename: Mapping[str, str]) -> Dataset:
         raise InvalidArgument(
             f'rename: {both} of {dataset.id} would both be "{twice[0]}".', hint="rename the other one, too"
         )
-    return Dataset(RenamedStore(dataset.path, names), dataset._index)
+    store = RenamedStore(dataset.path, names)
+    store.expect(dataset.store.content, "opened")
+    return Dataset(store, dataset._index)
 
 
 def _below(name: str, key: str) -> bool:
@@ -94,7 +96,13 @@ class RenamedStore(Store):
         self._stored = {f.name: f for f in fields}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return RenamedStore, (self.path, self._names)
+        return _again, (self.path, self._names, self.content)
+
+
+def _again(path: Path, names: Mapping[str, str], content: str) -> RenamedStore:
+    store = RenamedStore(path, names)
+    store.expect(content, "pickled")
+    return store
 
 
 class EitherName(Elementwise):

@@ -17,7 +17,8 @@ from rlds_cli.ted import IntArray
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-PROBABILITY, WEIGHT, WINDOW = "probability", "weight", "window"  # columns that say how a sample was drawn
+# columns that say how a sample was drawn, and which it is
+PROBABILITY, WEIGHT, WINDOW, INDEX = "probability", "weight", "window", "index"
 
 FloatArray = npt.NDArray[np.floating[Any]]
 

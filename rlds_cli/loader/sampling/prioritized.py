@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,9 @@ import numpy as np
 
 from rlds_cli.batch import Batch
 from rlds_cli.errors import InvalidArgument, WrongState
+from rlds_cli.loader.sampling import numbers
 from rlds_cli.loader.sampling.order import WINDOW, Order, Positions
-from rlds_cli.loader.sampling.pool import PROBABILITY, WEIGHT, Drawn, FloatArray, Pool
+from rlds_cli.loader.sampling.pool import INDEX, PROBABILITY, WEIGHT, Drawn, FloatArray, Pool
 from rlds_cli.loader.sampling.pool import WINDOW as WINDOW_COLUMN
 from rlds_cli.loader.sampling.priorities import Priorities
 from rlds_cli.loader.sampling.samplers import Endless
@@ -27,10 +28,10 @@ _UNIFORMS = 32  # batches
 class Prioritized(Endless):
     """Draws with replacement in proportion to ``(priority + eps) ** alpha``; never ends.
 
-    The proportional variant of Schaul et al. 2016, "Prioritized experience replay". Every window has priority 1 until
-    ``loader.update_priorities(batch, priority)`` says otherwise. Batches have ``probability``; ``weight`` [B, 1] (or
-    [B, L, 1]), the importance weights ``(n * probability) ** -beta`` divided by the largest that any window has; and
-    ``window``, by which updates find their place.
+    The proportional variant of Schaul et al. 2016, "Prioritized experience replay". Every window has priority 1, or the
+    one that ``priority`` gives it, until ``loader.update_priorities(batch, priority)`` says otherwise. Batches have
+    ``probability``; ``weight`` [B, 1] (or [B, L, 1]), the importance weights ``(n * probability) ** -beta`` divided by
+    the largest that any window has; ``window``, by which updates find their place; and ``index``, i of ``ds[i]``.
 
     A batch is drawn when it is asked for, by the priorities of that moment. With ``lag``, it is drawn by those of
     ``lag`` batches before, so that it can be read ahead (``prefetch`` up to ``lag``).
@@ -44,12 +45,22 @@ class Prioritized(Endless):
     eps : float
     lag : int
         Batches drawn before an update counts.
+    priority : str or array, optional
+        Initial priorities, not negative: the name of an episode column, or an array with one number per episode
+        ``[ds.num_episodes]``, per transition ``[len(ds)]`` or per step ``[ds.num_steps]``. A window has that of its
+        episode, or of its anchor: the step of a transition, the first step of a slice that is inside its episode. An
+        update replaces it. A state holds the priorities of its moment, and needs a loader with the same initial ones.
+
+    Examples
+    --------
+    >>> Prioritized(priority=np.abs(td_error))  # of every transition, by an earlier critic  # doctest: +SKIP
     """
 
     alpha: float = 0.6
     beta: float = 0.4
     eps: float = 1e-6
     lag: int = 0
+    priority: str | FloatArray | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "eps"):
@@ -58,15 +69,27 @@ class Prioritized(Endless):
                 raise InvalidArgument(f"Prioritized({name}={value!r}): a number of at least 0 is needed.")
             object.__setattr__(self, name, float(value))
         make_whole(self, "lag", 0)
+        if self.priority is not None:
+            object.__setattr__(self, "priority", numbers.frozen(self.priority, "Prioritized", "priorities"))
 
     @property
     def gives(self) -> tuple[str, ...]:
-        """``probability``, ``weight`` and ``window``."""
-        return PROBABILITY, WEIGHT, WINDOW_COLUMN
+        """``probability``, ``weight``, ``window`` and ``index``."""
+        return PROBABILITY, WEIGHT, WINDOW_COLUMN, INDEX
 
     def over(self, pool: Pool) -> PrioritizedDraw:
         """Return what draws from ``pool``, see `Sampler`."""
         return PrioritizedDraw(self, pool)
+
+    def __repr__(self) -> str:
+        priority = "" if self.priority is None else f", priority={numbers.shown(self.priority)}"
+        return f"Prioritized(alpha={self.alpha}, beta={self.beta}, eps={self.eps}, lag={self.lag}{priority})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Prioritized) and repr(self) == repr(other)  # which holds a hash of the priorities
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
 
 class PrioritizedDraw:
@@ -86,6 +109,8 @@ class PrioritizedDraw:
     def __init__(self, sampler: Prioritized, pool: Pool) -> None:
         self.ahead = sampler.lag
         self.priorities = Priorities(pool.guide.total, alpha=sampler.alpha, beta=sampler.beta, eps=sampler.eps)
+        if sampler.priority is not None:
+            self.priorities.update(np.arange(pool.guide.total), _initial(pool, sampler.priority))
         self._guide, self._lag = pool.guide, sampler.lag
         self._uniforms: tuple[Order | None, int, FloatArray] = (None, 0, np.empty(0))
         self._drawn: deque[Drawn] = deque(maxlen=2 * sampler.lag + 1)  # some handed out, some not yet asked for
@@ -102,8 +127,7 @@ class PrioritizedDraw:
     def _batch(self, order: Order, positions: range) -> Drawn:
         found = next((d for d in self._drawn if (d.order.epoch, d.positions) == (order.epoch, positions)), None)
         if found is None:
-            numbers = self.priorities.find(self._uniform(order, positions))
-            found = self._made(order, positions, numbers)
+            found = self._made(order, positions, self.priorities.find(self._uniform(order, positions)))
             self._drawn.append(found)
         return found
 
@@ -116,10 +140,10 @@ class PrioritizedDraw:
             self._uniforms, at = (order, positions.start, draws), 0
         return draws[at : at + len(positions)]
 
-    def _made(self, order: Order, positions: range, numbers: IntArray) -> Drawn:
-        probability = self.priorities.probability(numbers)
-        weight = self.priorities.weight(numbers)
-        return Drawn(order, positions, *self._guide.find(numbers), partial(np.asarray, probability), weight)
+    def _made(self, order: Order, positions: range, windows: IntArray) -> Drawn:
+        probability = self.priorities.probability(windows)
+        weight = self.priorities.weight(windows)
+        return Drawn(order, positions, *self._guide.find(windows), partial(np.asarray, probability), weight)
 
     def update(self, batch: Batch, priority: Any, beta: float | None = None) -> None:
         """Set the priorities of the windows of ``batch``; the last counts where one stands there twice.
@@ -131,23 +155,24 @@ class PrioritizedDraw:
         InvalidArgument
             ``priority`` is not one number a sample, or one is negative or not finite: nothing is changed.
         """
-        windows = batch.get(WINDOW_COLUMN)
+        windows = batch.get(WINDOW_COLUMN, None)  # a TensorDict raises without the None
         if windows is None:
+            fields = ", ".join(Batch(batch.items()).names())
             raise InvalidArgument(
-                f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {', '.join(Batch(batch).names())}.",
-                hint="pass the batch as the loader gave it",
+                f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {fields}.",
+                hint="pass the batch as the loader gave it, or its tensordict()",
             )
-        numbers = _host(windows)
-        numbers = numbers.reshape(len(numbers), -1)[:, 0].astype(np.int64, copy=False)
+        places = _host(windows)
+        places = places.reshape(len(places), -1)[:, 0].astype(np.int64, copy=False)
         values = _host(priority)
         if values.dtype.kind not in "fiub":
             raise InvalidArgument(f"update_priorities: priorities of type {values.dtype} are not numbers.")
-        if values.shape[:1] != numbers.shape or values.size != len(numbers):
+        if values.shape[:1] != places.shape or values.size != len(places):
             raise InvalidArgument(
-                f"update_priorities: priorities {list(values.shape)} for a batch of {len(numbers)} samples.",
+                f"update_priorities: priorities {list(values.shape)} for a batch of {len(places)} samples.",
                 hint="one number a sample, [B] or [B, 1]: of a slice its mean or largest one",
             )
-        self.priorities.update(numbers, values.reshape(-1).astype(np.float64))
+        self.priorities.update(places, values.reshape(-1).astype(np.float64))
         if beta is not None:
             self.priorities.beta = beta
 
@@ -156,18 +181,19 @@ class PrioritizedDraw:
         self._drawn.clear()
 
     def state(self, epoch: int, sample: int) -> dict[str, Any]:
-        """Priorities, and what has been drawn and not handed out."""
+        """Priorities, and what has been drawn and not handed out; arrays as tensors, which ``torch.load`` takes."""
         pending = [d for d in self._drawn if d.order.epoch == epoch and d.positions[0] >= sample]
         drawn = [
             {
                 "first": d.positions[0],
-                "windows": self._guide.starts.take(d.episode) + d.number,
-                "probability": d.probability(),
-                "weight": d.weight,
+                "windows": _tensor(self._guide.starts.take(d.episode) + d.number),
+                "probability": _tensor(d.probability()),
+                "weight": _tensor(d.weight),
             }
             for d in sorted(pending, key=lambda d: d.positions[0])
         ]
-        return {"priorities": self.priorities.state(), "drawn": drawn}
+        held = self.priorities.state()
+        return {"priorities": {**held, "masses": _tensor(held["masses"])}, "drawn": drawn}
 
     def load(self, state: Mapping[str, Any], order: Order) -> None:
         """Go back to `state`.
@@ -180,16 +206,36 @@ class PrioritizedDraw:
         if "priorities" not in state or "drawn" not in state:
             raise WrongState("this state has no priorities.", hint="that of a loader with Prioritized")
         drawn = [self._loaded(d, order) for d in state["drawn"]]
-        self.priorities.load(state["priorities"])
+        self.priorities.load({name: _host(x) if name == "masses" else x for name, x in state["priorities"].items()})
         self.forget()
         self._drawn.extend(drawn)
 
     def _loaded(self, drawn: Mapping[str, Any], order: Order) -> Drawn:
-        windows = np.asarray(drawn["windows"], np.int64)
+        windows = np.asarray(_host(drawn["windows"]), np.int64)
         positions = range(int(drawn["first"]), int(drawn["first"]) + len(windows))
-        probability = partial(np.asarray, np.asarray(drawn["probability"], np.float64))
-        weight: FloatArray = np.asarray(drawn["weight"], np.float64)
+        probability = partial(np.asarray, np.asarray(_host(drawn["probability"]), np.float64))
+        weight: FloatArray = np.asarray(_host(drawn["weight"]), np.float64)
         return Drawn(order, positions, *self._guide.find(windows), probability, weight)
+
+
+def _initial(pool: Pool, priority: str | FloatArray) -> FloatArray:
+    """The priority of every window; 1 where its anchor is no transition, and the array is of transitions."""
+    given = numbers.of(pool, priority, "Prioritized", "priorities")
+    good = (given.values >= 0) & (given.values < np.inf)
+    if not good.all():
+        place = int(good.argmin())
+        raise InvalidArgument(
+            f"Prioritized, {given.what}: priority {given.values[place]} at place {place:,} of {len(good):,}:"
+            " priorities are finite and not negative.",
+            hint="the absolute values of errors",
+        )
+    return given.of_windows(pool, without=1.0)
+
+
+def _tensor(x: Any) -> Any:
+    import torch
+
+    return torch.tensor(x)
 
 
 def _host(x: Any) -> Any:
