@@ -11,20 +11,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli import pytrees
+from rlds_cli import pytrees, sizes
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
 from rlds_cli.ted import split_name
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+    from rlds_cli.dataset import Dataset
+
 Key = str | tuple[str, ...]
 
 ROOT_FLAGS = ("done", "terminated", "truncated")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Episode ``number`` of ``dataset``, which a batch holds: what its arrays do not say is known from there."""
+
+    dataset: Dataset
+    number: int
 
 
 class Batch(dict[Any, Any]):
@@ -41,7 +52,26 @@ class Batch(dict[Any, Any]):
     Batch(observation: float64[4, 3], next: Batch(reward: float64[4, 1]))
     """
 
-    __slots__ = ()
+    __slots__ = ("_left_out", "_origin")
+
+    @property
+    def origin(self) -> Origin | None:
+        """The episode of a dataset that it holds, as ``ds.episode(k)`` gave it; None elsewhere."""
+        found: Origin | None = getattr(self, "_origin", None)
+        return found
+
+    @property
+    def left_out(self) -> int:
+        """How many steps ``ds[a:b]`` left out between its first and last, as their next observation is not known."""
+        return int(getattr(self, "_left_out", 0))
+
+    def _told(self, *, origin: Origin | None = None, left_out: int = 0) -> Batch:
+        """The batch itself, which knows where it is from from now on."""
+        if origin is not None:
+            self._origin = origin
+        if left_out:
+            self._left_out = left_out
+        return self
 
     @classmethod
     def nest(cls, fields: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Batch:
@@ -108,10 +138,12 @@ class Batch(dict[Any, Any]):
 
     def map(self, function: Callable[[Any], Any]) -> Batch:
         """Return a batch of the same names with ``function`` applied to every value."""
-        return Batch((k, v.map(function) if isinstance(v, Batch) else function(v)) for k, v in self.items())
+        made = Batch((k, v.map(function) if isinstance(v, Batch) else function(v)) for k, v in self.items())
+        return made._told(origin=self.origin, left_out=self.left_out)
 
     def __copy__(self) -> Batch:
-        return Batch(self)  # what copy.copy does by itself, ten times as fast: DataLoader copies every batch
+        # What copy.copy does by itself, ten times as fast: DataLoader copies every batch.
+        return Batch(self)._told(origin=self.origin, left_out=self.left_out)
 
     def copy(self) -> Batch:
         """Return a batch of its own around the same arrays."""
@@ -228,7 +260,8 @@ class Batch(dict[Any, Any]):
         return next((tuple(x.shape[:1]) for _, x in self.leaves()), ())
 
     def __repr__(self) -> str:
-        return f"Batch({', '.join(f'{k}: {_describe(v)}' for k, v in self.items())})"
+        left_out = f"; {sizes.plural(self.left_out, 'step')} left out" if self.left_out else ""
+        return f"Batch({', '.join(f'{k}: {_describe(v)}' for k, v in self.items())}{left_out})"
 
 
 _ABSENT = object()

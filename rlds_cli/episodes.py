@@ -11,6 +11,7 @@ Values may be arrays, tensors, nested dicts, lists, or lists of strings; a singl
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from rlds_cli.ted import (
     REWARD,
     TERMINATED,
     TRUNCATED,
+    VIDEO,
     Array,
     Chunk,
     Column,
@@ -31,12 +33,13 @@ from rlds_cli.ted import (
     EpisodeData,
     Field,
     Placement,
+    VideoFrames,
     lay_out,
 )
 
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
 _COUNTED = ("action", REWARD, *FLAGS)  # whose rows are the steps, the first that is there
-Value = Array | list[str | None] | EncodedFrames
+Value = Array | list[str | None] | EncodedFrames | VideoFrames
 Flat = dict[str, Value]
 
 
@@ -85,7 +88,9 @@ def _check_text(value: str, what: str, where: str, errors: str = "surrogateescap
 
 
 def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "items")):
+    if type(value).__name__ == "NonTensorStack":  # a TensorDict's texts, which look like a mapping
+        yield name, value.tolist()
+    elif isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "items")):
         for key, item in value.items():
             parts = key if isinstance(key, tuple) else tuple(str(key).split("/"))
             yield from _leaves(item, (*name, *(str(p) for p in parts)))
@@ -97,7 +102,7 @@ def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _values(value: Any, name: str, where: str) -> Value:
-    if isinstance(value, EncodedFrames):
+    if isinstance(value, EncodedFrames | VideoFrames):
         return value
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
@@ -117,6 +122,8 @@ def _values(value: Any, name: str, where: str) -> Value:
 
 def _strings(array: Array, name: str, where: str) -> list[str | None]:
     values = array.tolist() if array.ndim else [array.item()]
+    if array.ndim == 2 and array.dtype.kind in "OU" and all(v is None or isinstance(v, str) for v in array.flat):
+        return array.astype(object)  # of several trajectories, which are told apart before it is looked at again
     if array.ndim <= 1 and all(v is None or isinstance(v, str | bytes) for v in values):
         texts = [v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in values]
         for text in texts:
@@ -142,6 +149,8 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
         flat[REWARD] = _per_step(flat[REWARD], length, REWARD, where)
     end = _flags(flat, length, where)
     for name, values in flat.items():
+        if isinstance(values, np.ndarray) and values.dtype == object:
+            raise InvalidEpisode(f"{where}: {name} holds several texts a step; one is needed.")
         allowed = (length,) if name.startswith("next/") else (length, length + 1)
         if _single(values) or len(values) not in allowed:
             rows = "a single value" if _single(values) else f"{len(values)} rows"
@@ -173,16 +182,22 @@ def _join_next(flat: Flat, length: int, apart: Collection[str]) -> None:
         root, after = flat[name.removeprefix("next/")], flat[name]
         if name.removeprefix("next/") in apart or length == 0:
             continue
-        if not isinstance(root, np.ndarray) or not isinstance(after, np.ndarray):
+        if type(root) is not type(after) or not isinstance(root, np.ndarray | list):
             continue
         if len(root) == len(after) == length and _same(root[1:], after[:-1]):
-            flat[name.removeprefix("next/")] = np.concatenate([root, after[-1:]])
+            flat[name.removeprefix("next/")] = _appended(root, after)
             del flat[name]
         elif len(root) == length + 1 and _same(root[1:], after):
             del flat[name]
 
 
-def _same(a: Array, b: Array) -> bool:
+def _appended(root: Any, after: Any) -> Value:
+    return [*root, after[-1]] if isinstance(root, list) else np.concatenate([root, after[-1:]])
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, list):
+        return bool(a == b)
     return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
 
 
@@ -243,17 +258,25 @@ def flag(values: Value | None, length: int, name: str, where: str) -> Array:
     return given.astype(bool)
 
 
-def infer_schema(flat: Flat, length: int) -> tuple[Field, ...]:
-    """The fields of a checked episode: T+1 rows are known at both ends, and so are observations."""
+def infer_schema(
+    flat: Flat, length: int, *, both: Collection[str] = (), known: Mapping[str, Field] = MappingProxyType({})
+) -> tuple[Field, ...]:
+    """The fields of a checked episode: T+1 rows are known at both ends, and so are observations.
+
+    Fields ``both`` are as well, and those ``known`` are as they are known to be.
+    """
     fields = []
     for name, values in sorted(flat.items()):
+        if name in known:
+            fields.append(known[name])
+            continue
         observed = name == "observation" or name.startswith("observation/")
         own_next = f"next/{name}" in flat
         placement: Placement = (
             "next"
             if name.startswith("next/")
             else "both"
-            if len(values) == length + 1 or (observed and not own_next)
+            if len(values) == length + 1 or name in both or (observed and not own_next)
             else "root"
         )
         fields.append(field_of(name, values, placement))
@@ -262,6 +285,8 @@ def infer_schema(flat: Flat, length: int) -> tuple[Field, ...]:
 
 def field_of(name: str, values: Value, placement: Placement) -> Field:
     """The field that holds such values."""
+    if isinstance(values, VideoFrames):
+        raise InvalidEpisode(f"{name} is frames of videos, which come from datasets only.")
     if isinstance(values, EncodedFrames):
         return Field(name, "uint8", values.shape, placement, "frames", values.codec)
     if isinstance(values, list):
@@ -289,17 +314,19 @@ def fit(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict
 
 
 def _fit(values: Value, f: Field, where: str) -> Column:
-    kind = "text" if isinstance(values, list) else "frames" if isinstance(values, EncodedFrames) else "array"
+    kind = "text" if isinstance(values, list) else "array" if isinstance(values, np.ndarray) else "frames"
     if f.kind != kind:
         what = {"text": "text", "frames": "encoded frames", "array": "numbers"}[kind]
         raise InvalidEpisode(f"{where}: {f.name} is {what} here only.")
     if isinstance(values, list):
         return values
-    if isinstance(values, EncodedFrames):
-        if (values.shape, values.codec) != (f.shape, f.codec):
+    if isinstance(values, VideoFrames) and f.codec == VIDEO:
+        return values
+    if isinstance(values, EncodedFrames | VideoFrames):
+        found = (VIDEO, f.shape) if isinstance(values, VideoFrames) else (values.codec, values.shape)
+        if (found[1], found[0]) != (f.shape, f.codec):
             raise InvalidEpisode(
-                f"{where}: {f.name} is {values.codec} {list(values.shape)}; the first episode's is {f.codec} "
-                f"{list(f.shape)}."
+                f"{where}: {f.name} is {found[0]} {list(found[1])}; the first episode's is {f.codec} {list(f.shape)}."
             )
         return values
     if values.shape[1:] != f.shape:
