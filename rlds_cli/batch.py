@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,19 +22,11 @@ from rlds_cli.ted import split_name
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from rlds_cli.dataset import Dataset
+    from rlds_cli.provenance import Origin
 
 Key = str | tuple[str, ...]
 
 ROOT_FLAGS = ("done", "terminated", "truncated")
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Episode ``number`` of ``dataset``, which a batch holds: what its arrays do not say is known from there."""
-
-    dataset: Dataset
-    number: int
 
 
 class Batch(dict[Any, Any]):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli import episodes as episode_dicts
-from rlds_cli import home, ids, settings
+from rlds_cli import home, ids, originals, settings
 from rlds_cli.checks.recording import record
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Flat
@@ -20,7 +20,7 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
-from rlds_cli.originals import Films, Original, original
+from rlds_cli.originals import Films, Original
 from rlds_cli.progress import Progress, Stage, silent
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import episode_columns, publishing
@@ -190,7 +190,7 @@ class _EpisodesJob:
                 continue
             if not self.schema:
                 self.schema = episode_dicts.infer_schema(flat, length, both=of.both, known=of.fields)
-            self._splits.update(t.origin.dataset.episodes.splits if t.origin else ())
+            self._splits.update(originals.splits_of(t.origin.store) if t.origin else ())
             about = {**of.extra, **t.about}
             self._check_types(about, t.name)
             yield EpisodeData(
@@ -209,7 +209,7 @@ class _EpisodesJob:
         """The trajectory with what is known of it where it is the episode of a dataset."""
         schema = {f.name: f for f in self.schema}
         if t.origin is not None:
-            return original(t.origin, t.flat, t.both, schema, self.films, keep_frames=self._keep_frames)
+            return originals.original(t.origin, t.flat, t.both, schema, self.films, keep_frames=self._keep_frames)
         return Original(t.flat, both=t.both, apart=frozenset(n for n in schema if f"next/{n}" in schema))
 
     def _read(self, of: Original, t: Trajectory) -> tuple[Flat, int, int]:

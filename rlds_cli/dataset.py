@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import environments, expressions, indexing, layouts, provenance, targets
-from rlds_cli.batch import Batch, Origin
+from rlds_cli.batch import Batch
 from rlds_cli.errors import NoReward, RldsError, UnknownField
 from rlds_cli.layouts import Layout
-from rlds_cli.provenance import Source
+from rlds_cli.provenance import Origin, Source
 from rlds_cli.selection import Episodes, SelectedStats
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest, Stats
@@ -228,7 +228,7 @@ class Dataset:
         batch = self._read(np.arange(start, start + length), list(self.schema))
         if self.episodes["num_observed"][k] == length:
             batch["next/observed"] = (np.arange(length) < length - 1)[:, None]
-        return batch._told(origin=Origin(self, k))
+        return batch._told(origin=Origin(self.store, int(self.episodes.index[k])))
 
     def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
         """Transitions by number, counted over the selected episodes: NumPy, archive dtypes.

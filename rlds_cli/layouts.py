@@ -145,8 +145,8 @@ def _last(ds: Dataset) -> IntArray:
 def _values(ds: Dataset, name: str, rows: IntArray) -> Array:
     """A field at ``rows``; ``next/x`` of a field placed ``both`` is the row after, ``episode`` the episode's number."""
     if name == EPISODE and name not in ds.schema:
-        order = np.argsort(ds.episodes["start"])
-        return order[np.searchsorted(ds.episodes["start"][order], rows, "right") - 1]
+        counts = ds.episodes["length" if len(rows) == ds.num_steps else "num_transitions"]
+        return np.repeat(np.arange(len(counts)), counts)
     if name == DONE:
         return np.asarray(_values(ds, TERMINATED, rows) | _values(ds, TRUNCATED, rows))
     base = name.removeprefix("next/")

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.batch import Origin
-from rlds_cli.dataset import Dataset
 from rlds_cli.episodes import Flat, Value
+from rlds_cli.provenance import Origin
 from rlds_cli.store.opening import Store
 from rlds_cli.store.videos import Extent
-from rlds_cli.ted import CUT, END_NAMES, FLAGS, VIDEO, Array, EncodedFrames, Field, Scalar, VideoFrames
+from rlds_cli.ted import CUT, FLAGS, VIDEO, Array, EncodedFrames, Field, Scalar, VideoFrames
 
 
 @dataclass(slots=True)
@@ -73,49 +72,53 @@ def original(
     keep_frames : bool
         Keep frames encoded; else they stay the arrays that they are.
     """
-    ds, k = origin.dataset, origin.number
-    e = ds.episodes
+    store, k = origin.store, origin.number
+    e = store.episodes
     start, length = int(e["start"][k]), int(e["length"][k])
     observed = bool(e["num_observed"][k] > length)
-    of = Original(dict(flat), splits=tuple(s for s in e.splits if e[f"split/{s}"][k]), extra=_extra(ds, k))
-    of.apart = frozenset(n for n in ds.schema if f"next/{n}" in ds.schema)
+    of = Original(dict(flat), splits=tuple(s for s in splits_of(store) if e[f"split/{s}"][k]), extra=_extra(store, k))
+    of.apart = frozenset(n for n in store.fields if f"next/{n}" in store.fields)
+    of.both = filled
     if any(not _has_rows(flat, name, length) for name in (*FLAGS, "action") if name in flat):
         return of  # a part of it
-    of.both = filled | {n for n, f in ds.schema.items() if f.placement == "both"}
-    if "seed" in e and e["has_seed"][k]:
-        of.seed = int(e["seed"][k])
-    of.options = str(e["options"][k]) or None
-    for name, f in ds.schema.items():
+    of.both = filled | {n for n, f in store.fields.items() if f.placement == "both"}
+    of.seed = int(e["seed"][k]) if "seed" in e and e["has_seed"][k] else None
+    of.options = store.episode_strings("options")[k] or None
+    for name, f in store.fields.items():
         wanted = schema.get(name)
         frames = f.kind == "frames" and (not keep_frames or (wanted is not None and wanted.kind == "array"))
-        if frames or not _unchanged(ds, f, flat, start, length, filled):
+        if frames or not _unchanged(store, f, flat, start, length, filled):
             continue
         rows = length + (f.placement == "both" and observed)
-        of.flat[name] = _stored(ds, f, start, start + rows, films)
+        of.flat[name] = _stored(store, f, start, start + rows, films)
         of.fields[name] = f
         if f.placement == "both" and name not in of.apart:
             of.flat.pop(f"next/{name}", None)
-    of.cut = END_NAMES.index(str(e["end"][k])) == CUT and all(name in of.fields for name in FLAGS)
+    of.cut = int(e["end"][k]) == CUT and all(name in of.fields for name in FLAGS)
     return of
 
 
-def _extra(ds: Dataset, k: int) -> dict[str, Scalar]:
-    number = int(ds.episodes.index[k])
-    return {name: ds.store.own_column(name).scalars()[number] for name in ds.store.own_columns}
+def splits_of(store: Store) -> list[str]:
+    """The named splits of a dataset."""
+    return [name.removeprefix("split/") for name in store.episodes if name.startswith("split/")]
+
+
+def _extra(store: Store, k: int) -> dict[str, Scalar]:
+    return {name: store.own_column(name).scalar(k) for name in store.own_columns}
 
 
 def _has_rows(flat: Flat, name: str, rows: int) -> bool:
     return np.ndim(flat[name]) > 0 and len(flat[name]) == rows
 
 
-def _unchanged(ds: Dataset, f: Field, flat: Flat, start: int, length: int, filled: frozenset[str]) -> bool:
+def _unchanged(store: Store, f: Field, flat: Flat, start: int, length: int, filled: frozenset[str]) -> bool:
     """Whether the values given are those of the dataset."""
     if f.name not in flat or len(flat[f.name]) != length:
         return False
-    paired = f.placement == "both" and f"next/{f.name}" not in ds.schema and f.name not in filled
+    paired = f.placement == "both" and f"next/{f.name}" not in store.fields and f.name not in filled
     if paired and f"next/{f.name}" not in flat:
         return False
-    there = ds.gather(f.name, np.arange(start, start + length + paired))
+    there = store.gather(f.name, np.arange(start, start + length + paired))
     same = _same(flat[f.name], there[:length], f)
     return same and (not paired or _same(flat[f"next/{f.name}"], there[1:], f))
 
@@ -129,15 +132,15 @@ def _same(given: Value, there: Array, f: Field) -> bool:
     return given.shape == there.shape and given.tobytes() == there.tobytes()
 
 
-def _stored(ds: Dataset, f: Field, a: int, b: int, films: Films) -> Any:
+def _stored(store: Store, f: Field, a: int, b: int, films: Films) -> Any:
     """Rows ``a`` to ``b`` as the dataset stores them."""
     if f.codec == VIDEO:
-        return _of_videos(ds.store, f, ds.store.rows(f.name)[a:b], films)
+        return _of_videos(store, f, store.rows(f.name)[a:b], films)
     if f.kind == "frames":
-        offsets = ds.store.frame_offsets(f.name)[a : b + 1]
-        data = np.array(ds.store.frame_bytes(f.name)[int(offsets[0]) : int(offsets[-1])])
+        offsets = store.frame_offsets(f.name)[a : b + 1]
+        data = np.array(store.frame_bytes(f.name)[int(offsets[0]) : int(offsets[-1])])
         return EncodedFrames(data, np.diff(offsets), f.shape, f.codec)
-    values = ds.gather(f.name, np.arange(a, b))
+    values = store.gather(f.name, np.arange(a, b))
     return values.tolist() if f.kind == "text" else values
 
 

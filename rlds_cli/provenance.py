@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from rlds_cli import indexing
 from rlds_cli.errors import RldsError
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -81,3 +83,23 @@ def place(ds: Dataset, episode: int, step: int, *, group: str | None = None) -> 
 def keeps_rows(m: Manifest) -> bool:
     """Whether steps are where they were in the archive: no function dropped, cut or moved any."""
     return all(step.get("keeps_steps", False) for step in m.provenance)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Episode ``number`` of a dataset, which a batch holds: what its arrays do not say is known from there."""
+
+    store: Store
+    number: int
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _origin, (self.store.path, self.store.manifest.fingerprint, self.number)
+
+
+def _origin(path: Path, fingerprint: str, number: int) -> Origin | None:
+    """Unpickle: None where the dataset is not there; the batch is whole without it."""
+    try:
+        store = Store(path)
+    except (RldsError, OSError):
+        return None
+    return Origin(store, number) if store.manifest.fingerprint == fingerprint else None

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.batch import Batch, Origin
+from rlds_cli.batch import Batch
 from rlds_cli.episodes import Flat, Value, flatten
 from rlds_cli.errors import InvalidEpisode
+from rlds_cli.provenance import Origin
 from rlds_cli.store import episode_columns
 from rlds_cli.ted import FLAGS, BoolArray, IntArray, Scalar
 
@@ -37,8 +38,8 @@ class Trajectory:
     """One episode: its fields, and what is known of it as a whole.
 
     ``both`` are fields that are known at both ends of a step although the final row is missing: then ``observed`` is
-    False. ``origin`` is the episode of a dataset that it holds; ``continues`` the number under which a collector goes
-    on with it.
+    False. ``origin`` is the episode of a dataset that it holds; ``id`` the number that a collector gave it, and
+    ``open`` whether it may go on with it in its next batch.
     """
 
     name: str
@@ -47,7 +48,8 @@ class Trajectory:
     both: frozenset[str] = frozenset()
     observed: bool = True
     origin: Origin | None = None
-    continues: Any = None
+    id: int | None = None
+    open: bool = False
 
 
 def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
@@ -59,20 +61,19 @@ def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
         An item is no mapping, or it holds several trajectories that cannot be told apart.
     """
     count = 0
-    waiting: dict[Any, Trajectory] = {}
+    waiting: dict[int, Trajectory] = {}
     for number, item in enumerate(items):
-        going_on: dict[Any, Trajectory] = {}
+        going_on: dict[int, Trajectory] = {}
         for found in _of_item(item, f"episode {count}" if count == number else f"episode {count} (item {number})"):
-            before = waiting.pop(found.continues, None) if found.continues is not None else None
-            whole = found
+            before = waiting.pop(found.id, None) if found.id is not None else None
             if before is not None and _goes_on(before.flat, found.flat):
-                whole = _joined(before, found)
+                found = _joined(before, found)
             elif before is not None:
                 yield _complete(before)
-            if whole.continues is not None and not _is_done(whole.flat):
-                going_on[whole.continues] = whole
+            if found.id is not None and found.open:
+                going_on[found.id] = found
             else:
-                yield _complete(whole)
+                yield _complete(found)
             count += 1
         yield from map(_complete, waiting.values())
         waiting = going_on
@@ -164,8 +165,9 @@ def _pieces(flat: Flat, about: dict[str, Scalar], item: Any, name: str) -> Itera
     for k, (a, b) in enumerate(pairwise([0, *begins.tolist(), steps])):
         where = f"{name}, trajectory {k}" if k else name
         piece = {n: _between(v, a, b, steps, f"{where}: {n}") for n, v in fields.items()} if len(begins) else fields
-        goes_on = ids is not None and key == _IDS and b == steps > a
-        yield Trajectory(where, piece, about, continues=int(ids[a]) if ids is not None and goes_on else None)
+        id = int(ids[a]) if ids is not None and key == _IDS and b > a else None
+        is_open = b == steps and not _done(piece, b - a)[-1:].any()
+        yield Trajectory(where, piece, about, id=id, open=is_open)
 
 
 def _between(values: Value, a: int, b: int, steps: int, what: str) -> Value:
@@ -261,11 +263,6 @@ def _done(flat: Flat, steps: int) -> BoolArray:
 # -- what a collector goes on with
 
 
-def _is_done(flat: Flat) -> bool:
-    steps = _steps(flat)
-    return steps == 0 or bool(_done(flat, steps)[-1])
-
-
 def _goes_on(before: Flat, after: Flat) -> bool:
     """Whether ``after`` begins where ``before`` ended, as far as observations can tell."""
     if set(before) != set(after):
@@ -279,7 +276,7 @@ def _goes_on(before: Flat, after: Flat) -> bool:
 
 def _joined(before: Trajectory, after: Trajectory) -> Trajectory:
     flat = {n: _concatenated(before.flat[n], value) for n, value in after.flat.items()}
-    return Trajectory(before.name, flat, before.about | after.about, continues=after.continues)
+    return Trajectory(before.name, flat, before.about | after.about, id=after.id, open=after.open)
 
 
 def _concatenated(a: Value, b: Value) -> Value:
@@ -302,7 +299,7 @@ def _complete(t: Trajectory) -> Trajectory:
         )
     if known[-1]:
         return t
-    filled = {n for n in t.flat if _is_filled(t.flat, n, len(known))}
+    filled = {n for n in t.flat if n not in _FLAGS and _is_filled(t.flat, n, len(known))}
     flat = {
         n: value for n, value in t.flat.items() if not (n.startswith("next/") and n.removeprefix("next/") in filled)
     }
