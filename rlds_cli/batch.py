@@ -182,6 +182,8 @@ class Batch(dict[Any, Any]):
     def sarsd(self) -> tuple[Any, Any, Any, Any, Any]:
         """Return observation, action, reward [B, 1], next observation and terminated [B, 1], the last as a float.
 
+        Of several rewards by name the third is a batch of them; of a vector of rewards it is [B, n].
+
         ``terminated`` has the dtype of the rewards: ``target = r + gamma * (1 - terminated) * q``. A truncated step is
         not terminated: its next observation is bootstrapped from.
 
@@ -203,7 +205,7 @@ class Batch(dict[Any, Any]):
             self["action"],
             reward,
             self["next", "observation"],
-            _as_float(terminated, reward),
+            _as_float(terminated, next(x for _, x in reward.leaves()) if isinstance(reward, Batch) else reward),
         )
 
     def tensordict(self) -> TensorDict:

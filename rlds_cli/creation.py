@@ -6,13 +6,14 @@ import math
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli import environments, home, ids, originals, settings, spaces
 from rlds_cli import episodes as episode_dicts
-from rlds_cli import home, ids, originals, settings
 from rlds_cli.checks.recording import record
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Flat
@@ -36,6 +37,11 @@ def create(
     *,
     env_id: str | None = None,
     fps: float | None = None,
+    observation_space: Any = None,
+    action_space: Any = None,
+    license: str | None = None,
+    description: str | None = None,
+    citation: str | None = None,
     frames: Literal["encoded", "raw"] = "encoded",
     store: Literal["memmap", "zarr"] = "memmap",
     force: bool = False,
@@ -55,9 +61,15 @@ def create(
         counts as cut. Other fields with T+1 rows are known at both ends of a step, those with T rows belong to it.
         ``"episode": {"task": "press", "success": True}`` are columns of the episode table: a number, flag or text each.
     env_id : str, optional
-        The environment that they are of.
+        The environment that they are of. Where Gymnasium is installed and has it, its spaces are recorded as well.
     fps : float, optional
         Steps per second, for ``Offsets(..., unit="s")``.
+    observation_space, action_space : gymnasium.Space, mapping or str, optional
+        Spaces, as Gymnasium's or in Minari's JSON form: ``ds.observation_space`` and ``ds.action_space``.
+    license, description, citation : str, optional
+        What `rlds inspect` and `rlds info` say of it; ``citation`` is a BibTeX entry.
+    frames : {"encoded", "raw"}
+        Frames that come unchanged from ``ds.episode(k)`` stay as that dataset keeps them, or become arrays.
     store : {"memmap", "zarr"}
         Mapped files, or compressed.
     force : bool
@@ -68,7 +80,7 @@ def create(
     NameTaken
         The id exists.
     InvalidArgument
-        ``fps`` is not a positive number.
+        ``fps`` is not a positive number, a space is none or does not fit the fields, a text is none.
     InvalidEpisode
         An episode does not fit; it is named with the field and the numbers. Nothing is published.
 
@@ -83,6 +95,9 @@ def create(
     """
     id = ids.parse(ref)
     env = ({"id": env_id} if env_id else {}) | _rate(fps)
+    given = {"observation": observation_space, "action": action_space}
+    told = {n: spaces.described(space, f"{n}_space") for n, space in given.items() if space is not None}
+    facts = _texts(license=license, description=description, citation=citation)
     where = settings.read(cache_dir)
     place = Home(where.home)
     _check_free(id, where, force)
@@ -91,8 +106,11 @@ def create(
         work = place.partial(id, f"create-{secrets.token_hex(4)}")
         try:
             job = _EpisodesJob(str(id), episodes, keep_frames=frames == "encoded")
+            found, notes = _spaces(told, env_id, job.schema)
             built = write_rows(job, work, jobs=0, progress=progress or silent)
-            finish(built, Description(str(id), store, env=env, reader="create"), locate=job.films.locate)
+            built = replace(built, notes=(*built.notes, *notes))
+            about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
+            finish(built, about, locate=job.films.locate)
             record(built.directory)
             publishing.publish(built.directory, place.dataset(id))
         except NoSpace as e:  # an iterable cannot be taken up where it was
@@ -103,6 +121,28 @@ def create(
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return open_dataset(str(id), cache_dir=cache_dir)
+
+
+def _texts(**given: str | None) -> dict[str, str]:
+    """What is said of a dataset, as the manifest holds it."""
+    for name, text in given.items():
+        if text is not None and not isinstance(text, str):
+            raise InvalidArgument(f"{name}={text!r}: a text is needed.")
+    return {"licence" if name == "license" else name: text for name, text in given.items() if text}
+
+
+def _spaces(
+    told: Mapping[str, Any], env_id: str | None, schema: Sequence[Field]
+) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """The spaces that were given, or else are those of the environment; a note where these cannot be had."""
+    for name, space in told.items():
+        wrong = spaces.misfit(space, schema, name)
+        if wrong:
+            raise InvalidArgument(f"{name}_space: {wrong}. Nothing was written.")
+    if not env_id or len(told) == 2:
+        return dict(told), ()
+    known, why = environments.known_spaces(env_id, schema)
+    return known | dict(told), (Note("no-space", why),) if why else ()
 
 
 def _rate(fps: float | None) -> dict[str, float]:

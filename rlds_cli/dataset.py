@@ -188,6 +188,12 @@ class Dataset:
         name = join_name(key)
         if name in self.schema:
             return self.schema[name]
+        several = [n for n in self.schema if n.startswith(f"{REWARD}/")]
+        if name == REWARD and several:
+            raise NoReward(
+                f"{self.id} has several rewards, and no {REWARD} of its own: {', '.join(several)}.",
+                hint="ask for one of them by name; a preprocess function can add them up to next/reward",
+            )
         if name == REWARD:
             raise NoReward(
                 f"{self.id} has no reward.",

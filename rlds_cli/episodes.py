@@ -146,7 +146,9 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
     length = count_steps(flat, where)
     _join_next(flat, length, apart)
     if REWARD in flat:
-        flat[REWARD] = _per_step(flat[REWARD], length, REWARD, where)
+        flat[REWARD] = reward = _per_step(flat[REWARD], length, REWARD, where)
+        if reward.dtype.kind == "c":
+            raise InvalidEpisode(f"{where}: {REWARD} is {reward.dtype}; real numbers are needed.")
     end = _flags(flat, length, where)
     for name, values in flat.items():
         if isinstance(values, np.ndarray) and values.dtype == object:
@@ -317,7 +319,8 @@ def _fit(values: Value, f: Field, where: str) -> Column:
     kind = "text" if isinstance(values, list) else "array" if isinstance(values, np.ndarray) else "frames"
     if f.kind != kind:
         what = {"text": "text", "frames": "encoded frames", "array": "numbers"}[kind]
-        raise InvalidEpisode(f"{where}: {f.name} is {what} here only.")
+        hint = 'create(..., frames="raw") keeps the frames of all episodes as arrays' if f.kind == "frames" else None
+        raise InvalidEpisode(f"{where}: {f.name} is {what} here only.", hint=hint)
     if isinstance(values, list):
         return values
     if isinstance(values, VideoFrames) and f.codec == VIDEO:
