@@ -234,7 +234,7 @@ class Dataset:
         batch = self._read(np.arange(start, start + length), list(self.schema))
         if self.episodes["num_observed"][k] == length:
             batch["next/observed"] = (np.arange(length) < length - 1)[:, None]
-        return batch._told(origin=Origin(self.store, int(self.episodes.index[k])))
+        return batch.told(origin=Origin(self.store, int(self.episodes.index[k])))
 
     def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
         """Transitions by number, counted over the selected episodes: NumPy, archive dtypes.
@@ -259,7 +259,7 @@ class Dataset:
         if "next/done" in batch:
             batch["next/done"] |= (step == self.episodes["num_transitions"][episode] - 1)[:, None]
         batch["episode"] = episode
-        return batch._told(left_out=self._left_out(episode) if isinstance(index, slice) else 0)
+        return batch.told(left_out=self._left_out(episode) if isinstance(index, slice) else 0)
 
     def rows_of(self, index: IntArray) -> IntArray:
         """The rows, in ``column()``, of transitions [n]."""

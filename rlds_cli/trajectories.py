@@ -24,7 +24,7 @@ import numpy as np
 from rlds_cli.batch import Batch
 from rlds_cli.episodes import Flat, Value, flatten
 from rlds_cli.errors import InvalidEpisode
-from rlds_cli.provenance import Origin
+from rlds_cli.provenance import Origin, is_of
 from rlds_cli.store import episode_columns
 from rlds_cli.ted import FLAGS, BoolArray, IntArray, Scalar
 
@@ -100,7 +100,9 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
         where = f"{name}, row {row}"
         one = _row(flat, row, lead, mask, where)
         if mask or isinstance(item, Batch):  # a window does not go beyond its episode
-            yield Trajectory(where, {key: v for key, v in one.items() if key not in (_IDS, EPISODE)}, about)
+            origin = item.origins[row] if isinstance(item, Batch) and item.origins is not None else None
+            one = {key: v for key, v in one.items() if key not in (_IDS, EPISODE)}
+            yield Trajectory(where, one, about, origin=origin if origin and is_of(origin, one) else None)
         else:
             yield from _pieces(one, about, item, where)
 

@@ -133,14 +133,25 @@ def test_terminated_steps_inside_do_not_divide_an_episode() -> None:
 # -- batches of a loader
 
 
-@pytest.mark.parametrize("backend", ["torch", "numpy"])
-def test_windows_of_whole_episodes_come_back(unknown: Dataset, backend: Any) -> None:
-    loader = Loader(unknown, 3, window=Episode(), sampler=Sequential(), anchors="transitions", backend=backend)
+@pytest.mark.parametrize("dtype", ["float32", "float16", None])
+@pytest.mark.parametrize("batch_size", [3, 4])
+def test_windows_of_whole_episodes_come_back(unknown: Dataset, batch_size: int, dtype: str | None) -> None:
+    loader = Loader(unknown, batch_size, window=Episode(), sampler=Sequential(), dtype=dtype)
     again = create("local/again", loader)
-    assert again.num_episodes == 4 and again.num_transitions <= 37
+    assert content(again) == content(unknown)
     assert {"mask", "next/observed"}.isdisjoint(again.schema)
-    first = again.episodes["num_observed"]
-    assert again.column("observation")[: first[0]].tolist() == unknown.column("observation")[: first[0]].tolist()
+    assert (again.fingerprint == unknown.fingerprint) == (dtype != "float16")
+    selected = Loader(unknown.select(episodes=[3, 0]), 2, window=Episode(), sampler=Sequential(), backend="numpy")
+    assert create("local/some", selected).episodes["end"].tolist() == ["cut", "terminated"]
+
+
+def test_rows_that_changed_places_are_not_taken_for_others(unknown: Dataset) -> None:
+    batch = next(iter(Loader(unknown, 4, window=Episode(), sampler=Sequential(), backend="numpy")))
+    mixed = create("local/mixed", [batch.map(lambda x: x[[2, 1, 0, 3]])])
+    assert mixed.episodes["end"].tolist() == ["truncated", "truncated", "terminated", "truncated"]
+    for name, values in batch.leaves():
+        batch[name] = values[[2, 1, 0, 3]]  # the batch itself
+    assert create("local/again", [batch]).episodes["end"].tolist()[2] == "terminated"
 
 
 def test_padded_steps_of_slices_are_left_out() -> None:
