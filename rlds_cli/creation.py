@@ -257,14 +257,17 @@ class _EpisodesJob:
         if any(flag in flat for flag in FLAGS):
             for flag in _ROOT_FLAGS:  # False on every step, by TED
                 flat.pop(flag, None)
-        steps = max((len(flat[name]) for name in ("action", *FLAGS) if np.ndim(flat.get(name, 0))), default=0)
+        rows = [
+            len(flat[name]) for name in ("action", *FLAGS) if name in flat and not episode_dicts.is_single(flat[name])
+        ]
         for given in flat:
             if given in _MEANT:
                 raise InvalidEpisode(
                     f"{t.name}: {given} is not TED's name.", hint=f'"{_MEANT[given]}" is; a name with / nests'
                 )
-            single = np.ndim(flat[given]) == 0 or (isinstance(flat[given], list) and len(flat[given]) == 1 < steps)
-            if single and not given.startswith("next/"):
+            value = flat[given]
+            text = isinstance(value, list) and len(value) == 1 < max(rows, default=0)
+            if (text or episode_dicts.is_single(value)) and not given.startswith("next/"):
                 raise InvalidEpisode(
                     f"{t.name}: {given} is a single value; a field has one for each step.",
                     hint=f'"episode": {{"{given}": ...}} is a value of the whole episode',

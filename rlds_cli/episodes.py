@@ -39,7 +39,7 @@ from rlds_cli.ted import (
 
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
 _COUNTED = ("action", REWARD, *FLAGS)  # whose rows are the steps, the first that is there
-Value = Array | list[str | None] | EncodedFrames | VideoFrames
+Value = Array | list[str | None] | EncodedFrames
 Flat = dict[str, Value]
 
 
@@ -102,7 +102,7 @@ def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _values(value: Any, name: str, where: str) -> Value:
-    if isinstance(value, EncodedFrames | VideoFrames):
+    if isinstance(value, EncodedFrames):
         return value
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
@@ -120,7 +120,7 @@ def _values(value: Any, name: str, where: str) -> Value:
     return array
 
 
-def _strings(array: Array, name: str, where: str) -> list[str | None]:
+def _strings(array: Array, name: str, where: str) -> Value:
     values = array.tolist() if array.ndim else [array.item()]
     if array.ndim == 2 and array.dtype.kind in "OU" and all(v is None or isinstance(v, str) for v in array.flat):
         return array.astype(object)  # of several trajectories, which are told apart before it is looked at again
@@ -154,20 +154,21 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
         if isinstance(values, np.ndarray) and values.dtype == object:
             raise InvalidEpisode(f"{where}: {name} holds several texts a step; one is needed.")
         allowed = (length,) if name.startswith("next/") else (length, length + 1)
-        if _single(values) or len(values) not in allowed:
-            rows = "a single value" if _single(values) else f"{len(values)} rows"
+        if is_single(values) or len(values) not in allowed:
+            rows = "a single value" if is_single(values) else f"{len(values)} rows"
             steps = next((f" ({n} has {length})" for n in _COUNTED if n in flat and n != name), "")
             raise InvalidEpisode(f"{where}: {name} has {rows}; expected {' or '.join(map(str, allowed))}{steps}.")
     return flat, length, end
 
 
-def _single(values: Value) -> bool:
+def is_single(values: Value) -> bool:
+    """Whether it is one value, not one for each step."""
     return isinstance(values, np.ndarray) and values.ndim == 0
 
 
 def count_steps(flat: Flat, where: str) -> int:
     """T: the rows of actions, else of rewards or flags, else of observations less one."""
-    sized = {n: len(v) for n, v in flat.items() if not _single(v)}
+    sized = {n: len(v) for n, v in flat.items() if not is_single(v)}
     for prefix in (*_COUNTED, "next/"):
         for name, rows in sized.items():
             if name == prefix or name.startswith(prefix if prefix.endswith("/") else f"{prefix}/"):
@@ -181,7 +182,8 @@ def count_steps(flat: Flat, where: str) -> int:
 def _join_next(flat: Flat, length: int, apart: Collection[str]) -> None:
     """Join ``x`` and ``next/x`` where the second is the first, one row on."""
     for name in [n for n in flat if n.startswith("next/") and n.removeprefix("next/") in flat]:
-        root, after = flat[name.removeprefix("next/")], flat[name]
+        root: Any = flat[name.removeprefix("next/")]
+        after: Any = flat[name]
         if name.removeprefix("next/") in apart or length == 0:
             continue
         if type(root) is not type(after) or not isinstance(root, np.ndarray | list):
@@ -287,8 +289,6 @@ def infer_schema(
 
 def field_of(name: str, values: Value, placement: Placement) -> Field:
     """The field that holds such values."""
-    if isinstance(values, VideoFrames):
-        raise InvalidEpisode(f"{name} is frames of videos, which come from datasets only.")
     if isinstance(values, EncodedFrames):
         return Field(name, "uint8", values.shape, placement, "frames", values.codec)
     if isinstance(values, list):
@@ -315,7 +315,7 @@ def fit(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict
     return columns
 
 
-def _fit(values: Value, f: Field, where: str) -> Column:
+def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
     kind = "text" if isinstance(values, list) else "array" if isinstance(values, np.ndarray) else "frames"
     if f.kind != kind:
         what = {"text": "text", "frames": "encoded frames", "array": "numbers"}[kind]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.episodes import Flat, Value
+from rlds_cli.episodes import Flat, Value, is_single
 from rlds_cli.provenance import Origin
 from rlds_cli.store.opening import Store
 from rlds_cli.store.videos import Extent
@@ -108,7 +108,7 @@ def _extra(store: Store, k: int) -> dict[str, Scalar]:
 
 
 def _has_rows(flat: Flat, name: str, rows: int) -> bool:
-    return np.ndim(flat[name]) > 0 and len(flat[name]) == rows
+    return not is_single(flat[name]) and len(flat[name]) == rows
 
 
 def _unchanged(store: Store, f: Field, flat: Flat, start: int, length: int, filled: frozenset[str]) -> bool:

@@ -309,7 +309,7 @@ def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
 
 def _python(value: Scalar) -> Scalar:
     """The value as Python's own: journals are JSON."""
-    return value.item() if isinstance(value, np.generic) else value  # type: ignore[unreachable]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> bool:

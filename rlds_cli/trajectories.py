@@ -95,7 +95,7 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
         return
     if len(lead) > 2:
         raise InvalidEpisode(f"{name} has flags of shape {list(lead)}; [T] or [rows, T] is needed.")
-    mask = next((key for key in _MASKS if key in flat and np.shape(flat[key])[:2] == lead), None)
+    mask = next((key for key in _MASKS if key in flat and _shape(flat[key])[:2] == lead), None)
     for row in range(lead[0]):
         where = f"{name}, row {row}"
         one = _row(flat, row, lead, mask, where)
@@ -125,6 +125,10 @@ def _parted(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
 # -- rows of [E, T, ...]
 
 
+def _shape(values: Any) -> tuple[int, ...]:
+    return values.shape if isinstance(values, np.ndarray) else (len(values),)
+
+
 def _leading(flat: Flat, item: Any) -> tuple[int, ...]:
     """The shape of the steps: [T] or [E, T]; [] where no field says."""
     size = tuple(getattr(item, "batch_size", ()))
@@ -140,8 +144,8 @@ def _leading(flat: Flat, item: Any) -> tuple[int, ...]:
 def _row(flat: Flat, row: int, lead: tuple[int, ...], mask: str | None, where: str) -> Flat:
     """One row of all fields, without the steps that the mask leaves out."""
     for key, value in flat.items():
-        if key != EPISODE and np.shape(value)[:2] != lead:
-            shape = list(np.shape(value))
+        if key != EPISODE and _shape(value)[:2] != lead:
+            shape = list(_shape(value))
             raise InvalidEpisode(f"{where}: {key} has shape {shape}; [{lead[0]}, {lead[1]}, ...] expected.")
     steps = np.arange(lead[1]) if mask is None else np.flatnonzero(np.asarray(flat[mask])[row])
     if len(steps) and steps[-1] - steps[0] + 1 != len(steps):
@@ -174,8 +178,8 @@ def _pieces(flat: Flat, about: dict[str, Scalar], item: Any, name: str) -> Itera
 
 def _between(values: Value, a: int, b: int, steps: int, what: str) -> Value:
     """Rows a to b of a field."""
-    if not isinstance(values, np.ndarray | list) or np.ndim(values) == 0 or len(values) != steps:
-        rows = "no rows" if np.ndim(values) == 0 else f"{len(values)} rows"
+    if not isinstance(values, np.ndarray | list) or not _shape(values) or len(values) != steps:
+        rows = "no rows" if not _shape(values) else f"{len(values)} rows"
         raise InvalidEpisode(f"{what} has {rows}; {steps} are needed, as there are several trajectories.")
     return values[a:b]
 
@@ -203,7 +207,7 @@ def _steps(flat: Flat) -> int:
     """T, as far as a flag, an action or an id says; 0 where none has rows."""
     for name in (*_FLAGS, _IDS, "action", "next/reward"):
         value = flat.get(name)
-        if value is not None and np.ndim(value):
+        if value is not None and _shape(value):
             return len(value)
     return max((len(v) for v in flat.values() if not isinstance(v, np.ndarray) or v.ndim), default=0)
 
@@ -240,7 +244,7 @@ def _pairs(flat: Flat, steps: int) -> list[tuple[Value, Value]]:
     return [(a, b) for a, b in found if len(a) == len(b) == steps and steps]
 
 
-def _continuous(root: Value, after: Value) -> BoolArray:
+def _continuous(root: Any, after: Any) -> BoolArray:
     """At which steps but the last the next observation is the observation of the next step [T-1]."""
     a, b = np.asarray(root)[1:], np.asarray(after)[:-1]
     if a.shape != b.shape:
@@ -259,7 +263,7 @@ def _flag(flat: Flat, name: str, steps: int) -> BoolArray:
 
 
 def _done(flat: Flat, steps: int) -> BoolArray:
-    return np.logical_or.reduce([_flag(flat, name, steps) for name in (DONE, *FLAGS)])
+    return np.asarray(np.logical_or.reduce([_flag(flat, name, steps) for name in (DONE, *FLAGS)]))
 
 
 # -- what a collector goes on with
@@ -267,13 +271,15 @@ def _done(flat: Flat, steps: int) -> BoolArray:
 
 def _goes_on(before: Flat, after: Flat) -> bool:
     """Whether ``after`` begins where ``before`` ended, as far as observations can tell."""
-    if set(before) != set(after):
-        return False
     names = [n for n in before if n.partition("/")[0] == "observation" and f"next/{n}" in before]
-    return all(
-        bool(_continuous(np.asarray([before[n][-1], after[n][0]]), np.asarray([before[f"next/{n}"][-1]] * 2)).all())
-        for n in names
+    return set(before) == set(after) and all(
+        bool(_continuous(_ends(after[n], 0), _ends(before[f"next/{n}"], -1)).all()) for n in names
     )
+
+
+def _ends(values: Any, row: int) -> Any:
+    """One row, twice: as a row and the one after."""
+    return np.asarray([values[row]] * 2)
 
 
 def _joined(before: Trajectory, after: Trajectory) -> Trajectory:
@@ -291,7 +297,7 @@ def _concatenated(a: Value, b: Value) -> Value:
 def _complete(t: Trajectory) -> Trajectory:
     """The trajectory without the filler of a final observation that ``next/observed`` says is unknown."""
     observed = t.flat.pop(OBSERVED, None)
-    if observed is None or not np.size(observed):
+    if observed is None or not isinstance(observed, np.ndarray) or not observed.size:
         return t
     known = np.asarray(observed).reshape(-1).astype(bool)
     if not known[:-1].all():
