@@ -97,6 +97,8 @@ def create(
     env = ({"id": env_id} if env_id else {}) | _rate(fps)
     given = {"observation": observation_space, "action": action_space}
     told = {n: spaces.described(space, f"{n}_space") for n, space in given.items() if space is not None}
+    if frames not in ("encoded", "raw"):
+        raise InvalidArgument(f'frames={frames!r}: "encoded" or "raw".')
     facts = _texts(license=license, description=description, citation=citation)
     where = settings.read(cache_dir)
     place = Home(where.home)

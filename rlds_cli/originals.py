@@ -24,8 +24,9 @@ from rlds_cli.ted import CUT, FLAGS, VIDEO, Array, EncodedFrames, Field, Scalar,
 class Original:
     """A trajectory with what its dataset knows of it.
 
-    ``fields`` are those taken as they are stored; ``placements`` those of the others, ``apart`` the fields whose next
-    values are a field of their own. ``cut``: it ends where the data end, which its flags do not tell from a truncation.
+    ``fields`` are those taken as they are stored, ``both`` those known at both ends of a step, ``apart`` those whose
+    next values are a field of their own. ``cut``: it ends where the data end, which its flags do not tell from a
+    truncation.
     """
 
     flat: Flat

@@ -83,11 +83,14 @@ def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
 def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
     if not hasattr(item, "items"):
         raise InvalidEpisode(f"{name} is a {type(item).__name__}; a mapping of fields is needed.")
+    origin = item.origin if isinstance(item, Batch) else None
+    if origin is not None and any(n.partition("/")[0] == EPISODE for n in origin.store.fields):
+        yield Trajectory(name, flatten(item, name), origin=origin)  # whose own fields are called so
+        return
     fields, about = _parted(item, name)
     flat = flatten(fields, name)
-    if isinstance(item, Batch) and item.origin is not None:
-        flat.pop(EPISODE, None)
-        yield Trajectory(name, flat, about, origin=item.origin)
+    if origin is not None:
+        yield Trajectory(name, flat, about, origin=origin)
         return
     lead = _leading(flat, item)
     if len(lead) < 2:

@@ -16,6 +16,7 @@ from rlds_cli import create
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.loader import Episode, Loader, Sequential, Shuffled, Slice
+from rlds_cli.preprocess import run
 
 ENDS = ("terminated", "truncated", "cut")
 
@@ -119,6 +120,30 @@ def test_a_batch_knows_its_episode_through_copies_and_pickles(unknown: Dataset) 
     kept = pickle.dumps(batch)
     shutil.rmtree(unknown.path.parent)
     assert pickle.loads(kept).origin is None
+
+
+def test_an_episode_of_a_dataset_may_have_fields_called_episode() -> None:
+    ds = run(create("local/x", [episode(0, 3), episode(10, 3)]), _with_episode, "named")
+    assert {"episode/number", "episode/step"} <= set(ds.schema)
+    assert create("local/y", (ds.episode(k) for k in range(2))).fingerprint == ds.fingerprint
+
+
+def _with_episode(ep: dict[str, Any]) -> dict[str, Any]:
+    return {**ep, "episode/number": np.full(3, 7), "episode/step": np.arange(3)}
+
+
+def test_columns_are_added_to_episodes_of_a_dataset(unknown: Dataset) -> None:
+    def labelled() -> Iterator[Any]:
+        for k in range(4):
+            ep = unknown.episode(k)
+            ep["episode"] = {"task": f"task {k % 2}"}
+            yield ep
+
+    again = create("local/again", labelled())
+    assert again.fingerprint == unknown.fingerprint
+    assert again.episodes["task"].tolist() == ["task 0", "task 1", "task 0", "task 1"]
+    kept = create("local/kept", Loader(again, 2, window=Episode(), sampler=Sequential()))
+    assert kept.episodes["task"].tolist() == again.episodes["task"].tolist()
 
 
 def test_terminated_steps_inside_do_not_divide_an_episode() -> None:
