@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy as np
 
-from rlds_cli import counterparts, pytrees
+from rlds_cli import counterparts, pytrees, sizes
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
 from rlds_cli.ted import split_name
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+    from rlds_cli.provenance import Origin, Origins
 
 Key = str | tuple[str, ...]
 
@@ -41,7 +43,38 @@ class Batch(dict[Any, Any]):
     Batch(observation: float64[4, 3], next: Batch(reward: float64[4, 1]))
     """
 
-    __slots__ = ()
+    __slots__ = ("_left_out", "_origin", "_origins")
+
+    @property
+    def origin(self) -> Origin | None:
+        """The episode of a dataset that it holds, as ``ds.episode(k)`` gave it; None elsewhere."""
+        found: Origin | None = getattr(self, "_origin", None)
+        return found
+
+    @property
+    def origins(self) -> Origins | None:
+        """The episodes that its rows hold, as a loader with ``window=Episode()`` gave them; None elsewhere."""
+        found: Origins | None = getattr(self, "_origins", None)
+        return found
+
+    @property
+    def left_out(self) -> int:
+        """How many steps ``ds[a:b]`` left out between its first and last, as their next observation is not known."""
+        return int(getattr(self, "_left_out", 0))
+
+    def told(self, *, origin: Origin | None = None, origins: Origins | None = None, left_out: int = 0) -> Batch:
+        """Return the batch itself, which knows from now on where it is from."""
+        if origin is not None:
+            self._origin = origin
+        if origins is not None:
+            self._origins = origins
+        if left_out:
+            self._left_out = left_out
+        return self
+
+    def _like(self, other: Batch) -> Batch:
+        """The batch itself, with the same rows as ``other``."""
+        return self.told(origin=other.origin, origins=other.origins, left_out=other.left_out)
 
     @classmethod
     def nest(cls, fields: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Batch:
@@ -113,25 +146,27 @@ class Batch(dict[Any, Any]):
 
     def map(self, function: Callable[[Any], Any]) -> Batch:
         """Return a batch of the same names with ``function`` applied to every value."""
-        return Batch((k, v.map(function) if isinstance(v, Batch) else function(v)) for k, v in self.items())
+        made = Batch((k, v.map(function) if isinstance(v, Batch) else function(v)) for k, v in self.items())
+        return made.told(origin=self.origin)  # which its rows are is not known
 
     def __copy__(self) -> Batch:
-        return Batch(self)  # what copy.copy does by itself, ten times as fast: DataLoader copies every batch
+        # What copy.copy does by itself, ten times as fast: DataLoader copies every batch.
+        return Batch(self)._like(self)
 
     def copy(self) -> Batch:
         """Return a batch of its own around the same arrays."""
-        return self.map(lambda x: x)
+        return self.map(lambda x: x)._like(self)
 
     def clone(self) -> Batch:
         """Copy every array into memory of its own; do so before keeping or saving one batch of a loader."""
-        return self.map(_clone)
+        return self.map(_clone)._like(self)
 
     def numpy(self) -> Batch:
         """Return the batch as NumPy arrays, ``bfloat16`` as ``float32``.
 
         Tensors of the CPU share their memory; arrays of JAX are copied.
         """
-        return self.map(_to_numpy)
+        return self.map(_to_numpy)._like(self)
 
     def to(self, device: Any, *, non_blocking: bool = True) -> Batch:
         """Return the batch as torch tensors on ``device``; text stays as it is.
@@ -159,10 +194,12 @@ class Batch(dict[Any, Any]):
             tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x
             return tensor.to(device, non_blocking=non_blocking) if isinstance(tensor, torch.Tensor) else x
 
-        return self.map(move)
+        return self.map(move)._like(self)
 
     def sarsd(self) -> tuple[Any, Any, Any, Any, Any]:
         """Return observation, action, reward [B, 1], next observation and terminated [B, 1], the last as a float.
+
+        Of several rewards by name the third is a batch of them; of a vector of rewards it is [B, n].
 
         ``terminated`` has the dtype of the rewards: ``target = r + gamma * (1 - terminated) * q``. A truncated step is
         not terminated: its next observation is bootstrapped from.
@@ -185,7 +222,7 @@ class Batch(dict[Any, Any]):
             self["action"],
             reward,
             self["next", "observation"],
-            _as_float(terminated, reward),
+            _as_float(terminated, next(x for _, x in reward.leaves()) if isinstance(reward, Batch) else reward),
         )
 
     def tensordict(self) -> TensorDict:
@@ -243,7 +280,8 @@ class Batch(dict[Any, Any]):
             counterparts.missing(self, name, {**counterparts.BATCH, **field})
 
     def __repr__(self) -> str:
-        return f"Batch({', '.join(f'{k}: {_describe(v)}' for k, v in self.items())})"
+        left_out = f"; {sizes.plural(self.left_out, 'step')} left out" if self.left_out else ""
+        return f"Batch({', '.join(f'{k}: {_describe(v)}' for k, v in self.items())}{left_out})"
 
 
 _ABSENT = object()

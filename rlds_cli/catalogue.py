@@ -187,12 +187,14 @@ def citation(ref: str, cache_dir: StrPath | None = None) -> str:
     Raises
     ------
     RldsError
-        The registry has none.
+        Neither the dataset nor the registry has one.
     """
     found = card(ref, cache_dir)
-    if found.entry is None or found.entry.citation is None:
+    copy = found.here
+    own = copy.manifest.facts.get("citation") if copy and copy.manifest else None
+    text = str(own) if own else found.entry.citation if found.entry else None
+    if text is None:
         raise RldsError(f"No citation is known for {found.id}.", hint=f"rlds info {found.id} shows what is known")
-    text, copy = found.entry.citation, found.here
     if copy is None or copy.manifest is None:
         return text
     note = f"  note = {{dataset {copy.manifest.id}, content {copy.manifest.fingerprint}}}"

@@ -6,12 +6,14 @@ import math
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
 
+import numpy as np
+
+from rlds_cli import environments, home, ids, originals, settings, spaces
 from rlds_cli import episodes as episode_dicts
-from rlds_cli import home, ids, settings
 from rlds_cli.checks.recording import record
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Flat
@@ -19,12 +21,14 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
+from rlds_cli.originals import Films, Original
 from rlds_cli.progress import Progress, Stage, silent
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import episode_columns, publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.ted import FLAGS, Chunk, EpisodeData, Field, Note, Part, Scalar, lay_out
+from rlds_cli.ted import CUT, FLAGS, Chunk, EpisodeData, Field, Note, Part, Scalar, lay_out
+from rlds_cli.trajectories import Trajectory, trajectories
 
 
 def create(
@@ -33,6 +37,12 @@ def create(
     *,
     env_id: str | None = None,
     fps: float | None = None,
+    observation_space: Any = None,
+    action_space: Any = None,
+    license: str | None = None,
+    description: str | None = None,
+    citation: str | None = None,
+    frames: Literal["encoded", "raw"] = "encoded",
     store: Literal["memmap", "zarr"] = "memmap",
     force: bool = False,
     cache_dir: StrPath | None = None,
@@ -51,9 +61,15 @@ def create(
         counts as cut. Other fields with T+1 rows are known at both ends of a step, those with T rows belong to it.
         ``"episode": {"task": "press", "success": True}`` are columns of the episode table: a number, flag or text each.
     env_id : str, optional
-        The environment that they are of.
+        The environment that they are of. Where Gymnasium is installed and has it, its spaces are recorded as well.
     fps : float, optional
         Steps per second, for ``Offsets(..., unit="s")``.
+    observation_space, action_space : gymnasium.Space, mapping or str, optional
+        Spaces, as Gymnasium's or in Minari's JSON form: ``ds.observation_space`` and ``ds.action_space``.
+    license, description, citation : str, optional
+        What `rlds inspect` and `rlds info` say of it; ``citation`` is a BibTeX entry.
+    frames : {"encoded", "raw"}
+        Frames that come unchanged from ``ds.episode(k)`` stay as that dataset keeps them, or become arrays.
     store : {"memmap", "zarr"}
         Mapped files, or compressed.
     force : bool
@@ -64,7 +80,7 @@ def create(
     NameTaken
         The id exists.
     InvalidArgument
-        ``fps`` is not a positive number.
+        ``fps`` is not a positive number, a space is none or does not fit the fields, a text is none.
     InvalidEpisode
         An episode does not fit; it is named with the field and the numbers. Nothing is published.
 
@@ -79,6 +95,11 @@ def create(
     """
     id = ids.parse(ref)
     env = ({"id": env_id} if env_id else {}) | _rate(fps)
+    given = {"observation": observation_space, "action": action_space}
+    told = {n: spaces.described(space, f"{n}_space") for n, space in given.items() if space is not None}
+    if frames not in ("encoded", "raw"):
+        raise InvalidArgument(f'frames={frames!r}: "encoded" or "raw".')
+    facts = _texts(license=license, description=description, citation=citation)
     where = settings.read(cache_dir)
     place = Home(where.home)
     _check_free(id, where, force)
@@ -86,9 +107,12 @@ def create(
         _check_free(id, where, force)  # another process may have held the lock
         work = place.partial(id, f"create-{secrets.token_hex(4)}")
         try:
-            job = _job(str(id), iter(episodes))
+            job = _EpisodesJob(str(id), episodes, keep_frames=frames == "encoded")
+            found, notes = _spaces(told, env_id, job.schema)
             built = write_rows(job, work, jobs=0, progress=progress or silent)
-            finish(built, Description(str(id), store, env=env, reader="create"))
+            built = replace(built, notes=(*built.notes, *notes))
+            about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
+            finish(built, about, locate=job.films.locate)
             record(built.directory)
             publishing.publish(built.directory, place.dataset(id))
         except NoSpace as e:  # an iterable cannot be taken up where it was
@@ -99,6 +123,28 @@ def create(
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return open_dataset(str(id), cache_dir=cache_dir)
+
+
+def _texts(**given: str | None) -> dict[str, str]:
+    """What is said of a dataset, as the manifest holds it."""
+    for name, text in given.items():
+        if text is not None and not isinstance(text, str):
+            raise InvalidArgument(f"{name}={text!r}: a text is needed.")
+    return {"licence" if name == "license" else name: text for name, text in given.items() if text}
+
+
+def _spaces(
+    told: Mapping[str, Any], env_id: str | None, schema: Sequence[Field]
+) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """The spaces that were given, or else are those of the environment; a note where these cannot be had."""
+    for name, space in told.items():
+        wrong = spaces.misfit(space, schema, name)
+        if wrong:
+            raise InvalidArgument(f"{name}_space: {wrong}. Nothing was written.")
+    if not env_id or len(told) == 2:
+        return dict(told), ()
+    known, why = environments.known_spaces(env_id, schema)
+    return known | dict(told), (Note("no-space", why),) if why else ()
 
 
 def _rate(fps: float | None) -> dict[str, float]:
@@ -143,89 +189,97 @@ _MEANT = {
 _ROOT_FLAGS = ("done", "terminated", "truncated")
 
 
-@dataclass(slots=True)
 class _EpisodesJob:
     """An iterable as one part; it cannot be read twice, so it is not resumed."""
 
-    id: str
-    schema: tuple[Field, ...]
-    episodes: Iterator[tuple[int, Mapping[str, Any]]]
-    kinds: dict[str, str] = field(default_factory=dict)  # of the episode columns, so far
-    key: str = "episodes"
+    key = "episodes"
     stage: Stage = "convert"
     parts: Sequence[Part] = (Part(None, {}),)
 
+    def __init__(self, id: str, items: Iterable[Mapping[str, Any]], *, keep_frames: bool = True) -> None:
+        self.id = id
+        self.schema: tuple[Field, ...] = ()
+        self.films = Films()
+        self._keep_frames = keep_frames
+        self._kinds: dict[str, str] = {}  # of the episode columns, so far
+        self._empty: list[str] = []  # episodes without steps
+        self._splits: set[str] = set()  # those of datasets that episodes are of, empty ones too
+        rest = self._episodes(trajectories(items))
+        first = next(rest, None)  # it says what the fields are
+        if first is None:
+            raise InvalidEpisode(f"There are no episodes with steps to make {id} of. Nothing was written.")
+        self._data = chain([first], rest)
+
     def read(self, part: Part) -> Iterator[Chunk]:
-        empty: list[int] = []
-        yield from episode_dicts.chunks(self._episodes(empty), self.schema)
-        if empty:
-            note = Note("empty-episodes", "episodes without steps were left out", len(empty), f"episode {empty[0]}")
-            nothing = lay_out(self.schema, [])
-            nothing.notes = (note,)
-            yield nothing
+        yield from episode_dicts.chunks(self._data, self.schema)
+        nothing = lay_out(self.schema, [])
+        nothing.episodes.splits = {name: np.zeros(0, bool) for name in self._splits}
+        if self._empty:
+            text = "episodes without steps were left out"
+            nothing.notes = (Note("empty-episodes", text, len(self._empty), self._empty[0]),)
+        yield nothing
 
     def name(self, number: int) -> str:
         """How messages call the part."""
         return "the episodes"
 
-    def _episodes(self, empty: list[int]) -> Iterator[EpisodeData]:
-        for number, episode in self.episodes:
-            name = f"episode {number}"
-            fields, about = _parted(episode, name)
-            flat, length, end = _read(fields, name)
+    def _episodes(self, found: Iterator[Trajectory]) -> Iterator[EpisodeData]:
+        for number, t in enumerate(found):
+            of = self._original(t)
+            flat, length, end = self._read(of, t)
             if length == 0:
-                empty.append(number)
+                self._empty.append(t.name)
                 continue
-            self._check_types(about, name)
-            yield EpisodeData(episode_dicts.fit(flat, self.schema, name), length, end, row=number, extra=about)
+            if not self.schema:
+                self.schema = episode_dicts.infer_schema(flat, length, both=of.both, known=of.fields)
+            self._splits.update(originals.splits_of(t.origin.store) if t.origin else ())
+            about = {**of.extra, **t.about}
+            self._check_types(about, t.name)
+            yield EpisodeData(
+                episode_dicts.fit(flat, self.schema, t.name),
+                length,
+                CUT if of.cut else end,
+                row=number,
+                seed=of.seed,
+                options=of.options,
+                splits=of.splits,
+                extra=about,
+                observed=t.observed,
+            )
+
+    def _original(self, t: Trajectory) -> Original:
+        """The trajectory with what is known of it where it is the episode of a dataset."""
+        schema = {f.name: f for f in self.schema}
+        if t.origin is not None:
+            return originals.original(t.origin, t.flat, t.both, schema, self.films, keep_frames=self._keep_frames)
+        return Original(t.flat, both=t.both, apart=frozenset(n for n in schema if f"next/{n}" in schema))
+
+    def _read(self, of: Original, t: Trajectory) -> tuple[Flat, int, int]:
+        flat = dict(of.flat)
+        if any(flag in flat for flag in FLAGS):
+            for flag in _ROOT_FLAGS:  # False on every step, by TED
+                flat.pop(flag, None)
+        rows = [
+            len(flat[name]) for name in ("action", *FLAGS) if name in flat and not episode_dicts.is_single(flat[name])
+        ]
+        for given in flat:
+            if given in _MEANT:
+                raise InvalidEpisode(
+                    f"{t.name}: {given} is not TED's name.", hint=f'"{_MEANT[given]}" is; a name with / nests'
+                )
+            value = flat[given]
+            text = isinstance(value, list) and len(value) == 1 < max(rows, default=0)
+            if (text or episode_dicts.is_single(value)) and not given.startswith("next/"):
+                raise InvalidEpisode(
+                    f"{t.name}: {given} is a single value; a field has one for each step.",
+                    hint=f'"episode": {{"{given}": ...}} is a value of the whole episode',
+                )
+        if t.origin is None and not any(given.partition("/")[0] == "observation" for given in flat):
+            raise InvalidEpisode(f"{t.name} has no observation: {', '.join(flat) or 'nothing'}.")
+        return episode_dicts.read(flat, t.name, apart=of.apart)
 
     def _check_types(self, about: Mapping[str, Scalar], name: str) -> None:
-        """Refuse a value of another type than the column has had so far."""
+        """Refuse a value of another type than its column has had so far."""
         for column, value in about.items():
             if value is not None:
-                self.kinds[column] = episode_columns.joint_kind(self.kinds.get(column), value, column, name)
-
-
-def _parted(episode: Mapping[Any, Any], name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
-    """The fields of an episode, and what its key ``"episode"`` says of it as a whole: one value a column."""
-    if not hasattr(episode, "items"):
-        raise InvalidEpisode(f"{name} is a {type(episode).__name__}; a mapping of fields is needed.")
-    fields, about = {}, {}
-    for key, value in episode.items():
-        first, *rest = key if isinstance(key, tuple) else str(key).split("/")
-        if first == "episode" and rest:
-            about["/".join(rest)] = value
-        elif first == "episode" and hasattr(value, "items"):
-            about |= dict(value.items())
-        else:
-            fields[key] = value
-    episode_columns.check_names(about, name)
-    return fields, {column: episode_columns.scalar(value, column, name) for column, value in about.items()}
-
-
-def _read(episode: Mapping[str, Any], name: str) -> tuple[Flat, int, int]:
-    flat = episode_dicts.flatten(episode, name)
-    if any(flag in flat for flag in FLAGS):
-        for flag in _ROOT_FLAGS:  # False on every step, by TED
-            flat.pop(flag, None)
-    for given in flat:
-        if given in _MEANT:
-            raise InvalidEpisode(
-                f"{name}: {given} is not TED's name.", hint=f'"{_MEANT[given]}" is; a name with / nests'
-            )
-    if not any(given.partition("/")[0] == "observation" for given in flat):
-        raise InvalidEpisode(f"{name} has no observation: {', '.join(flat) or 'nothing'}.")
-    return episode_dicts.read(flat, name)
-
-
-def _job(id: str, episodes: Iterator[Mapping[str, Any]]) -> _EpisodesJob:
-    numbered = enumerate(episodes)
-    empty: list[tuple[int, Mapping[str, Any]]] = []
-    for number, first in numbered:
-        name = f"episode {number}"
-        flat, length, _ = _read(_parted(first, name)[0], name)
-        if length:
-            schema = episode_dicts.infer_schema(flat, length)
-            return _EpisodesJob(id, schema, chain(empty, [(number, first)], numbered))
-        empty.append((number, first))
-    raise InvalidEpisode(f"There are no episodes with steps to make {id} of. Nothing was written.")
+                self._kinds[column] = episode_columns.joint_kind(self._kinds.get(column), value, column, name)

@@ -17,7 +17,7 @@ from rlds_cli import counterparts, environments, expressions, indexing, layouts,
 from rlds_cli.batch import Batch
 from rlds_cli.errors import NoReward, RldsError, UnknownField
 from rlds_cli.layouts import Layout
-from rlds_cli.provenance import Source
+from rlds_cli.provenance import Origin, Source
 from rlds_cli.selection import Episodes, SelectedStats
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest, Stats
@@ -188,6 +188,12 @@ class Dataset:
         name = join_name(key)
         if name in self.schema:
             return self.schema[name]
+        several = [n for n in self.schema if n.startswith(f"{REWARD}/")]
+        if name == REWARD and several:
+            raise NoReward(
+                f"{self.id} has several rewards, and no {REWARD} of its own: {', '.join(several)}.",
+                hint="ask for one of them by name; a preprocess function can add them up to next/reward",
+            )
         if name == REWARD:
             raise NoReward(
                 f"{self.id} has no reward.",
@@ -227,11 +233,17 @@ class Dataset:
         start, length = int(self.episodes["start"][k]), int(self.episodes["length"][k])
         batch = self._read(np.arange(start, start + length), list(self.schema))
         if self.episodes["num_observed"][k] == length:
-            batch["next"]["observed"] = (np.arange(length) < length - 1)[:, None]
-        return batch
+            batch["next/observed"] = (np.arange(length) < length - 1)[:, None]
+        return batch.told(origin=Origin(self.store, int(self.episodes.index[k])))
 
     def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
-        """Transitions by number, counted over the selected episodes: NumPy, archive dtypes."""
+        """Transitions by number, counted over the selected episodes: NumPy, archive dtypes.
+
+        Beside the usual fields, ``episode`` [N] is the number of the episode, as `episode` counts. Steps whose next
+        observation is not known are no transitions: ``batch.left_out`` says how many a slice passes over. Where one is
+        the last step of its episode, ``next/done`` is True at the transition before it, so that what is cut behind each
+        ``next/done`` is one episode; ``next/terminated`` and ``next/truncated`` stay as the archive has them.
+        """
         if isinstance(index, int | np.integer):
             one = self[np.array([indexing.within(index, len(self), f"transitions in {self.id}")])]
             return one.map(lambda values: values[0])
@@ -242,14 +254,31 @@ class Dataset:
         wanted = np.where(wanted < 0, wanted + len(self), wanted)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"{self.id} has {len(self):,} transitions")
-        return self._read(self.rows_of(wanted), self._usual_fields())
+        episode, step = self._places_of(wanted)
+        batch = self._read(self.episodes["start"][episode] + step, self._usual_fields())
+        if "next/done" in batch:
+            batch["next/done"] |= (step == self.episodes["num_transitions"][episode] - 1)[:, None]
+        batch["episode"] = episode
+        return batch.told(left_out=self._left_out(episode) if isinstance(index, slice) else 0)
 
     def rows_of(self, index: IntArray) -> IntArray:
         """The rows, in ``column()``, of transitions [n]."""
+        episode, step = self._places_of(index)
+        rows: IntArray = self.episodes["start"][episode] + step
+        return rows
+
+    def _places_of(self, index: IntArray) -> tuple[IntArray, IntArray]:
+        """Episode and step of transitions [n]."""
         ends = np.cumsum(self.episodes["num_transitions"])
         episode = np.searchsorted(ends, index, "right")
-        rows: IntArray = self.episodes["start"][episode] + index - (ends - self.episodes["num_transitions"])[episode]
-        return rows
+        return episode, index - (ends - self.episodes["num_transitions"])[episode]
+
+    def _left_out(self, episode: IntArray) -> int:
+        """Steps of these episodes, and of those between them, that are no transitions."""
+        if not len(episode):
+            return 0
+        part = slice(int(episode.min()), int(episode.max()) + 1)
+        return int((self.episodes["length"] - self.episodes["num_transitions"])[part].sum())
 
     def source_of(self, index: int) -> Source:
         """Where transition ``index`` is in the archive: file, group and row; ``rlds verify --trace`` compares them."""
@@ -339,10 +368,12 @@ class Dataset:
         Parameters
         ----------
         layout : {"ted", "d4rl", "ogbench"}
-            ``ted``: transitions by field name, ``observation`` [N, ...], ``next/reward`` [N, 1], ... ``d4rl``: steps,
-            as D4RL's ``env.get_dataset()``. ``ogbench``: transitions, as OGBench's ``load_dataset``.
+            ``ted``: transitions by field name, ``observation`` [N, ...], ``next/reward`` [N, 1], ..., with ``episode``
+            [N], the number of the episode: what ``ds[:]`` holds. ``d4rl``: steps, as D4RL's ``env.get_dataset()``.
+            ``ogbench``: transitions, as OGBench's ``load_dataset``. Transitions leave out
+            ``ds.num_steps - len(ds)`` steps, whose next observation is not known; `__getitem__` says how ends show.
         fields : sequence of str, optional
-            Only these; under their own names, in any layout.
+            Only these; under their own names, in any layout. ``episode`` may be among them.
         """
         return layouts.to_numpy(self, layout, fields)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import ids, registry
+from rlds_cli import ids, registry, spaces
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import Field
@@ -91,6 +92,38 @@ def make(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasiu
         env = getattr(import_module(f"{package}.wrappers"), kind)(env, **arguments)
     _check(manifest, fields, env, recipe.id)
     return env
+
+
+def known_spaces(env_id: str, fields: Sequence[Field]) -> tuple[dict[str, Any], str | None]:
+    """The spaces of an environment that Gymnasium has, in Minari's JSON form, and why some are missing, in words.
+
+    Nothing is imported for an id with a module (``package:Name-v0``); without Gymnasium there are none.
+    """
+    if find_spec("gymnasium") is None:
+        return {}, None
+    gym = _gymnasium()
+    if env_id not in gym.registry:
+        return {}, None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old versions, of renderers: nobody asked for the environment itself
+            env = gym.make(env_id)
+            found = {name: getattr(env, f"{name}_space") for name in ("observation", "action")}
+            env.close()
+    except Exception as e:  # whatever an environment of somebody else raises
+        return {}, f"Gymnasium cannot make {env_id}, so its spaces are not known: {type(e).__name__}: {e}"
+    known, why = {}, None
+    for name, space in found.items():
+        try:
+            form = spaces.to_json(space)
+            wrong = spaces.misfit(form, fields, name)
+        except RldsError as e:
+            wrong = e.message
+        if wrong is None:
+            known[name] = form
+        else:
+            why = f"the {name} space of {env_id} is not taken: {wrong}"
+    return known, why
 
 
 def plan(manifest: Manifest, registered: Container[str]) -> Recipe:

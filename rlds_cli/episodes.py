@@ -11,6 +11,7 @@ Values may be arrays, tensors, nested dicts, lists, or lists of strings; a singl
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from rlds_cli.ted import (
     REWARD,
     TERMINATED,
     TRUNCATED,
+    VIDEO,
     Array,
     Chunk,
     Column,
@@ -31,6 +33,7 @@ from rlds_cli.ted import (
     EpisodeData,
     Field,
     Placement,
+    VideoFrames,
     lay_out,
 )
 
@@ -85,7 +88,9 @@ def _check_text(value: str, what: str, where: str, errors: str = "surrogateescap
 
 
 def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "items")):
+    if type(value).__name__ == "NonTensorStack":  # a TensorDict's texts, which look like a mapping
+        yield name, value.tolist()
+    elif isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "items")):
         for key, item in value.items():
             parts = key if isinstance(key, tuple) else tuple(str(key).split("/"))
             yield from _leaves(item, (*name, *(str(p) for p in parts)))
@@ -115,8 +120,10 @@ def _values(value: Any, name: str, where: str) -> Value:
     return array
 
 
-def _strings(array: Array, name: str, where: str) -> list[str | None]:
+def _strings(array: Array, name: str, where: str) -> Value:
     values = array.tolist() if array.ndim else [array.item()]
+    if array.ndim == 2 and array.dtype.kind in "OU" and all(v is None or isinstance(v, str) for v in array.flat):
+        return array.astype(object)  # of several trajectories, which are told apart before it is looked at again
     if array.ndim <= 1 and all(v is None or isinstance(v, str | bytes) for v in values):
         texts = [v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in values]
         for text in texts:
@@ -139,24 +146,29 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
     length = count_steps(flat, where)
     _join_next(flat, length, apart)
     if REWARD in flat:
-        flat[REWARD] = _per_step(flat[REWARD], length, REWARD, where)
+        flat[REWARD] = reward = _per_step(flat[REWARD], length, REWARD, where)
+        if reward.dtype.kind == "c":
+            raise InvalidEpisode(f"{where}: {REWARD} is {reward.dtype}; real numbers are needed.")
     end = _flags(flat, length, where)
     for name, values in flat.items():
+        if isinstance(values, np.ndarray) and values.dtype == object:
+            raise InvalidEpisode(f"{where}: {name} holds several texts a step; one is needed.")
         allowed = (length,) if name.startswith("next/") else (length, length + 1)
-        if _single(values) or len(values) not in allowed:
-            rows = "a single value" if _single(values) else f"{len(values)} rows"
+        if is_single(values) or len(values) not in allowed:
+            rows = "a single value" if is_single(values) else f"{len(values)} rows"
             steps = next((f" ({n} has {length})" for n in _COUNTED if n in flat and n != name), "")
             raise InvalidEpisode(f"{where}: {name} has {rows}; expected {' or '.join(map(str, allowed))}{steps}.")
     return flat, length, end
 
 
-def _single(values: Value) -> bool:
+def is_single(values: Value) -> bool:
+    """Whether it is one value, not one for each step."""
     return isinstance(values, np.ndarray) and values.ndim == 0
 
 
 def count_steps(flat: Flat, where: str) -> int:
     """T: the rows of actions, else of rewards or flags, else of observations less one."""
-    sized = {n: len(v) for n, v in flat.items() if not _single(v)}
+    sized = {n: len(v) for n, v in flat.items() if not is_single(v)}
     for prefix in (*_COUNTED, "next/"):
         for name, rows in sized.items():
             if name == prefix or name.startswith(prefix if prefix.endswith("/") else f"{prefix}/"):
@@ -170,19 +182,26 @@ def count_steps(flat: Flat, where: str) -> int:
 def _join_next(flat: Flat, length: int, apart: Collection[str]) -> None:
     """Join ``x`` and ``next/x`` where the second is the first, one row on."""
     for name in [n for n in flat if n.startswith("next/") and n.removeprefix("next/") in flat]:
-        root, after = flat[name.removeprefix("next/")], flat[name]
+        root: Any = flat[name.removeprefix("next/")]
+        after: Any = flat[name]
         if name.removeprefix("next/") in apart or length == 0:
             continue
-        if not isinstance(root, np.ndarray) or not isinstance(after, np.ndarray):
+        if type(root) is not type(after) or not isinstance(root, np.ndarray | list):
             continue
         if len(root) == len(after) == length and _same(root[1:], after[:-1]):
-            flat[name.removeprefix("next/")] = np.concatenate([root, after[-1:]])
+            flat[name.removeprefix("next/")] = _appended(root, after)
             del flat[name]
         elif len(root) == length + 1 and _same(root[1:], after):
             del flat[name]
 
 
-def _same(a: Array, b: Array) -> bool:
+def _appended(root: Any, after: Any) -> Value:
+    return [*root, after[-1]] if isinstance(root, list) else np.concatenate([root, after[-1:]])
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, list):
+        return bool(a == b)
     return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
 
 
@@ -243,17 +262,25 @@ def flag(values: Value | None, length: int, name: str, where: str) -> Array:
     return given.astype(bool)
 
 
-def infer_schema(flat: Flat, length: int) -> tuple[Field, ...]:
-    """The fields of a checked episode: T+1 rows are known at both ends, and so are observations."""
+def infer_schema(
+    flat: Flat, length: int, *, both: Collection[str] = (), known: Mapping[str, Field] = MappingProxyType({})
+) -> tuple[Field, ...]:
+    """The fields of a checked episode: T+1 rows are known at both ends, and so are observations.
+
+    Fields ``both`` are as well, and those ``known`` are as they are known to be.
+    """
     fields = []
     for name, values in sorted(flat.items()):
+        if name in known:
+            fields.append(known[name])
+            continue
         observed = name == "observation" or name.startswith("observation/")
         own_next = f"next/{name}" in flat
         placement: Placement = (
             "next"
             if name.startswith("next/")
             else "both"
-            if len(values) == length + 1 or (observed and not own_next)
+            if len(values) == length + 1 or name in both or (observed and not own_next)
             else "root"
         )
         fields.append(field_of(name, values, placement))
@@ -288,18 +315,21 @@ def fit(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict
     return columns
 
 
-def _fit(values: Value, f: Field, where: str) -> Column:
-    kind = "text" if isinstance(values, list) else "frames" if isinstance(values, EncodedFrames) else "array"
+def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
+    kind = "text" if isinstance(values, list) else "array" if isinstance(values, np.ndarray) else "frames"
     if f.kind != kind:
         what = {"text": "text", "frames": "encoded frames", "array": "numbers"}[kind]
-        raise InvalidEpisode(f"{where}: {f.name} is {what} here only.")
+        hint = 'create(..., frames="raw") keeps the frames of all episodes as arrays' if f.kind == "frames" else None
+        raise InvalidEpisode(f"{where}: {f.name} is {what} here only.", hint=hint)
     if isinstance(values, list):
         return values
-    if isinstance(values, EncodedFrames):
-        if (values.shape, values.codec) != (f.shape, f.codec):
+    if isinstance(values, VideoFrames) and f.codec == VIDEO:
+        return values
+    if isinstance(values, EncodedFrames | VideoFrames):
+        found = (VIDEO, f.shape) if isinstance(values, VideoFrames) else (values.codec, values.shape)
+        if (found[1], found[0]) != (f.shape, f.codec):
             raise InvalidEpisode(
-                f"{where}: {f.name} is {values.codec} {list(values.shape)}; the first episode's is {f.codec} "
-                f"{list(f.shape)}."
+                f"{where}: {f.name} is {found[0]} {list(found[1])}; the first episode's is {f.codec} {list(f.shape)}."
             )
         return values
     if values.shape[1:] != f.shape:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Layout = Literal["ted", "d4rl", "ogbench"]
 
 TERMINATED, TRUNCATED = FLAGS
-DONE, NEXT_OBSERVATION = "next/done", "next/observation"
+DONE, NEXT_OBSERVATION, EPISODE = "next/done", "next/observation", "episode"
 
 _D4RL_NAMES = {
     NEXT_OBSERVATION: "next_observations",
@@ -48,11 +48,13 @@ def to_numpy(ds: Dataset, layout: Layout = "ted", fields: Sequence[str] | None =
 
 
 def ted(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
-    """All transitions, by field name; rewards and flags [N, 1]."""
+    """All transitions, by field name; rewards and flags [N, 1], the number of the episode [N]."""
     if names is None:
         return dict(ds[:].leaves())
     rows = rows_of(ds, "num_transitions")
     values = {name: _values(ds, name, rows) for name in names}
+    if DONE in values:
+        values[DONE][_last(ds)] = True
     return {n: v[:, None] if n in (REWARD, DONE, *FLAGS) and v.ndim == 1 else v for n, v in values.items()}
 
 
@@ -106,9 +108,8 @@ def ogbench(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]
         Fields under their own names, beside ``terminals``; by default observations, actions and rewards.
     """
     rows = rows_of(ds, "num_transitions")
-    ends = np.cumsum(ds.episodes["num_transitions"])[ds.episodes["num_transitions"] > 0] - 1
     terminals = np.zeros(len(rows), np.float32)
-    terminals[ends] = 1
+    terminals[_last(ds)] = 1
     out = {"terminals": terminals}
     for name in _ogbench_fields(ds) if names is None else names:
         values = _values(ds, name, rows)
@@ -134,8 +135,18 @@ def rows_of(ds: Dataset, count: Literal["length", "num_transitions"]) -> IntArra
     return rows
 
 
+def _last(ds: Dataset) -> IntArray:
+    """The last transition of each episode that has some."""
+    counts = ds.episodes["num_transitions"]
+    last: IntArray = np.cumsum(counts)[counts > 0] - 1
+    return last
+
+
 def _values(ds: Dataset, name: str, rows: IntArray) -> Array:
-    """A field at ``rows``; ``next/x`` of a field placed ``both`` is the row after."""
+    """A field at ``rows``; ``next/x`` of a field placed ``both`` is the row after, ``episode`` the episode's number."""
+    if name == EPISODE and name not in ds.schema:
+        counts = ds.episodes["length" if len(rows) == ds.num_steps else "num_transitions"]
+        return np.repeat(np.arange(len(counts)), counts)
     if name == DONE:
         return np.asarray(_values(ds, TERMINATED, rows) | _values(ds, TRUNCATED, rows))
     base = name.removeprefix("next/")

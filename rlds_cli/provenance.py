@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_cli import indexing
 from rlds_cli.errors import RldsError
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import FLAGS, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -81,3 +85,50 @@ def place(ds: Dataset, episode: int, step: int, *, group: str | None = None) -> 
 def keeps_rows(m: Manifest) -> bool:
     """Whether steps are where they were in the archive: no function dropped, cut or moved any."""
     return all(step.get("keeps_steps", False) for step in m.provenance)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Episode ``number`` of a dataset, which a batch holds: what its arrays do not say is known from there."""
+
+    store: Store
+    number: int
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (Origin, self.store.path, self.store.manifest.fingerprint, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The episodes of a dataset, ``numbers`` [B] there, that the rows of a batch hold or are parts of."""
+
+    store: Store
+    numbers: IntArray
+
+    def __getitem__(self, row: int) -> Origin:
+        return Origin(self.store, int(self.numbers[row]))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (Origins, self.store.path, self.store.manifest.fingerprint, self.numbers)
+
+
+def _reopened(kind: Callable[[Store, Any], Any], path: Path, fingerprint: str, what: Any) -> Any:
+    """Unpickle: None where the dataset is not there; the batch is whole without it."""
+    try:
+        store = Store(path)
+    except (RldsError, OSError):
+        return None
+    return kind(store, what) if store.manifest.fingerprint == fingerprint else None
+
+
+def is_of(origin: Origin, fields: Mapping[str, Any]) -> bool:
+    """Whether fields [T, ...] still are of that episode: its flags and actions, cast as they may be."""
+    store, k = origin.store, origin.number
+    start, length = int(store.episodes["start"][k]), int(store.episodes["length"][k])
+    for name in (*FLAGS, "action"):
+        if name in fields and name in store.fields and store.fields[name].kind == "array":
+            given = np.asarray(fields[name])
+            there = store.gather(name, np.arange(start, start + length)).astype(given.dtype)
+            if given.size != there.size or given.tobytes() != there.tobytes():
+                return False
+    return True

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.errors import ArchiveError, MissingPackage
+from rlds_cli.errors import ArchiveError, InvalidArgument, MissingPackage
 from rlds_cli.ted import Field
 
 if TYPE_CHECKING:
@@ -69,6 +69,66 @@ def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
     if kind not in _WRITERS:
         raise ArchiveError(f"A space of type {kind} has no JSON form.", hint=f"one of {', '.join(_WRITERS)}")
     return {"type": kind, **_WRITERS[kind](space)}
+
+
+def described(space: Any, what: str) -> dict[str, Any]:
+    """The JSON form of a space that a user gives: a Gymnasium space, or its JSON form, checked; Gymnasium not needed.
+
+    Raises
+    ------
+    InvalidArgument
+        It is neither, or of a type that has no JSON form.
+    """
+    if hasattr(space, "sample"):
+        try:
+            return to_json(space)
+        except ArchiveError as e:
+            raise InvalidArgument(f"{what}: {e.message}", hint=e.hint) from e
+    try:
+        found = json.loads(space) if isinstance(space, str) else space
+    except ValueError as e:
+        raise InvalidArgument(f"{what} is a text that is no JSON: {e}") from e
+    _check_form(found, what)
+    return dict(found)
+
+
+def _check_form(space: Any, what: str) -> None:
+    if not isinstance(space, Mapping) or space.get("type") not in _NEEDED:
+        given = space.get("type") if isinstance(space, Mapping) else type(space).__name__
+        hint = f'a Gymnasium space, or its JSON form, {{"type": ...}}, of type {", ".join(_NEEDED)}'
+        raise InvalidArgument(f"{what}: {given!r} is not a space.", hint=hint)
+    lacking = [key for key in _NEEDED[space["type"]] if key not in space]
+    if lacking:
+        raise InvalidArgument(f"{what}: the description of a {space['type']} space lacks {', '.join(lacking)}.")
+    inner = space.get("subspaces", ())
+    for key, part in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
+        _check_form(part, f"{what}/{key}")
+
+
+_NEEDED: Mapping[Any, tuple[str, ...]] = {
+    "Box": ("dtype", "shape", "low", "high"),
+    "Discrete": ("n",),
+    "MultiDiscrete": ("nvec",),
+    "MultiBinary": ("n",),
+    "Dict": ("subspaces",),
+    "Tuple": ("subspaces",),
+    "Text": ("max_length",),
+}
+
+
+def misfit(space: Json, fields: Sequence[Field], root: str) -> str | None:
+    """How a space and the fields at and below ``root`` disagree, in words; None where they fit."""
+    own = [f for f in fields if f.name == root or f.name.startswith(f"{root}/")]
+    if not own:
+        return f"there is no {root}"
+    for f in own:
+        part = subspace(space, f.name.split("/")[1:])
+        shape = row_shape(part)
+        if part is None or shape is None:
+            return f"the space has no place for {f.name}"
+        if f.kind != "text" and shape != f.shape:
+            return f"a row of {f.name} has shape {list(f.shape)}, in the space {list(shape)}"
+    return None
 
 
 def subspace(space: Json | None, path: Sequence[str]) -> Json | None:

@@ -260,7 +260,8 @@ class Part:
 class EpisodeData:
     """One whole episode, by field name, before it is laid out in rows.
 
-    Fields placed ``both`` have T+1 rows, or T when the final observation is not recorded; others have T.
+    Fields placed ``both`` have T+1 rows, or T when the final observation is not recorded; others have T. ``observed``
+    says whether it is where no field is placed so.
     """
 
     columns: Mapping[str, Column]
@@ -273,6 +274,7 @@ class EpisodeData:
     options: str | None = None
     splits: tuple[str, ...] = ()
     extra: Mapping[str, Scalar] = field(default_factory=dict)
+    observed: bool = True
 
 
 def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
@@ -308,7 +310,7 @@ def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
 
 def _python(value: Scalar) -> Scalar:
     """The value as Python's own: journals are JSON."""
-    return value.item() if isinstance(value, np.generic) else value  # type: ignore[unreachable]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> bool:
@@ -340,7 +342,7 @@ def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> boo
         raise InvalidEpisode(
             f"{where}: fields disagree on the final row: " + ", ".join(f"{k} has {v}" for k, v in both.items())
         )
-    return not both or next(iter(both.values())) == e.length + 1
+    return next(iter(both.values())) == e.length + 1 if both else e.observed
 
 
 def _lay_out_field(f: Field, episodes: Sequence[EpisodeData]) -> Column:

@@ -307,6 +307,13 @@ def test_other_libraries_names_are_refused_with_teds() -> None:
         create("local/x", [{**step, "next": {"reward": np.zeros(3)}}])
 
 
+@pytest.mark.parametrize("value", ["press", 3, np.float32(0.5)])
+def test_a_value_of_the_whole_episode_is_named_as_such(value: Any) -> None:
+    with pytest.raises(InvalidEpisode, match="episode 0: task is a single value; a field has one for each") as caught:
+        create("local/x", [episode(task=value)])
+    assert caught.value.hint == '"episode": {"task": ...} is a value of the whole episode'
+
+
 def test_root_flags_of_a_ted_batch_are_left_out() -> None:
     flags = {name: np.zeros((2, 1), bool) for name in ("done", "terminated", "truncated")}
     ended = {"terminated": np.array([[False], [True]])}

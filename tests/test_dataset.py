@@ -106,7 +106,10 @@ def test_transitions_leave_out_steps_without_a_next_observation(four: Dataset) -
     assert batch["next", "terminated"].shape == (7, 1)
     assert np.flatnonzero(batch["next", "terminated"]).tolist() == [2, 6]
     assert not batch["next", "truncated"].any()
-    assert np.array_equal(batch["next", "done"], batch["next", "terminated"])
+    assert np.flatnonzero(batch["next", "done"]).tolist() == [2, 3, 4, 6]  # the last there is of each episode
+    assert batch["episode"].tolist() == [0, 0, 0, 1, 2, 3, 3]
+    assert batch.left_out == 2 and four[4:].left_out == 1 and four[:3].left_out == 0 and four[[0, 3]].left_out == 0
+    assert repr(batch).endswith("; 2 steps left out)")
 
 
 def test_indexing_as_a_list_does(four: Dataset) -> None:

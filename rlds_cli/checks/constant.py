@@ -45,10 +45,16 @@ def _still(s: Subject, f: Field) -> np.ndarray | None:
     return np.asarray((low == high) & (stats.nonfinite == 0))
 
 
+def _value(s: Subject, name: str) -> float | None:
+    """The one value that all elements of a constant field have."""
+    low = np.ravel(np.asarray(s.ds.stats[name].min, np.float64))
+    return float(low[0]) if (low == low[0]).all() else None
+
+
 def _used(s: Subject, f: Field, still: np.ndarray) -> Finding:
     if still.all():
-        low = np.ravel(np.asarray(s.ds.stats[f.name].min, np.float64))
-        value = f" ({low[0]:g})" if (low == low[0]).all() else ""
+        found = _value(s, f.name)
+        value = "" if found is None else f" ({found:g})"
         return Finding(NAME, "constant", "warning", f"{f.name} is the same{value} in every step", 1, f.name)
     at = np.flatnonzero(still)
     named = ", ".join(str(i) for i in at[:_NAMED]) + (", ..." if len(at) > _NAMED else "")
@@ -57,7 +63,8 @@ def _used(s: Subject, f: Field, still: np.ndarray) -> Finding:
 
 
 def _reward(s: Subject) -> Finding:
-    value = float(s.ds.stats[REWARD].min)
+    value = _value(s, REWARD)
     if value == 0:
         return Finding(NAME, "no-reward", "warning", "no step is rewarded: next/reward is 0 everywhere", 1, REWARD)
-    return Finding(NAME, "constant-reward", "note", f"next/reward is {value:g} in every step", 1, REWARD)
+    same = "the same" if value is None else f"{value:g}"
+    return Finding(NAME, "constant-reward", "note", f"next/reward is {same} in every step", 1, REWARD)

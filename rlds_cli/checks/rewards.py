@@ -24,12 +24,13 @@ def find(s: Subject) -> Iterator[Finding]:
     """Rewards of two values, of which the higher one never comes twice in a row, and is terminated inside episodes."""
     if not s.fields(REWARD):
         raise Skipped("it has no rewards")
+    if REWARD not in s.ds.stats or s.ds.schema[REWARD].shape:
+        return  # a vector, or several by name: what is a success is not known
     stats = s.ds.stats[REWARD]
     low, high = (float(np.ravel(x)[0]) if np.size(x) else np.nan for x in (stats.min, stats.max))
     if (
         not s.thorough
         or not s.ds.manifest.counts.terminated_inside
-        or s.ds.schema[REWARD].shape
         or not low < high
         or sum(c > 0 for c in stats.histogram) > 2
     ):

@@ -13,6 +13,7 @@ import typer
 from rlds_cli import catalogue, entries, portions
 from rlds_cli.catalogue import Card, Copy
 from rlds_cli.cli import options, out
+from rlds_cli.cli.pages.spaces import in_words
 from rlds_cli.entries import Defect, Entry
 from rlds_cli.hashing import short
 from rlds_cli.store.manifest import Manifest
@@ -156,6 +157,14 @@ def _content(e: Entry) -> Iterator[str]:
 def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
     c = m.counts
     yield "path", str(copy.path)
+    if text := m.facts.get("description"):
+        yield "about", str(text)
+    if text := m.facts.get("licence"):
+        yield "licence", "   ".join([str(text), *(["--cite for BibTeX"] if m.facts.get("citation") else [])])
+    if m.reader == "create" and m.env.get("id"):
+        yield "task", str(m.env["id"])
+    if m.spaces and m.reader == "create":
+        yield "spaces", "; ".join(f"{name} {in_words(space)}" for name, space in m.spaces.items())
     if part := portions.described(m.options):
         yield "part", f"not all of the archive: {part}"
     yield "steps", f"{c.steps:,}, of them {c.transitions:,} transitions"

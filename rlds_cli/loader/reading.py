@@ -25,7 +25,8 @@ from rlds_cli.loader.sampling.order import Order, Positions
 from rlds_cli.loader.sampling.pool import Drawn, Pool
 from rlds_cli.loader.sampling.prioritized import PrioritizedDraw
 from rlds_cli.loader.windowing.samples import Samples
-from rlds_cli.loader.windowing.windows import Spanning, Window
+from rlds_cli.loader.windowing.windows import Episode, Spanning, Window
+from rlds_cli.provenance import Origins
 from rlds_cli.ted import REWARD, Array, IntArray
 
 if TYPE_CHECKING:
@@ -375,7 +376,17 @@ class Reader:
         values, blank = self._converted(gathered)
         finished = {name: self._finish(name, x, blank) for name, x in values.items()}
         made = _assemble(self._tree, self.arrays.parts(finished, size))
-        return map(self.transforms.batch, made) if self.transforms.functions else made
+        made = map(self.transforms.batch, made) if self.transforms.functions else made
+        whole = isinstance(self.source, DatasetSource) and isinstance(self.source.draw.window, Episode)
+        return self._known(made, located, size) if whole else made
+
+    def _known(self, batches: Iterator[Batch], located: Samples, size: int) -> Iterator[Batch]:
+        """Batches of whole episodes, which know which these are."""
+        assert isinstance(self.source, DatasetSource)
+        episodes = self.source.draw.pool.dataset
+        numbers = episodes.episodes.index.take(located.table.number.take(located.episode))
+        for i, batch in enumerate(batches):
+            yield batch.told(origins=Origins(episodes.store, numbers[i * size : (i + 1) * size]))
 
     def _converted(self, gathered: Gathered) -> tuple[dict[str, Any], dict[str, Any]]:
         """Columns, and where they are to be zeroed, as the backend's own: they go to the device together."""

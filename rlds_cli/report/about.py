@@ -46,7 +46,7 @@ def about(ds: Dataset) -> About:
         description=_text(facts, "description"),
         algorithm=_text(facts, "algorithm") or (entry.algorithm if entry else None),
         author=_text(facts, "author") or (entry.author if entry else None),
-        licence=entry.licence if entry else None,
+        licence=_text(facts, "licence") or (entry.licence if entry else None),
         paper=entry.paper if entry else None,
         homepage=entry.homepage if entry else None,
         source=_source(ds, entry),

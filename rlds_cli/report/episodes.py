@@ -141,7 +141,7 @@ def number_of(ds: Dataset, episode: int) -> int:
 
 
 def _own(ds: Dataset, name: str, number: int) -> Scalar:
-    return ds.store.own_column(name).scalars()[int(ds.episodes.index[number])]
+    return ds.store.own_column(name).scalar(int(ds.episodes.index[number]))
 
 
 def _score(ds: Dataset, total: float) -> float | None:

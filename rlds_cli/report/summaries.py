@@ -27,9 +27,10 @@ class Summary:
 
     ``about`` says what it is in words. ``bytes`` are those on disk; ``archive`` has the source's ``files``, ``bytes``,
     ``sha256`` and ``first`` file. ``returns``, ``lengths`` are over episodes; ``scores`` are 100 times the normalised
-    returns, where reference scores are known. ``splits`` counts episodes. ``episode_columns`` are those of the user's
-    own. ``findings`` are those of the checks that need no rows, and what was found at conversion; ``notes`` are the
-    manifest's own. ``shared`` says per field how it came from the dataset this one was made of.
+    returns, where reference scores are known. ``spaces`` are in Minari's JSON form, ``splits`` counts episodes,
+    ``episode_columns`` are those of the user's own. ``findings`` are those of the checks that need no rows, and what
+    was found at conversion; ``notes`` are the manifest's own. ``shared`` says per field how it came from the dataset
+    this one was made of.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Summary:
     returns: Distribution | None
     lengths: Distribution | None
     scores: Distribution | None
+    spaces: Mapping[str, Any]
     splits: Mapping[str, int]
     episode_columns: tuple[OwnColumn, ...]
     metadata: tuple[str, ...]
@@ -97,6 +99,7 @@ def summarise(
         returns=None if returns is None else distribution(returns),
         lengths=distribution(ds.episodes["length"]),
         scores=None if returns is None else _scores(ds, returns),
+        spaces=m.spaces,
         splits={name: int(ds.episodes[f"split/{name}"].sum()) for name in ds.episodes.splits},
         episode_columns=summarise_own_columns(ds),
         metadata=m.metadata,

@@ -31,6 +31,11 @@ class Typed:
     values: Array | list[str | None]
     missing: BoolArray
 
+    def scalar(self, k: int) -> Scalar:
+        """The value of episode ``k``; None where it is missing."""
+        value = None if self.missing[k] else self.values[k]
+        return value.item() if isinstance(value, np.generic) else value
+
     def scalars(self) -> list[Scalar]:
         """One value per episode, None where it is missing."""
         if isinstance(self.values, list):

@@ -77,9 +77,9 @@ def finish(
         linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
         synced.result()
-    own = episode_columns.all_typed(table.extra)
+    of_user = episode_columns.all_typed(table.extra)
     columns = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
-    _write_own_columns(built.directory / "episodes", own)
+    _write_own_columns(built.directory / "episodes", of_user)
     counts = _counts(table, total, columns)
     manifest = Manifest(
         format=FORMAT,
@@ -103,7 +103,7 @@ def finish(
         metadata=tuple(_write_metadata(built.directory, metadata)),
         notes=tuple(asdict(n) for n in merge_notes(built.notes)),
         shared={x.field.name: x.how for x in finished if x.how},
-        episode_columns={name: {"dtype": c.dtype, "digest": c.digest(name)} for name, c in own.items()},
+        episode_columns={name: {"dtype": c.dtype, "digest": c.digest(name)} for name, c in of_user.items()},
     )
     _write_groups(built.directory)
     arrays.write_group(built.directory, {"rlds": manifest.to_json()})

@@ -36,6 +36,7 @@ class Store:
         self._strings: dict[str, Array] = {}
         self._videos: dict[str, Videos] = {}
         self._own_columns: dict[str, Typed] = {}
+        self._episode_strings: dict[str, list[str]] = {}
         self._identity = self._identify()
         self._content = (self.manifest.fingerprint, self.manifest.encoding, self.manifest.fields)
         if check:
@@ -216,9 +217,12 @@ class Store:
 
     def episode_strings(self, column: str) -> list[str]:
         """A text column of the episode table (``group``, ``options``); empty strings where there is none."""
-        path = self.path / "episodes" / component(column)
-        with self.unchanged():
-            return arrays.read_strings(path) if path.exists() else [""] * self.manifest.counts.episodes
+        if column not in self._episode_strings:
+            path = self.path / "episodes" / component(column)
+            with self.unchanged():
+                found = arrays.read_strings(path) if path.exists() else [""] * self.manifest.counts.episodes
+            self._episode_strings[column] = found
+        return self._episode_strings[column]
 
     @property
     def own_columns(self) -> tuple[str, ...]:

@@ -16,12 +16,14 @@ from rlds_cli.cli import out
 from rlds_cli.cli.pages import elements, fields
 from rlds_cli.cli.pages.checks import findings, tally
 from rlds_cli.cli.pages.figures import figure, fitting, grid, line, plain
+from rlds_cli.cli.pages.spaces import in_words
 from rlds_cli.hashing import short
 from rlds_cli.report.histograms import Distribution, sparkline
 from rlds_cli.report.own_columns import OwnColumn
 from rlds_cli.report.summaries import Summary
 
 _DESCRIPTION = 240
+_SPACES = 300
 _LONGEST = 40  # characters of a value of an episode column
 _KINDS = ("terminated", "truncated", "cut")
 _SHADES = {False: "█▓░", True: "#+."}
@@ -157,6 +159,10 @@ def _made(step: Mapping[str, Any]) -> str:
     return f"made by  {function}, unit {step.get('unit')}, from {step.get('from')} ({source})"
 
 
+def _spaces(s: Summary) -> str:
+    return "; ".join(f"{name} {in_words(space)}" for name, space in s.spaces.items())
+
+
 def _own_column(c: OwnColumn) -> str:
     """The values of an episode column, the most frequent first."""
     if c.distribution:
@@ -169,6 +175,8 @@ def _own_column(c: OwnColumn) -> str:
 
 
 def _more(s: Summary) -> Iterator[str]:
+    if s.spaces:
+        yield "spaces  " + textwrap.shorten(_spaces(s), _SPACES, placeholder=" ...")
     if s.splits:
         yield "splits  " + ", ".join(f"{name} {sizes.plural(n, 'episode')}" for name, n in s.splits.items())
     if s.episode_columns:
