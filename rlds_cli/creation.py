@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rlds_cli import episodes as episode_dicts
 from rlds_cli import home, ids, settings
+from rlds_cli.bars import shown
 from rlds_cli.checks.recording import record
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Flat
@@ -19,7 +20,7 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
-from rlds_cli.progress import Progress, Stage, silent
+from rlds_cli.progress import Progress, Stage
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import episode_columns, publishing
 from rlds_cli.store.build import write_rows
@@ -36,7 +37,7 @@ def create(
     store: Literal["memmap", "zarr"] = "memmap",
     force: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Dataset:
     """Write episodes as a dataset: read one at a time, published as a whole or not at all.
 
@@ -82,12 +83,12 @@ def create(
     where = settings.read(cache_dir)
     place = Home(where.home)
     _check_free(id, where, force)
-    with exclusive(place, id, progress or silent):
+    with exclusive(place, id, shown(progress)):
         _check_free(id, where, force)  # another process may have held the lock
         work = place.partial(id, f"create-{secrets.token_hex(4)}")
         try:
             job = _job(str(id), iter(episodes))
-            built = write_rows(job, work, jobs=0, progress=progress or silent)
+            built = write_rows(job, work, jobs=0, progress=shown(progress))
             finish(built, Description(str(id), store, env=env, reader="create"))
             record(built.directory)
             publishing.publish(built.directory, place.dataset(id))

@@ -7,13 +7,13 @@ import sys
 import traceback
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from rlds_cli.cli import options, out
+from rlds_cli.cli import options, out, stopping
 from rlds_cli.errors import RldsError
 
 
@@ -139,6 +139,7 @@ def preprocess(
     which: Any = fn if len(fn) > 1 else fn[0]
     making_it: dict[str, Any] = {"keep_going": keep_going, "force": force}
     with (
+        nullcontext() if alone else stopping.going_on(),
         _explained(debug=alone and jobs == 0, verbose=verbose),
         redirect_stdout(sys.stderr),
         out.progress() as progress,

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import documents, home, ids, registry, settings, targets
+from rlds_cli.bars import shown
 from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import File
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint
 from rlds_cli.portions import Portion
-from rlds_cli.progress import Progress, silent
+from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
@@ -119,7 +120,7 @@ def sync(
     jobs: int = 0,
     force: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> tuple[Synced, ...]:
     """Have all datasets of a lock file here, with equal fingerprints.
 
@@ -137,7 +138,7 @@ def sync(
         A dataset that is here, or was made now, has other content; the message says what differs. What was made before
         stays.
     """
-    return tuple(_sync(d, jobs, force, cache_dir, progress or silent) for d in read(file))
+    return tuple(_sync(d, jobs, force, cache_dir, shown(progress)) for d in read(file))
 
 
 def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Synced:

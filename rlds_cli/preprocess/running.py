@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import settings
+from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.home import Home
@@ -20,7 +21,7 @@ from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.pipeline import Pipeline
 from rlds_cli.preprocess.stages import Functions
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
-from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store.workers import Executor
 
@@ -45,7 +46,7 @@ def run(
     executor: Literal["local", "ray"] = "local",
     address: str | None = None,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Dataset:
     """Apply a function to every episode, batch or step; the result is a dataset of its own, ``ID@NAME``.
 
@@ -116,7 +117,7 @@ def run(
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        _Making(t, cache_dir, jobs, force, verify, _office(executor, address), progress or silent).run()
+        _Making(t, cache_dir, jobs, force, verify, _office(executor, address), shown(progress)).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rlds_cli import settings
+from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
@@ -33,7 +34,7 @@ from rlds_cli.preprocess.agreeing import Planned, learn, planned, write_once
 from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.plan import Otherwise
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
-from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import build, shards
 from rlds_cli.store.shards import Finished, Shard
@@ -75,7 +76,7 @@ def run_shard(
     keep_going: bool = False,
     force: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> ShardReport:
     """Do a part of what `run` does, on any machine that has the same home; `finish` publishes when all are done.
 
@@ -100,7 +101,7 @@ def run_shard(
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
-        tell = progress or silent
+        tell = shown(progress)
         if not force and result.is_made(t, where):
             tell(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
@@ -129,7 +130,7 @@ def finish(
     force: bool = False,
     verify: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Dataset:
     """Publish what all shards made: the same bytes as `run` makes alone.
 
@@ -153,7 +154,7 @@ def finish(
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
-        place, tell = Home(where.home), progress or silent
+        place, tell = Home(where.home), shown(progress)
         if force or not result.is_made(t, where):
             with exclusive(place, t.id, tell):
                 if force or not result.is_made(t, where):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ARRAYS = ("numpy", "torch", "tensordict")
 PART_ROWS = 1 << 16  # rows of a part, about: parts end where episodes do
 BLOCK_ROWS, BLOCK_BYTES = 1 << 14, 16 << 20  # rows and bytes that are read at once, and given to a function of batches
-STEP_ROWS = 1 << 12
+STEP_ROWS = 1 << 10
 
 # What a key is made of, and what to call it.
 _LABELS = {
@@ -154,8 +154,16 @@ def identity(
         "unit": unit,
         **({"window": list(span)} if unit == "window" else {}),
         "arrays": arrays,
-        "chunk": [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS],
+        "chunk": _chunk(function, unit),
     }
+
+
+def _chunk(function: Function, unit: str) -> list[int]:
+    """What is given together, where a result may depend on it: transitions, and the chunks of a first pass."""
+    fits = functions.first_pass(function.load()) is not None
+    if unit == "episode" and not fits:
+        return [1 << 16, 1 << 14, 16 << 20, 1 << 12]  # nothing depends on these; they stay for the sake of older keys
+    return [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS, 2]
 
 
 def differences(made: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
