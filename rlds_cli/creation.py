@@ -178,7 +178,9 @@ class _EpisodesJob:
                 empty.append(number)
                 continue
             self._check_types(about, name)
-            yield EpisodeData(episode_dicts.owned(episode_dicts.fit(flat, self.schema, name)), length, end, row=number, extra=about)
+            yield EpisodeData(
+                episode_dicts.owned(episode_dicts.fit(flat, self.schema, name)), length, end, row=number, extra=about
+            )
 
     def _check_types(self, about: Mapping[str, Scalar], name: str) -> None:
         """Refuse a value of another type than the column has had so far."""

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from rlds_cli import home, ids, settings, targets
 from rlds_cli.archives import Archive, Plan, reader, recognise
 from rlds_cli.archives.skipping import recognise_most, sound
-from rlds_cli.conversion import Conversion, convert, identities
 from rlds_cli.bars import shown
+from rlds_cli.conversion import Conversion, convert, identities
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, UnknownLayout
 from rlds_cli.hashing import sha256_of

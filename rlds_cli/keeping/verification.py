@@ -10,9 +10,9 @@ from pathlib import Path
 from threading import Lock
 
 from rlds_cli import targets
+from rlds_cli.bars import shown
 from rlds_cli.checks import outdated
 from rlds_cli.dataset import Dataset
-from rlds_cli.bars import shown
 from rlds_cli.errors import RldsError
 from rlds_cli.keeping import origins
 from rlds_cli.progress import Event, Progress

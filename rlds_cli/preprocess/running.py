@@ -41,6 +41,7 @@ def run(
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     keep_going: bool = False,
+    depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
     verify: bool = False,
     executor: Literal["local", "ray"] = "local",
@@ -86,6 +87,9 @@ def run(
         that are worked at at a time.
     keep_going : bool
         Leave out episodes on which the function fails; ``errors.jsonl`` in the result's directory names them.
+    depends_on : sequence of paths
+        Files and directories that the function reads. What is in them is part of what identifies the result, as of
+        those that its arguments name.
     force : bool
         Do it again, and replace a dataset of this name.
     verify : bool
@@ -116,6 +120,7 @@ def run(
     'd4rl/hopper-medium-v2@norm'
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
+    how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         _Making(t, cache_dir, jobs, force, verify, _office(executor, address), shown(progress)).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)

@@ -74,6 +74,7 @@ def run_shard(
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     keep_going: bool = False,
+    depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
@@ -87,7 +88,7 @@ def run_shard(
     ----------
     shard : (int, int)
         Number and count, from (1, n) to (n, n).
-    source, fn, name, unit, history, future, arrays, args, fields, jobs, keep_going, cache_dir
+    source, fn, name, unit, history, future, arrays, args, fields, jobs, keep_going, depends_on, cache_dir
         As in `run`, and the same for all shards, but for ``jobs``.
     force : bool
         Work also where a dataset of this name exists.
@@ -99,6 +100,7 @@ def run_shard(
     """
     number = _checked(shard)
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
+    how["depends_on"] = depends_on
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         tell = shown(progress)
@@ -127,6 +129,7 @@ def finish(
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     keep_going: bool = False,
+    depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
     verify: bool = False,
     cache_dir: StrPath | None = None,
@@ -136,7 +139,7 @@ def finish(
 
     Parameters
     ----------
-    source, fn, name, unit, history, future, arrays, args, fields, keep_going, cache_dir
+    source, fn, name, unit, history, future, arrays, args, fields, keep_going, depends_on, cache_dir
         Those of the shards.
     jobs : int, optional
         Threads that hash.
@@ -152,6 +155,7 @@ def finish(
         same when it is done again; nothing is kept.
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
+    how["depends_on"] = depends_on
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
