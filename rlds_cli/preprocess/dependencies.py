@@ -55,9 +55,10 @@ def _named(value: Any) -> Iterator[tuple[str, Path]]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _named(item)
-    elif isinstance(value, str | os.PathLike) and (name := os.fspath(value)) and isinstance(name, str):
-        if path := _there(name, directories=not isinstance(value, str) or os.sep in value):
-            yield name, path
+    elif isinstance(value, str | Path) and value != "":
+        path = _there(str(value), directories=isinstance(value, Path) or os.sep in value)
+        if path is not None:
+            yield str(value), path
 
 
 def _there(name: str, *, directories: bool) -> Path | None:

@@ -248,7 +248,7 @@ def describe(
         names_of(fields),
         span=reach,
         keep_going=keep_going,
-        depends_on=tuple(map(os.fspath, depends_on)),
+        depends_on=tuple(os.fspath(p) for p in depends_on),
         carried=prepared.carried,
         decoded=prepared.decoded,
     )
