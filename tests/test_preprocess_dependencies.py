@@ -46,12 +46,12 @@ def test_a_model_saved_anew_under_its_name_is_another_job(ds, args):
 def test_files_that_a_partial_holds_and_directories_count(ds):
     Path("models").mkdir()
     np.save("models/a.npy", np.array(5.0))
-    fn = functools.partial(scaled, model="models/a.npy", more="./models")
-    made = preprocess.run(ds, fn, "x", jobs=0)
+    fn = functools.partial(scaled, model="models/a.npy", more=".")
+    made = preprocess.run(ds, fn, "x", depends_on=["./models"], jobs=0)
     assert set(made.manifest.provenance[-1]["depends"]) == {"models/a.npy", "./models"}
     Path("models/b.npy").touch()
     with pytest.raises(NameTaken, match="files that it reads"):
-        preprocess.run(ds, fn, "x", jobs=0)
+        preprocess.run(ds, fn, "x", depends_on=["./models"], jobs=0)
 
 
 def test_other_files_can_be_named(ds):

@@ -21,8 +21,9 @@ Hashes = dict[str, str]  # a path as it was given, and the sha256 of what is the
 def of(function: Callable[..., Any], args: Mapping[str, Any], depends_on: Sequence[str | os.PathLike[str]]) -> Hashes:
     """The files and their hashes, by name; of a directory the hash of all files below it.
 
-    A text in the arguments names a file where there is one; a directory where it has a separator too. Arguments that a
-    partial of the function holds, and attributes of an object that is called, count as well.
+    A text in the arguments names a file where there is one. Directories count in ``depends_on`` alone: others may be
+    for what is written meanwhile. Arguments that a partial of the function holds, and attributes of an object that is
+    called, count as well.
 
     Raises
     ------
@@ -56,15 +57,15 @@ def _named(value: Any) -> Iterator[tuple[str, Path]]:
         for item in value:
             yield from _named(item)
     elif isinstance(value, str | Path) and value != "":
-        path = _there(str(value), directories=isinstance(value, Path) or os.sep in value)
+        path = _there(str(value))
         if path is not None:
             yield str(value), path
 
 
-def _there(name: str, *, directories: bool) -> Path | None:
+def _there(name: str) -> Path | None:
     try:
         path = Path(name).expanduser()
-        return path if path.is_file() or (directories and path.is_dir()) else None
+        return path if path.is_file() else None
     except (OSError, ValueError, RuntimeError):  # no name that a file can have, nobody's home
         return None
 
