@@ -14,6 +14,7 @@ import numpy as np
 
 from rlds_cli import environments, home, ids, originals, settings, spaces
 from rlds_cli import episodes as episode_dicts
+from rlds_cli.bars import shown
 from rlds_cli.checks.recording import record
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.episodes import Flat
@@ -22,7 +23,7 @@ from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
 from rlds_cli.originals import Films, Original
-from rlds_cli.progress import Progress, Stage, silent
+from rlds_cli.progress import Progress, Stage
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import episode_columns, publishing
 from rlds_cli.store.build import write_rows
@@ -46,7 +47,7 @@ def create(
     store: Literal["memmap", "zarr"] = "memmap",
     force: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Dataset:
     """Write episodes as a dataset: read one at a time, published as a whole or not at all.
 
@@ -103,13 +104,13 @@ def create(
     where = settings.read(cache_dir)
     place = Home(where.home)
     _check_free(id, where, force)
-    with exclusive(place, id, progress or silent):
+    with exclusive(place, id, shown(progress)):
         _check_free(id, where, force)  # another process may have held the lock
         work = place.partial(id, f"create-{secrets.token_hex(4)}")
         try:
             job = _EpisodesJob(str(id), episodes, keep_frames=frames == "encoded")
             found, notes = _spaces(told, env_id, job.schema)
-            built = write_rows(job, work, jobs=0, progress=progress or silent)
+            built = write_rows(job, work, jobs=0, progress=shown(progress))
             built = replace(built, notes=(*built.notes, *notes))
             about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
             finish(built, about, locate=job.films.locate)
@@ -236,7 +237,7 @@ class _EpisodesJob:
             about = {**of.extra, **t.about}
             self._check_types(about, t.name)
             yield EpisodeData(
-                episode_dicts.fit(flat, self.schema, t.name),
+                episode_dicts.owned(episode_dicts.fit(flat, self.schema, t.name)),
                 length,
                 CUT if of.cut else end,
                 row=number,

@@ -11,6 +11,7 @@ Values may be arrays, tensors, nested dicts, lists, or lists of strings; a singl
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -339,3 +340,14 @@ def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
     if not np.can_cast(values.dtype, f.dtype, "safe"):
         raise InvalidEpisode(f"{where}: {f.name} is {values.dtype}; the first episode's is {f.dtype}.")
     return values
+
+
+def owned(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values in memory of their own, which whoever made them does not fill anew."""
+    return {n: _copied(v) for n, v in columns.items()}
+
+
+def _copied(values: Any) -> Any:
+    if isinstance(values, EncodedFrames):
+        return replace(values, data=values.data.copy(), lengths=values.lengths.copy())
+    return values.copy()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from rlds_cli import home, ids, settings, targets
 from rlds_cli.archives import Archive, Plan, reader, recognise
 from rlds_cli.archives.skipping import recognise_most, sound
+from rlds_cli.bars import shown
 from rlds_cli.conversion import Conversion, convert, identities
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, UnknownLayout
@@ -19,7 +20,7 @@ from rlds_cli.hashing import sha256_of
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.locking import exclusive
-from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
@@ -140,7 +141,7 @@ def import_archive(
     jobs: int | None = None,
     force: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Dataset:
     """Convert a user's own files into the dataset ``local/NAME``; the files stay where they are.
 
@@ -151,7 +152,7 @@ def import_archive(
     NameTaken
         The id exists and is of other files or options.
     """
-    tell = progress or silent
+    tell = shown(progress)
     ids.frames_variant(frames)
     planned = plan_import(
         paths, ref, format=format, fields=fields, episodes_by=episodes_by, skip_bad=skip_bad, last_step=last_step

@@ -1,4 +1,4 @@
-"""Bytes and counts for people."""
+"""Bytes, counts and times for people."""
 
 from __future__ import annotations
 
@@ -34,3 +34,12 @@ def rate(text: str) -> int:
 def plural(n: int, word: str) -> str:
     """``1 episode``, ``2,187 episodes``."""
     return f"{n:,} {word}{'' if n == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """``3.5 ms``, ``40 s``, ``12 min``, ``2.5 h``."""
+    if seconds < 1:
+        return f"{1000 * seconds:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -131,7 +131,7 @@ def test_what_stays_encoded_as_it_is_is_shared(ds):
         ("crop", {"size": "13x4"}, "reach beyond the 12x10 of observation/camera"),
         ("crop", {"box": [5, 5, 8, 5]}, "reach beyond the 12x10"),
         ("crop", {}, "either size"),
-        ("crop", {"box": "5,5"}, "is not top, left, height and width"),
+        ("crop", {"box": "5,5"}, "is not a list, each a whole number"),
         ("encode", {"codec": "gif"}, "no codec 'gif'"),
         ("encode", {"codec": "png", "fields": "action"}, "action holds no frames"),
     ],

@@ -64,10 +64,19 @@ def test_statistics_of_the_steps_are_those_of_numpy_with_any_number_of_workers(d
         assert np.allclose(made[2].episode(k)["next", "observation"], want[1:])
 
 
+def chunks():
+    """The chunk of every episode: batches of whole episodes, of at most 700 steps; a chunk ends behind 700 rows."""
+    batches = [[0]]
+    for k in range(1, len(LENGTHS)):
+        if sum(LENGTHS[j] for j in batches[-1]) + LENGTHS[k] > 700:
+            batches.append([])
+        batches[-1].append(k)
+    rows = np.cumsum([sum(LENGTHS[k] + 1 for k in batch) for batch in batches]) // 700
+    return np.unique(np.repeat(rows, [len(batch) for batch in batches]), return_inverse=True)[1]
+
+
 def test_chunks_are_merged_in_their_order(ds):
-    """The first episode of every chunk, as the rule about chunks says: rows, in whole episodes, by 700."""
-    rows = np.cumsum(np.array(LENGTHS) + 1)
-    first = [0, *(np.flatnonzero(np.diff(rows // 700)) + 1).tolist()]
+    first = np.unique(chunks(), return_index=True)[1].tolist()
     assert preprocess.state(preprocess.run(ds, functions.standardise, jobs=2))["seen"] == first
     assert len(first) > 5
 
@@ -141,11 +150,11 @@ def test_fit_and_merge_are_part_of_the_function(ds):
 
 def test_attempt_is_fitted_on_the_chunk_of_the_episode(ds, truth, home):
     r = preprocess.attempt(ds, functions.standardise, episode=50)
-    rows = np.cumsum(np.array(LENGTHS) + 1) // 700
-    chunk = np.flatnonzero(rows == rows[50])
+    of = chunks()
+    chunk = np.flatnonzero(of == of[50])
     x = np.concatenate([truth[k]["observation"][:-1] for k in chunk]).astype(np.float64)
     want = (truth[50]["observation"] - x.mean(0)) / x.std(0)
-    assert r.fitted == f"chunk {rows[50] + 1} of {rows[-1] + 1}"
+    assert r.fitted == f"chunk {of[50] + 1} of {of[-1] + 1}"
     assert next(c for c in r.fields if c.name == "observation").after.mean == pytest.approx(want.mean(), abs=1e-6)
     assert not list(home.glob("partial/*"))
 

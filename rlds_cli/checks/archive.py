@@ -15,7 +15,9 @@ from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 
 
-def check_archive(path: StrPath, *, cache_dir: StrPath | None = None, progress: Progress | None = None) -> CheckReport:
+def check_archive(
+    path: StrPath, *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
+) -> CheckReport:
     """Check a file, a directory or a glob of files of a layout that a reader knows.
 
     Raises

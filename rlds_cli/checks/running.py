@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from rlds_cli.bars import shown
 from rlds_cli.checks import (
     boundaries,
     bounds,
@@ -25,7 +26,7 @@ from rlds_cli.checks import (
 from rlds_cli.checks.findings import CheckReport, Finding, number, of_note, ranked
 from rlds_cli.checks.subject import Skipped, Subject
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
 
 Check = Callable[[Subject], Iterator[Finding]]
@@ -41,7 +42,7 @@ CHECKS: tuple[tuple[str, Check], ...] = tuple(
 
 
 def check(
-    ref: str | os.PathLike[str] | Dataset, *, cache_dir: StrPath | None = None, progress: Progress | None = None
+    ref: str | os.PathLike[str] | Dataset, *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
 ) -> CheckReport:
     """Run every check on a dataset: each column that one needs is read once, in bounded memory.
 
@@ -61,7 +62,7 @@ def check(
     ['terminated-inside', 'reward-isolated', 'next-unknown']
     """
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    s, tell = Subject(Dataset(ds.store)), progress or silent
+    s, tell = Subject(Dataset(ds.store)), shown(progress)
     found, ok, skipped = list[Finding](), list[str](), dict[str, str]()
     for k, (name, find) in enumerate(CHECKS):
         tell(Event(ds.id, "check", "", k, len(CHECKS), "checks"))

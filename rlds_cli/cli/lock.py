@@ -21,6 +21,9 @@ def lock(
         list[str],
         typer.Argument(metavar="ID|GLOB...", help="Datasets that are here.", autocompletion=options.complete_here),
     ],
+    allow_unreproducible: Annotated[
+        bool, typer.Option("--allow-unreproducible", help="Lock also what no other machine can make again, marked so.")
+    ] = False,
     cache_dir: options.CacheDir = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -32,6 +35,6 @@ def lock(
     out.configure(quiet=quiet, verbose=verbose)
     from rlds_cli.keeping import pinning
 
-    text = pinning.lock(ids, cache_dir=cache_dir)
+    text = pinning.lock(ids, allow_unreproducible=allow_unreproducible, cache_dir=cache_dir)
     sys.stdout.write(text)
     out.note(f"locked: {', '.join(d['id'] for d in json.loads(text)['datasets'])}")

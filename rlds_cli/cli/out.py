@@ -132,7 +132,7 @@ def progress() -> Iterator[Progress]:
     if _mode["quiet"]:
         yield silent
         return
-    from rlds_cli.cli.bars import Bars
+    from rlds_cli.bars import Bars
 
     with Bars(sys.stderr) as bars:
         yield bars

@@ -7,13 +7,13 @@ import sys
 import traceback
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from rlds_cli.cli import options, out
+from rlds_cli.cli import options, out, stopping
 from rlds_cli.errors import RldsError
 
 
@@ -81,6 +81,10 @@ def preprocess(
     episode: Annotated[int | None, typer.Option("--episode", help="Try it on this one.", show_default=False)] = None,
     step: Annotated[int | None, typer.Option("--step", help="Of it, this step alone.", show_default=False)] = None,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Leave out episodes that FUNC fails on.")] = False,
+    depends_on: Annotated[
+        list[str] | None,
+        typer.Option("--depends-on", metavar="FILE", help="FUNC reads this file too: another content, another result."),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option("--shard", metavar="I/N", help="Do this share of it, 1/N to N/N, on any machine."),
@@ -137,8 +141,9 @@ def preprocess(
     if address is not None and executor == Executor.local:
         raise typer.BadParameter("needs --executor ray", param_hint="--address")
     which: Any = fn if len(fn) > 1 else fn[0]
-    making_it: dict[str, Any] = {"keep_going": keep_going, "force": force}
+    making_it: dict[str, Any] = {"keep_going": keep_going, "force": force, "depends_on": depends_on or ()}
     with (
+        nullcontext() if alone else stopping.going_on(),
         _explained(debug=alone and jobs == 0, verbose=verbose),
         redirect_stdout(sys.stderr),
         out.progress() as progress,
@@ -172,7 +177,7 @@ def _share(text: str) -> tuple[int, int]:
 
 
 def _arguments(given: list[str]) -> dict[str, Any]:
-    """``K=V``, V as JSON or a Python literal where it is one, else as text."""
+    """``K=V``, V as JSON or a Python literal where it is one, else as text; ``0x84`` is a size, not hexadecimal."""
     arguments: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
@@ -183,6 +188,8 @@ def _arguments(given: list[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    if text.lower().startswith("0x"):
+        return text
     for read in (json_module.loads, literal_eval):
         try:
             return read(text)

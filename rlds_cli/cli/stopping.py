@@ -1,4 +1,4 @@
-"""What a download says when it is interrupted: what is kept, and how to go on."""
+"""What a command says when it is interrupted: what is kept, and how to go on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,22 @@ def told(planned: Deliveries) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        out.note(f"stopped. {_kept(planned)} Go on with:  {shlex.join(['rlds', *sys.argv[1:]])}")
+        out.note(f"stopped. {_kept(planned)} Go on with:  {_command()}")
         raise typer.Exit(_INTERRUPTED) from None
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """Turn Ctrl-C into the command that goes on, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        out.note(f"stopped. Go on with:  {_command()}")
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def _command() -> str:
+    return shlex.join(["rlds", *sys.argv[1:]])
 
 
 def _kept(planned: Deliveries) -> str:

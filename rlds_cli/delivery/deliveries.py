@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli import home, portions, registry, sizes, space, targets
+from rlds_cli.bars import shown
 from rlds_cli.delivery import staging
 from rlds_cli.delivery.orders import Order, Store
 from rlds_cli.entries import Entry
@@ -79,7 +80,7 @@ def download(
     episodes: str | None = None,
     limit_rate: int | str | None = None,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Dataset:
     """Have a dataset here: fetched, verified and converted, unless it is. Safe to call from any number of ranks.
 
@@ -138,7 +139,7 @@ def download(
     portion = Portion.of(include=include, exclude=exclude, split=split, episodes=episodes)
     rate = sizes.rate(str(limit_rate)) if limit_rate is not None else None
     order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion, rate)
-    return deliver(order, jobs=jobs or 0, progress=progress or silent)
+    return deliver(order, jobs=jobs or 0, progress=shown(progress))
 
 
 def deliver(

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from rlds_cli import ids, links, settings, space, targets
+from rlds_cli.bars import shown
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.keeping import usage
 from rlds_cli.locking import exclusive
-from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, compression, manifest, publishing
 from rlds_cli.store.checking import Problem, check_field
@@ -49,7 +50,7 @@ def convert(
     to: Encoding,
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Reencoded:
     """Encode a dataset anew and put it in the place of the old one, in one step; its content stays the same.
 
@@ -71,7 +72,7 @@ def convert(
     NoSpace, NoPermission
         The disk refuses; the dataset stays as it is.
     """
-    tell = progress or silent
+    tell = shown(progress)
     path = targets.dataset(ref, cache_dir=cache_dir)
     m = manifest.read(path)
     if m.encoding == to:

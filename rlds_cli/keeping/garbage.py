@@ -12,11 +12,12 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from rlds_cli import ids, settings
+from rlds_cli.bars import shown
 from rlds_cli.errors import InvalidId
 from rlds_cli.home import Home
 from rlds_cli.keeping.usage import freed_by
 from rlds_cli.locking import writing
-from rlds_cli.progress import Progress, silent
+from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import publishing
 from rlds_cli.transfer.pieces import is_piece
@@ -78,7 +79,7 @@ def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collect
         return _collection(home, [replace(g, why=g.why or _busy(home, g)) for g in found])
 
 
-def collect(planned: Collection, *, progress: Progress | None = None) -> Collection:
+def collect(planned: Collection, *, progress: Progress | bool | None = None) -> Collection:
     """Remove what was planned, one after the other.
 
     A dataset is verified, all of it, before its archive goes. What has changed since the plan stays: that another
@@ -91,7 +92,7 @@ def collect(planned: Collection, *, progress: Progress | None = None) -> Collect
     """
     home = Home(planned.home)
     with writing(home):
-        done = [replace(g, why=_remove(home, g, progress or silent)) for g in planned.removed]
+        done = [replace(g, why=_remove(home, g, shown(progress))) for g in planned.removed]
     gone = tuple(g for g in done if not g.why)
     kept = (*planned.kept, *(g for g in done if g.why))
     return Collection(planned.home, gone, kept, sum(g.bytes for g in gone))

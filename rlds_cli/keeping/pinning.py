@@ -6,7 +6,8 @@ A lock file is JSON::
         "id": ..., "fingerprint": "rlds1:...", "fields": {name: digest},
         "files": [{"file", "size", "sha256", "url", "revision"}],       of the archive
         "options": {...},                                               how it was converted
-        "made_by": [...]}]}                                             steps of `rlds preprocess`, oldest first
+        "made_by": [...],                                               steps of `rlds preprocess`, oldest first
+        "reproducible": false, "why": ...}]}                            where no other machine can make it again
 
 Datasets come after those that they were made of.
 """
@@ -21,11 +22,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import documents, home, ids, registry, settings, targets
+from rlds_cli.bars import shown
 from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import File
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint
 from rlds_cli.portions import Portion
-from rlds_cli.progress import Progress, silent
+from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
@@ -45,6 +47,8 @@ class Locked:
     files: Sequence[Mapping[str, Any]]
     options: Mapping[str, Any]
     made_by: Sequence[Mapping[str, Any]] = ()
+    reproducible: bool = True
+    why: str = ""  # not
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +61,32 @@ class Synced:
     path: Path
 
 
-def lock(refs: Sequence[str], *, cache_dir: StrPath | None = None) -> str:
+def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: StrPath | None = None) -> str:
     """The text of a lock file for datasets that are here, and for those that they were made of.
+
+    Parameters
+    ----------
+    allow_unreproducible : bool
+        Lock also what no other machine can make again, marked ``"reproducible": false``: `sync` knows its fingerprint,
+        and cannot make it.
 
     Raises
     ------
     DatasetNotFound
         One of them is not here, or was made of one that is not.
+    RldsError
+        No other machine can make one of them again; the message says why.
     """
     found: dict[str, Locked] = {}
     for path in targets.datasets(refs, everything=False, cache_dir=cache_dir):
         _lock(path, found, cache_dir)
-    text = json.dumps({"rlds_lock": VERSION, "datasets": [asdict(d) for d in found.values()]}, indent=1)
+    lost = next((d for d in found.values() if not d.reproducible), None)
+    if lost is not None and not allow_unreproducible:
+        raise RldsError(
+            f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
+            hint="--allow-unreproducible (allow_unreproducible=True) locks it, marked so",
+        )
+    text = json.dumps({"rlds_lock": VERSION, "datasets": [_written(d) for d in found.values()]}, indent=1)
     return text + "\n"
 
 
@@ -82,7 +100,32 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None) -> No
         _lock(targets.locate(str(made_by[0]["from"]), cache_dir), found, cache_dir)
     digests = {f.name: f.digest for f in m.fields}
     files = () if made_by else store.sources
-    found[m.id] = Locked(m.id, m.fingerprint, digests, files, dict(m.options), made_by)
+    why = _unreproducible(m, made_by)
+    found[m.id] = Locked(m.id, m.fingerprint, digests, files, dict(m.options), made_by, not why, why)
+
+
+def _written(d: Locked) -> dict[str, Any]:
+    """As JSON; what can be made again has no mark."""
+    unmarked = ("reproducible", "why") if d.reproducible else ()
+    return {name: value for name, value in asdict(d).items() if name not in unmarked}
+
+
+def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
+    """Why no other machine can make a dataset again, whatever it has; empty where one can."""
+    from rlds_cli.preprocess import builtin
+
+    if not steps:
+        return "it was created of values given in Python" if m.reader == "create" else ""
+    for step in steps:
+        reference = str(step.get("reference"))
+        named = ":" in reference or builtin.get(reference) is not None
+        if not named or step.get("held"):
+            return (
+                f"its function {reference} is in no module (a lambda, of a notebook, or with arguments that it holds)"
+            )
+    if "+" in str(steps[0].get("source")):
+        return f"it was made of a selection of the episodes of {steps[0]['from']}"
+    return ""
 
 
 def _own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
@@ -119,7 +162,7 @@ def sync(
     jobs: int = 0,
     force: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> tuple[Synced, ...]:
     """Have all datasets of a lock file here, with equal fingerprints.
 
@@ -137,7 +180,7 @@ def sync(
         A dataset that is here, or was made now, has other content; the message says what differs. What was made before
         stays.
     """
-    return tuple(_sync(d, jobs, force, cache_dir, progress or silent) for d in read(file))
+    return tuple(_sync(d, jobs, force, cache_dir, shown(progress)) for d in read(file))
 
 
 def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Synced:
@@ -146,6 +189,11 @@ def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
         return Synced(d.id, d.fingerprint, "here", here)
     if here is not None and not force:
         raise _differs(d, here, hint=f"rlds sync --force makes {d.id} anew")
+    if not d.reproducible:
+        raise DatasetNotFound(
+            f"{d.id} is not here, and the lock says that it cannot be made again: {d.why}.",
+            hint="copy its directory from where the lock was written: rlds path " + d.id,
+        )
     make = _made if d.made_by else _downloaded
     path = make(d, jobs, force, cache_dir, tell)
     if manifest.read(path).fingerprint != d.fingerprint:
@@ -226,6 +274,7 @@ def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     from rlds_cli import preprocess
 
     steps = d.made_by
+    depends = _depends(d)
     spans = [s["window"] for s in steps if "window" in s]
     history, future = spans[0] if spans else (None, None)
     ds = preprocess.run(
@@ -239,12 +288,29 @@ def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
         future=future,
         fields=steps[0]["fields"],
         keep_going=bool(steps[-1].get("keep_going")),
+        depends_on=depends,
         jobs=jobs,
         force=force,
         cache_dir=cache_dir,
         progress=tell,
     )
     return ds.path
+
+
+def _depends(d: Locked) -> list[str]:
+    """The files that the functions read, which must be here as they were."""
+    from rlds_cli.preprocess import dependencies
+
+    found: dict[str, str] = {name: sha for step in d.made_by for name, sha in (step.get("depends") or {}).items()}
+    for name, wanted in found.items():
+        path = Path(name).expanduser()
+        now = f"has sha256 {dependencies.digest(path)}" if path.exists() else "is not here"
+        if now != f"has sha256 {wanted}":
+            raise WrongFingerprint(
+                f"{d.id} was made with {name}, which {now}; the lock says sha256 {wanted}.",
+                hint=f"put that file there, as {path.absolute()}",
+            )
+    return list(found)
 
 
 def _differs(d: Locked, path: Path, now: str = "is", *, hint: str) -> WrongFingerprint:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli import home, ids, settings, targets
+from rlds_cli.bars import shown
 from rlds_cli.errors import DatasetNotFound, NoPermission
 from rlds_cli.home import Home
 from rlds_cli.keeping.remaking import obstacle
 from rlds_cli.keeping.usage import freed_by, size_on_disk
 from rlds_cli.locking import exclusive
-from rlds_cli.progress import Progress, silent
+from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import publishing
 
@@ -69,7 +70,7 @@ def _plan(own: Home, path: Path, freed: int, lost: str) -> Removal:
 
 
 def remove(
-    refs: Iterable[str], *, cache_dir: StrPath | None = None, progress: Progress | None = None
+    refs: Iterable[str], *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
 ) -> tuple[Removal, ...]:
     """Remove datasets, one after the other; none is ever seen half. Archives, and datasets made of them, stay.
 
@@ -82,7 +83,7 @@ def remove(
     where = settings.read(cache_dir)
     for one in planned:
         id = ids.parse(one.id)
-        with exclusive(Home(where.home), id, progress or silent):
+        with exclusive(Home(where.home), id, shown(progress)):
             if home.find(id, where) == one.path:  # or another process was faster
                 publishing.remove(one.path)
     return planned

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import ids, importing, registry, settings, targets
+from rlds_cli.bars import shown
 from rlds_cli.delivery import deliveries, making
 from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import File
@@ -19,7 +20,7 @@ from rlds_cli.keeping import originals, origins
 from rlds_cli.keeping.verification import Verification, verify, verify_directory
 from rlds_cli.locking import exclusive
 from rlds_cli.portions import Portion
-from rlds_cli.progress import Progress, silent
+from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
@@ -42,7 +43,7 @@ class Repair:
 
 
 def repair(
-    ref: StrPath, *, jobs: int | None = None, cache_dir: StrPath | None = None, progress: Progress | None = None
+    ref: StrPath, *, jobs: int | None = None, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
 ) -> Repair:
     """Verify a dataset and mend what is bad; what is good is not fetched, and not written.
 
@@ -72,7 +73,7 @@ def repair(
     why = _hopeless(id, found.path)
     if id is None or why:
         return Repair(found, found, why=why)
-    tell = progress or silent
+    tell = shown(progress)
     expected = _expected(found)
     fetched: tuple[str, ...] = ()
     if id.family == "local":
@@ -92,7 +93,7 @@ def repair_all(
     everything: bool = False,
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> tuple[Repair, ...]:
     """Repair several datasets; as `verification.verify_all`. Of several, one that fails does not keep the others."""
     paths = targets.datasets(refs, everything=everything, cache_dir=cache_dir)

@@ -10,11 +10,12 @@ from pathlib import Path
 from threading import Lock
 
 from rlds_cli import targets
+from rlds_cli.bars import shown
 from rlds_cli.checks import outdated
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.keeping import origins
-from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, digests, manifest
 from rlds_cli.store.checking import Checked, Problem, check_field, logical_size
@@ -53,7 +54,7 @@ def verify(
     expect: str | None = None,
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Verification:
     """Hash everything again, compare it with what was stored, and check that the parts agree. Writes nothing.
 
@@ -91,13 +92,13 @@ def _outdated(path: Path) -> list[str]:
         return []  # the check of the dataset itself says so
 
 
-def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress | None = None) -> Verification:
+def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress | bool | None = None) -> Verification:
     """Check one directory for itself: not its archive, nor the dataset that it was made of."""
     try:
         m = manifest.read(path)
     except RldsError as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", e.message),), ())
-    checked = _check_fields(path, m, jobs or min(_THREADS, os.cpu_count() or 1), progress or silent)
+    checked = _check_fields(path, m, jobs or min(_THREADS, os.cpu_count() or 1), shown(progress))
     problems = [p for c in checked for p in c.problems]
     columns, wrong = _check_episodes(path)
     problems += wrong
@@ -183,7 +184,7 @@ def verify_all(
     expect: str | None = None,
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> tuple[Verification, ...]:
     """Verify several datasets; globs stand for those that are here, ``everything`` for all of them."""
     paths = targets.datasets(refs, everything=everything, cache_dir=cache_dir)

@@ -2,6 +2,7 @@
 
 ::
 
+    <work>/chunks.json           how many rows a chunk has
     <work>/known-<hash>.json     what some shard learned of episodes that are not as planned
     <work>/<plan>/known.json     what was known when this was the plan
 """
@@ -13,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli.preprocess import job, replanning
+from rlds_cli.preprocess import division, job, replanning
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import Known, Otherwise
 from rlds_cli.preprocess.task import Task
@@ -76,7 +77,8 @@ def planned(t: Task, work: Path) -> tuple[Planned, float]:
 
 def _planned_as(t: Task, work: Path, known: Known) -> tuple[Planned, float]:
     plan, seconds = job.plan(t, known)
-    return Planned(PreprocessJob(t, plan, job.parts(t, kept=plan.kept)), known, work), seconds
+    rows = division.decided(work, seconds, t.dataset.num_steps)
+    return Planned(job.divided(t, plan, rows), known, work), seconds
 
 
 def _recall(work: Path) -> Known:

@@ -76,10 +76,19 @@ class Caller:
         return self.of(given.data, lambda: given)
 
     def of(self, data: Any, given: Callable[[], Given]) -> Any:
-        """What the function returns of ``data``; only where it raises, what it was ``given`` is asked for."""
+        """What the function returns of ``data``; only where it raises, what it was ``given`` is asked for.
+
+        The pieces of a generator come one at a time: it may fill the arrays of one piece anew for the next.
+        """
         try:
             result = self._function(data, **self._args)
-            return list(result) if isinstance(result, GeneratorType) else result
+        except (Exception, SystemExit) as e:
+            raise self._failure(e, "", given()) from e
+        return self._pieces(result, given) if isinstance(result, GeneratorType) else result
+
+    def _pieces(self, generator: Iterator[Any], given: Callable[[], Given]) -> Iterator[Any]:
+        try:
+            yield from generator
         except (Exception, SystemExit) as e:
             raise self._failure(e, "", given()) from e
 

@@ -34,6 +34,7 @@ from rlds_cli.ted import Part
 
 JOURNAL = "state.jsonl"
 _ALL = -1
+_CHUNKS, _LEAST_ROWS = 32, 1 << 10  # of the first pass, and rows of one, where that are fewer
 
 Fitted = Iterator[tuple[int, str]]  # numbers of chunks, and their states
 
@@ -71,11 +72,18 @@ def fitted_on(task: Task, episode: int, work: Path) -> tuple[Task, str]:
     state = _Journal(work / JOURNAL, task.key).read().get(_ALL)
     if state is not None:
         return replace(task, state=state), "all"
-    chunks = job.parts(task, kept=False)
+    chunks = chunks_of(task)
     number = next(i for i, part in enumerate(chunks) if part.args["first"] <= episode < part.args["last"])
     with undisturbed():
         state = _merged(task, [fit_chunk(task, chunks[number])])
     return replace(task, state=state), f"chunk {number + 1:,} of {len(chunks):,}"
+
+
+def chunks_of(task: Task) -> tuple[Part, ...]:
+    """The chunks of the first pass. Their states are part of the result, so they follow from the dataset alone."""
+    seen = _as_fit_sees_it(task)
+    rows = int((seen.dataset.episodes["length"] + 1).sum())
+    return job.parts(seen, kept=True, rows=max(_LEAST_ROWS, rows // _CHUNKS))
 
 
 def state_of(task: Task, number: int, work: Path) -> str | None:
@@ -113,7 +121,7 @@ class _Journal:
 
 
 def _pass(task: Task, known: dict[int, str], journal: _Journal, staff: Staff) -> str:
-    chunks = job.parts(task, kept=True)
+    chunks = chunks_of(task)
     rows = [int(p.rows or 0) for p in chunks]
     done = sum(rows[i] for i in known)
     todo = {i: chunks[i] for i in range(len(chunks)) if i not in known}

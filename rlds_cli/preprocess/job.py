@@ -19,7 +19,7 @@ import numpy as np
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.plan import Known, Plan, Probe
-from rlds_cli.preprocess.steps import Transitions
+from rlds_cli.preprocess.steps import Transitions, at_once, runs
 from rlds_cli.preprocess.task import PART_ROWS, Task
 from rlds_cli.preprocess.whole import WholeEpisodes
 from rlds_cli.progress import Stage
@@ -45,9 +45,10 @@ class PreprocessJob:
 
     @property
     def key(self) -> str:
-        """Identifies the work: the task, and what is assumed of it."""
+        """Identifies the work: the task, what is assumed of it, and the chunks."""
         plan = [sorted(self.plan.shared), self.plan.kept, [asdict(f) for f in self.plan.schema], self.task.state]
-        return hashlib.sha256(json.dumps([self.task.key, plan]).encode()).hexdigest()
+        firsts = [p.args["first"] for p in self.parts]
+        return hashlib.sha256(json.dumps([self.task.key, plan, firsts]).encode()).hexdigest()
 
     @property
     def schema(self) -> tuple[Field, ...]:
@@ -198,9 +199,31 @@ def processes(jobs: int | None, seconds: float) -> int:
     return min(cores(), math.floor(seconds / _WORTH_A_WORKER))
 
 
-def parts(task: Task, *, kept: bool) -> tuple[Part, ...]:
-    """Whole episodes, about ``PART_ROWS`` rows together; where all are ``kept``, so many will be written."""
-    rows = task.dataset.episodes["length"] + 1
-    part = np.cumsum(rows) // PART_ROWS
-    firsts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(rows)]
-    return tuple(Part(int(rows[a:b].sum()) if kept else None, {"first": a, "last": b}) for a, b in pairwise(firsts))
+def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tuple[Part, ...]:
+    """Chunks of whole episodes, each of about ``rows`` rows, at most ``PART_ROWS``; or of one episode.
+
+    Parameters
+    ----------
+    kept : bool
+        All episodes keep their lengths, so that as many rows will be written.
+    made : int
+        Bytes that are made of a step. With what is read they decide how many steps a function of transitions is given
+        at once: those chunks hold several times as many, or as many.
+    """
+    lengths = task.dataset.episodes["length"]
+    steps = min(at_once(task, made), PART_ROWS)
+    grains = np.arange(len(lengths)) if task.unit == "episode" else np.array(runs(lengths, steps))
+    behind = np.append(grains[1:], len(lengths))
+    ends = np.append(0, np.cumsum(lengths + 1))
+    chunk = ends[behind] // min(rows, PART_ROWS)
+    firsts = [*grains[np.flatnonzero(np.diff(chunk, prepend=-1))].tolist(), len(lengths)]
+    return tuple(
+        Part(int(ends[b] - ends[a]) if kept else None, {"first": a, "last": b, "steps": steps})
+        for a, b in pairwise(firsts)
+    )
+
+
+def divided(task: Task, plan: Plan, rows: int) -> PreprocessJob:
+    """What is to be written, in chunks of about so many ``rows``."""
+    made = sum(f.row_bytes for f in plan.schema)
+    return PreprocessJob(task, plan, parts(task, kept=plan.kept, made=made, rows=rows))

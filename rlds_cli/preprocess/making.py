@@ -5,13 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from rlds_cli import sizes
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess import fitting, job, result, verifying
+from rlds_cli.preprocess import division, fitting, job, result, verifying
 from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import Known, Otherwise
-from rlds_cli.progress import Event
+from rlds_cli.progress import Event, Progress
 from rlds_cli.store.build import write_rows
+from rlds_cli.store.workers import Executor
+
+_LONG = 20.0  # seconds
 
 
 def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> None:
@@ -33,8 +37,9 @@ def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> Non
     t = fitting.fitted(staff.task, work, staff)
     while True:
         plan, seconds = job.plan(t, known)
-        todo = PreprocessJob(t, plan, job.parts(t, kept=plan.kept))
+        todo = job.divided(t, plan, division.decided(work, seconds, t.dataset.num_steps))
         executor = staff.executor(seconds * t.dataset.num_steps, len(todo.parts))
+        _tell_long(todo, seconds * t.dataset.num_steps, executor, staff.progress)
         try:
             built = write_rows(todo, work, jobs=0, progress=staff.progress, executor=executor)
         except Otherwise as e:
@@ -44,6 +49,10 @@ def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> Non
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
+        except KeyboardInterrupt:
+            kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
+            staff.progress(Event(str(t.id), "note", note=f"{kept}; the same again goes on from there"))
+            raise
         check = verifying.checking(todo, built, work, staff) if verify else None
         result.publish(built, t, plan, target, threads=staff.threads, check=check)
         shutil.rmtree(work, ignore_errors=True)
@@ -60,18 +69,31 @@ def _recall(work: Path) -> Known:
 
 def _remember(work: Path, known: Known) -> None:
     for path in work.iterdir():
-        if path.name != fitting.JOURNAL:
+        if path.name not in (fitting.JOURNAL, division.FILE):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     (work / "known.new").write_text(known.to_json())
     (work / "known.new").rename(work / "known.json")
 
 
+def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:
+    """Say of long work that it may be stopped."""
+    workers = getattr(executor, "count", 1)
+    if seconds / workers > _LONG:
+        takes = f"about {sizes.duration(seconds / workers)} with {sizes.plural(workers, 'worker')}"
+        kept = f"{sizes.plural(len(todo.parts), 'chunk')}, each kept when it is finished"
+        tell(Event(todo.id, "note", note=f"{takes}, {kept}: stopped (Ctrl-C), the same again goes on from there"))
+
+
 def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
-    try:
-        kept = (work / "journal.jsonl").read_text().count("\n") - 1
-    except OSError:
-        kept = 0
-    tail = f" {kept} of {parts} chunks are kept." if parts > 1 else ""
+    tail = f" {_finished(work)} of {parts} chunks are kept." if parts > 1 else ""
     told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
     told.episode, told.step = e.episode, e.step
     return told
+
+
+def _finished(work: Path) -> int:
+    """How many chunks the journal has."""
+    try:
+        return max(0, (work / "journal.jsonl").read_text().count("\n") - 1)
+    except OSError:
+        return 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from rlds_cli import ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import calling, fitting, functions, job, making, task
+from rlds_cli.preprocess import calling, dependencies, fitting, functions, job, making, task
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.chain import Chain
 from rlds_cli.preprocess.executors import Staff
@@ -47,6 +48,7 @@ class Pipeline:
     id: DatasetId
     fields: tuple[str, ...] | None
     keep_going: bool
+    depends_on: tuple[str, ...] = ()
 
     @cached_property
     def parts_of_key(self) -> dict[str, Any]:
@@ -55,6 +57,7 @@ class Pipeline:
             "source": task.source_of(self.dataset),
             "fields": sorted(self.fields) if self.fields is not None else None,
             **({"keep_going": True} if self.keep_going else {}),
+            **({"depends": dependencies.of(len, {}, self.depends_on)} if self.depends_on else {}),
             "functions": [s.identity for s in self.stages],
         }
 
@@ -95,6 +98,7 @@ class Pipeline:
             fields=self._fields(dataset),
             span=stage.span,
             keep_going=self.keep_going,
+            depends_on=self.depends_on,
         )
         record = {"key": self.key, **self.parts_of_key} if last else {}
         return replace(t, chain=Chain(self.dataset, dataset, number, len(self.stages), self._again, record))
@@ -134,6 +138,7 @@ def described(
     args: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     fields: Sequence[str] | None,
     keep_going: bool = False,
+    depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Pipeline]:
     """The pipeline of functions; their modules can be imported meanwhile."""
     with functions.importable((str(Path.cwd()),)):
@@ -144,7 +149,8 @@ def described(
         id = ids.parse(dataset.id).with_variant(name)
         if id == ids.parse(dataset.id):
             raise PreprocessError(f"The result would replace its own source, {id}.", hint="another name: --name, name=")
-        p = Pipeline(dataset, made, id, task.names_of(fields), keep_going)
+        depends = tuple(os.fspath(p) for p in depends_on)
+        p = Pipeline(dataset, made, id, task.names_of(fields), keep_going, depends)
         with importable(made):
             yield p
 

@@ -26,6 +26,7 @@ def fits(before: PreprocessJob, now: PreprocessJob) -> bool:
     paths, ours = (names.paths(f.name for f in j.schema) for j in (before, now))
     return (
         before.plan.linked
+        and [p.args for p in before.parts] == [p.args for p in now.parts]
         and written.keys() <= ours.keys()
         and before.plan.apart == now.plan.apart
         and {f.name for f in before.plan.schema} == {f.name for f in now.plan.schema}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import settings
+from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.home import Home
@@ -20,7 +21,7 @@ from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.pipeline import Pipeline
 from rlds_cli.preprocess.stages import Functions
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
-from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store.workers import Executor
 
@@ -40,12 +41,13 @@ def run(
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     keep_going: bool = False,
+    depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
     verify: bool = False,
     executor: Literal["local", "ray"] = "local",
     address: str | None = None,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Dataset:
     """Apply a function to every episode, batch or step; the result is a dataset of its own, ``ID@NAME``.
 
@@ -85,6 +87,9 @@ def run(
         that are worked at at a time.
     keep_going : bool
         Leave out episodes on which the function fails; ``errors.jsonl`` in the result's directory names them.
+    depends_on : sequence of paths
+        Files and directories that the function reads. What is in them is part of what identifies the result, as of
+        those that its arguments name.
     force : bool
         Do it again, and replace a dataset of this name.
     verify : bool
@@ -115,8 +120,9 @@ def run(
     'd4rl/hopper-medium-v2@norm'
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
+    how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        _Making(t, cache_dir, jobs, force, verify, _office(executor, address), progress or silent).run()
+        _Making(t, cache_dir, jobs, force, verify, _office(executor, address), shown(progress)).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 

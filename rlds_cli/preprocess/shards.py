@@ -24,6 +24,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rlds_cli import settings
+from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
@@ -33,7 +34,7 @@ from rlds_cli.preprocess.agreeing import Planned, learn, planned, write_once
 from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.plan import Otherwise
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
-from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import build, shards
 from rlds_cli.store.shards import Finished, Shard
@@ -73,9 +74,10 @@ def run_shard(
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     keep_going: bool = False,
+    depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> ShardReport:
     """Do a part of what `run` does, on any machine that has the same home; `finish` publishes when all are done.
 
@@ -86,7 +88,7 @@ def run_shard(
     ----------
     shard : (int, int)
         Number and count, from (1, n) to (n, n).
-    source, fn, name, unit, history, future, arrays, args, fields, jobs, keep_going, cache_dir
+    source, fn, name, unit, history, future, arrays, args, fields, jobs, keep_going, depends_on, cache_dir
         As in `run`, and the same for all shards, but for ``jobs``.
     force : bool
         Work also where a dataset of this name exists.
@@ -98,9 +100,10 @@ def run_shard(
     """
     number = _checked(shard)
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
+    how["depends_on"] = depends_on
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
-        tell = progress or silent
+        tell = shown(progress)
         if not force and result.is_made(t, where):
             tell(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
@@ -126,16 +129,17 @@ def finish(
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     keep_going: bool = False,
+    depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
     verify: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Dataset:
     """Publish what all shards made: the same bytes as `run` makes alone.
 
     Parameters
     ----------
-    source, fn, name, unit, history, future, arrays, args, fields, keep_going, cache_dir
+    source, fn, name, unit, history, future, arrays, args, fields, keep_going, depends_on, cache_dir
         Those of the shards.
     jobs : int, optional
         Threads that hash.
@@ -151,9 +155,10 @@ def finish(
         same when it is done again; nothing is kept.
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
+    how["depends_on"] = depends_on
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
-        place, tell = Home(where.home), progress or silent
+        place, tell = Home(where.home), shown(progress)
         if force or not result.is_made(t, where):
             with exclusive(place, t.id, tell):
                 if force or not result.is_made(t, where):

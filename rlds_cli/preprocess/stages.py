@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess import functions, task
+from rlds_cli.preprocess import arguments, functions, task
 from rlds_cli.preprocess.functions import Function
 
 Functions = Sequence[Callable[..., Any] | str]
@@ -62,6 +62,8 @@ def stages(
     for f, kind, what, given in zip(
         found, _each("unit", unit, found), _each("arrays", arrays, found), _shares(args, found), strict=True
     ):
+        assert f.call is not None
+        arguments.check(f.call, given)
         own, reach = task.unit_of(f, kind, span if (kind or f.unit) == "window" else (None, None))
         made.append(Stage(f, own, reach, what or "numpy", given))
     if span != (None, None) and not any(s.unit == "window" for s in made):

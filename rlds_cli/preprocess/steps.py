@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,47 @@ from rlds_cli.preprocess.reading import Episode, Reader
 from rlds_cli.preprocess.stacking import Stack
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, STEP_ROWS, Task
 from rlds_cli.preprocess.whole import Result, extended
-from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, Chunk, Column, Field, Part, Placement, lay_out
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    Chunk,
+    Column,
+    Field,
+    IntArray,
+    Part,
+    Placement,
+    lay_out,
+)
 
 PROBE_STEPS = 256
+
+
+def at_once(task: Task, made: int) -> int:
+    """Steps that a function is given at once, when so many bytes are made of one; of unit step, that are read at once.
+
+    They are those of whole episodes, or of a part of one that is longer.
+    """
+    width = made + sum(f.row_bytes for f in task.dataset.schema.values())
+    limit = STEP_ROWS if task.unit == "step" else BLOCK_ROWS
+    return max(1, min(limit, BLOCK_BYTES // max(1, width)) // (1 + sum(task.span)))
+
+
+def runs(lengths: IntArray, steps: int) -> list[int]:
+    """Where runs of episodes begin that have at most ``steps`` steps together, or are one episode.
+
+    A run depends on nothing but the episodes from its first one on. So where parts begin with runs, what the function
+    is given does not depend on how many runs a part has.
+    """
+    ends = np.cumsum(lengths)
+    firsts, at, before = [], 0, 0
+    while at < len(ends):
+        firsts.append(at)
+        at = max(at + 1, int(np.searchsorted(ends, before + steps, "right")))
+        before = int(ends[at - 1])
+    return firsts
 
 
 class Transitions:
@@ -61,8 +100,10 @@ class Transitions:
 
     def inputs(self, part: Part) -> Iterator[Given]:
         """What the function is given of a part, block by block; of unit step, all steps of a block together."""
-        for pieces in self._pieces(part.args["first"], part.args["last"], self._limit(0)):
-            yield self._input_of(self._block(pieces))
+        steps = part.args["steps"]
+        for a, b in self._runs(part):
+            for pieces in self._pieces(a, b, steps):
+                yield self._input_of(self._block(pieces))
 
     def _input_of(self, block: Block) -> Given:
         if self._task.unit == "window":
@@ -205,13 +246,18 @@ class Transitions:
 
     def chunks(self, part: Part, plan: Plan) -> Iterator[Chunk]:
         """The rows of a part."""
-        limit = self._limit(sum(f.row_bytes for f in plan.schema))
+        steps = part.args["steps"]
+        for a, b in self._runs(part):
+            if self._task.keep_going:
+                yield from self._without_failing(a, b, steps, plan)
+            else:
+                yield from self._chunks(a, b, steps, plan)
+
+    def _runs(self, part: Part) -> Iterator[tuple[int, int]]:
+        """Of a part, the episodes that are worked at together."""
         first, last = part.args["first"], part.args["last"]
-        if not self._task.keep_going:
-            yield from self._chunks(first, last, limit, plan)
-            return
-        for a, b in self._wholes(first, last, limit):
-            yield from self._without_failing(a, b, limit, plan)
+        firsts = runs(np.array([self._reader.length(k) for k in range(first, last)]), part.args["steps"])
+        return pairwise([*(first + f for f in firsts), last])
 
     def _chunks(self, first: int, last: int, limit: int, plan: Plan) -> Iterator[Chunk]:
         tail: dict[str, Any] = {}
@@ -235,22 +281,6 @@ class Transitions:
             nothing = lay_out(plan.written, [])
             nothing.notes = (failures.left_out(self._task, self._reader.number(first), plan, e),)
             return [nothing]
-
-    def _wholes(self, first: int, last: int, steps: int) -> Iterator[tuple[int, int]]:
-        """Runs of whole episodes of at most ``steps`` steps, or of one episode."""
-        a, held = first, 0
-        for k in range(first, last):
-            if held and held + self._reader.length(k) > steps:
-                yield a, k
-                a, held = k, 0
-            held += self._reader.length(k)
-        yield a, last
-
-    def _limit(self, made: int) -> int:
-        """Steps of a block, when so many bytes are made of one."""
-        width = made + sum(f.row_bytes for f in self._fields.values())
-        limit = STEP_ROWS if self._task.unit == "step" else BLOCK_ROWS
-        return max(1, min(limit, BLOCK_BYTES // max(1, width)) // (1 + sum(self._task.span)))
 
     def _pieces(self, first: int, last: int, steps: int) -> Iterator[list[Piece]]:
         """The episodes cut into blocks of ``steps`` steps."""

@@ -19,7 +19,7 @@ from rlds_cli import __version__, ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import functions, traits
+from rlds_cli.preprocess import arguments, dependencies, functions, traits
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ARRAYS = ("numpy", "torch", "tensordict")
 PART_ROWS = 1 << 16  # rows of a part, about: parts end where episodes do
 BLOCK_ROWS, BLOCK_BYTES = 1 << 14, 16 << 20  # rows and bytes that are read at once, and given to a function of batches
-STEP_ROWS = 1 << 12
+STEP_ROWS = 1 << 10
 
 # What a key is made of, and what to call it.
 _LABELS = {
@@ -39,6 +39,7 @@ _LABELS = {
     "function": "fn",
     "code": "fn source",
     "args": "args",
+    "depends": "files that it reads",
     "unit": "unit",
     "window": "history and future",
     "keep_going": "keep_going",
@@ -63,6 +64,7 @@ class Task:
     carried: Mapping[str, str] | None = None  # see `traits.Prepared`
     decoded: tuple[str, ...] = ()
     keep_going: bool = False
+    depends_on: tuple[str, ...] = ()  # files that the function reads, beside those that its arguments name
     state: str | None = None  # what the first pass found out, see `states`; not part of the key, which it follows from
     chain: Chain | None = None  # the pipeline that it is of
 
@@ -103,7 +105,7 @@ class Task:
         """What the result depends on; not workers, nor where the function's file lies."""
         return {
             "source": self.source,
-            **identity(self.function, self.args, self.unit, self.span, self.arrays),
+            **identity(self.function, self.args, self.unit, self.span, self.arrays, self.depends_on),
             **({"keep_going": True} if self.keep_going else {}),
             "fields": sorted(self.fields) if self.fields is not None else None,
         }
@@ -121,6 +123,7 @@ class Task:
             "reference": self.function.reference,
             "files": [list(f) for f in self.function.files],
             **self.parts_of_key,
+            **({} if self.function.module or self.function.file else {"held": True}),
             "key": self.key,
             "rlds_version": __version__,
             **({"pipeline": dict(self.chain.record)} if self.chain and self.chain.record else {}),
@@ -144,18 +147,35 @@ class Task:
 
 
 def identity(
-    function: Function, args: Mapping[str, Any], unit: str, span: tuple[int, int], arrays: str
+    function: Function,
+    args: Mapping[str, Any],
+    unit: str,
+    span: tuple[int, int],
+    arrays: str,
+    depends_on: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What the result of a function depends on, but for what it is given."""
+    call = function.load()
+    own = {} if traits.of(call).version else args  # what built-in ones are given names fields
+    depends = dependencies.of(call, own, depends_on)
     return {
         "function": function.name,
         "code": function.code,
         "args": _plain(args),
+        **({"depends": depends} if depends else {}),
         "unit": unit,
         **({"window": list(span)} if unit == "window" else {}),
         "arrays": arrays,
-        "chunk": [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS],
+        "chunk": _chunk(function, unit),
     }
+
+
+def _chunk(function: Function, unit: str) -> list[int]:
+    """What is given together, where a result may depend on it: transitions, and the chunks of a first pass."""
+    fits = functions.first_pass(function.load()) is not None
+    if unit == "episode" and not fits:
+        return [1 << 16, 1 << 14, 16 << 20, 1 << 12]  # nothing depends on these; they stay for the sake of older keys
+    return [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS, 2]
 
 
 def differences(made: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
@@ -171,6 +191,8 @@ def _said(part: str, value: Any) -> str:
     """A part of a key as messages have it; of a selection, with a hash of which episodes it is."""
     if part == "keep_going":
         return "true" if value else "false"
+    if part == "depends":
+        return ", ".join(f"{name} ({sha[:8]})" for name, sha in (value or {}).items()) or "none"
     whole, _, episodes = value.partition("+") if part == "source" and value else (value, "", "")
     return _short(whole) + (f" (a selection of episodes, {episodes[:8]})" if episodes else "")
 
@@ -203,6 +225,7 @@ def describe(
     fields: Sequence[str] | None,
     span: tuple[int | None, int | None] = (None, None),
     keep_going: bool = False,
+    depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Task:
     """Find the function and check what can be checked before it runs."""
     function = functions.find(fn)
@@ -210,8 +233,9 @@ def describe(
     if arrays not in ARRAYS:
         raise PreprocessError(f'arrays must not be "{arrays}".', hint=f"one of {', '.join(ARRAYS)}")
     _check_arguments(function, dataset, args)
-    _check_built_in(function, unit, arrays)
     assert function.call is not None
+    arguments.check(function.call, args)
+    _check_built_in(function, unit, arrays)
     prepared = traits.prepare(function.call, dataset, args)
     fields = prepared.reads if fields is None else fields
     task = Task(
@@ -224,6 +248,7 @@ def describe(
         names_of(fields),
         span=reach,
         keep_going=keep_going,
+        depends_on=tuple(os.fspath(p) for p in depends_on),
         carried=prepared.carried,
         decoded=prepared.decoded,
     )

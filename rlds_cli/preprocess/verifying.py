@@ -18,7 +18,7 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import PreprocessError, RldsError
-from rlds_cli.preprocess import comparing, executors, fitting, job, reading, states
+from rlds_cli.preprocess import comparing, division, executors, fitting, job, reading, states
 from rlds_cli.preprocess.comparing import Again, Difference, places
 from rlds_cli.preprocess.executors import Staff
 from rlds_cli.preprocess.job import PreprocessJob
@@ -68,9 +68,8 @@ def checking(todo: PreprocessJob, built: Built, work: Path, staff: Staff) -> Cal
 def _verify(todo: PreprocessJob, made: Dataset, counts: Sequence[int], work: Path, staff: Staff) -> None:
     number = _drawn(range(len(todo.parts)))
     again = _Again(todo, number, staff, "Nothing was published.")
-    known = fitting.state_of(todo.task, number, work) if todo.task.fits else None
-    if known is not None:
-        again.check_first_pass(known)
+    if todo.task.fits:
+        again.check_first_pass(work)
     try:
         written = again.write(work / "again")
     except Otherwise as e:
@@ -93,18 +92,19 @@ def verify_made(t: Task, made: Dataset, work: Path, staff: Staff) -> None:
     """
     t = replace(t, state=_state(made)) if t.fits else t
     known = _known(t, made)
-    counts = _counts(t, made)
+    plan, seconds = job.plan(t, known)
+    todo = job.divided(t, plan, division.rows_of_chunk(seconds, t.dataset.num_steps))
+    counts = _counts(todo, made)
     number = _drawn([i for i in range(len(counts)) if counts[i]])
     try:
         while True:
-            plan = job.plan(t, known)[0]
-            todo = PreprocessJob(t, plan, job.parts(t, kept=plan.kept))
             again = _Again(todo, number, staff, "The dataset stays as it is.")
             again.check_schema(made)
             try:
                 written = again.write(work)
             except Otherwise as e:
                 known = known | e.known
+                todo = PreprocessJob(t, job.plan(t, known)[0], todo.parts)
                 continue
             again.compare(made, sum(counts[:number]), counts[number], written)
             return
@@ -123,13 +123,20 @@ class _Again:
         self._job, self._number, self._staff, self._kept = todo, number, staff, kept
         self._part = replace(todo.parts[number], rows=None)  # how many there are is to be seen
 
-    def check_first_pass(self, known: str) -> None:
-        """Raise PreprocessError unless ``fit`` finds out the same of the chunk."""
+    def check_first_pass(self, work: Path) -> None:
+        """Raise PreprocessError unless ``fit`` finds out the same of a chunk; its chunks are others."""
         task = replace(self._job.task, state=None)
-        state = self._fresh(fitting.fit_chunk, task, self._part)
+        chunks = fitting.chunks_of(task)
+        number = _drawn(range(len(chunks)))
+        known = fitting.state_of(task, number, work)
+        if known is None:
+            return
+        state = self._fresh(fitting.fit_chunk, task, chunks[number])
         if state != known:
             differ = states.differ(states.from_json(known), states.from_json(state))
-            raise self.differs(f"fit found out something else: {differ}")
+            first, last = (chunks[number].args[n] for n in ("first", "last"))
+            name = f"chunk {number + 1:,} of {len(chunks):,} of the first pass (episodes {first:,} to {last - 1:,})"
+            raise self.differs(f"fit found out something else: {differ}", name=name)
 
     def check_schema(self, made: Dataset) -> None:
         """Raise PreprocessError where the fields are others than those of the published result."""
@@ -181,10 +188,12 @@ class _Again:
         what += f", and {len(found) - 4} more fields)" if len(found) > 4 else ")"
         return self.differs(what, self._at(now, i), step)
 
-    def differs(self, what: str, episode: int | None = None, step: int | None = None) -> PreprocessError:
-        """The error that says so."""
-        t = self._job.task
-        message = f"{t.function.reference} does not make the same of the same: {self._name} done again, {what}."
+    def differs(
+        self, what: str, episode: int | None = None, step: int | None = None, *, name: str = ""
+    ) -> PreprocessError:
+        """The error that says so, of the part or of what else has a ``name``."""
+        reference = self._job.task.function.reference
+        message = f"{reference} does not make the same of the same: {name or self._name} done again, {what}."
         e = PreprocessError(f"{message} {self._kept}", hint=_HINT)
         return e if episode is None else e.at(episode, step)
 
@@ -235,9 +244,10 @@ def _lengths(ds: Dataset) -> list[list[int]]:
     return [ds.episodes[name].tolist() for name in ("length", "num_observed")]
 
 
-def _counts(t: Task, made: Dataset) -> list[int]:
+def _counts(todo: PreprocessJob, made: Dataset) -> list[int]:
     """Episodes of the result that each chunk became: those that come from the same place in the archive."""
-    firsts = [p.args["first"] for p in job.parts(t, kept=True)]
+    t = todo.task
+    firsts = [p.args["first"] for p in todo.parts]
     n = len(t.dataset.episodes)
     theirs, mine = places(Reader(t.dataset).table(0, n)), places(made.store.table())
     if mine == theirs:

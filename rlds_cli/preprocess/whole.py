@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,16 @@ class WholeEpisodes:
         return self._caller(self._input(ep, given))
 
     def _results(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str]) -> list[Result]:
-        pieces = [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
         with self._caller.refusing(ep.number):
-            return [self._result(p, ep, given, apart, _where(ep, i, len(pieces))) for i, p in enumerate(pieces)]
+            if isinstance(value, GeneratorType):
+                return [self._piece(p, ep, given, apart, i) for i, p in enumerate(value)]
+            made = [] if value is None else value if isinstance(value, list | tuple) else [value]
+            return [self._result(p, ep, given, apart, _where(ep, i, len(made))) for i, p in enumerate(made)]
+
+    def _piece(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], i: int) -> Result:
+        """A result in memory of its own: the generator may fill the same arrays for its next piece."""
+        r = self._result(value, ep, given, apart, f"{ep.name}, piece {i}")
+        return replace(r, flat=episodes.owned(r.flat))
 
     def inputs(self, part: Part) -> Iterator[Given]:
         """What the function is given of a part, episode by episode."""

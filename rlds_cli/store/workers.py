@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.process import BaseProcess
@@ -61,8 +62,22 @@ class Processes:
         return work_through(call, items, self.count, died)
 
 
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C for a moment, where signals may be set."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _begin() -> None:
-    """What a process does before its first item."""
+    """What a process does before its first item. Ctrl-C is for the parent, which ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -83,10 +98,12 @@ class _Worker(Generic[R]):
         self._process: BaseProcess | None = None
 
     def submit(self, call: Callable[..., R], arguments: tuple[Any, ...]) -> Future[R]:
-        known = {p.pid for p in active_children()} if self._process is None else set()
-        future = self._pool.submit(call, *arguments)
-        if self._process is None:
-            self._process = next((p for p in active_children() if p.pid not in known), None)
+        if self._process is not None:
+            return self._pool.submit(call, *arguments)
+        known = {p.pid for p in active_children()}
+        with _without_interrupts():  # which the new process takes over
+            future = self._pool.submit(call, *arguments)
+        self._process = next((p for p in active_children() if p.pid not in known), None)
         return future
 
     def how_it_died(self) -> str:
@@ -100,6 +117,11 @@ class _Worker(Generic[R]):
 
     def stop(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+    def kill(self) -> None:
+        """End it in the middle of its item."""
+        if self._process is not None:
+            self._process.terminate()
 
 
 def work_through(
@@ -158,6 +180,10 @@ def work_through(
                     yield number, result
         if failed is not None:
             raise failed
+    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what the others are at
+        for worker in (w for _, w in busy.values()):
+            worker.kill()
+        raise
     finally:
         for worker in (*idle, *(w for _, w in busy.values())):
             worker.stop()

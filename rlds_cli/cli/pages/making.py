@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from rlds_cli import sizes
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.figures import number, shape
 from rlds_cli.hashing import short
@@ -68,7 +69,7 @@ def trial(r: Report) -> str:
     where = (
         f"episode {r.episode:,} ({r.length:,} steps)" if r.step is None else f"episode {r.episode:,}, step {r.step:,}"
     )
-    lines = [f"{r.function}({r.unit}) on {where}{fitted}, {_time(r.seconds)}"]
+    lines = [f"{r.function}({r.unit}) on {where}{fitted}, {sizes.duration(r.seconds)}"]
     if not r.returned:
         return "\n".join([*lines, "  dropped: the function returned None"])
     if r.returned != (r.length,):
@@ -110,14 +111,6 @@ def _some(names: Sequence[str]) -> str:
 def _whole(r: Report) -> str:
     workers = f" with {r.jobs} workers" if r.jobs > 1 else ""
     return (
-        f"whole dataset: about {_time(r.total_seconds)}{workers}, +{out.size(r.total_bytes)}.  "
+        f"whole dataset: about {sizes.duration(r.total_seconds)}{workers}, +{out.size(r.total_bytes)}.  "
         f"Run without --try to make {r.id}"
     )
-
-
-def _time(seconds: float) -> str:
-    if seconds < 1:
-        return f"{1000 * seconds:.1f} ms"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -156,7 +156,9 @@ def _made(step: Mapping[str, Any]) -> str:
     args = ", ".join(f"{k}={v}" for k, v in (step.get("args") or {}).items())
     function = f"{step.get('reference') or step.get('function')}{f' ({args})' if args else ''}"
     source = short(str(step.get("source", "")).partition("+")[0])
-    return f"made by  {function}, unit {step.get('unit')}, from {step.get('from')} ({source})"
+    reads = ", ".join(f"{name} (sha256 {sha[:12]})" for name, sha in (step.get("depends") or {}).items())
+    reads = f", which reads {reads}" if reads else ""
+    return f"made by  {function}{reads}, unit {step.get('unit')}, from {step.get('from')} ({source})"
 
 
 def _spaces(s: Summary) -> str:

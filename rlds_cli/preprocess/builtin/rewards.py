@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ def _floating(reward: Array) -> Array:
 
 
 def _number(function: str, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise InvalidArgument(f"{function}: {name}={value!r} is no finite number.")
 
 

@@ -53,7 +53,7 @@ class Content:
 
 
 def gather(
-    ref: str | os.PathLike[str] | Dataset, *, cache_dir: StrPath | None = None, progress: Progress | None = None
+    ref: str | os.PathLike[str] | Dataset, *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
 ) -> Content:
     """Read what a page shows: checks read every row once, the rest is sampled."""
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)

@@ -45,7 +45,7 @@ def write_page(
     *,
     force: bool = False,
     cache_dir: StrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> PageReport:
     """Write a dataset as one HTML file that needs nothing else: no network, no server.
 

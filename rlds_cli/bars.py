@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import sys
 from threading import Lock
-from typing import Any, TextIO
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rlds_cli import sizes
-from rlds_cli.progress import Event
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.progress import Event, Progress, silent
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _STAGE = 7  # the width of "convert"
 
 
-class Bars:
-    """A ``Progress`` that draws; safe to call from several threads."""
+def shown(progress: Progress | bool | None) -> Progress:
+    """What ``progress=`` of a function stands for: True for bars on stderr, None and False for nothing.
 
-    def __init__(self, stream: TextIO) -> None:
+    Raises
+    ------
+    InvalidArgument
+        It is none of these, and cannot be called.
+    """
+    if progress is True:
+        return Bars(sys.stderr, live=True)
+    if progress is None or progress is False:
+        return silent
+    if not callable(progress):
+        raise InvalidArgument(f"progress={progress!r}: True shows bars; else a function of events, or None.")
+    return progress
+
+
+class Bars:
+    """A ``Progress`` that draws; safe to call from several threads.
+
+    ``live`` says whether bars can be drawn on ``stream``; unless given, on a terminal.
+    """
+
+    def __init__(self, stream: TextIO, *, live: bool | None = None) -> None:
         self._stream = stream
-        self._live = stream.isatty()
+        self._live = stream.isatty() if live is None else live
         self._bars: dict[tuple[str, str, str], tqdm[Any]] = {}
         self._told: set[tuple[str, str, str, str]] = set()
         self._lock = Lock()
@@ -52,6 +75,8 @@ class Bars:
         said = event.note or (_amount(event.total, event.unit) if event.total else "")
         text = f"{event.id}  {event.stage:{_STAGE}}  {': '.join(p for p in (event.what, said) if p)}".rstrip()
         if self._live:
+            from tqdm import tqdm  # where something is drawn: commands and libraries start sooner without it
+
             tqdm.write(text, file=self._stream)
         else:
             print(text, file=self._stream, flush=True)
@@ -60,6 +85,8 @@ class Bars:
         key = (event.id, event.stage, event.what)
         bar = self._bars.get(key)
         if bar is None:
+            from tqdm import tqdm
+
             label = " ".join(p for p in (event.id, event.stage, event.what) if p)
             bytes_ = event.unit == "B"
             bar = self._bars[key] = tqdm(
