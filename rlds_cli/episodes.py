@@ -350,4 +350,6 @@ def owned(columns: Mapping[str, Any]) -> dict[str, Any]:
 def _copied(values: Any) -> Any:
     if isinstance(values, EncodedFrames):
         return replace(values, data=values.data.copy(), lengths=values.lengths.copy())
+    if isinstance(values, VideoFrames):
+        return replace(values, index=values.index.copy())
     return values.copy()

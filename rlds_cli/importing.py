@@ -121,7 +121,7 @@ def plan_import(
         fields=plan.schema,
         rows=None if None in known else sum(r for r in known if r is not None),
         facts=plan.facts,
-        notes=tuple(f"{n.text} ({n.where})" if n.where else n.text for n in (*archive.left_out, *plan.notes)),
+        notes=tuple(n.text if n.where in n.text else f"{n.text} ({n.where})" for n in (*archive.left_out, *plan.notes)),
         plan=plan,
         episodes=plan.seen.summary() if plan.seen else None,
     )

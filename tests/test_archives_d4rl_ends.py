@@ -283,7 +283,7 @@ def test_layout_equals_the_slow_reference(
         after = [a if t % 5 == 3 else b for t, (a, b) in enumerate(zip(after, [*o[1:], after[-1]], strict=True))]
     monkeypatch.setattr("rlds_cli.archives.d4rl.rows.CHUNK_ROWS", 2 * block)
     monkeypatch.setattr(d4rl, "PART_ROWS", 4 * block)
-    monkeypatch.setattr(d4rl, "_max_cuts", lambda pairs: pairs)
+    monkeypatch.setattr(d4rl, "max_cuts", lambda pairs: pairs)
     monkeypatch.setattr("rlds_cli.archives.hdf5_rows.MIN_CHUNK_BYTES", 0)
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as f:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_cli.archives.hdf5_rows import RowReader, nan_count
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 
 
 def make(path: Path, **columns: Any) -> Path:
@@ -98,7 +98,7 @@ class TestRows:
         with (
             h5py.File(path) as f,
             RowReader(path, {"x": f["x"]}) as rows,
-            pytest.raises(CorruptArchive, match="x cannot be read"),
+            pytest.raises(UnknownLayout, match="x holds texts that are not UTF-8"),
         ):
             rows.read(0, 2)
 

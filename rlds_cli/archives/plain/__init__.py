@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from rlds_cli import documents
 from rlds_cli.archives import Archive, Part, Plan, Reader, d4rl
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.names import flags_of, has_essentials, meaning
@@ -56,7 +57,12 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 def _is_beside(path: Path) -> bool:
     """Whether a file describes the others: settings, logs."""
-    return path.suffix.lower() in BESIDE and not is_flat(path)
+    if path.suffix.lower() not in BESIDE or is_flat(path):
+        return False
+    try:
+        return path.suffix.lower() != ".json" or documents.load(path) is not None
+    except (OSError, ValueError):
+        return False  # damaged, or made to harm
 
 
 def _kind(path: Path) -> str:
@@ -73,8 +79,8 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         A file of no format that is read, no observations or actions, boundaries that contradict each other.
     """
-    beside = [p.name for p in archive.files if _is_beside(p)]
-    archive = replace(archive, files=tuple(p for p in archive.files if not _is_beside(p)))
+    beside = [p.name for p in archive.files if _is_beside(p)] if any(map(is_flat, archive.files)) else []
+    archive = replace(archive, files=tuple(p for p in archive.files if p.name not in beside))
     made = _plan(archive)
     if not beside:
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -186,14 +187,14 @@ class PrioritizedDraw:
         drawn = [
             {
                 "first": d.positions[0],
-                "windows": _tensor(self._guide.starts.take(d.episode) + d.number),
-                "probability": _tensor(d.probability()),
-                "weight": _tensor(d.weight),
+                "windows": _portable(self._guide.starts.take(d.episode) + d.number),
+                "probability": _portable(d.probability()),
+                "weight": _portable(d.weight),
             }
             for d in sorted(pending, key=lambda d: d.positions[0])
         ]
         held = self.priorities.state()
-        return {"priorities": {**held, "masses": _tensor(held["masses"])}, "drawn": drawn}
+        return {"priorities": {**held, "masses": _portable(held["masses"])}, "drawn": drawn}
 
     def load(self, state: Mapping[str, Any], order: Order) -> None:
         """Go back to `state`.
@@ -232,10 +233,9 @@ def _initial(pool: Pool, priority: str | FloatArray) -> FloatArray:
     return given.of_windows(pool, without=1.0)
 
 
-def _tensor(x: Any) -> Any:
-    import torch
-
-    return torch.tensor(x)
+def _portable(x: FloatArray | IntArray) -> Any:
+    """A tensor, which ``torch.load(weights_only=True)`` takes; an array where nothing has imported torch."""
+    return sys.modules["torch"].tensor(x) if "torch" in sys.modules else x
 
 
 def _host(x: Any) -> Any:
