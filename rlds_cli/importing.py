@@ -123,7 +123,7 @@ def plan_import(
         facts=plan.facts,
         notes=tuple(n.text if n.where in n.text else f"{n.text} ({n.where})" for n in (*archive.left_out, *plan.notes)),
         plan=plan,
-        episodes=plan.seen.summary() if plan.seen else None,
+        episodes=plan.episode_summary.numbers() if plan.episode_summary else None,
     )
 
 

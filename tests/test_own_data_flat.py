@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from own_files import FORMATS, write
 
 from rlds_cli import archives
-from rlds_cli.archives.faults import Converted, faults
+from rlds_cli.archives.faults import ConversionRecord, faults
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.keeping.tracing import trace
@@ -64,8 +64,8 @@ def test_an_id_decides_and_flags_say_how_episodes_end(tmp_path: Path, suffix: st
     read = Rows("plain", path)
     check_six(read)
     assert read.plan.episodes_by == f"field:{id}"
-    assert read.plan.seen is not None
-    assert read.plan.seen.summary() == {
+    assert read.plan.episode_summary is not None
+    assert read.plan.episode_summary.numbers() == {
         "episodes": 6,
         "steps": 30,
         "shortest": 5,
@@ -521,6 +521,6 @@ def test_any_layout_gives_the_right_episodes(
 )
 def test_datasets_that_the_first_version_merged_are_known(fields: list[str], told: bool, old: bool) -> None:
     facts = {"flags": {"terminals": "bool"}} if told else {}
-    made = Converted("plain", 1, dict.fromkeys(fields, "int64"), facts, {"episodes_by": None}, lambda name: "")
+    made = ConversionRecord("plain", 1, dict.fromkeys(fields, "int64"), facts, {"episodes_by": None}, lambda name: "")
     assert bool(faults(made)) == old
     assert not faults(replace(made, version=2)) and not faults(replace(made, options={"episodes_by": "flags"}))

@@ -78,7 +78,7 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EpisodeSummary:
     """The episodes of an archive as far as a plan knows them, for `--dry-run`.
 
     ``lengths`` are the steps of each; ``ends`` counts them by how they end.
@@ -87,7 +87,7 @@ class Seen:
     lengths: tuple[int, ...]
     ends: Mapping[str, int]
 
-    def summary(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, Any]:
         """Numbers for people and JSON: how many episodes, the shortest, median and longest, and the ends."""
         steps = sorted(self.lengths)
         middle = steps[len(steps) // 2] if steps else 0
@@ -108,7 +108,7 @@ class Plan:
     spaces: Mapping[str, Any] = field(default_factory=dict)  # "observation", "action": spaces in Minari's JSON form
     env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
     notes: tuple[Note, ...] = ()
-    seen: Seen | None = None
+    episode_summary: EpisodeSummary | None = None
 
 
 class Replan(Exception):

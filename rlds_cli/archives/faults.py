@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConversionRecord:
     """What the manifest of a dataset says about its conversion.
 
     Attributes
@@ -35,7 +35,7 @@ class Converted:
     text: Callable[[str], str]
 
 
-def _always(made: Converted) -> bool:
+def _always(made: ConversionRecord) -> bool:
     return True
 
 
@@ -55,15 +55,15 @@ class Fault:
 
     mended: int
     text: str
-    concerns: Callable[[Converted], bool] = _always
+    concerns: Callable[[ConversionRecord], bool] = _always
 
 
-def faults(made: Converted) -> list[Fault]:
+def faults(made: ConversionRecord) -> list[Fault]:
     """The faults that a dataset has because an older version of its reader converted it."""
     return [f for f in FAULTS.get(made.reader, ()) if made.version < f.mended and f.concerns(made)]
 
 
-def _has_depth_videos(made: Converted) -> bool:
+def _has_depth_videos(made: ConversionRecord) -> bool:
     """Whether frames of 8 bits are those of a depth map that ``info.json`` says has more."""
     from rlds_cli.archives.lerobot import depth  # here, so that others start fast
 
@@ -75,7 +75,7 @@ def _has_depth_videos(made: Converted) -> bool:
         return False
 
 
-def _ignored_columns(made: Converted) -> bool:
+def _ignored_columns(made: ConversionRecord) -> bool:
     """Whether flags decided alone, beside a column that tells episodes apart or names that TED has."""
     from rlds_cli.archives.names import IDS, LASTS, STARTS, STEPS  # here, so that others start fast
 

@@ -22,7 +22,7 @@ from rlds_cli.errors import UnknownLayout
 from rlds_cli.ordering import natural
 from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, Note, Scalar
 
-NEXT = "next/observation"
+NEXT_OBSERVATION = "next/observation"
 DONE, NEXT_DONE = "done", "next/done"
 
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -38,7 +38,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("truncated", "truncateds", "truncation", "truncations", "timeout", "timeouts"),
     ),
     NEXT_DONE: ("next/done", "next/dones", "done", "dones"),
-    NEXT: ("next/observation", "next/observations", "next/obs", "next/state", "next/states"),
+    NEXT_OBSERVATION: ("next/observation", "next/observations", "next/obs", "next/state", "next/states"),
 }
 MASKS = ("masks", "mask")
 IDS = (
@@ -58,7 +58,7 @@ SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1], 
 
 # What `--map FIELD=KEY` may say besides the names of fields: which column tells the episodes apart, or counts steps.
 ROLES = {"episode": "ids", "step": "steps", "starts": "starts"}
-EPISODE = "episode/"  # `--map episode/task=KEY`: a column per episode
+EPISODE_PREFIX = "episode/"  # `--map episode/task=KEY`: a column per episode
 
 
 class Shaped(Protocol):
@@ -125,11 +125,11 @@ def meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str)
     heads = _heads(columns)
     said = {SHORT_NAMES.get(k, k): v for k, v in chosen.items()}
     roles = {ROLES[k]: v for k, v in said.items() if k in ROLES}
-    per_episode = {k.removeprefix(EPISODE): v for k, v in said.items() if k.startswith(EPISODE)}
+    per_episode = {k.removeprefix(EPISODE_PREFIX): v for k, v in said.items() if k.startswith(EPISODE_PREFIX)}
     fields: dict[str, str] = {}
     notes: list[Note] = []
     for name, key in said.items():
-        if name not in ROLES and not name.startswith(EPISODE):
+        if name not in ROLES and not name.startswith(EPISODE_PREFIX):
             named, listed = _chosen(columns, name, key, file)
             fields.update(named)
             notes += listed
@@ -232,7 +232,7 @@ def _found(
             return _gathered(field, names, notes)
         if names and field not in (REWARD, *FLAGS, NEXT_DONE):
             return {f"{field}/{_split(n)[1]}": n for n in names}
-    if field in ("observation", "action", NEXT):
+    if field in ("observation", "action", NEXT_OBSERVATION):
         for base in NAMES[field]:
             names = [n for head, all_of in heads.items() if _is_numbered(head, base) for n in all_of if n not in taken]
             if len(names) > 1:

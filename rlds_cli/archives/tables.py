@@ -114,7 +114,7 @@ class Table:
     columns: dict[str, Column]
     left_out: tuple[str, ...] = ()  # columns of values that no field can hold
     hidden: set[str] = field(default_factory=set)  # columns that make no field
-    _made: dict[str, _Made] = field(default_factory=dict)
+    _derivations: dict[str, _Derivation] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Column:
         return self.columns[key]
@@ -129,16 +129,16 @@ class Table:
     @property
     def own(self) -> dict[str, Column]:
         """The columns that are in the file, but for those that are hidden."""
-        return {k: c for k, c in self.columns.items() if k not in self._made and k not in self.hidden}
+        return {k: c for k, c in self.columns.items() if k not in self._derivations and k not in self.hidden}
 
     def made_of(self, key: str) -> tuple[str, ...]:
         """The columns that a derived one is made of."""
-        return self._made[key].inputs if key in self._made else ()
+        return self._derivations[key].inputs if key in self._derivations else ()
 
     def may_miss(self, key: str) -> bool:
         """Whether rows of a column may have no value, and would read as 0."""
         c = self.columns[key]
-        return isinstance(self.source, ArrowFile) and key not in self._made and c.dtype.kind in "biu"
+        return isinstance(self.source, ArrowFile) and key not in self._derivations and c.dtype.kind in "biu"
 
     def derive(self, keys: Collection[str]) -> None:
         """Add the columns among ``keys`` that are made of others.
@@ -149,7 +149,7 @@ class Table:
             One of the others is not there, or does not fit.
         """
         for key in keys:
-            if key not in self.columns and (found := _derivation(key)) is not None:
+            if key not in self.columns and (found := _parse_derived(key)) is not None:
                 self._add(key, *found)
 
     def _add(self, key: str, kind: str, inputs: tuple[str, ...]) -> None:
@@ -159,45 +159,45 @@ class Table:
         first = self.columns[inputs[0]]
         if kind == ENDS:
             stops = _stops(self.source.array(inputs[0], most=MAX_METADATA), inputs[0], self.path.name)
-            self._made[key] = _Made((), partial(_episode_of, stops))
+            self._derivations[key] = _Derivation((), partial(_episode_of, stops))
             self.columns[key] = Column(key, (int(stops[-1]) if len(stops) else 0,), np.dtype(np.int64), self.path.name)
             return
         if kind == STACK:
             shape, dtype = _stacked([self.columns[n] for n in inputs], self.path.name)
-            self._made[key] = _Made(inputs, lambda seen, _: _stack([seen[n] for n in inputs], dtype))
+            self._derivations[key] = _Derivation(inputs, lambda seen, _: _stack([seen[n] for n in inputs], dtype))
             self.columns[key] = Column(key, shape, dtype, self.path.name)
             return
         if kind == MISSING:
-            self._made[key] = self._missing(inputs[0])
+            self._derivations[key] = self._missing(inputs[0])
         elif kind == NOT:
-            self._made[key] = _Made(inputs, lambda seen, _: seen[inputs[0]] == 0)
+            self._derivations[key] = _Derivation(inputs, lambda seen, _: seen[inputs[0]] == 0)
         else:
-            self._made[key] = _Made(inputs, lambda seen, _: _without(seen[inputs[0]], seen[inputs[1]]))
+            self._derivations[key] = _Derivation(inputs, lambda seen, _: _without(seen[inputs[0]], seen[inputs[1]]))
         shape = first.shape[:1] if kind == MISSING else first.shape
         self.columns[key] = Column(key, shape, np.dtype(bool), self.path.name)
 
-    def _missing(self, name: str) -> _Made:
-        if name in self._made:
-            parts = tuple(MISSING + n for n in self._made[name].inputs)
+    def _missing(self, name: str) -> _Derivation:
+        if name in self._derivations:
+            parts = tuple(MISSING + n for n in self._derivations[name].inputs)
             self.derive(parts)
-            return _Made(parts, lambda seen, _: np.logical_and.reduce([seen[p] for p in parts]))
+            return _Derivation(parts, lambda seen, _: np.logical_and.reduce([seen[p] for p in parts]))
         if isinstance(self.source, ArrowFile):
-            return _Made((), lambda seen, _: seen[MISSING + name], native=MISSING + name)
-        return _Made((name,), lambda seen, _: is_nan(seen[name]))
+            return _Derivation((), lambda seen, _: seen[MISSING + name], native=MISSING + name)
+        return _Derivation((name,), lambda seen, _: is_nan(seen[name]))
 
     def rows(self, keys: Collection[str]) -> Rows:
         """Read the rows of some columns, derived ones among them."""
         order: dict[str, None] = {}
         for key in keys:
             self._needed(key, order)
-        plain_ones = {k for k in order if k not in self._made}
-        native = {m.native for k in order if (m := self._made.get(k)) and m.native}
-        made = {k: self._made[k] for k in order if k in self._made}
-        return _Derived(self.source.rows(plain_ones | native), set(keys), made)
+        plain_ones = {k for k in order if k not in self._derivations}
+        native = {m.native for k in order if (m := self._derivations.get(k)) and m.native}
+        made = {k: self._derivations[k] for k in order if k in self._derivations}
+        return _DerivedRows(self.source.rows(plain_ones | native), set(keys), made)
 
     def _needed(self, key: str, order: dict[str, None]) -> None:
         """Add a column to ``order``, behind those that it is made of."""
-        for name in self._made[key].inputs if key in self._made else ():
+        for name in self._derivations[key].inputs if key in self._derivations else ():
             self._needed(name, order)
         order[key] = None
 
@@ -228,7 +228,7 @@ def _text_or_array(value: Array) -> Array | str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Derivation:
     """A column made of others: their names, and a function of their values and the first row."""
 
     inputs: tuple[str, ...]
@@ -237,12 +237,12 @@ class _Made:
 
 
 @dataclass(slots=True)
-class _Derived:
+class _DerivedRows:
     inner: Rows
     keys: set[str]
-    made: Mapping[str, _Made]
+    made: Mapping[str, _Derivation]
 
-    def __enter__(self) -> _Derived:
+    def __enter__(self) -> _DerivedRows:
         self.inner.__enter__()
         return self
 
@@ -257,7 +257,7 @@ class _Derived:
         return {k: seen[k] for k in self.keys}
 
 
-def _derivation(key: str) -> tuple[str, tuple[str, ...]] | None:
+def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
     """What a column is made of: the kind, and the others; None for the name of a plain column."""
     if key.startswith("[") and key.endswith("]"):
         return STACK, tuple(part.strip() for part in key[1:-1].split(","))

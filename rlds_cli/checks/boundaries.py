@@ -55,7 +55,7 @@ def _named(s: Subject, names: re.Pattern[str], *, text: bool) -> list[Field]:
 
 
 @dataclass(slots=True)
-class _Inside:
+class _RowPairs:
     """Pairs of rows inside episodes that something holds for: the row after, all of them counted, the first kept."""
 
     count: int = 0
@@ -95,7 +95,7 @@ def _of_steps(s: Subject, f: Field) -> Iterator[Finding]:
     if unit is None:
         return
     first = s.at(f.name, s.start).reshape(-1).astype(np.float64)
-    seen = _Inside()
+    seen = _RowPairs()
     for rows, before, after in _pairs(s, f):
         episode = np.searchsorted(s.start, rows, "right") - 1
         x, y = before.astype(np.float64), after.astype(np.float64)
@@ -140,7 +140,7 @@ def _number(x: float) -> str:
 
 
 def _of_episodes(s: Subject, f: Field) -> Iterator[Finding]:
-    seen, pairs = _Inside(), 0
+    seen, pairs = _RowPairs(), 0
     for rows, before, after in _pairs(s, f):
         seen.add(rows[before != after])
         pairs += len(rows)

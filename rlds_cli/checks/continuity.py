@@ -44,7 +44,7 @@ _WIDE = 2048
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Places:
     count: int = 0
     places: list[Place] = field(default_factory=list)
 
@@ -72,7 +72,7 @@ def _is_state(f: Field) -> bool:
     return root in ("observation", "state") or last == "qpos"
 
 
-def _findings(s: Subject, f: Field, jumps: _Seen, spikes: _Seen) -> Iterator[Finding]:
+def _findings(s: Subject, f: Field, jumps: _Places, spikes: _Places) -> Iterator[Finding]:
     rule = f"{FACTOR:g} times the {PERCENTILE}th percentile of its steps"
     if jumps.count:
         text = (
@@ -134,8 +134,8 @@ def _observed(s: Subject, f: Field) -> IntArray:
     return np.asarray(s.ds.episodes["num_observed"]) if f.placement == "both" else s.length
 
 
-def _jumps(s: Subject, f: Field, limit: Array) -> tuple[_Seen, _Seen]:
-    jumps, spikes = _Seen(), _Seen()
+def _jumps(s: Subject, f: Field, limit: Array) -> tuple[_Places, _Places]:
+    jumps, spikes = _Places(), _Places()
     only = len(limit) == 1 and (f.name.endswith("/qpos") or sum(_width(x) for x in s.fields("observation")) == 1)
     final = s.start + s.length  # rows from which, and at unknown final ones to which, no step leads
     unknown = final[_observed(s, f) == s.length] - 1

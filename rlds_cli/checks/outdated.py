@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rlds_cli import ids
 from rlds_cli.archives import faults
-from rlds_cli.archives.faults import Converted
+from rlds_cli.archives.faults import ConversionRecord
 from rlds_cli.checks.findings import Finding
 from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset
@@ -27,7 +27,7 @@ def sentences(ds: Dataset) -> list[str]:
     m = ds.manifest
     if m.provenance:
         return []
-    made = Converted(
+    made = ConversionRecord(
         m.reader, m.reader_version, {f.name: f.dtype for f in m.fields}, m.facts, m.options, lambda n: _text(ds, n)
     )
     found = faults.faults(made)

@@ -69,7 +69,7 @@ def describe_file(path: StrPath) -> FileReport:
         reader=plan.reader,
         fields=plan.fields,
         episodes_by=plan.episodes_by,
-        episodes=len(plan.plan.seen.lengths) if plan.plan.seen else _episodes(plan.plan.parts),
+        episodes=len(plan.plan.episode_summary.lengths) if plan.plan.episode_summary else _episodes(plan.plan.parts),
         rows=plan.rows,
         facts=plan.facts,
         notes=plan.notes,

@@ -24,7 +24,7 @@ TEXT = "str"
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class StoredColumn:
     """A column as it is stored: ``values`` an array, or texts; ``missing`` [episodes] where an episode has none."""
 
     dtype: str
@@ -126,7 +126,7 @@ def _kind(values: Sequence[Scalar], name: str) -> str:
     return found or "float"
 
 
-def typed(values: Sequence[Scalar], name: str) -> Typed:
+def typed(values: Sequence[Scalar], name: str) -> StoredColumn:
     """The column as it is stored: bool, int64 (uint64 where it must), float64 or texts.
 
     Raises
@@ -137,7 +137,7 @@ def typed(values: Sequence[Scalar], name: str) -> Typed:
     missing = np.array([v is None for v in values], bool)
     what = _kind(values, name)
     if what == "str":
-        return Typed(TEXT, [None if v is None else str(v) for v in values], missing)
+        return StoredColumn(TEXT, [None if v is None else str(v) for v in values], missing)
     if what == "int":
         whole = [v for v in values if isinstance(v, int)]
         dtype = "uint64" if max(whole) > np.iinfo(np.int64).max else "int64"
@@ -147,10 +147,10 @@ def typed(values: Sequence[Scalar], name: str) -> Typed:
     else:
         dtype = {"bool": "bool", "float": "float64"}[what]
     filler = np.nan if what == "float" else 0
-    return Typed(dtype, np.array([filler if v is None else v for v in values], dtype), missing)
+    return StoredColumn(dtype, np.array([filler if v is None else v for v in values], dtype), missing)
 
 
-def all_typed(extra: Mapping[str, Sequence[Scalar]]) -> dict[str, Typed]:
+def all_typed(extra: Mapping[str, Sequence[Scalar]]) -> dict[str, StoredColumn]:
     """All columns, by name, after a check of the names."""
     check_names(extra, "the episode table")
     return {name: typed(values, name) for name, values in extra.items()}

@@ -18,7 +18,7 @@ import numpy as np
 from rlds_cli import __version__
 from rlds_cli.store import arrays, compression, digests, episode_columns, names, rows, scanning, sharing, videos
 from rlds_cli.store.build import Built
-from rlds_cli.store.episode_columns import Typed
+from rlds_cli.store.episode_columns import StoredColumn
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
 from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
@@ -247,7 +247,7 @@ def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str])
     return computed
 
 
-def _write_own_columns(directory: Path, own: Mapping[str, Typed]) -> None:
+def _write_own_columns(directory: Path, own: Mapping[str, StoredColumn]) -> None:
     """Write the user's columns; which values are missing stands beside them, where some are."""
     for name, column in own.items():
         if isinstance(column.values, list):

@@ -15,7 +15,7 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.hashing import short
 from rlds_cli.store import arrays, compression, episode_columns, manifest
-from rlds_cli.store.episode_columns import Typed
+from rlds_cli.store.episode_columns import StoredColumn
 from rlds_cli.store.frames import decode_frames
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.names import component
@@ -35,7 +35,7 @@ class Store:
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
         self._videos: dict[str, Videos] = {}
-        self._own_columns: dict[str, Typed] = {}
+        self._own_columns: dict[str, StoredColumn] = {}
         self._episode_strings: dict[str, list[str]] = {}
         self._identity = self._identify()
         self._content = (self.manifest.fingerprint, self.manifest.encoding, self.manifest.fields)
@@ -229,21 +229,21 @@ class Store:
         """Names of the episode columns that are the user's own."""
         return tuple(self.manifest.episode_columns)
 
-    def own_column(self, name: str) -> Typed:
+    def own_column(self, name: str) -> StoredColumn:
         """An episode column of the user's own; read once."""
         if name not in self._own_columns:
             self._own_columns[name] = self._read_own_column(name)
         return self._own_columns[name]
 
-    def _read_own_column(self, name: str) -> Typed:
+    def _read_own_column(self, name: str) -> StoredColumn:
         dtype, count = self.manifest.episode_columns[name]["dtype"], self.manifest.counts.episodes
         missing_at = self.path / "episodes" / "missing" / component(name)
         with self.unchanged():
             missing = arrays.read(missing_at) if missing_at.exists() else np.zeros(count, bool)
         if dtype != episode_columns.TEXT:
-            return Typed(dtype, self.episodes[name], missing)
+            return StoredColumn(dtype, self.episodes[name], missing)
         texts = self.episode_strings(name)
-        return Typed(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
+        return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
 
     def table(self) -> EpisodeTable:
         """The episode table as it was written."""

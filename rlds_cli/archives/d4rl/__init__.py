@@ -39,7 +39,7 @@ from rlds_cli.archives.d4rl.ends import DEFAULT, Rule, rule, scan
 from rlds_cli.archives.d4rl.jumps import Limits
 from rlds_cli.archives.d4rl.layout import D4RL_KEYS, Layout
 from rlds_cli.archives.d4rl.looking import cells as cells
-from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
+from rlds_cli.archives.d4rl.rows import NextValuesDiffer, Stretch, chunks
 from rlds_cli.archives.hdf5 import differences, is_hdf5, open_file, reading
 from rlds_cli.archives.names import meaning, says_more
 from rlds_cli.archives.tables import Table, hdf5_table, open_flat
@@ -126,7 +126,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         by = rule(archive.episodes_by, found, f, path, limits=limits)
         try:
             yield from chunks(f, _stretch(plan, part, by, found))
-        except Throughout:
+        except NextValuesDiffer:
             raise Replan(with_own_next(plan, found)) from None
 
 

@@ -36,7 +36,7 @@ from rlds_cli.ted import (
 TEXT_BYTES = 64
 
 
-class Throughout(Exception):
+class NextValuesDiffer(Exception):
     """Next observations differ from the rows after at more than single steps."""
 
 
@@ -78,7 +78,7 @@ def chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
 
     Raises
     ------
-    Throughout
+    NextValuesDiffer
         There are more than ``max_cuts`` mismatches between next observations and the rows after.
     """
     size, total, cuts, first = stretch.block_rows, stretch.rule.layout.rows, 0, stretch.start
@@ -88,7 +88,7 @@ def chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
             block = _Block(stretch, start, stop, reader.read(start, min(stop + 1, total)))
             cuts += block.cut() if stretch.cuts else 0
             if stretch.max_cuts is not None and cuts > stretch.max_cuts:
-                raise Throughout
+                raise NextValuesDiffer
             chunk = block.chunk(first)
             if len(chunk.episodes):
                 first = int(chunk.episodes.row[-1] + chunk.episodes.length[-1])

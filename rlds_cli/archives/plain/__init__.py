@@ -1,8 +1,9 @@
-"""Anybody's own data: flat files, one row a step, and files or HDF5 groups that hold one episode each.
+"""The user's own files: flat files with one row per step, and files or HDF5 groups that hold one episode each.
 
 npz, HDF5, Parquet, CSV and JSON lines are recognised by the names of their columns. Row t holds the observation, the
-action taken there, and its reward and flags, as in D4RL. ``boundaries`` says where the episodes of flat rows are,
-``flat`` reads them, ``grouped`` reads one episode per file or group.
+action taken there, and its reward and flags, as in D4RL. ``boundaries`` finds the episodes of flat rows, ``survey``
+looks at the columns of one flat file, ``joining`` puts several files together, ``flat`` reads them, and ``grouped``
+reads one episode per file or group.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.names import flags_of, has_essentials, meaning
 from rlds_cli.archives.parquet import is_parquet
 from rlds_cli.archives.plain import flat, grouped
+from rlds_cli.archives.plain.survey import understood
 from rlds_cli.archives.tables import Table, is_flat, open_flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ted import Array, Chunk, Note
 
 VERSION = 2
-# What lies beside data and describes them; a note names the files.
+# Files that describe the data beside them: they are left out, and a note names them.
 BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """Describe the columns in one line; None where no observations or actions show."""
+    """Describe the columns in one line; None where observations or actions are missing."""
     paths = [p for p in paths if not _is_beside(p)]
     if not paths or not all(map(is_flat, paths)):
         return None
@@ -56,7 +58,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def _is_beside(path: Path) -> bool:
-    """Whether a file describes the others: settings, logs."""
+    """Whether a file holds settings, logs or a description, and no rows."""
     if path.suffix.lower() not in BESIDE or is_flat(path):
         return False
     try:
@@ -72,21 +74,20 @@ def _kind(path: Path) -> str:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and episode rule. Reads the columns that say where episodes are.
+    """Find the fields, the parts and the rule for episodes; reads only the columns that mark episodes.
 
     Raises
     ------
     UnknownLayout
-        A file of no format that is read, no observations or actions, boundaries that contradict each other.
+        A file has an unknown format or no observations or actions, or columns contradict each other about episodes.
     """
     beside = [p.name for p in archive.files if _is_beside(p)] if any(map(is_flat, archive.files)) else []
     archive = replace(archive, files=tuple(p for p in archive.files if p.name not in beside))
     made = _plan(archive)
     if not beside:
         return made
-    return replace(
-        made, notes=(*made.notes, Note("left-out", f"files beside the data were left out: {', '.join(beside)}"))
-    )
+    note = Note("left-out", f"files that describe the data were left out: {', '.join(beside)}")
+    return replace(made, notes=(*made.notes, note))
 
 
 def _plan(archive: Archive) -> Plan:
@@ -112,7 +113,7 @@ def _is_grouped(archive: Archive) -> bool:
 
 @contextmanager
 def _first_readable(archive: Archive) -> Iterator[Table]:
-    """The first file; with ``skip_bad`` the first one that can be opened."""
+    """Open the first file; with ``skip_bad``, the first one that can be opened."""
     with ExitStack() as stack:
         for path in archive.files[:-1] if archive.skip_bad else ():
             try:
@@ -127,18 +128,18 @@ def _first_readable(archive: Archive) -> Iterator[Table]:
 
 def _by_jumps(archive: Archive) -> Plan:
     with open_flat(archive.files[0]) as table:
-        fields = flags_of(flat.understood(table, archive.fields))[0]
+        fields = flags_of(understood(table, archive.fields))[0]
     made = d4rl.plan(replace(archive, fields=fields))
     return replace(made, reader="plain", facts={**made.facts, "fields": fields, "read": "jumps"})
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The rows of one part, in chunks of bounded size."""
+    """Read the rows of one part, in chunks of bounded size."""
     return _module(plan).read(plan, part)
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Columns that are not one value a row, and attributes."""
+    """Read the columns that do not have one value per row, and attributes."""
     return _module(plan).metadata(plan)
 
 
@@ -147,5 +148,5 @@ def _module(plan: Plan) -> Reader:
 
 
 def cells(spot: Spot) -> Iterator[Cell]:
-    """What stands in the row of a step, and in the row after; for `rlds verify --trace`."""
+    """Read the values of one step and the next from the file, for `rlds verify --trace`."""
     return grouped.cells(spot) if spot.facts["read"] == "grouped" else flat.cells(spot)

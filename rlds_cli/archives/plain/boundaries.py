@@ -31,7 +31,7 @@ DECIDE = "--episodes-by field:KEY, steps:KEY, starts:KEY or flags says which of 
 
 
 @dataclass(frozen=True, slots=True)
-class Judges:
+class BoundaryColumns:
     """The columns that say where episodes are: the one that decides and those that are checked against it.
 
     ``explicit`` is the kind of the rule, where the user gave one: nothing is checked against it then.
@@ -57,7 +57,7 @@ class Judges:
 
 
 @dataclass(slots=True)
-class Found:
+class Boundaries:
     """Boundaries of the rows of one table, in the order in which they are to be read.
 
     Attributes
@@ -69,7 +69,7 @@ class Found:
     order : int array [rows] or None
         The rows of the table in the order of time; None where they are.
     rule : str
-        What decided.
+        What by_rule.
     ends : int array [3]
         How many episodes are terminated, truncated and cut.
     late : bool
@@ -85,7 +85,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def judges(meaning: Meaning, table: Table) -> Judges:
+def boundary_columns(meaning: Meaning, table: Table) -> BoundaryColumns:
     """The columns of a table that say where episodes are; adds those that are made of others to it.
 
     Raises
@@ -103,7 +103,7 @@ def judges(meaning: Meaning, table: Table) -> Judges:
         stops = f"ends:{meaning.lists}"
         table.derive([stops])
     lasts = meaning.lists if meaning.lists is not None and stops is None else meaning.lasts
-    found = Judges(
+    found = BoundaryColumns(
         ids=_per_row(table, meaning.ids, rows, "iufbO"),
         steps=_per_row(table, meaning.steps, rows, "iu" if meaning.steps == "t" else "iuf"),
         starts=_per_row(table, meaning.starts, rows, "biuf"),
@@ -133,7 +133,7 @@ def _per_row(table: Table, key: str | None, rows: int, kinds: str) -> str | None
     return key if fits else None
 
 
-def find(table: Readable, by: Judges, rows: int, place: Callable[[int], str]) -> Found:
+def find(table: Readable, by: BoundaryColumns, rows: int, place: Callable[[int], str]) -> Boundaries:
     """Find the episodes of the first ``rows`` rows; ``place`` says where a row stands.
 
     Raises
@@ -155,7 +155,7 @@ def find(table: Readable, by: Judges, rows: int, place: Callable[[int], str]) ->
     if not by.explicit:
         _check_flags(seen, by, last, missing, at)
     late = bool((is_set(seen, by.truncated, rows) & ~last).any())
-    found = Found(stops, finals, order, rule, late, _count_ends(seen, by, stops, finals))
+    found = Boundaries(stops, finals, order, rule, late, _count_ends(seen, by, stops, finals))
     if order is not None:
         found.notes.append(f"rows out of order: read in the order of {by.ids} and {by.steps}")
     if rows > 1 and rule == "flags" and not (by.explicit or finals.any() or _has_flags(by)):
@@ -167,11 +167,11 @@ def find(table: Readable, by: Judges, rows: int, place: Callable[[int], str]) ->
     return found
 
 
-def _has_flags(by: Judges) -> bool:
+def _has_flags(by: BoundaryColumns) -> bool:
     return any((by.terminated, by.truncated, by.done))
 
 
-def _count_ends(seen: dict[str, Array], by: Judges, stops: IntArray, finals: BoolArray) -> IntArray:
+def _count_ends(seen: dict[str, Array], by: BoundaryColumns, stops: IntArray, finals: BoolArray) -> IntArray:
     """How many episodes with steps are terminated, truncated and cut."""
     rows = int(stops[-1]) if len(stops) else 0
     some = np.diff(stops, prepend=0) > finals
@@ -193,7 +193,7 @@ class _Reordered:
         return self.place(int(self.order[row]))
 
 
-def _read(table: Readable, by: Judges, rows: int) -> dict[str, Array]:
+def _read(table: Readable, by: BoundaryColumns, rows: int) -> dict[str, Array]:
     """The columns that decide, whole: some bytes a row."""
     parts: dict[str, list[Array]] = {k: [] for k in by.keys}
     with table.rows(by.keys) as reader:
@@ -206,7 +206,7 @@ def _read(table: Readable, by: Judges, rows: int) -> dict[str, Array]:
 # -- order
 
 
-def _order(seen: dict[str, Array], by: Judges, rows: int, place: Callable[[int], str]) -> IntArray | None:
+def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callable[[int], str]) -> IntArray | None:
     """The rows in the order of time, where they are not; None where they are."""
     if by.ids is None or by.explicit or rows < 2:
         return None
@@ -241,7 +241,7 @@ def _continues(steps: Array, begins: IntArray) -> bool:
     return bool((np.diff(steps)[inside[1:]] == 1).all())
 
 
-def _sorted(ids: Array, steps: Array, by: Judges, place: Callable[[int], str]) -> IntArray:
+def _sorted(ids: Array, steps: Array, by: BoundaryColumns, place: Callable[[int], str]) -> IntArray:
     labels, codes = np.unique(ids.astype(str) if ids.dtype.kind == "O" else ids, return_inverse=True)
     if ids.dtype.kind == "O":
         rank = np.empty(len(labels), np.int64)
@@ -267,7 +267,7 @@ def _sorted(ids: Array, steps: Array, by: Judges, place: Callable[[int], str]) -
 
 
 def _ends(
-    seen: dict[str, Array], by: Judges, rows: int, missing: BoolArray, place: Callable[[int], str]
+    seen: dict[str, Array], by: BoundaryColumns, rows: int, missing: BoolArray, place: Callable[[int], str]
 ) -> tuple[BoolArray, str]:
     """Which rows are the last of an episode, and the rule that says so."""
     ends = np.zeros(rows, bool)
@@ -332,7 +332,9 @@ def _check_steps(steps: Array, ends: BoolArray, rule: str, place: Callable[[int]
     )
 
 
-def _check_starts(seen: dict[str, Array], by: Judges, ends: BoolArray, rule: str, place: Callable[[int], str]) -> None:
+def _check_starts(
+    seen: dict[str, Array], by: BoundaryColumns, ends: BoolArray, rule: str, place: Callable[[int], str]
+) -> None:
     starts = is_set(seen, by.starts, len(ends))
     begins = np.concatenate([[True], ends[:-1]])
     wrong = np.flatnonzero(starts[1:] != begins[1:]) + 1
@@ -353,7 +355,7 @@ def _check_missing(missing: BoolArray, ends: BoolArray, place: Callable[[int], s
         )
 
 
-def _flagged(seen: dict[str, Array], by: Judges, rows: int) -> BoolArray:
+def _flagged(seen: dict[str, Array], by: BoundaryColumns, rows: int) -> BoolArray:
     out = np.zeros(rows, bool)
     for key in (by.terminated, by.truncated, by.done):
         out |= is_set(seen, key, rows)
@@ -361,7 +363,7 @@ def _flagged(seen: dict[str, Array], by: Judges, rows: int) -> BoolArray:
 
 
 def _check_flags(
-    seen: dict[str, Array], by: Judges, last: BoolArray, missing: BoolArray, place: Callable[[int], str]
+    seen: dict[str, Array], by: BoundaryColumns, last: BoolArray, missing: BoolArray, place: Callable[[int], str]
 ) -> None:
     """No flag is set before the last step of an episode, and done is what terminated or truncated are."""
     rows = len(last)
@@ -389,8 +391,8 @@ def _shown(key: str | None) -> str:
 RULES = {"field": "ids", "steps": "steps", "starts": "starts", "lasts": "lasts"}
 
 
-def decided(by: Judges, rule: str, table: Table) -> Judges:
-    """The judges under a rule that the user gave: its column alone decides.
+def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
+    """The columns under a rule that the user gave: the one that it names decides, and nothing is checked against it.
 
     Raises
     ------

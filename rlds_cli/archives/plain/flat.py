@@ -1,4 +1,4 @@
-"""Flat rows of one or several files -> TED rows: episodes by their boundaries, across files where an episode goes on.
+"""Read the flat rows of one or several files as episodes.
 
 Most files have as many rows as steps, and are read as D4RL's are (``rlds_cli.archives.d4rl.rows``). Where files hold
 final observations, as a last row without an action or as one observation more per episode than steps, they are read
@@ -7,41 +7,38 @@ episode by episode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlds_cli import episodes as whole
-from rlds_cli.archives import Archive, Part, Plan, Replan, Seen
+from rlds_cli.archives import Archive, EpisodeSummary, Part, Plan, Replan
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.d4rl import layout as layouts
 from rlds_cli.archives.d4rl import max_cuts, with_own_next
 from rlds_cli.archives.d4rl.ends import Rule, differs, is_set
 from rlds_cli.archives.d4rl.layout import Layout
-from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
-from rlds_cli.archives.hdf5 import differences, reading
-from rlds_cli.archives.names import Meaning, episode_column, flags_of, has_essentials, meaning, scalar
-from rlds_cli.archives.plain.boundaries import Found, Judges, decided, find, judges, skipped
-from rlds_cli.archives.plain.views import EPISODE, View
-from rlds_cli.archives.tables import MISSING, Column, Table, open_flat
+from rlds_cli.archives.d4rl.rows import NextValuesDiffer, Stretch, chunks
+from rlds_cli.archives.hdf5 import differences, is_observation, reading
+from rlds_cli.archives.names import episode_column, scalar
+from rlds_cli.archives.plain.boundaries import skipped
+from rlds_cli.archives.plain.episode_arrays import ended, shaped, with_final
+from rlds_cli.archives.plain.joining import JoinedFiles, join
+from rlds_cli.archives.plain.survey import FileSurvey, survey
+from rlds_cli.archives.plain.views import EPISODE_NUMBER, View
+from rlds_cli.archives.tables import MISSING, Table, open_flat
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.ted import (
-    CUT,
     END_NAMES,
     FLAGS,
-    TERMINATED,
-    TRUNCATED,
     Array,
     BoolArray,
     Chunk,
     EpisodeData,
     Field,
-    IntArray,
     Note,
     Scalar,
 )
@@ -49,42 +46,6 @@ from rlds_cli.ted import (
 FINAL, OWN = "final", "own"
 PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
 CHECK_ROWS = 1 << 12
-
-
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """One file: what its columns are, and which say where episodes are.
-
-    ``observations`` counts their rows; ``lists`` are columns that may have one value per episode.
-    """
-
-    path: Path
-    meaning: Meaning
-    by: Judges
-    rows: int
-    layout: Layout
-    observations: int
-    lists: Mapping[str, tuple[int, ...]]
-
-    @property
-    def keys(self) -> dict[str, str]:
-        """Column by field, of all that is kept."""
-        flags = {FLAGS[0]: self.layout.terminals, FLAGS[1]: self.layout.timeouts}
-        following = {f"next/{n}": k for n, k in self.layout.next_columns.items()}
-        return {**self.layout.columns, **following, **{n: k for n, k in flags.items() if k}}
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """All files as one table, with the boundaries in it."""
-
-    view: View
-    finals: BoolArray
-    rule: str
-    late: bool
-    notes: tuple[Note, ...]
-    episodes: tuple[int, ...] | None  # of each file; None where one goes on in the next file
-    ends: IntArray  # how many are terminated, truncated, cut
 
 
 def plan(archive: Archive) -> Plan:
@@ -128,13 +89,13 @@ def plan(archive: Archive) -> Plan:
         archive.episodes_by or joined.rule,
         facts=facts,
         notes=(*dict.fromkeys(notes), *joined.notes, *bad),
-        seen=_seen(joined),
+        episode_summary=_summary(joined),
     )
 
 
-def _seen(joined: Joined) -> Seen:
+def _summary(joined: JoinedFiles) -> EpisodeSummary:
     lengths = np.diff(joined.view.stops, prepend=0) - joined.finals
-    return Seen(tuple(lengths[lengths > 0].tolist()), dict(zip(END_NAMES, joined.ends.tolist(), strict=True)))
+    return EpisodeSummary(tuple(lengths[lengths > 0].tolist()), dict(zip(END_NAMES, joined.ends.tolist(), strict=True)))
 
 
 def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
@@ -155,171 +116,7 @@ def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
     return replace(archive, files=tuple(good)), tuple(notes)
 
 
-def survey(archive: Archive, path: Path) -> Surveyed:
-    """Look at the columns of one file; reads none."""
-    with open_flat(path, fill=True) as table:
-        what = understood(table, archive.fields)
-        by = judges(what, table)
-        if archive.episodes_by:
-            by = decided(by, archive.episodes_by, table)
-        rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
-        observed = [key for name, key in what.fields.items() if is_observation(name) and table[key].shape]
-        observations = max((table[key].shape[0] for key in observed), default=rows)
-        for key in observed:  # for the layout, which wants as many rows of all
-            table.columns[key] = replace(table[key], shape=(rows, *table[key].shape[1:]))
-        found = layouts.of(table, path.name, flags_of(what)[0])
-        lists = {k: table[k].shape for k in (*found.metadata, *what.per_episode.values()) if _is_list(table[k])}
-        return Surveyed(path, what, by, rows, found, observations, lists)
-
-
-def _is_list(c: Column) -> bool:
-    """Whether a column could have one number, flag or text per episode."""
-    return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufO"
-
-
-def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
-    """Find the meaning of a table's columns; hide those that say nothing.
-
-    Raises
-    ------
-    UnknownLayout
-        It has no observations or no actions.
-    """
-    what = meaning(table.columns, chosen, table.path.name)
-    if not has_essentials(what):
-        missing = "action" if any(map(is_observation, what.fields)) else "observation"
-        raise UnknownLayout(
-            f'{table.path.name} has no "{missing}" by any name that is known. It holds {_held(table)}.',
-            hint=f"say which column it is: --map {missing}=KEY",
-        )
-    fields, done = flags_of(what)
-    table.derive([*what.fields.values(), *fields.values()])
-    table.hidden.update(what.ignored, what.per_episode.values())
-    if done is not None and done not in fields.values():
-        table.hidden.add(done)
-    for key in fields.values():
-        if key.startswith("["):
-            table.hidden.update(table.made_of(key))
-    return what
-
-
-def is_observation(name: str) -> bool:
-    """Whether a field belongs to the observation."""
-    return name.partition("/")[0] == "observation"
-
-
-def _held(table: Table) -> str:
-    shown = [f"{n} {list(c.shape)}" for n, c in list(table.own.items())[:12]]
-    return ", ".join(shown) + (", ..." if len(table.own) > len(shown) else "") if shown else "nothing"
-
-
-# -- boundaries over all files
-
-
-def join(archive: Archive, seen: Sequence[Surveyed]) -> Joined:
-    """The boundaries in all files; an episode goes on in the next file where its id and its steps do."""
-    derived = tuple(dict.fromkeys(k for s in seen for k in (*s.keys.values(), *s.by.keys)))
-    view = View(tuple(s.path for s in seen), tuple(s.rows for s in seen), derived, np.zeros(0, np.int64), fill=True)
-
-    def place(row: int) -> str:
-        file, at = view.place(row)
-        return f"row {at:,} of {archive.name_of(file)}"
-
-    if len(seen) == 1:
-        found = [find(view, seen[0].by, seen[0].rows, place)]
-    else:
-        found = _find_in_all(seen, view, place)
-    if len(found) == 1:
-        stops, finals, order = found[0].stops, found[0].finals, found[0].order
-    else:
-        stops, finals, order = _end_to_end(seen, found, view)
-    notes = [Note("rows", text) for text in dict.fromkeys(t for f in found for t in f.notes)]
-    counts = tuple(len(f.stops) for f in found)
-    alone = len(found) == len(seen) and sum(counts) == len(stops)
-    late = any(f.late for f in found)
-    ends = np.sum([f.ends for f in found], axis=0)
-    ends[CUT] -= sum(counts) - len(stops)  # those that go on
-    view = replace(view, stops=stops, order=order)
-    return Joined(view, finals, found[0].rule, late, tuple(notes), counts if alone else None, ends)
-
-
-def _find_in_all(seen: Sequence[Surveyed], view: View, place: Callable[[int], str]) -> list[Found]:
-    """The boundaries of each file; of all rows together where they make sense only so."""
-    starts = np.cumsum([0, *view.counts]).tolist()
-    found = []
-    try:
-        for i, s in enumerate(seen):
-            one = replace(view, paths=view.paths[i : i + 1], counts=view.counts[i : i + 1])
-            found.append(find(one, s.by, s.rows, partial(_shifted, place, starts[i])))
-    except UnknownLayout:
-        if seen[0].by.steps is None or seen[0].by.explicit:
-            raise
-        try:
-            return [find(view, seen[0].by, starts[-1], place)]
-        except UnknownLayout:
-            pass
-        raise
-    return found
-
-
-def _shifted(place: Callable[[int], str], start: int, row: int) -> str:
-    return place(row + start)
-
-
-def _end_to_end(
-    seen: Sequence[Surveyed], found: Sequence[Found], view: View
-) -> tuple[IntArray, BoolArray, IntArray | None]:
-    starts = np.cumsum([0, *view.counts])
-    edges = [_edges(s, f, replace(view, paths=(s.path,), counts=(s.rows,))) for s, f in zip(seen, found, strict=True)]
-    stops, finals = [], []
-    for i, f in enumerate(found):
-        goes_on = i + 1 < len(found) and _goes_on(edges[i], edges[i + 1])
-        stops.append(f.stops[: len(f.stops) - goes_on] + starts[i])
-        finals.append(f.finals[: len(f.finals) - goes_on])
-    order = None
-    if any(f.order is not None for f in found):
-        orders = [np.arange(s.rows) if f.order is None else f.order for s, f in zip(seen, found, strict=True)]
-        order = np.concatenate([o + start for o, start in zip(orders, starts, strict=False)])
-    return np.concatenate(stops), np.concatenate(finals), order
-
-
-@dataclass(frozen=True, slots=True)
-class _Edges:
-    """Ids and steps of the first and the last row of a file; whether its last episode ends by itself."""
-
-    first: tuple[Any, Any]
-    last: tuple[Any, Any]
-    ids: frozenset[Any]
-    ended: bool
-    steps: bool
-
-
-def _edges(s: Surveyed, found: Found, view: View) -> _Edges | None:
-    if s.by.ids is None or s.by.explicit or not s.rows:
-        return None
-    flags = [k for k in (s.by.terminated, s.by.truncated, s.by.done) if k]
-    keys = [s.by.ids, *([s.by.steps] if s.by.steps else []), *flags]
-    seen: dict[str, list[Array]] = {k: [] for k in keys}
-    with replace(view, order=found.order).rows(keys) as rows:
-        for start in range(0, s.rows, 1 << 18):
-            for k, v in rows.read(start, min(start + (1 << 18), s.rows)).items():
-                seen[k].append(v.reshape(-1))
-    columns = {k: np.concatenate(v) for k, v in seen.items()}
-    ids, steps = columns[s.by.ids].tolist(), columns[s.by.steps].tolist() if s.by.steps else [None] * s.rows
-    ended = bool(found.finals[-1:].any()) or any(is_set(columns, k, s.rows)[-1] for k in flags)
-    return _Edges((ids[0], steps[0]), (ids[-1], steps[-1]), frozenset(ids), ended, s.by.steps is not None)
-
-
-def _goes_on(before: _Edges | None, after: _Edges | None) -> bool:
-    """Whether the episode at the end of one file goes on in the next one."""
-    if before is None or after is None or before.ended or before.last[0] != after.first[0]:
-        return False
-    if before.steps and after.steps:
-        return bool(after.first[1] == before.last[1] + 1)
-    return len(before.ids | after.ids) > 1 and before.ids & after.ids == {after.first[0]}
-
-
-def _are_longer(archive: Archive, seen: Sequence[Surveyed], joined: Joined) -> bool:
+def _are_longer(archive: Archive, seen: Sequence[FileSurvey], joined: JoinedFiles) -> bool:
     """Whether observations have a row more per episode than actions.
 
     Raises
@@ -341,7 +138,7 @@ def _are_longer(archive: Archive, seen: Sequence[Surveyed], joined: Joined) -> b
     return True
 
 
-def _per_episode(seen: Sequence[Surveyed], joined: Joined) -> dict[str, str]:
+def _per_episode(seen: Sequence[FileSurvey], joined: JoinedFiles) -> dict[str, str]:
     """Columns of the episode table: those that the user named, and lists with one value per episode in every file.
 
     Raises
@@ -376,7 +173,7 @@ def _is_about(note: Note, keys: set[str]) -> bool:
 # -- what is made of them
 
 
-def _schema(archive: Archive, seen: Sequence[Surveyed], mode: str | None, late: bool) -> tuple[Field, ...]:
+def _schema(archive: Archive, seen: Sequence[FileSurvey], mode: str | None, late: bool) -> tuple[Field, ...]:
     schemas = []
     for s in seen:
         fields = [*s.layout.fields, *layouts.flag_fields(), *(s.layout.own_next if mode == OWN else ())]
@@ -400,7 +197,7 @@ def _schema(archive: Archive, seen: Sequence[Surveyed], mode: str | None, late: 
     return schemas[0]
 
 
-def _parts(joined: Joined, found: Layout, mode: str | None, *, by_episode: bool) -> Iterator[Part]:
+def _parts(joined: JoinedFiles, found: Layout, mode: str | None, *, by_episode: bool) -> Iterator[Part]:
     """Whole episodes, parts of about one size; one part where rows are out of order."""
     stops = joined.view.stops
     if not len(stops):
@@ -450,7 +247,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
             for i, row in enumerate(chunk.episodes.row.tolist()):
                 chunk.episodes.source[i], chunk.episodes.row[i] = view.place(row)
             yield chunk
-    except Throughout:
+    except NextValuesDiffer:
         raise Replan(with_own_next(plan, first.layout)) from None
 
 
@@ -489,7 +286,7 @@ def _constant(part: Part, view: View, name: str, key: str) -> list[Scalar]:
     return found
 
 
-def _view(plan: Plan, part: Part, first: Surveyed) -> View:
+def _view(plan: Plan, part: Part, first: FileSurvey) -> View:
     if plan.facts["ordered"]:
         return join(plan.archive, [first, *(survey(plan.archive, p) for p in plan.archive.files[1:])]).view
     derived = tuple(dict.fromkeys((*first.keys.values(), *first.by.keys)))
@@ -498,7 +295,7 @@ def _view(plan: Plan, part: Part, first: Surveyed) -> View:
     return View(plan.archive.files, tuple(plan.facts["counts"]), derived, stops, fill=fill)
 
 
-def _stretch(plan: Plan, part: Part, first: Surveyed) -> Stretch:
+def _stretch(plan: Plan, part: Part, first: FileSurvey) -> Stretch:
     found = replace(first.layout, rows=sum(plan.facts["counts"]))
     keys = dict(first.keys)
     if plan.facts["late"] and found.timeouts_field and found.timeouts:
@@ -513,7 +310,7 @@ def _stretch(plan: Plan, part: Part, first: Surveyed) -> Stretch:
         source=0,
         start=int(part.args["start"]),
         stop=int(stops[-1]),
-        rule=Rule(kind, found, EPISODE),
+        rule=Rule(kind, found, EPISODE_NUMBER),
         fields=fields,
         keys={f.name: keys[f.name] for f in fields},
         finals=found.next_columns if found.recorded else {},
@@ -537,7 +334,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 
 
 def _episodes(
-    plan: Plan, part: Part, first: Surveyed, view: View, extra: Mapping[str, Sequence[Scalar]]
+    plan: Plan, part: Part, first: FileSurvey, view: View, extra: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[EpisodeData]:
     """The episodes of a part, with their final observations where the files hold them."""
     keys = first.keys
@@ -575,7 +372,7 @@ def _missing_keys(plan: Plan, stepwise: Mapping[str, str]) -> set[str]:
 
 def _episode(
     plan: Plan,
-    first: Surveyed,
+    first: FileSurvey,
     view: View,
     rows: tuple[int, int],
     observations: Mapping[str, Array],
@@ -595,18 +392,14 @@ def _episode(
             continue
         f = schema[name]
         values = observations[name] if name in observations else steps[key][:length]
-        shaped = values.reshape(len(values), *f.shape)
-        columns[name] = shaped.tolist() if f.kind == "text" else shaped.astype(f.dtype, copy=False)
+        columns[name] = shaped(values, f)
     _join_next(columns, first, steps, length, place)
     terminated, truncated = (_flag(steps, k, length) for k in (first.layout.terminals, first.layout.timeouts))
     late = first.layout.timeouts_field
     if plan.facts["late"] and late and first.layout.timeouts:
         columns[late.name] = steps[first.layout.timeouts][:length].reshape(length, *late.shape).astype(late.dtype)
-    end = TERMINATED if terminated[-1] else TRUNCATED if truncated[-1] else CUT
-    columns[FLAGS[0]], columns[FLAGS[1]] = (
-        terminated,
-        np.arange(length) == (length - 1 if truncated[-1] or end == CUT else -1),
-    )
+    columns[FLAGS[0]] = terminated
+    columns[FLAGS[1]], end = ended(terminated, truncated)
     return EpisodeData(columns, length, end, source=file, row=at)
 
 
@@ -620,20 +413,14 @@ def _flag(steps: Mapping[str, Array], key: str | None, length: int) -> BoolArray
     return flag
 
 
-def _join_next(columns: dict[str, Any], first: Surveyed, steps: Mapping[str, Array], length: int, place: str) -> None:
+def _join_next(columns: dict[str, Any], first: FileSurvey, steps: Mapping[str, Array], length: int, place: str) -> None:
     """Take final observations from the column of next observations, where the rows hold none; they must agree."""
     for name, key in first.layout.next_columns.items():
         now, after = columns[name], steps[key][:length]
         if isinstance(now, list) or now.shape[1:] != after.shape[1:]:
             continue
-        known = min(len(now) - 1, length)
-        if differs(after[:known], now[1 : known + 1]).any():
-            raise UnknownLayout(
-                f"{place}: {key} is not {name} of the row after.",
-                hint="leave it out: --map next/observation=KEY names another",
-            )
-        if len(now) == length:
-            columns[name] = np.concatenate([now, after[-1:].astype(now.dtype)])
+        hint = "leave it out: --map next/observation=KEY names another"
+        columns[name] = with_final(now, after, length, f"{place}: {key} is not {name} of the row after.", hint)
 
 
 # -- single values
@@ -656,7 +443,7 @@ def cells(spot: Spot) -> Iterator[Cell]:
             yield Cell(f"next/{name}", f"{key}[{after}]", seen[key][1])
 
 
-def _rows_of(table: Table, found: Surveyed, spot: Spot) -> tuple[int | None, int | None]:
+def _rows_of(table: Table, found: FileSurvey, spot: Spot) -> tuple[int | None, int | None]:
     """The rows of a step and of what is known after it, where they are in this file."""
     row, last = spot.first + spot.step, spot.first + spot.length
     if not spot.facts["ordered"] or found.by.ids is None or found.by.steps is None:

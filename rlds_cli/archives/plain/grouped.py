@@ -18,22 +18,29 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import episodes as whole
-from rlds_cli.archives import Archive, Part, Plan, Seen
+from rlds_cli.archives import Archive, EpisodeSummary, Part, Plan
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.d4rl.ends import differs, is_set
-from rlds_cli.archives.hdf5 import attributes, differences, free_name, reading, row_field
-from rlds_cli.archives.names import EPISODE, NEXT, Meaning, episode_column, flags_of, has_essentials, meaning, scalar
+from rlds_cli.archives.hdf5 import attributes, differences, free_name, is_observation, reading, row_field
+from rlds_cli.archives.names import (
+    EPISODE_PREFIX,
+    NEXT_OBSERVATION,
+    Meaning,
+    episode_column,
+    flags_of,
+    has_essentials,
+    meaning,
+    scalar,
+)
 from rlds_cli.archives.plain.boundaries import skipped
+from rlds_cli.archives.plain.episode_arrays import ended, shaped, with_final
 from rlds_cli.archives.tables import Hdf5, Rows, Source, Table, open_flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ordering import natural
 from rlds_cli.ted import (
-    CUT,
     END_NAMES,
     FLAGS,
     REWARD,
-    TERMINATED,
-    TRUNCATED,
     Array,
     Chunk,
     EpisodeData,
@@ -92,16 +99,16 @@ def _below(columns: Sequence[str], parent: str) -> dict[str, dict[str, str]]:
 
 
 def _is_episode(names: frozenset[str], chosen: Mapping[str, str]) -> bool:
-    found = meaning(dict.fromkeys(names, _NAME_ALONE), {k: v for k, v in chosen.items() if v in names}, "")
+    found = meaning(dict.fromkeys(names, _NAME_ONLY), {k: v for k, v in chosen.items() if v in names}, "")
     return has_essentials(found)
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _NameOnly:
     shape: tuple[int, ...] = ()
 
 
-_NAME_ALONE = _Named()
+_NAME_ONLY = _NameOnly()
 
 
 def is_one_episode(table: Table, chosen: Mapping[str, str], files: int) -> bool:
@@ -113,7 +120,7 @@ def is_one_episode(table: Table, chosen: Mapping[str, str], files: int) -> bool:
     table.derive(list(fields.values()))
     shapes = {name: table[key].shape for name, key in fields.items()}
     rows = max((s[0] for n, s in shapes.items() if n.partition("/")[0] == "action" and s), default=0)
-    observed = {s[0] for n, s in shapes.items() if n.partition("/")[0] == "observation" and s}
+    observed = {s[0] for n, s in shapes.items() if is_observation(n) and s}
     if what.ids is not None and table[what.ids].shape[:1] == (rows,):
         return False
     once = any(name in FLAGS and shape == () for name, shape in shapes.items())
@@ -136,24 +143,24 @@ def _inside(table: Table, fields: Mapping[str, str], rows: int) -> bool:
 # -- one episode as a table
 
 
-class _Below:
+class _GroupSource:
     """Some columns of a source, under other names."""
 
     def __init__(self, source: Source, names: Mapping[str, str]) -> None:
         self._source, self._names = source, names
 
     def rows(self, names: Collection[str]) -> Rows:
-        return _Renamed(self._source.rows([self._names[n] for n in names]), {self._names[n]: n for n in names})
+        return _RenamedRows(self._source.rows([self._names[n] for n in names]), {self._names[n]: n for n in names})
 
     def array(self, name: str, *, most: int = MAX_METADATA) -> Array:
         return self._source.array(self._names[name], most=most)
 
 
-class _Renamed:
+class _RenamedRows:
     def __init__(self, rows: Rows, names: Mapping[str, str]) -> None:
         self._rows, self._names = rows, names
 
-    def __enter__(self) -> _Renamed:
+    def __enter__(self) -> _RenamedRows:
         self._rows.__enter__()
         return self
 
@@ -230,16 +237,16 @@ def _attributes(table: Table, group: str) -> dict[str, Array | str]:
 
 def _sub(table: Table, names: Mapping[str, str]) -> Table:
     columns = {local: replace(table[name], name=local) for local, name in names.items()}
-    return Table(table.path, _Below(table.source, names), columns)
+    return Table(table.path, _GroupSource(table.source, names), columns)
 
 
 def _episode(
     table: Table, group: str, chosen: Mapping[str, str], said: Mapping[str, Array | str] = MappingProxyType({})
 ) -> _Episode:
     name = f"{group} of {table.path.name}" if group else table.path.name
-    what = meaning(table.columns, {k: v for k, v in chosen.items() if not k.startswith(EPISODE)}, name)
+    what = meaning(table.columns, {k: v for k, v in chosen.items() if not k.startswith(EPISODE_PREFIX)}, name)
     if not has_essentials(what):
-        missing = "action" if any(n.partition("/")[0] == "observation" for n in what.fields) else "observation"
+        missing = "action" if any(is_observation(n) for n in what.fields) else "observation"
         raise UnknownLayout(
             f'{name} has no "{missing}" by any name that is known: {", ".join(table.columns)}.',
             hint=f"say which one it is: --map {missing}='GROUPS/*/KEY'" if group else f"--map {missing}=KEY",
@@ -247,7 +254,7 @@ def _episode(
     fields, done = flags_of(what)
     table.derive(list(fields.values()))
     table.hidden.update(what.ignored, [done] if done else [])
-    following = {n: k for n, k in fields.items() if _is_below(n, NEXT)}
+    following = {n: k for n, k in fields.items() if _is_below(n, NEXT_OBSERVATION)}
     found = _Episode(
         group=group,
         table=table,
@@ -255,7 +262,7 @@ def _episode(
         length=_length(table, fields, name),
         keys={n: k for n, k in fields.items() if n not in following},
         next_keys=following,
-        once={k.removeprefix(EPISODE): v for k, v in chosen.items() if k.startswith(EPISODE)},
+        once={k.removeprefix(EPISODE_PREFIX): v for k, v in chosen.items() if k.startswith(EPISODE_PREFIX)},
     )
     _sort_others(found, {*fields.values(), *what.fields.values()})
     for key, value in said.items():
@@ -285,7 +292,7 @@ def _sort_others(e: _Episode, claimed: set[str]) -> None:
         if key in known:
             continue
         if c.shape[:1] in ((e.length,), (e.length + 1,)) and not (c.shape == (1,) and e.length != 1):
-            e.keys[free_name(key, {*e.keys, *FLAGS, NEXT})] = key
+            e.keys[free_name(key, {*e.keys, *FLAGS, NEXT_OBSERVATION})] = key
         elif c.shape in ((), (1,)) and c.dtype.kind in "biufO":
             e.once[episode_column(key)] = key
         else:
@@ -309,7 +316,7 @@ def _check_rows(e: _Episode) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unit:
+class _EpisodeEntry:
     file: int
     number: int
     length: int
@@ -331,7 +338,7 @@ def plan(archive: Archive) -> Plan:
             hint="leave it out, or name the flat columns by --map",
         )
     schema: dict[str, Field] = {}
-    units: list[_Unit] = []
+    units: list[_EpisodeEntry] = []
     notes: list[Note] = []
     keys: dict[str, str] = {}
     once: dict[str, str] = {}
@@ -355,7 +362,7 @@ def plan(archive: Archive) -> Plan:
                         notes += e.meaning.notes
                         keys = {**e.keys, **e.next_keys}
                     nbytes = (e.length + 1) * sum(f.row_bytes for f in fields.values())
-                    units.append(_Unit(index, number, e.length, end, nbytes))
+                    units.append(_EpisodeEntry(index, number, e.length, end, nbytes))
         except ArchiveError as e:
             if not archive.skip_bad:
                 raise
@@ -374,7 +381,9 @@ def plan(archive: Archive) -> Plan:
         "file",
         facts={"read": "grouped", "episode": level, "fields": keys, "per_episode": once},
         notes=tuple(notes),
-        seen=Seen(tuple(u.length for u in units), {n: sum(u.end == i for u in units) for i, n in enumerate(END_NAMES)}),
+        episode_summary=EpisodeSummary(
+            tuple(u.length for u in units), {n: sum(u.end == i for u in units) for i, n in enumerate(END_NAMES)}
+        ),
     )
 
 
@@ -391,8 +400,8 @@ def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first
     return known | joint
 
 
-def _parts(units: Sequence[_Unit]) -> Iterator[Part]:
-    todo: list[_Unit] = []
+def _parts(units: Sequence[_EpisodeEntry]) -> Iterator[Part]:
+    todo: list[_EpisodeEntry] = []
     for u in units:
         if todo and sum(t.nbytes for t in todo) + u.nbytes > PART_BYTES:
             yield _part(todo)
@@ -401,7 +410,7 @@ def _parts(units: Sequence[_Unit]) -> Iterator[Part]:
     yield _part(todo)
 
 
-def _part(units: Sequence[_Unit]) -> Part:
+def _part(units: Sequence[_EpisodeEntry]) -> Part:
     episodes = [[u.file, u.number] for u in units]
     return Part(sum(u.length + 1 for u in units), {"units": episodes, "episodes": len(units)})
 
@@ -453,9 +462,7 @@ def _read(e: _Episode, schema: Mapping[str, Field], file: int, *, strict: bool) 
         seen = rows.read(0, e.length + 1)
     columns: dict[str, Any] = {}
     for name, key in columns_of.items():
-        f = schema[name]
-        shaped = seen[key].reshape(len(seen[key]), *f.shape)
-        columns[name] = shaped.tolist() if f.kind == "text" else shaped.astype(f.dtype, copy=False)
+        columns[name] = shaped(seen[key], schema[name])
     _join_next(e, columns, seen)
     columns[FLAGS[0]], columns[FLAGS[1]], end = _ends(e, strict=strict)
     extra = {name: scalar(e.table.source.array(key)) for name, key in e.once.items()}
@@ -477,9 +484,7 @@ def _ends(e: _Episode, *, strict: bool) -> tuple[Array, Array, int]:
         seen = {**rows.read(0, e.length + 1), **{k: np.asarray(e.table.source.array(k)) for k in single}}
     _check_alone(e, seen)
     terminated, truncated = (_flag(e, name, seen, strict=strict) for name in FLAGS)
-    end = TERMINATED if terminated[-1] else TRUNCATED if truncated[-1] else CUT
-    truncated[-1] |= end == CUT
-    return terminated, truncated, end
+    return terminated, *ended(terminated, truncated)
 
 
 def _check_alone(e: _Episode, seen: Mapping[str, Array]) -> None:
@@ -524,11 +529,8 @@ def _join_next(e: _Episode, columns: dict[str, Any], seen: Mapping[str, Array]) 
         now, after = columns.get(name.removeprefix("next/")), seen[key]
         if not isinstance(now, np.ndarray) or now.shape[1:] != after.shape[1:]:
             raise UnknownLayout(f"{e.where}: {key} is no next value of {name.removeprefix('next/')}.")
-        known = min(len(now) - 1, len(after))
-        if differs(after[:known], now[1 : known + 1]).any():
-            raise UnknownLayout(f"{e.where}: {key} is not the observation of the row after.")
-        if len(now) == e.length:
-            columns[name.removeprefix("next/")] = np.concatenate([now, after[-1:].astype(now.dtype)])
+        message = f"{e.where}: {key} is not the observation of the row after."
+        columns[name.removeprefix("next/")] = with_final(now, after, e.length, message)
 
 
 def cells(spot: Spot) -> Iterator[Cell]:
@@ -542,5 +544,5 @@ def cells(spot: Spot) -> Iterator[Cell]:
                 continue
             at = f"{e.group}/{key}[{spot.step}]" if e.group else f"{key}[{spot.step}]"
             yield Cell(name, at, bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
-            if name.partition("/")[0] == "observation" and len(seen[key]) > 1:
+            if is_observation(name) and len(seen[key]) > 1:
                 yield Cell(f"next/{name}", at.replace(f"[{spot.step}]", f"[{spot.step + 1}]"), seen[key][1])

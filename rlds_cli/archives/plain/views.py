@@ -21,7 +21,7 @@ from rlds_cli.archives.tables import Rows, Table, open_flat
 from rlds_cli.errors import NoSpace
 from rlds_cli.ted import Array, IntArray
 
-EPISODE = "#episode"  # the number of the episode that a row belongs to
+EPISODE_NUMBER = "#episode"  # the number of the episode that a row belongs to
 MEMORY_BYTES = 256 << 20
 COPY_BYTES = 8 << 20
 
@@ -52,10 +52,10 @@ class View:
     fill: bool = False
 
     def rows(self, keys: Collection[str]) -> Rows:
-        """Read the rows of some columns, forward, and of ``EPISODE``."""
-        joined = _Joined(self, [k for k in keys if k != EPISODE])
-        inner: Rows = joined if self.order is None else _Ordered(joined, self.order)
-        return _Numbered(inner, self.stops, sum(self.counts)) if EPISODE in keys else inner
+        """Read the rows of some columns, forward, and of ``EPISODE_NUMBER``."""
+        joined = _FileRows(self, [k for k in keys if k != EPISODE_NUMBER])
+        inner: Rows = joined if self.order is None else _OrderedRows(joined, self.order)
+        return _NumberedRows(inner, self.stops, sum(self.counts)) if EPISODE_NUMBER in keys else inner
 
     def place(self, row: int) -> tuple[int, int]:
         """(file, row in the file) of a row in the order of reading."""
@@ -65,7 +65,7 @@ class View:
         return file, at - int(starts[file])
 
 
-class _Joined:
+class _FileRows:
     """Rows of one file after the other; a file is open while its rows are read."""
 
     def __init__(self, view: View, keys: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class _Joined:
         self._at, self._stack = -1, ExitStack()
         self._rows: Rows | None = None
 
-    def __enter__(self) -> _Joined:
+    def __enter__(self) -> _FileRows:
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -119,15 +119,15 @@ def _row_bytes(table: Table, key: str) -> int:
     return int(np.prod(c.shape[1:], dtype=np.int64)) * c.dtype.itemsize
 
 
-class _Ordered:
+class _OrderedRows:
     """Rows of all files in another order."""
 
-    def __init__(self, joined: _Joined, order: IntArray) -> None:
+    def __init__(self, joined: _FileRows, order: IntArray) -> None:
         self._joined, self._order = joined, order
         self._stack = ExitStack()
         self._columns: dict[str, Array] = {}
 
-    def __enter__(self) -> _Ordered:
+    def __enter__(self) -> _OrderedRows:
         try:
             self._copy()
         except BaseException:
@@ -169,13 +169,13 @@ class _Ordered:
         return {k: np.asarray(v[chosen]) for k, v in self._columns.items()}
 
 
-class _Numbered:
+class _NumberedRows:
     """Rows with the number of the episode that each belongs to."""
 
     def __init__(self, inner: Rows, stops: IntArray, rows: int) -> None:
         self._inner, self._stops, self._rows = inner, stops, rows
 
-    def __enter__(self) -> _Numbered:
+    def __enter__(self) -> _NumberedRows:
         self._inner.__enter__()
         return self
 
@@ -184,4 +184,4 @@ class _Numbered:
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
         numbers = np.searchsorted(self._stops, np.arange(start, min(stop, self._rows)), side="right")
-        return {**self._inner.read(start, stop), EPISODE: numbers}
+        return {**self._inner.read(start, stop), EPISODE_NUMBER: numbers}

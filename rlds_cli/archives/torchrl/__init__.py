@@ -31,11 +31,11 @@ from rlds_cli.archives import Archive, Part, Plan, Replan
 from rlds_cli.archives.hdf5 import differences
 from rlds_cli.archives.pieces import chunks
 from rlds_cli.archives.torchrl import stores
-from rlds_cli.archives.torchrl.boundaries import Found, Roles, episodes, roles_of
+from rlds_cli.archives.torchrl.boundaries import FoundEpisodes, KeyRoles, episodes, roles_of
 from rlds_cli.archives.torchrl.fields import Layout, layout
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, block_steps, opened
 from rlds_cli.archives.torchrl.looking import cells as cells
-from rlds_cli.archives.torchrl.rows import Reading, Throughout, mismatches, wholes
+from rlds_cli.archives.torchrl.rows import NextValuesDiffer, Reading, mismatches, wholes
 from rlds_cli.archives.torchrl.stores import PICKLES, Store
 from rlds_cli.archives.torchrl.tree import META, is_tensordict, within
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
@@ -151,7 +151,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         how = _reading(plan.archive, store, lanes, roles, own, layout(lanes, roles, own), max_cuts=_max_cuts(pairs))
         try:
             yield from chunks(plan.schema, wholes(how, todo))
-        except Throughout as e:
+        except NextValuesDiffer as e:
             raise Replan(_plan(plan.archive, sorted({*own, *e.keys}))) from None
 
 
@@ -184,7 +184,7 @@ def _refuse_pickles(archive: Archive) -> None:
 
 
 @contextmanager
-def _open(archive: Archive, store: Store) -> Iterator[tuple[Lanes, Roles]]:
+def _open(archive: Archive, store: Store) -> Iterator[tuple[Lanes, KeyRoles]]:
     with opened(store) as lanes:
         lanes.rename({SHORT_NAMES.get(k, k): v for k, v in archive.fields.items()})
         _trim(lanes)
@@ -269,7 +269,7 @@ def _reading(
     archive: Archive,
     store: Store,
     lanes: Lanes,
-    roles: Roles,
+    roles: KeyRoles,
     own: Sequence[str],
     made: Layout,
     *,
@@ -295,7 +295,7 @@ def _max_cuts(pairs: int) -> int:
     return max(1, pairs // 2)
 
 
-def _parts(store: Store, found: Found, made: Layout, *, exact: bool) -> Iterator[Part]:
+def _parts(store: Store, found: FoundEpisodes, made: Layout, *, exact: bool) -> Iterator[Part]:
     """Episodes in their order, shared out to parts of about one size."""
     width = sum(f.row_bytes for f in made.fields)
     total = sum(e.steps for e in found.episodes)
@@ -326,7 +326,7 @@ def _stored(archive: Archive, store: Store) -> Mapping[str, Any]:
         return {k: v for k, v in lanes.stored.items() if k != v}
 
 
-def _remarks(archive: Archive, store: Store, lanes: Lanes, roles: Roles, made: Layout) -> Iterator[Note]:
+def _remarks(archive: Archive, store: Store, lanes: Lanes, roles: KeyRoles, made: Layout) -> Iterator[Note]:
     """What a user should know of one TensorDict."""
     if made.left_out:
         text = f"not read: {'; '.join(made.left_out)}"
@@ -348,7 +348,7 @@ def _remarks(archive: Archive, store: Store, lanes: Lanes, roles: Roles, made: L
             yield Note("encoded-images", text, 1, key)
 
 
-def _hint(roles: Roles) -> str:
+def _hint(roles: KeyRoles) -> str:
     return f"--map observation={roles.pairs[0]}" if roles.pairs else ""
 
 

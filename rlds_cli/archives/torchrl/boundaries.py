@@ -23,11 +23,11 @@ RULES = ("flags", "timeouts", "field:KEY", "file")
 NUMBERS = ("collector/traj_ids", "traj_ids", "episode", "episode_id", "episode_index", "trajectory_id", "traj_id")
 STARTS, SEED = "is_init", "seed"
 MASKS = ("collector/mask", "mask")
-HIDDEN = ("hidden",)
+MASKED = ("masked",)
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
+class KeyRoles:
     """Which keys say where episodes end; None where there is none.
 
     ``done``, ``terminated`` and ``truncated`` are those of the step, below ``next`` in TED. ``numbers`` tell
@@ -60,7 +60,7 @@ class Episode:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundEpisodes:
     """The episodes of a TensorDict, in the order of their first steps, and what to say about them."""
 
     episodes: list[Episode] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Run:
     opens: bool  # whether an episode begins with it, and does not go on from the run before
 
 
-def episodes(lanes: Lanes, roles: Roles, rule: str | None) -> Found:
+def episodes(lanes: Lanes, roles: KeyRoles, rule: str | None) -> FoundEpisodes:
     """The episodes of every lane; reads numbers and flags, in blocks.
 
     Raises
@@ -94,14 +94,16 @@ def episodes(lanes: Lanes, roles: Roles, rule: str | None) -> Found:
         )
     chosen = _chosen(lanes, roles, kind, key)
     flagged = chosen.ends or chosen.starts
-    found = Found(rule=rule or ("field:" + chosen.numbers[0] if chosen.numbers else "flags" if flagged else "file"))
+    found = FoundEpisodes(
+        rule=rule or ("field:" + chosen.numbers[0] if chosen.numbers else "flags" if flagged else "file")
+    )
     for lane in lanes.lanes:
         found.episodes += _joined(lanes, roles, lane, _runs(lanes, lane, chosen), found.notes, by_numbers=not rule)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _BoundaryKeys:
     """What bounds episodes, and what must agree with it."""
 
     numbers: tuple[str, ...]
@@ -115,23 +117,23 @@ class _Chosen:
         return [*self.numbers, *self.ends, *(k for k in (self.starts, self.mask) if k)]
 
 
-def _chosen(lanes: Lanes, roles: Roles, kind: str, key: str) -> _Chosen:
+def _chosen(lanes: Lanes, roles: KeyRoles, kind: str, key: str) -> _BoundaryKeys:
     flags = tuple(
         k for k in ((roles.done, roles.truncated) if roles.done else (roles.terminated, roles.truncated)) if k
     )
     if kind == "field":
-        return _Chosen((key,), (), None, roles.mask, strict=False)
+        return _BoundaryKeys((key,), (), None, roles.mask, strict=False)
     if kind == "file":
-        return _Chosen((), (), None, roles.mask, strict=False)
+        return _BoundaryKeys((), (), None, roles.mask, strict=False)
     if kind == "timeouts":
         if roles.truncated is None:
             raise UnknownLayout(
                 f"{lanes.store.name} has no next/truncated, at which its episodes are said to end.",
                 hint="--episodes-by flags",
             )
-        return _Chosen((), (roles.truncated,), None, roles.mask, strict=False)
+        return _BoundaryKeys((), (roles.truncated,), None, roles.mask, strict=False)
     numbers = roles.numbers if kind != "flags" else ()
-    chosen = _Chosen(numbers, flags, roles.starts, roles.mask, strict=bool(numbers))
+    chosen = _BoundaryKeys(numbers, flags, roles.starts, roles.mask, strict=bool(numbers))
     alone = len(lanes.lanes) == 1 and not len(lanes.lanes[0].ends)
     if alone and not (flags or numbers or roles.starts):
         raise UnknownLayout(
@@ -141,7 +143,7 @@ def _chosen(lanes: Lanes, roles: Roles, kind: str, key: str) -> _Chosen:
     return chosen
 
 
-def _runs(lanes: Lanes, lane: Lane, chosen: _Chosen) -> Iterator[_Run]:
+def _runs(lanes: Lanes, lane: Lane, chosen: _BoundaryKeys) -> Iterator[_Run]:
     """Steps that follow each other in the lane and belong together, in order; what a mask hides is left out."""
     size, start, opens = block_steps(lanes, chosen.keys), 0, True
     for first in range(0, lane.steps, size):
@@ -166,7 +168,7 @@ def _runs(lanes: Lanes, lane: Lane, chosen: _Chosen) -> Iterator[_Run]:
             yield _run(chosen, seen, len(ended) - 1, ended, (start, stop), opens)
 
 
-def _bounds(seen: Mapping[str, Array], chosen: _Chosen, ended: BoolArray) -> tuple[BoolArray, BoolArray]:
+def _bounds(seen: Mapping[str, Array], chosen: _BoundaryKeys, ended: BoolArray) -> tuple[BoolArray, BoolArray]:
     """Before which steps an episode ends: by numbers, flags or the mask; and before which one starts anew."""
     bound = np.zeros(len(ended), bool)
     for key in (*chosen.numbers, *((chosen.mask,) if chosen.mask else ())):
@@ -176,7 +178,9 @@ def _bounds(seen: Mapping[str, Array], chosen: _Chosen, ended: BoolArray) -> tup
     return bound, starts
 
 
-def _agree(lanes: Lanes, lane: Lane, chosen: _Chosen, seen: Mapping[str, Array], ended: BoolArray, first: int) -> None:
+def _agree(
+    lanes: Lanes, lane: Lane, chosen: _BoundaryKeys, seen: Mapping[str, Array], ended: BoolArray, first: int
+) -> None:
     """Refuse ends and starts that are flagged where the number of the trajectory goes on."""
     same = np.ones(max(len(ended) - 1, 0), bool)
     for key in (*chosen.numbers, *((chosen.mask,) if chosen.mask else ())):
@@ -202,23 +206,23 @@ def row(lane: Lane, position: int) -> int:
 
 
 def _run(
-    chosen: _Chosen, seen: Mapping[str, Array], last: int, ended: BoolArray, span: tuple[int, int], opens: bool
+    chosen: _BoundaryKeys, seen: Mapping[str, Array], last: int, ended: BoolArray, span: tuple[int, int], opens: bool
 ) -> _Run:
     """A run by what was seen at its last step, number ``last`` of the block."""
     hidden = chosen.mask is not None and not seen[chosen.mask][last]
-    number = HIDDEN if hidden else tuple(seen[k][last].item() for k in chosen.numbers)
+    number = MASKED if hidden else tuple(seen[k][last].item() for k in chosen.numbers)
     return _Run(*span, number, bool(ended[last]), opens)
 
 
 def _joined(
-    lanes: Lanes, roles: Roles, lane: Lane, runs: Iterator[_Run], notes: list[Note], *, by_numbers: bool
+    lanes: Lanes, roles: KeyRoles, lane: Lane, runs: Iterator[_Run], notes: list[Note], *, by_numbers: bool
 ) -> Iterator[Episode]:
     """Runs put together: what an end of the compact forms cut, and numbers that come back."""
     made: list[Episode] = []
     left: dict[tuple[object, ...], Episode] = {}
     joined = 0
     for run in runs:
-        if run.number == HIDDEN:
+        if run.number == MASKED:
             continue
         before = left.pop(run.number, None) if by_numbers and run.number else None
         if not run.opens and made:
@@ -237,7 +241,7 @@ def _joined(
     yield from made
 
 
-def _continues(lanes: Lanes, roles: Roles, lane: Lane, last: int, first: int) -> bool:
+def _continues(lanes: Lanes, roles: KeyRoles, lane: Lane, last: int, first: int) -> bool:
     """Whether a step goes on from another: its observation is the next observation there."""
     names = [n for n in roles.observations if not lanes.keys[n].observed]
     if not names:
@@ -269,7 +273,7 @@ def _any(seen: Mapping[str, Array], keys: Sequence[str], rows: int) -> BoolArray
     return out
 
 
-def roles_of(lanes: Lanes) -> Roles:
+def roles_of(lanes: Lanes) -> KeyRoles:
     """What the keys of a TensorDict are by their names: TED's, those of the compact forms, or plain columns."""
     keys = lanes.keys
     ted = any(k.startswith(NEXT) for k in keys)
@@ -292,7 +296,7 @@ def roles_of(lanes: Lanes) -> Roles:
         numbers.append(SEED)
     compared = [k for k in pairs if keys[k].dtype != "str"]
     observations = [k for k in compared if k.split("/")[0] in ("observation", "pixels")]
-    return Roles(
+    return KeyRoles(
         **flags,
         reward=prefix + "reward" if prefix + "reward" in keys else None,
         numbers=tuple(numbers),

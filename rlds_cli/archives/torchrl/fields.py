@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from rlds_cli.archives.hdf5 import free_name, is_observation
-from rlds_cli.archives.torchrl.boundaries import Roles
+from rlds_cli.archives.torchrl.boundaries import KeyRoles
 from rlds_cli.archives.torchrl.lanes import NEXT, Lanes
 from rlds_cli.ted import FLAGS, REWARD, Field, Placement
 
@@ -22,7 +22,7 @@ class Layout:
     left_out: tuple[str, ...]
 
 
-def layout(lanes: Lanes, roles: Roles, own: Collection[str]) -> Layout:
+def layout(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> Layout:
     """What becomes of every key; ``own`` are those whose next values become fields of their own."""
     keys: dict[str, str] = {}
     fields = [Field(flag, "bool", (), "next") for flag in FLAGS]
@@ -47,7 +47,7 @@ def layout(lanes: Lanes, roles: Roles, own: Collection[str]) -> Layout:
     return Layout(tuple(sorted(fields, key=lambda f: f.name)), keys, tuple(left_out))
 
 
-def _unread(lanes: Lanes, roles: Roles, own: Collection[str]) -> set[str]:
+def _unread(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> set[str]:
     """Keys that are no fields: flags, the next values that the rows after hold, what belongs to the buffer."""
     flags = ("done", "terminated", "truncated")
     found = {*flags, *(NEXT + f for f in flags), *(NEXT + k for k in roles.pairs if k not in own)}
@@ -60,7 +60,7 @@ def _unread(lanes: Lanes, roles: Roles, own: Collection[str]) -> set[str]:
     return found
 
 
-def _placement(key: str, name: str, roles: Roles, own: Collection[str]) -> Placement:
+def _placement(key: str, name: str, roles: KeyRoles, own: Collection[str]) -> Placement:
     if name.startswith(NEXT):
         return "next"
     if key in roles.pairs:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlds_cli.archives.pieces import Slices, Whole
-from rlds_cli.archives.torchrl.boundaries import Episode, Roles, equal, is_set
+from rlds_cli.archives.torchrl.boundaries import Episode, KeyRoles, equal, is_set
 from rlds_cli.archives.torchrl.lanes import Lane, Lanes, Window, block_steps
 from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Text
 
 
-class Throughout(Exception):
+class NextValuesDiffer(Exception):
     """Next values of ``keys`` differ from the rows after at more than single steps."""
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ class Reading:
     """
 
     lanes: Lanes | Window
-    roles: Roles
+    roles: KeyRoles
     fields: Sequence[Field]
     keys: Mapping[str, str]
     compared: tuple[str, ...]
@@ -49,7 +49,7 @@ def wholes(how: Reading, episodes: Sequence[Episode]) -> Iterator[Whole]:
 
     Raises
     ------
-    Throughout
+    NextValuesDiffer
         That happens at more than ``max_cuts`` steps, or to values that are no observations.
     """
     cuts = 0
@@ -58,7 +58,7 @@ def wholes(how: Reading, episodes: Sequence[Episode]) -> Iterator[Whole]:
             pieces = _pieces(window, episode)
             cuts += len(pieces) - 1
             if cuts > how.max_cuts:
-                raise Throughout([k for k in how.compared if k in how.roles.observations])
+                raise NextValuesDiffer([k for k in how.compared if k in how.roles.observations])
             for number, piece in enumerate(pieces):
                 yield _whole(window, piece, unflagged=number < len(pieces) - 1)
 
@@ -124,7 +124,7 @@ def _breaks(how: Reading, lane: Lane, start: int, stop: int) -> list[int]:
         if key not in how.roles.observations and (
             (_differs(how.lanes, key, lane, start, stop) & ~broken & ~filler).any()
         ):
-            raise Throughout([key])
+            raise NextValuesDiffer([key])
     return [start + int(i) for i in np.flatnonzero(broken)]
 
 
