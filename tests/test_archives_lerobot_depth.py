@@ -316,7 +316,7 @@ def test_check_names_what_an_older_reader_did(tmp_path: Path) -> None:
     (found,) = [f for f in checks.check(old).findings if f.check == "reader-version"]
     assert (found.code, found.severity) == ("old-reader", "warning")
     assert found.text == (
-        "converted by version 1 of the reader lerobot, which decodes 12-bit depth videos to frames of 8 bits: "
+        "converted by version 1 of the reader lerobot, which decoded 12-bit depth videos to 8 bits: "
         "rlds import FILES --as local/a --force"
     )
     assert found in checks.quick(old)

@@ -125,7 +125,7 @@ def test_episode_numbers_where_there_are_no_flags(tmp_path: Path) -> None:
     assert rows.plan.episodes_by == "field:episode_index"
     assert rows.episodes.length.tolist() == [7, 7, 6]
     flagged = save(tmp_path / "b.parquet", columns | {"done": FLAGS})
-    with pytest.raises(UnknownLayout, match=r"row 4 of b\.parquet is done, and its episode goes on") as e:
+    with pytest.raises(UnknownLayout, match=r"row 4 of b\.parquet is done, but its episode goes on") as e:
         Rows("plain", flagged)
     assert "--episodes-by field:KEY" in str(e.value.hint)
     assert Rows("plain", flagged, episodes_by="flags").episodes.length.tolist() == [5] * 4
@@ -158,7 +158,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Rows("plain", tmp_path / "d.parquet")
     missing = pa.table({"episode": [0, 0, 0], "obs": pa.array([1.0, 3.0, 2.0]), "action": pa.array([1, None, 3])})
     pq.write_table(missing, tmp_path / "e.parquet")
-    with pytest.raises(UnknownLayout, match="has no action, and its episode goes on"):
+    with pytest.raises(UnknownLayout, match="has no action, but it is not the last row"):
         Rows("plain", tmp_path / "e.parquet")
     with pytest.raises(UnknownLayout, match="list of row numbers"):
         Rows("plain", save(tmp_path / "f.npz", X | {"episode_ends": np.zeros(3)}))
@@ -192,7 +192,7 @@ def test_parquet_is_read_forward(tmp_path: Path) -> None:
         assert isinstance(rows, ArrowRows)
         np.testing.assert_array_equal(rows.read(3, 9)["obs"], X["obs"][3:9])
         np.testing.assert_array_equal(rows.read(8, 30)["obs"], X["obs"][8:])
-        with pytest.raises(ValueError, match="lies before"):
+        with pytest.raises(ValueError, match="was read already"):
             rows.read(0, 2)
 
 

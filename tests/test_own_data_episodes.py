@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         Rows("plain", grouped(tmp_path / "b.h5", made))
     made = episodes()
     made[5]["dones"][2] = True
-    with pytest.raises(UnknownLayout, match=r"data/demo_5 of c\.h5: row 2 is dones, and rows follow"):
+    with pytest.raises(UnknownLayout, match=r"data/demo_5 of c\.h5: row 2 is dones, but it is not the last row"):
         Rows("plain", grouped(tmp_path / "c.h5", made))
     with pytest.raises(UnknownLayout, match="--episodes-by flags does not apply"):
         Rows("plain", grouped(tmp_path / "d.h5", episodes()), episodes_by="flags")

@@ -97,7 +97,7 @@ def test_a_step_that_counts_through_all_episodes_says_nothing(tmp_path: Path) ->
 
 
 CONTRADICTIONS = {
-    "a flag inside": (lambda c: c["done"].__setitem__(7, True), r"row 7 of a\.\w+ is done, and its episode goes on"),
+    "a flag inside": (lambda c: c["done"].__setitem__(7, True), r"row 7 of a\.\w+ is done, but its episode goes on"),
     "an id that comes back": (
         lambda c: (c.pop("step"), c["episode_id"].__setitem__(slice(20, 25), [1] * 5)),
         r"episode 1 comes back in row 20 of a",
@@ -117,13 +117,16 @@ CONTRADICTIONS = {
     ),
     "truncated inside": (
         lambda c: c.update(truncated=[i == 2 for i in range(30)], terminated=c.pop("done")),
-        r"row 2 of .* is truncated, and its episode goes on",
+        r"row 2 of .* is truncated, but its episode goes on",
     ),
     "done is something else": (
         lambda c: c.update(truncated=[i % 5 == 4 for i in range(30)], terminated=[False] * 30),
-        r"row 9 of .*: done is not what terminated or truncated is",
+        r"row 9 of .*: done is not terminated or truncated",
     ),
-    "no action inside": (lambda c: c["action"].__setitem__(3, [np.nan]), r"row 3 of .* has no action, and its episode"),
+    "no action inside": (
+        lambda c: c["action"].__setitem__(3, [np.nan]),
+        r"row 3 of .* has no action, but it is not the last row of its episode",
+    ),
 }
 
 
@@ -198,7 +201,7 @@ def test_teds_own_names(tmp_path: Path, separator: str, suffix: str) -> None:
     assert read.episodes.observed.all()
     np.testing.assert_array_equal(read["observation"], obs)
     assert read.of(1, "next/reward").tolist() == [1.5, 2.0, 2.5]
-    assert any("root are no ends" in note.text for note in read.notes)
+    assert any("flags at the root" in note.text for note in read.notes)
 
 
 def test_expert_files_of_stable_baselines(tmp_path: Path) -> None:

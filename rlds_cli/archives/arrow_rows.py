@@ -1,8 +1,8 @@
-"""Arrow record batches as columns of rows: numbers, flags, texts, lists of one length; read forward, batch by batch.
+"""Read Arrow record batches forward, as columns of numbers, flags, texts and lists of one length.
 
-Parquet, CSV and JSON lines are all read through this. Members of a struct are columns of their own, joined by ``/``. A
-row without a value is an error, except where ``fill`` is asked for: it then reads as 0 (a missing float is NaN and a
-missing text None in either case), and the column ``missing:NAME`` says which rows they are.
+Parquet, CSV and JSON lines are all read through this module. Members of a struct are columns of their own, their names
+joined by ``/``. A row without a value is an error unless ``fill`` is set: then it reads as 0. A missing float is always
+NaN, and a missing text None. The column ``missing:NAME`` marks rows without a value.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class ArrowFile:
     schema : pyarrow.Schema
     num_rows : int
     batches : callable
-        Gives the record batches of some top-level columns (None: of all), in the order of the rows.
+        Yields the record batches of some top-level columns (None: of all), in the order of the rows.
     fill : bool
         Read rows without a value as 0.
 
     Attributes
     ----------
     columns : dict of str to (shape, dtype)
-        Shape with the rows first. Columns of other kinds are ``left_out``, with their types.
+        Shape with the rows first. ``left_out`` maps columns of other kinds to their types.
     """
 
     def __init__(self, path: Path, schema: Any, num_rows: int, batches: Batches, *, fill: bool = False) -> None:
         self.path, self.num_rows, self.batches, self.fill = path, num_rows, batches, fill
         self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self.left_out: dict[str, str] = {}
-        self.tops: dict[str, str] = {}  # the column of the file that each is, or is a member of
+        self.tops: dict[str, str] = {}  # top-level column of each column
         if not num_rows:
             return
         kinds = {name: kind for field in schema for name, kind in _leaves(field)}
@@ -61,7 +61,7 @@ class ArrowFile:
             self.columns[name] = ((num_rows, *values.shape[1:]), values.dtype)
 
     def _examples(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
-        """A row of each column of lists, which says how long they are, or None where no row has one; others empty."""
+        """One row of each column of lists, for their length; None where no row has a list. Other columns are empty."""
         pa = pyarrow()
         found = {n: None if _is_list(kind) else pa.array([], kind) for n, kind in kinds.items()}
         for batch in self.batches(None) if None in found.values() else ():
@@ -91,9 +91,9 @@ class ArrowFile:
         return self.rows([name]).read(0, shape[0])[name]
 
     def values(self, name: str, column: Any, shape: tuple[int, ...] | None) -> tuple[Array, Array]:
-        """Values [n, ...] of a column of a batch, and which rows have none, bool [n].
+        """Read the values [n, ...] of a column of a batch, and which rows have none, bool [n].
 
-        ``shape`` is that of a row; None finds it out.
+        ``shape`` is the expected shape of a row; None accepts any.
         """
         import pyarrow as pa
 
@@ -122,7 +122,7 @@ class ArrowFile:
         return out, missing
 
     def _numbers(self, name: str, column: Any) -> Array:
-        """The numbers of a column, whose rows are lists of one length or none."""
+        """The numbers of a column, whose rows are single numbers or lists of one length."""
         import pyarrow as pa
 
         width, rows = [], len(column)
@@ -140,7 +140,7 @@ class ArrowFile:
 
 
 class ArrowRows:
-    """Rows of several columns, in order; the block read last may be asked for again in part."""
+    """Rows of several columns, read forward; the rows of the last call can be read again."""
 
     def __init__(self, source: ArrowFile, names: Sequence[str]) -> None:
         self._source, self._names = source, names
@@ -162,7 +162,7 @@ class ArrowRows:
         return None
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        """Rows ``start`` to ``stop`` of every column; what lies before is let go of.
+        """Read rows ``start`` to ``stop`` of every column; rows before ``start`` cannot be read again.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class ArrowRows:
             Rows have different shapes, or no value.
         """
         if start < self._start:
-            raise ValueError(f"row {start} lies before row {self._start}, where reading is.")
+            raise ValueError(f"row {start} was read already: reading has come to row {self._start}.")
         blocks = {n: [v] for n, v in self._kept.items()}
         have = self._start + len(next(iter(self._kept.values()), ()))
         with reading(self._source.path):
@@ -196,7 +196,7 @@ class ArrowRows:
 
 
 def is_nan(values: Array) -> Array:
-    """Which rows are NaN in every component, bool [n]; False for what is no float."""
+    """Which rows are NaN in every component, bool [n]; False where values are not floats."""
     if values.dtype.kind not in "fc" or not values.size:
         return np.zeros(len(values), bool)
     return np.asarray(np.isnan(values.reshape(len(values), -1)).all(axis=1))
@@ -263,7 +263,7 @@ def reading(path: Path, what: str = "Parquet") -> Iterator[None]:
 
 
 def pyarrow() -> Any:
-    """Import the package with the modules that are used of it.
+    """Import pyarrow with the modules that are used.
 
     Raises
     ------

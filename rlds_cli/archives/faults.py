@@ -1,6 +1,6 @@
-"""What earlier versions of readers did wrong, so that ``rlds check`` can name the datasets that they made.
+"""Faults of earlier versions of readers, so that ``rlds check`` can name the datasets that have them.
 
-Whoever raises the ``VERSION`` of a reader because its values were wrong adds a `Fault` to ``FAULTS``.
+When the ``VERSION`` of a reader is raised because its values were wrong, add a `Fault` to ``FAULTS``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ConversionRecord:
-    """What the manifest of a dataset says about its conversion.
+    """What the manifest of a dataset records about its conversion.
 
     Attributes
     ----------
@@ -22,9 +22,9 @@ class ConversionRecord:
     dtypes : mapping of str to str
         The dtype of every field.
     facts, options : mapping
-        Of the reader's plan, and of the command.
+        The facts of the reader's plan, and the options of the command.
     text : callable
-        The metadata of a name, where they are a text; empty where there are none.
+        Returns the text of a metadata entry by its name; empty where there is none.
     """
 
     reader: str
@@ -50,7 +50,7 @@ class Fault:
     text : str
         What the reader did, as the end of the sentence "converted by version 1 of the reader X, which ...".
     concerns : callable
-        Whether a dataset that such a version converted is wrong; all of them unless given.
+        Whether a dataset converted by such a version is affected; all of them unless given.
     """
 
     mended: int
@@ -64,8 +64,8 @@ def faults(made: ConversionRecord) -> list[Fault]:
 
 
 def _has_depth_videos(made: ConversionRecord) -> bool:
-    """Whether frames of 8 bits are those of a depth map that ``info.json`` says has more."""
-    from rlds_cli.archives.lerobot import depth  # here, so that others start fast
+    """Whether a depth map, which has more than 8 bits by ``info.json``, was decoded to frames of 8 bits."""
+    from rlds_cli.archives.lerobot import depth  # imported here to keep start-up fast
 
     try:
         features = json.loads(made.text("lerobot/info.json") or "{}").get("features", {})
@@ -76,8 +76,8 @@ def _has_depth_videos(made: ConversionRecord) -> bool:
 
 
 def _ignored_columns(made: ConversionRecord) -> bool:
-    """Whether flags decided alone, beside a column that tells episodes apart or names that TED has."""
-    from rlds_cli.archives.names import IDS, LASTS, STARTS, STEPS  # here, so that others start fast
+    """Whether flags alone decided, although there were columns of ids, steps or starts, or names of TED."""
+    from rlds_cli.archives.names import IDS, LASTS, STARTS, STEPS  # imported here to keep start-up fast
 
     if made.options.get("episodes_by"):
         return False
@@ -87,6 +87,8 @@ def _ignored_columns(made: ConversionRecord) -> bool:
 
 
 FAULTS: Mapping[str, tuple[Fault, ...]] = {
-    "plain": (Fault(2, "reads no id, step or start beside flags: episodes may be merged or cut", _ignored_columns),),
-    "lerobot": (Fault(2, "decodes 12-bit depth videos to frames of 8 bits", _has_depth_videos),),
+    "plain": (
+        Fault(2, "ignored columns of ids and steps: episodes may be merged or divided wrongly", _ignored_columns),
+    ),
+    "lerobot": (Fault(2, "decoded 12-bit depth videos to 8 bits", _has_depth_videos),),
 }

@@ -1,8 +1,8 @@
-"""What the columns of a flat file or of one episode mean, by the names that people give them.
+"""What the columns of a flat file or of one episode mean, by their usual names.
 
 TED's own names come first, with ``/``, ``.`` or ``_`` (``next/reward``, ``next.reward``, ``next_reward``), then those
-of D4RL, Gymnasium and others. A column below a known name is a part of it (``obs/joint_pos``, ``observation.state``);
-numbered columns are its components (``obs_0``, ``obs_1``, ...).
+of D4RL, Gymnasium and others. A column below a known name is a part of that field
+(``obs/joint_pos``, ``observation.state``); numbered columns are its components (``obs_0``, ``obs_1``, ...).
 """
 
 from __future__ import annotations
@@ -56,36 +56,36 @@ LISTS = ("episode_ends", "episode_lengths", "episode_lens", "traj_ends", "traj_l
 ROOT_FLAGS = ("done", "terminated", "truncated")  # of TED: False on every step
 SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1], DONE: NEXT_DONE}
 
-# What `--map FIELD=KEY` may say besides the names of fields: which column tells the episodes apart, or counts steps.
+# Names in `--map NAME=KEY` that are no fields: the columns of ids, of steps and of starts.
 ROLES = {"episode": "ids", "step": "steps", "starts": "starts"}
 EPISODE_PREFIX = "episode/"  # `--map episode/task=KEY`: a column per episode
 
 
 class Shaped(Protocol):
-    """A column as far as its meaning goes."""
+    """A column, of which only the shape is needed."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """With the rows first."""
+        """The shape, with the rows first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What is what in a file.
+    """The meaning of the columns of a file.
 
     Attributes
     ----------
     fields : mapping of str to str
         Column by name of the field, among them flags and next observations.
     ids, steps, starts, lasts, lists : str or None
-        Columns that tell episodes apart, count the steps of one, are set at its first or its last step, or list the
-        ends or lengths of all.
+        The column of episode ids, of step counts, of flags at first steps, of flags at last steps, and of the ends or
+        lengths of all episodes.
     per_episode : mapping of str to str
         Columns of the episode table, by their names there.
     ignored : tuple of str
-        Root flags of TED, which say nothing about ends.
+        Root flags of TED, which mark no ends.
     masked : bool
-        Masks say what terminates, and terminals where trajectories end (jaxrl, OGBench).
+        Masks mark terminated steps, and terminals the ends of trajectories (jaxrl, OGBench).
     """
 
     fields: Mapping[str, str]
@@ -101,12 +101,12 @@ class Meaning:
 
     @property
     def flags(self) -> bool:
-        """Whether a column says how episodes end."""
+        """Whether a column marks how episodes end."""
         return bool({*FLAGS, NEXT_DONE} & set(self.fields))
 
 
 def meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str) -> Meaning:
-    """Find out what the columns of a file are; what the user chose comes first.
+    """Find the meaning of the columns of a file; what the user chose comes first.
 
     Parameters
     ----------
@@ -166,9 +166,9 @@ def _with_masks(found: Meaning, heads: Mapping[str, Sequence[str]], taken: set[s
 
 
 def flags_of(found: Meaning) -> tuple[dict[str, str], str | None]:
-    """The fields with ``done`` taken apart: column by flag, and the column of done where it is to be compared.
+    """The fields with ``done`` resolved to flags, and the column of done where it must be compared with them.
 
-    ``done`` beside ``truncated`` says that time was up, where both are set; alone it is taken as terminated.
+    ``done`` alone means terminated. Beside ``truncated`` it means terminated where truncated is not set.
     """
     fields = dict(found.fields)
     done = fields.pop(NEXT_DONE, None)
@@ -183,9 +183,9 @@ def flags_of(found: Meaning) -> tuple[dict[str, str], str | None]:
 
 
 def says_more(found: Meaning) -> bool:
-    """Whether a file tells its episodes apart by more than D4RL's terminals and timeouts."""
-    judges = (found.ids, found.steps, found.starts, found.lasts, found.lists)
-    return any(judges) or found.masked or NEXT_DONE in found.fields or bool(found.ignored)
+    """Whether a file marks its episodes by more than D4RL's terminals and timeouts."""
+    marks = (found.ids, found.steps, found.starts, found.lasts, found.lists)
+    return any(marks) or found.masked or NEXT_DONE in found.fields or bool(found.ignored)
 
 
 def has_essentials(found: Meaning) -> bool:
@@ -221,7 +221,7 @@ _NUMBERED = re.compile(r"^(.*?)[_.\[/]?(\d+)\]?$")
 def _found(
     heads: Mapping[str, Sequence[str]], field: str, known: Sequence[str], taken: set[str], notes: list[Note]
 ) -> dict[str, str]:
-    """The columns of a field by the first of its names that is there."""
+    """The columns of a field, by the first of its ``known`` names that occurs."""
     for head in known:
         names = [n for n in heads[head] if n not in taken]
         exact = [n for n in names if not _split(n)[1]]
@@ -259,7 +259,7 @@ def _first(heads: Mapping[str, Sequence[str]], names: Sequence[str], taken: set[
 
 
 def _chosen(columns: Mapping[str, Shaped], field: str, key: str, file: str) -> tuple[dict[str, str], list[Note]]:
-    """Field -> column for what the user named: a column, a group, a pattern, a list, or something derived."""
+    """Field -> column for a key of the user's: a column, a group, a pattern, a list or a derived column."""
     key = key.strip("/")
     if key.startswith("[") and key.endswith("]"):
         parts = [p.strip() for p in key[1:-1].split(",") if p.strip()]
@@ -298,13 +298,13 @@ def _is_below(name: str, key: str) -> bool:
 
 
 def episode_column(key: str) -> str:
-    """A name for a column of the episode table that TED's own columns do not have."""
+    """A name for a column of the episode table; it differs from those of TED's own columns."""
     name = key.replace("/", "_")
     return f"own_{name}" if name.lower() in EPISODE_COLUMNS else name
 
 
 def scalar(value: Any) -> Scalar:
-    """One value of a column of the episode table."""
+    """The first value of a column, as the episode table holds it."""
     one = np.asarray(value).reshape(-1)[0]
     found = one.item() if isinstance(one, np.generic) else one
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else found

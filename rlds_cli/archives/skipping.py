@@ -1,4 +1,7 @@
-"""``--skip-bad`` for archives of several files of which each can be read by itself."""
+"""Leave out the files of an archive that cannot be read: ``--skip-bad``.
+
+``sound`` does so for readers that read each file by itself; other readers use ``skipped_file`` as they plan.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ from rlds_cli.archives import Archive, Replan, reader, recognise
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.ted import Note
 
-# Readers that would stop at the first damaged file. The others leave out by themselves what they cannot read.
+# Readers that stop at the first damaged file. The others leave damaged files out themselves.
 APART = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset")
 _SHOWN = 5
 
 
 def sound(name: str, archive: Archive) -> Archive:
-    """The archive without the files that the reader called ``name`` cannot read alone, from the first row to the last.
+    """The archive without the files that the reader ``name`` cannot read from the first row to the last.
 
     Raises
     ------
     ArchiveError
-        It can read none of them.
+        No file can be read.
     """
     if name not in APART or len(archive.files) < 2:
         return archive
@@ -39,7 +42,7 @@ def sound(name: str, archive: Archive) -> Archive:
 
 
 def _fault(name: str, alone: Archive) -> RldsError | None:
-    """What is wrong with the only file of an archive; what would have to be planned otherwise is all right."""
+    """What is wrong with the only file of an archive; a file that only needs another plan is sound."""
     module = reader(name)
     try:
         plan = module.plan(alone)
@@ -53,8 +56,13 @@ def _fault(name: str, alone: Archive) -> RldsError | None:
     return None
 
 
+def skipped_file(name: str, error: ArchiveError) -> Note:
+    """Make the note for a file that was left out."""
+    return Note("skipped-file", "files that cannot be read were left out", 1, f"{name}: {error.message}")
+
+
 def recognise_most(files: Sequence[Path]) -> tuple[str, str] | None:
-    """The reader that knows most of the files, each by itself, and what it says of the first; None where none does."""
+    """The reader that recognises most of the files, and how it describes the first of them; None where none does."""
     found: Counter[str] = Counter()
     said: dict[str, str] = {}
     for path in files:

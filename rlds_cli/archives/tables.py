@@ -1,13 +1,12 @@
-"""Flat files of columns, one row a step, behind one face: npz, Parquet, HDF5, CSV and JSON lines.
+"""One interface to flat files with one row per step: npz, Parquet, HDF5, CSV and JSON lines.
 
-A table hands out what the reader of flat files asks of an HDF5 file: its columns by name, their shapes and dtypes, and
-rows read forward. Some columns may be asked for that are in no file::
+A table has columns with names, shapes and dtypes, as an HDF5 file has datasets, and its rows are read forward. Derived
+columns are in no file, and are computed from others::
 
-    not:masks           whether a column is 0: some files mark the steps to bootstrap from, not those that terminate
-    ends:episode_ends   the number of the episode that a row belongs to, of a list of where episodes end (or how long
-                        they are)
-    missing:action      whether a row has no value: none in the file, or NaN in every component
-    done without late   whether the first flag is set, and the second is not
+    not:masks           whether a column is 0; masks are 0 at terminated steps
+    ends:episode_ends   the number of the episode of a row, from a list of the ends or the lengths of episodes
+    missing:action      whether a row has no value: null in the file, or NaN in every component
+    done without late   whether ``done`` is set and ``late`` is not
     [x, y, theta]       several columns as one, components side by side
 """
 
@@ -82,7 +81,7 @@ class Hdf5:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a dataset of an HDF5 file is to the reader of flat files."""
+    """A column, with the attributes of an HDF5 dataset that readers use."""
 
     name: str
     shape: tuple[int, ...]
@@ -101,7 +100,7 @@ class Column:
 
     @property
     def file(self) -> Column:
-        """Where it is, for messages."""
+        """The column itself: its ``filename`` is that of the file, as with HDF5 datasets."""
         return self
 
 
@@ -113,7 +112,7 @@ class Table:
     source: Source
     columns: dict[str, Column]
     left_out: tuple[str, ...] = ()  # columns of values that no field can hold
-    hidden: set[str] = field(default_factory=set)  # columns that make no field
+    hidden: set[str] = field(default_factory=set)  # columns that become no fields
     _derivations: dict[str, _Derivation] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Column:
@@ -128,11 +127,11 @@ class Table:
 
     @property
     def own(self) -> dict[str, Column]:
-        """The columns that are in the file, but for those that are hidden."""
+        """The columns of the file that are not hidden."""
         return {k: c for k, c in self.columns.items() if k not in self._derivations and k not in self.hidden}
 
     def made_of(self, key: str) -> tuple[str, ...]:
-        """The columns that a derived one is made of."""
+        """The inputs of a derived column; none for a column of the file."""
         return self._derivations[key].inputs if key in self._derivations else ()
 
     def may_miss(self, key: str) -> bool:
@@ -141,12 +140,12 @@ class Table:
         return isinstance(self.source, ArrowFile) and key not in self._derivations and c.dtype.kind in "biu"
 
     def derive(self, keys: Collection[str]) -> None:
-        """Add the columns among ``keys`` that are made of others.
+        """Add the derived columns among ``keys``.
 
         Raises
         ------
         UnknownLayout
-            One of the others is not there, or does not fit.
+            An input is missing, or its shape does not fit.
         """
         for key in keys:
             if key not in self.columns and (found := _parse_derived(key)) is not None:
@@ -196,7 +195,7 @@ class Table:
         return _DerivedRows(self.source.rows(plain_ones | native), set(keys), made)
 
     def _needed(self, key: str, order: dict[str, None]) -> None:
-        """Add a column to ``order``, behind those that it is made of."""
+        """Add a column to ``order``, after its inputs."""
         for name in self._derivations[key].inputs if key in self._derivations else ():
             self._needed(name, order)
         order[key] = None
@@ -211,7 +210,7 @@ class Table:
                 yield rows.read(start, start + size)[key]
 
     def constants(self, keys: Collection[str]) -> Iterator[tuple[str, Array | str]]:
-        """What is not per row: whole columns, and attributes."""
+        """Read whole columns that are not per row, and attributes."""
         hdf5 = self.source.file if isinstance(self.source, Hdf5) else None
         for key in keys:
             value = _text_or_array(self.source.array(key)) if hdf5 is None else plain(hdf5[key])
@@ -229,11 +228,11 @@ def _text_or_array(value: Array) -> Array | str:
 
 @dataclass(frozen=True, slots=True)
 class _Derivation:
-    """A column made of others: their names, and a function of their values and the first row."""
+    """How a derived column is computed: ``inputs``, and a function of their values and the first row."""
 
     inputs: tuple[str, ...]
     make: Callable[[Mapping[str, Array], int], Array]
-    native: str | None = None  # the column that the source itself makes
+    native: str | None = None  # the column that the source computes itself
 
 
 @dataclass(slots=True)
@@ -258,7 +257,7 @@ class _DerivedRows:
 
 
 def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
-    """What a column is made of: the kind, and the others; None for the name of a plain column."""
+    """The kind and the inputs of a derived column; None for a column of the file."""
     if key.startswith("[") and key.endswith("]"):
         return STACK, tuple(part.strip() for part in key[1:-1].split(","))
     if WITHOUT in key:
@@ -272,7 +271,7 @@ def _stacked(columns: Sequence[Column], file: str) -> tuple[tuple[int, ...], np.
     for c in columns:
         if len(c.shape) not in (1, 2) or c.dtype.kind not in "biuf" or c.shape[0] != columns[0].shape[0]:
             raise UnknownLayout(
-                f"{file}: {c.name} is {c.dtype} {list(c.shape)}; columns of numbers, of as many rows, make one field."
+                f"{file}: {c.name} is {c.dtype} {list(c.shape)}; columns of numbers of one length are needed."
             )
     width = sum(c.shape[1] if len(c.shape) > 1 else 1 for c in columns)
     return (columns[0].shape[0], width), np.result_type(*(c.dtype for c in columns))

@@ -1,8 +1,8 @@
-"""CSV and JSON lines as columns of rows: one row a line, types found in the whole file before a row is read.
+"""Read CSV and JSON lines as columns: one row per line, types inferred from the whole file.
 
-CSV is read as text once, to see what every value of a column can be: whole numbers, else flags, else numbers, else JSON
-lists (``"[0.1, 0.2]"``, as pandas writes them), else texts. JSON lines have types of their own; those of all blocks of
-the file are brought together. So no column has a type that only its first lines have.
+A first pass over a CSV file finds the type that fits all values of a column: whole numbers, else flags, else numbers,
+else JSON lists (``"[0.1, 0.2]"``, as pandas writes them), else texts. The types of JSON lines are unified over all
+blocks of the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlds_cli.errors import UnknownLayout, UnsafeArchive
 CSV, JSON_LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
 BLOCK_BYTES = 8 << 20
 MAX_LINE = 256 << 20
-MAX_HEAD = 16 << 20  # of the first line, which says what a file is
+MAX_HEAD = 16 << 20  # of the first line, by which a file is recognised
 DELIMITERS = ",\t;"
 
 
@@ -42,12 +42,12 @@ def is_json_lines(path: Path) -> bool:
 
 @contextmanager
 def open_text(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
-    """Open CSV or JSON lines for reading; ``fill`` as of ``ArrowFile``.
+    """Open CSV or JSON lines for reading; ``fill`` as in ``ArrowFile``.
 
     Raises
     ------
     CorruptArchive
-        Lines that are no CSV or JSON.
+        A line is no CSV or JSON.
     UnknownLayout
         A column of JSON lines holds values of several kinds.
     """
@@ -95,7 +95,7 @@ def _csv_batches(path: Path, names: Sequence[str], kinds: dict[str, Any], delimi
 
 
 def _csv_kinds(path: Path, names: Sequence[str], delimiter: str) -> tuple[dict[str, Any], int]:
-    """The type of every column, which all of its values have, and the number of rows."""
+    """The type of every column, which fits all of its values, and the number of rows."""
     pa = pyarrow()
     candidates = {n: [pa.int64(), pa.bool_(), pa.float64(), _LISTS] for n in names}
     lists: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def _is_listed(kind: Any) -> bool:
 
 
 def _listed(column: Any, kind: Any) -> Any:
-    """A column of JSON lists as lists; others as they are."""
+    """Parse a column of JSON lists; other columns stay as they are."""
     pa = pyarrow()
     if not _is_listed(kind):
         return column
@@ -186,7 +186,7 @@ def _header(path: Path) -> list[str]:
 
 
 def _delimiter(line: str) -> str:
-    """The separator of columns that the header has most of."""
+    """The separator that is most frequent in the header."""
     return max(DELIMITERS, key=line.count)
 
 
@@ -241,7 +241,7 @@ def _json_block(size: int) -> Any:
 
 
 def _without_times(kind: Any) -> Any:
-    """Times, which pyarrow sees in texts that look like dates, as the texts that they are."""
+    """Replace time types by text: pyarrow infers them from texts that look like dates."""
     pa = pyarrow()
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, _without_times(f.type)) for f in kind])
@@ -249,7 +249,7 @@ def _without_times(kind: Any) -> Any:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """The file in blocks of whole lines; lines without anything are left out."""
+    """The file in blocks of whole lines; blank blocks are left out."""
     with path.open("rb") as f:
         rest = b""
         while data := f.read(BLOCK_BYTES):

@@ -1,4 +1,4 @@
-"""Parts of HDF5 datasets that were never written: HDF5 reads them as the fill value, which mostly is 0."""
+"""Find chunks of HDF5 datasets that were never written, which HDF5 reads as the fill value, usually 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 4
 
 
 def notes(archive: Archive) -> Sequence[Note]:
-    """One note that names the first of them, if there are any. Looks at no values."""
+    """Make one note that names the first datasets with such chunks, if there are any; reads no values."""
     found = [
         (f"{name} ({missing:,} of {total:,} chunks) of {archive.name_of(i)}", missing)
         for i, path in enumerate(archive.files)
@@ -28,12 +28,12 @@ def notes(archive: Archive) -> Sequence[Note]:
         return ()
     more = f"; and {len(found) - _SHOWN:,} more datasets" if len(found) > _SHOWN else ""
     named = "; ".join(text for text, _ in found[:_SHOWN])
-    text = f"chunks were never written, and are read as the fill value, mostly 0: {named}{more}"
+    text = f"chunks were never written, and are read as the fill value, usually 0: {named}{more}"
     return (Note("never-written", text, sum(missing for _, missing in found)),)
 
 
 def _of(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Dataset, chunks that were never written, and all its chunks; what lies in one piece counts as one chunk."""
+    """Name, chunks that were never written, and all chunks of each dataset; contiguous data count as one chunk."""
     names: list[bytes] = []
 
     def collect(name: bytes, info: h5py.h5o.ObjInfo) -> None:

@@ -1,15 +1,16 @@
-"""Where the episodes of flat rows begin and end, and whether id, step, flags and actions agree on it.
+"""Find the episodes of flat rows, and check that ids, steps, flags and actions agree about them.
 
-One column decides, the first of these that is there; all others are checked against it, row by row::
+The first of these columns that is there decides; the others are checked against it, row by row::
 
-    ids       an episode is a run of rows of one id
-    lists     episode_ends, episode_lengths
-    starts    a row that is set begins an episode;  lasts: a row that is set ends one
-    steps     a row whose step is not that of the row before plus one begins an episode; a flag ends one
-    flags     a row that is set ends an episode
+    ids       an episode is a run of rows with one id
+    lists     episode_ends or episode_lengths
+    starts    an episode begins where it is set
+    lasts     an episode ends where it is set
+    steps     an episode begins where the step is not that of the row before plus one
+    flags     an episode ends where a flag is set
 
-Rows that are out of order are put in the order of id and step. A row without an action is no step: it is the last of
-its episode, and holds the final observation.
+Rows out of order are sorted by id and step. A row without an action holds the final observation of its episode; it is
+the last row of the episode, and no step.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ import numpy as np
 from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.names import Meaning, flags_of
 from rlds_cli.archives.tables import MISSING, Readable, Table
-from rlds_cli.errors import ArchiveError, UnknownLayout
+from rlds_cli.errors import UnknownLayout
 from rlds_cli.ordering import natural
-from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray, Note
+from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray
 
 SCAN_ROWS = 1 << 18
-DECIDE = "--episodes-by field:KEY, steps:KEY, starts:KEY or flags says which of them decides"
+DECIDE = "say which column is right: --episodes-by field:KEY, steps:KEY, starts:KEY or flags"
 
 
 @dataclass(frozen=True, slots=True)
 class BoundaryColumns:
-    """The columns that say where episodes are: the one that decides and those that are checked against it.
+    """The columns that mark episodes: the one that decides, and those that are checked against it.
 
-    ``explicit`` is the kind of the rule, where the user gave one: nothing is checked against it then.
+    ``stops`` is derived from a list of ends or lengths. ``explicit`` is the kind of the user's rule, if there is one:
+    then nothing is checked against it.
     """
 
     ids: str | None
@@ -46,19 +48,19 @@ class BoundaryColumns:
     truncated: str | None
     done: str | None
     actions: tuple[str, ...]
-    masked: bool = False  # terminals say where trajectories end, masks what terminates
+    masked: bool = False  # terminals mark ends of trajectories, and masks which of them are terminated
     explicit: str | None = None
 
     @property
     def keys(self) -> set[str]:
-        """All columns that are looked at."""
+        """All columns that are read to find episodes."""
         one = (self.ids, self.steps, self.starts, self.lasts, self.stops, self.terminated, self.truncated, self.done)
         return {k for k in one if k is not None} | {MISSING + a for a in self.actions}
 
 
 @dataclass(slots=True)
 class Boundaries:
-    """Boundaries of the rows of one table, in the order in which they are to be read.
+    """Where the episodes of a table end, in the order of reading.
 
     Attributes
     ----------
@@ -67,13 +69,13 @@ class Boundaries:
     finals : bool array [E]
         Whether that last row holds the final observation, and no step.
     order : int array [rows] or None
-        The rows of the table in the order of time; None where they are.
+        The rows sorted by time; None where they stand in that order.
     rule : str
         What by_rule.
     ends : int array [3]
         How many episodes are terminated, truncated and cut.
     late : bool
-        Whether truncated is set inside an episode, which only a rule of the user's allows.
+        Whether truncated is set inside an episode; only a rule of the user's allows that.
     """
 
     stops: IntArray
@@ -86,12 +88,12 @@ class Boundaries:
 
 
 def boundary_columns(meaning: Meaning, table: Table) -> BoundaryColumns:
-    """The columns of a table that say where episodes are; adds those that are made of others to it.
+    """Find the columns of a table that mark episodes; derived ones are added to the table.
 
     Raises
     ------
     UnknownLayout
-        One of them is not one value per row.
+        A flag does not have one value per row.
     """
     fields, done = flags_of(meaning)
     table.derive([*fields.values()])
@@ -118,9 +120,9 @@ def boundary_columns(meaning: Meaning, table: Table) -> BoundaryColumns:
     for key in (found.terminated, found.truncated, found.done):
         if key is not None and _per_row(table, key, rows, "biuf") is None:
             raise UnknownLayout(
-                f"{table.path.name}: {key} is {table[key].dtype} {list(table[key].shape)}; a flag is one number or "
-                f"bool for each of {rows:,} rows.",
-                hint="--map terminated=KEY or truncated=KEY names another",
+                f"{table.path.name}: {key} is {table[key].dtype} {list(table[key].shape)}; a flag needs one number "
+                f"or bool for each of {rows:,} rows.",
+                hint="name another column: --map terminated=KEY or --map truncated=KEY",
             )
     return found
 
@@ -134,12 +136,12 @@ def _per_row(table: Table, key: str | None, rows: int, kinds: str) -> str | None
 
 
 def find(table: Readable, by: BoundaryColumns, rows: int, place: Callable[[int], str]) -> Boundaries:
-    """Find the episodes of the first ``rows`` rows; ``place`` says where a row stands.
+    """Find the episodes of the first ``rows`` rows; ``place`` names a row in messages.
 
     Raises
     ------
     UnknownLayout
-        The columns contradict each other; the message names the rows, the hint the option that decides.
+        The columns contradict each other; the message names the rows, and the hint the option to give.
     """
     seen = _read(table, by, rows)
     order = _order(seen, by, rows, place)
@@ -157,10 +159,11 @@ def find(table: Readable, by: BoundaryColumns, rows: int, place: Callable[[int],
     late = bool((is_set(seen, by.truncated, rows) & ~last).any())
     found = Boundaries(stops, finals, order, rule, late, _count_ends(seen, by, stops, finals))
     if order is not None:
-        found.notes.append(f"rows out of order: read in the order of {by.ids} and {by.steps}")
+        found.notes.append(f"rows are out of order: they are sorted by {by.ids} and {by.steps}")
     if rows > 1 and rule == "flags" and not (by.explicit or finals.any() or _has_flags(by)):
         found.notes.append(
-            "no column says where episodes end: each file is one episode; --map episode=KEY or --episodes-by says more"
+            "no column marks the ends of episodes, so each file is one episode; --map episode=KEY or --episodes-by "
+            "changes that"
         )
     if finals.any():
         found.notes.append("rows without an action hold the final observations of their episodes")
@@ -172,7 +175,7 @@ def _has_flags(by: BoundaryColumns) -> bool:
 
 
 def _count_ends(seen: dict[str, Array], by: BoundaryColumns, stops: IntArray, finals: BoolArray) -> IntArray:
-    """How many episodes with steps are terminated, truncated and cut."""
+    """Count the episodes with steps that are terminated, truncated and cut. int [3]."""
     rows = int(stops[-1]) if len(stops) else 0
     some = np.diff(stops, prepend=0) > finals
     at, last = stops[some] - 1, stops[some] - 1 - finals[some]  # a flag may stand in the row of the final observation
@@ -184,7 +187,7 @@ def _count_ends(seen: dict[str, Array], by: BoundaryColumns, stops: IntArray, fi
 
 @dataclass(frozen=True, slots=True)
 class _Reordered:
-    """Where a row stands that is read in another order."""
+    """Names rows that are read in another order, for messages."""
 
     place: Callable[[int], str]
     order: IntArray
@@ -194,7 +197,7 @@ class _Reordered:
 
 
 def _read(table: Readable, by: BoundaryColumns, rows: int) -> dict[str, Array]:
-    """The columns that decide, whole: some bytes a row."""
+    """Read whole columns that mark episodes; they take some bytes per row."""
     parts: dict[str, list[Array]] = {k: [] for k in by.keys}
     with table.rows(by.keys) as reader:
         for start in range(0, rows, SCAN_ROWS):
@@ -207,7 +210,7 @@ def _read(table: Readable, by: BoundaryColumns, rows: int) -> dict[str, Array]:
 
 
 def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callable[[int], str]) -> IntArray | None:
-    """The rows in the order of time, where they are not; None where they are."""
+    """The order that sorts the rows by time; None where they stand in it."""
     if by.ids is None or by.explicit or rows < 2:
         return None
     ids = seen[by.ids]
@@ -220,14 +223,14 @@ def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callab
     if steps is None:
         assert again is not None
         raise UnknownLayout(
-            f"episode {ids[begins[again]]!s} comes back in {place(int(begins[again]))}, after another one.",
-            hint="rows that are out of order need a column that counts the steps: --map step=KEY; or " + DECIDE,
+            f"episode {ids[begins[again]]!s} comes back in {place(int(begins[again]))}, after other episodes.",
+            hint="name the column that counts steps, to sort the rows: --map step=KEY; or " + DECIDE,
         )
     return _sorted(ids, steps, by, place)
 
 
 def _first_again(ids: Array) -> int | None:
-    """The first of these ids that was there before."""
+    """The index of the first id that occurred before, or None."""
     _, first = np.unique(ids.astype(str) if ids.dtype.kind == "O" else ids, return_index=True)
     if len(first) == len(ids):
         return None
@@ -235,7 +238,7 @@ def _first_again(ids: Array) -> int | None:
 
 
 def _continues(steps: Array, begins: IntArray) -> bool:
-    """Whether steps count on by one within each run."""
+    """Whether steps increase by one within each run."""
     inside = np.ones(len(steps), bool)
     inside[begins] = False
     return bool((np.diff(steps)[inside[1:]] == 1).all())
@@ -269,7 +272,7 @@ def _sorted(ids: Array, steps: Array, by: BoundaryColumns, place: Callable[[int]
 def _ends(
     seen: dict[str, Array], by: BoundaryColumns, rows: int, missing: BoolArray, place: Callable[[int], str]
 ) -> tuple[BoolArray, str]:
-    """Which rows are the last of an episode, and the rule that says so."""
+    """Find the last rows of episodes, and name the rule that decided. bool [rows]."""
     ends = np.zeros(rows, bool)
     if rows:
         ends[-1] = True
@@ -307,12 +310,12 @@ def _ends(
 
 
 def _restarts(steps: Array) -> bool:
-    """Whether a column counts the steps of an episode, and not those of the whole file."""
+    """Whether a column counts the steps of each episode, and not the rows of the whole file."""
     return len(steps) > 0 and not (np.diff(steps) == 1).all()
 
 
 def _check_steps(steps: Array, ends: BoolArray, rule: str, place: Callable[[int], str]) -> None:
-    """Steps count 0, 1, 2, ... (or 1, 2, 3, ...) within each episode, or on through all of them."""
+    """Check that steps count from 0 (or 1) within each episode, or through all episodes."""
     inside = ~ends[:-1]
     wrong = np.flatnonzero(inside & (np.diff(steps) != 1))
     if len(wrong):
@@ -328,7 +331,7 @@ def _check_steps(steps: Array, ends: BoolArray, rule: str, place: Callable[[int]
     row = int(np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])[at])
     raise UnknownLayout(
         f"{place(row)} begins an episode ({rule}) with step {first[at]!s}, not 0.",
-        hint="where steps are missing on purpose: " + DECIDE,
+        hint="if steps are missing on purpose, " + DECIDE,
     )
 
 
@@ -350,8 +353,8 @@ def _check_missing(missing: BoolArray, ends: BoolArray, place: Callable[[int], s
     wrong = np.flatnonzero(missing & ~ends)
     if len(wrong):
         raise UnknownLayout(
-            f"{place(wrong[0])} has no action, and its episode goes on.",
-            hint="only the last row of an episode may lack its action: it then holds the final observation",
+            f"{place(wrong[0])} has no action, but it is not the last row of its episode.",
+            hint="only the last row of an episode may lack an action: it holds the final observation",
         )
 
 
@@ -365,13 +368,13 @@ def _flagged(seen: dict[str, Array], by: BoundaryColumns, rows: int) -> BoolArra
 def _check_flags(
     seen: dict[str, Array], by: BoundaryColumns, last: BoolArray, missing: BoolArray, place: Callable[[int], str]
 ) -> None:
-    """No flag is set before the last step of an episode, and done is what terminated or truncated are."""
+    """Check that no flag is set before the last step of an episode, and that done is terminated or truncated."""
     rows = len(last)
     for key in (by.truncated, by.done, None if by.masked else by.terminated):
         wrong = np.flatnonzero(is_set(seen, key, rows) & ~last)
         if len(wrong):
             raise UnknownLayout(
-                f"{place(wrong[0])} is {_shown(key)}, and its episode goes on in the next row.", hint=DECIDE
+                f"{place(wrong[0])} is {_shown(key)}, but its episode goes on in the next row.", hint=DECIDE
             )
     if by.done is None or by.terminated is None or by.truncated is None:
         return
@@ -379,8 +382,8 @@ def _check_flags(
     wrong = np.flatnonzero((is_set(seen, by.done, rows) != either) & ~missing)
     if len(wrong):
         raise UnknownLayout(
-            f"{place(wrong[0])}: {by.done} is not what {by.terminated} or {by.truncated} is.",
-            hint="--map terminated=KEY with --map truncated=KEY, or --map done=KEY alone, says which are right",
+            f"{place(wrong[0])}: {by.done} is not {by.terminated} or {by.truncated}.",
+            hint="name the right ones: --map terminated=KEY and --map truncated=KEY, or --map done=KEY alone",
         )
 
 
@@ -397,15 +400,15 @@ def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
     Raises
     ------
     UnknownLayout
-        There is no such rule, or no such column with one value per row.
+        There is no such rule, or no column of that name with one value per row.
     """
     kind, _, key = rule.partition(":")
     alone = replace(by, ids=None, steps=None, starts=None, lasts=None, stops=None, explicit=kind)
     if kind in ("flags", "file", "timeouts") and not key:
         if kind == "timeouts" and by.truncated is None:
             raise UnknownLayout(
-                f"{table.path.name} has no column of timeouts, at which its episodes are said to end.",
-                hint="--map truncated=KEY names it",
+                f"{table.path.name} has no column of timeouts, which --episodes-by timeouts needs.",
+                hint="name it: --map truncated=KEY",
             )
         return alone
     key = key or (getattr(by, RULES[kind]) if kind in RULES and kind != "field" else None) or ""
@@ -418,7 +421,7 @@ def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
     rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
     if _per_row(table, key, rows, "biufO") is None:
         raise UnknownLayout(
-            f'{table.path.name} has no column "{key}" with one value per row, by which its episodes are said to end.',
+            f'{table.path.name} has no column "{key}" with one value per row, which --episodes-by {rule} needs.',
             hint=f"columns: {', '.join(table.columns)}",
         )
     return replace(
@@ -428,8 +431,3 @@ def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
         starts=key if kind == "starts" else None,
         lasts=key if kind == "lasts" else None,
     )
-
-
-def skipped(file: str, error: ArchiveError) -> Note:
-    """Say that a file was left out, which ``skip_bad`` allows."""
-    return Note("skipped-file", "files that cannot be read were left out", 1, f"{file}: {error.message}")

@@ -24,11 +24,11 @@ from rlds_cli.archives.d4rl.layout import Layout
 from rlds_cli.archives.d4rl.rows import NextValuesDiffer, Stretch, chunks
 from rlds_cli.archives.hdf5 import differences, is_observation, reading
 from rlds_cli.archives.names import episode_column, scalar
-from rlds_cli.archives.plain.boundaries import skipped
 from rlds_cli.archives.plain.episode_arrays import ended, shaped, with_final
 from rlds_cli.archives.plain.joining import JoinedFiles, join
 from rlds_cli.archives.plain.survey import FileSurvey, survey
 from rlds_cli.archives.plain.views import EPISODE_NUMBER, View
+from rlds_cli.archives.skipping import skipped_file
 from rlds_cli.archives.tables import MISSING, Table, open_flat
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.ted import (
@@ -49,7 +49,7 @@ CHECK_ROWS = 1 << 12
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and boundaries. Reads the columns that say where episodes are, and the actions.
+    """Find the fields, parts and boundaries; reads only the columns that mark episodes, and the actions.
 
     Raises
     ------
@@ -80,7 +80,12 @@ def plan(archive: Archive) -> Plan:
     listed = set(per_episode.values())
     notes = [n for s in seen for n in (*s.meaning.notes, *(n for n in s.layout.notes if not _is_about(n, listed)))]
     if any(s.meaning.ignored for s in seen):
-        notes.append(Note("root-flags", f"flags at the root are no ends in TED: {', '.join(first.meaning.ignored)}"))
+        notes.append(
+            Note(
+                "root-flags",
+                f"flags at the root, which are False in TED, mark no ends: {', '.join(first.meaning.ignored)}",
+            )
+        )
     return Plan(
         "plain",
         archive,
@@ -99,7 +104,7 @@ def _summary(joined: JoinedFiles) -> EpisodeSummary:
 
 
 def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
-    """The archive without the files that cannot be read to their end, and notes that name them."""
+    """The archive without the files that cannot be read completely, and notes that name them."""
     good, notes = [], []
     for index, path in enumerate(archive.files):
         try:
@@ -110,19 +115,19 @@ def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
                     rows.read(start, min(start + CHECK_ROWS, s.rows))
             good.append(path)
         except ArchiveError as e:
-            notes.append(skipped(archive.name_of(index), e))
+            notes.append(skipped_file(archive.name_of(index), e))
     if not good:
         raise CorruptArchive(f"None of {len(archive.files):,} files can be read: {notes[0].where}")
     return replace(archive, files=tuple(good)), tuple(notes)
 
 
 def _are_longer(archive: Archive, seen: Sequence[FileSurvey], joined: JoinedFiles) -> bool:
-    """Whether observations have a row more per episode than actions.
+    """Whether observations have one row per episode more than actions.
 
     Raises
     ------
     UnknownLayout
-        They have another number of rows than either.
+        Observations have neither as many rows as actions nor one more per episode.
     """
     if all(s.observations == s.rows for s in seen):
         return False
@@ -139,12 +144,12 @@ def _are_longer(archive: Archive, seen: Sequence[FileSurvey], joined: JoinedFile
 
 
 def _per_episode(seen: Sequence[FileSurvey], joined: JoinedFiles) -> dict[str, str]:
-    """Columns of the episode table: those that the user named, and lists with one value per episode in every file.
+    """Find the columns of the episode table: those that the user named, and lists with one value per episode.
 
     Raises
     ------
     UnknownLayout
-        A column that the user named has as many values as neither rows nor episodes.
+        A column that the user named has neither one value per row nor one per episode.
     """
     found = {}
     for name, key in seen[0].meaning.per_episode.items():
@@ -170,7 +175,7 @@ def _is_about(note: Note, keys: set[str]) -> bool:
     return note.code == "not-per-row" and note.where.partition(" ")[0] in keys
 
 
-# -- what is made of them
+# -- schema and parts
 
 
 def _schema(archive: Archive, seen: Sequence[FileSurvey], mode: str | None, late: bool) -> tuple[Field, ...]:
@@ -198,7 +203,7 @@ def _schema(archive: Archive, seen: Sequence[FileSurvey], mode: str | None, late
 
 
 def _parts(joined: JoinedFiles, found: Layout, mode: str | None, *, by_episode: bool) -> Iterator[Part]:
-    """Whole episodes, parts of about one size; one part where rows are out of order."""
+    """Divide the episodes into parts of about the same size; rows out of order are one part."""
     stops = joined.view.stops
     if not len(stops):
         return
@@ -224,12 +229,12 @@ def _parts(joined: JoinedFiles, found: Layout, mode: str | None, *, by_episode: 
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The rows of one part, in chunks of bounded size.
+    """Read the rows of one part, in chunks of bounded size.
 
     Raises
     ------
     Replan
-        Next observations differ from the rows after throughout.
+        Next observations differ from the rows after at most steps.
     CorruptArchive
         A file is damaged.
     """
@@ -269,7 +274,7 @@ def _extra(plan: Plan, part: Part, view: View) -> dict[str, list[Scalar]]:
 
 
 def _constant(part: Part, view: View, name: str, key: str) -> list[Scalar]:
-    """The value of a column that has one in all rows of an episode."""
+    """The values [episodes] of a column that is constant within each episode."""
     found: list[Scalar] = []
     start = int(part.args["start"])
     with view.rows([key]) as rows:
@@ -320,7 +325,7 @@ def _stretch(plan: Plan, part: Part, first: FileSurvey) -> Stretch:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Columns that are not one value a row, and attributes; below the file's name where there are several files."""
+    """Read columns without one value per row, and attributes; names begin with the file where there are several."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
@@ -336,7 +341,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 def _episodes(
     plan: Plan, part: Part, first: FileSurvey, view: View, extra: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[EpisodeData]:
-    """The episodes of a part, with their final observations where the files hold them."""
+    """Read the episodes of a part, with their final observations where the files hold them."""
     keys = first.keys
     observed = {n: k for n, k in keys.items() if is_observation(n)}
     stepwise = {n: k for n, k in keys.items() if n not in observed}
@@ -365,7 +370,7 @@ def _observation_counts(plan: Plan) -> tuple[int, ...]:
 
 
 def _missing_keys(plan: Plan, stepwise: Mapping[str, str]) -> set[str]:
-    """Which rows of a column have no value, for the columns of files that may lack some."""
+    """The ``missing:`` columns for the columns that may lack values."""
     with open_flat(plan.archive.files[0], check=False, fill=True) as table:
         return {MISSING + key for key in stepwise.values() if table.may_miss(key)}
 
@@ -404,7 +409,7 @@ def _episode(
 
 
 def _flag(steps: Mapping[str, Array], key: str | None, length: int) -> BoolArray:
-    """A flag of the steps; one that stands in the row of the final observation is that of the last step."""
+    """A flag of the steps [T]; a flag in the row of the final observation counts for the last step."""
     if key is None:
         return np.zeros(length, bool)
     whole_column = is_set(steps, key, len(steps[key]))
@@ -414,7 +419,7 @@ def _flag(steps: Mapping[str, Array], key: str | None, length: int) -> BoolArray
 
 
 def _join_next(columns: dict[str, Any], first: FileSurvey, steps: Mapping[str, Array], length: int, place: str) -> None:
-    """Take final observations from the column of next observations, where the rows hold none; they must agree."""
+    """Add final observations from the columns of next observations."""
     for name, key in first.layout.next_columns.items():
         now, after = columns[name], steps[key][:length]
         if isinstance(now, list) or now.shape[1:] != after.shape[1:]:
@@ -423,11 +428,11 @@ def _join_next(columns: dict[str, Any], first: FileSurvey, steps: Mapping[str, A
         columns[name] = with_final(now, after, length, f"{place}: {key} is not {name} of the row after.", hint)
 
 
-# -- single values
+# -- tracing
 
 
 def cells(spot: Spot) -> Iterator[Cell]:
-    """What stands in the row of a step, and in the row after; nothing where an episode goes on in another file."""
+    """Read the values of one step and the next; nothing for steps that are in another file."""
     archive = Archive(spot.root, (spot.file,), fields=spot.fields)
     found = survey(archive, spot.file)
     with open_flat(spot.file, check=False, fill=True) as table:
@@ -444,7 +449,7 @@ def cells(spot: Spot) -> Iterator[Cell]:
 
 
 def _rows_of(table: Table, found: FileSurvey, spot: Spot) -> tuple[int | None, int | None]:
-    """The rows of a step and of what is known after it, where they are in this file."""
+    """The rows of a step and of the one after it, each None where it is not in this file."""
     row, last = spot.first + spot.step, spot.first + spot.length
     if not spot.facts["ordered"] or found.by.ids is None or found.by.steps is None:
         has_after = not spot.is_last or (spot.facts["read"] == "episodes" and last < found.rows)
@@ -457,7 +462,7 @@ def _rows_of(table: Table, found: FileSurvey, spot: Spot) -> tuple[int | None, i
 
 
 def _read_rows(table: Table, keys: set[str], row: int, after: int | None) -> dict[str, Array]:
-    """One row of some columns, or two of them."""
+    """Read one or two rows of some columns."""
     wanted = [row] if after is None else [row, after]
     pieces = []
     for at in wanted:

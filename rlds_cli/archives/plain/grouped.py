@@ -1,8 +1,8 @@
-"""Files or groups that hold one episode each, under any names -> TED rows.
+"""Read files or HDF5 groups that hold one episode each.
 
-The actions say how long an episode is; observations have as many rows, or one more. What stands once per episode (a
-scalar, an attribute of a group) becomes a column of the episode table. Groups come in natural order: ``demo_2`` before
-``demo_10``. A pattern names the groups where their names do not tell: ``--map action='data/*/act'``.
+An episode has as many steps as actions; observations have as many rows, or one more. A scalar, or an attribute of a
+group, becomes a column of the episode table. Groups are read in natural order: ``demo_2`` before ``demo_10``. Groups
+without numbers in their names are given by a pattern: ``--map action='data/*/act'``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from rlds_cli.archives.names import (
     meaning,
     scalar,
 )
-from rlds_cli.archives.plain.boundaries import skipped
 from rlds_cli.archives.plain.episode_arrays import ended, shaped, with_final
+from rlds_cli.archives.skipping import skipped_file
 from rlds_cli.archives.tables import Hdf5, Rows, Source, Table, open_flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ordering import natural
@@ -59,10 +59,10 @@ MAX_METADATA = 64 << 20
 
 
 def groups_of(columns: Sequence[str], chosen: Mapping[str, str]) -> tuple[str, dict[str, dict[str, str]]] | None:
-    """The level at which groups are episodes, and the columns below each: local name -> name in the file.
+    """Find the groups that are episodes: their pattern, and the columns of each, local name -> name in the file.
 
-    None where no groups are. Where no pattern says so, they are groups with a number in their names that hold
-    observations and actions.
+    A pattern of the user's (``data/*/act``) comes first; else groups count that have a digit in their names and hold
+    observations and actions. None where there are no such groups.
     """
     patterns = [k.strip("/") for k in chosen.values() if _is_pattern(k)]
     if patterns:
@@ -79,7 +79,7 @@ def groups_of(columns: Sequence[str], chosen: Mapping[str, str]) -> tuple[str, d
 
 
 def _is_pattern(key: str) -> bool:
-    """Whether a key of the user's has a group per episode: a component ``*`` that is not the last."""
+    """Whether a key of the user's names a group per episode: it has ``*`` in a component before the last."""
     return "*" in key.strip("/").split("/")[:-1]
 
 
@@ -112,7 +112,11 @@ _NAME_ONLY = _NameOnly()
 
 
 def is_one_episode(table: Table, chosen: Mapping[str, str], files: int) -> bool:
-    """Whether a file as a whole is one episode: by observations of a row more, or flags that stand once."""
+    """Whether a whole file is one episode.
+
+    It is where observations have one row more than actions, where a flag is a scalar, or where each of several files
+    has scalars beside its columns. A flag inside, or a column of ids, says that it is not.
+    """
     what = meaning(table.columns, chosen, table.path.name)
     if not has_essentials(what) or what.lists is not None:
         return False
@@ -173,9 +177,10 @@ class _RenamedRows:
 
 @dataclass(slots=True)
 class _Episode:
-    """One episode of a file, as far as headers tell.
+    """One episode of a file, as its headers describe it.
 
-    ``keys`` maps fields to columns; ``once`` the columns of the episode table; ``others`` are metadata.
+    ``keys`` maps fields to columns, ``next_keys`` next observations, ``once`` the columns of the episode table;
+    ``others`` are columns that are kept as metadata.
     """
 
     group: str
@@ -190,11 +195,11 @@ class _Episode:
 
     @property
     def where(self) -> str:
-        """How messages call it."""
+        """The name of the episode in messages."""
         return f"{self.group} of {self.table.path.name}" if self.group else self.table.path.name
 
     def fields(self) -> dict[str, Field]:
-        """Fields by name; placed ``both`` where they have a row more than there are steps."""
+        """Describe the fields by name; placement ``both`` where a column has one row more than there are steps."""
         made = {}
         for name, key in self.keys.items():
             if name in FLAGS:
@@ -208,7 +213,7 @@ class _Episode:
 
 @contextmanager
 def _open(path: Path, chosen: Mapping[str, str]) -> Iterator[Iterator[_Episode]]:
-    """The episodes of a file, while it is open."""
+    """Open a file and iterate over its episodes."""
     with open_flat(path, fill=True) as table:
         found = groups_of(list(table.columns), chosen)
         if found is None:
@@ -220,14 +225,14 @@ def _open(path: Path, chosen: Mapping[str, str]) -> Iterator[Iterator[_Episode]]
 
 
 def _local(key: str, level: str) -> str:
-    """A key of the user's as it is called within a group."""
+    """A key of the user's relative to its group."""
     above = level.removesuffix("*")
     parts = key.strip("/").removeprefix(above).split("/")
     return "/".join(parts[1:]) if _is_pattern(key) else key
 
 
 def _attributes(table: Table, group: str) -> dict[str, Array | str]:
-    """What an HDF5 group says about itself."""
+    """Read the attributes of an HDF5 group."""
     if not isinstance(table.source, Hdf5):
         return {}
     with reading(table.path, f"attributes of {group or 'the file'}"):
@@ -248,8 +253,10 @@ def _episode(
     if not has_essentials(what):
         missing = "action" if any(is_observation(n) for n in what.fields) else "observation"
         raise UnknownLayout(
-            f'{name} has no "{missing}" by any name that is known: {", ".join(table.columns)}.',
-            hint=f"say which one it is: --map {missing}='GROUPS/*/KEY'" if group else f"--map {missing}=KEY",
+            f'{name} has no column with a known name for "{missing}". It holds {", ".join(table.columns)}.',
+            hint=f"name the column: --map {missing}='GROUPS/*/KEY'"
+            if group
+            else f"name the column: --map {missing}=KEY",
         )
     fields, done = flags_of(what)
     table.derive(list(fields.values()))
@@ -285,7 +292,7 @@ def _length(table: Table, fields: Mapping[str, str], name: str) -> int:
 
 
 def _sort_others(e: _Episode, claimed: set[str]) -> None:
-    """Columns without a meaning: fields, columns of the episode table, or metadata, by how many rows they have."""
+    """Make other columns fields, columns of the episode table or metadata, by how many rows they have."""
     known = {*claimed, *e.once.values(), *(i for k in claimed for i in e.table.made_of(k))}
     others = []
     for key, c in e.table.own.items():
@@ -317,6 +324,8 @@ def _check_rows(e: _Episode) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _EpisodeEntry:
+    """Episode ``number`` of file ``file``."""
+
     file: int
     number: int
     length: int
@@ -324,78 +333,104 @@ class _EpisodeEntry:
     nbytes: int
 
 
+@dataclass(slots=True)
+class _Contents:
+    """What the files hold: the fields of all episodes, and an entry for each.
+
+    ``keys`` maps fields to columns of the first episode, ``once`` the columns of the episode table to theirs.
+    """
+
+    schema: dict[str, Field] = field(default_factory=dict)
+    entries: list[_EpisodeEntry] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)
+    once: dict[str, str] = field(default_factory=dict)
+    first: str = ""  # where the first episode is
+    level: str = "file"
+
+    def add_file(self, archive: Archive, index: int) -> None:
+        """Add the episodes of a file; with ``skip_bad`` every row of them is read, too."""
+        strict = archive.episodes_by != "file"
+        with _open(archive.files[index], archive.fields) as found:
+            for number, e in enumerate(found):
+                self.level = "group" if e.group else self.level
+                fields = e.fields()
+                if not e.length:
+                    self.notes.append(Note("empty-episodes", "episodes without steps were left out", 1, e.where))
+                    continue
+                _, _, end = _ends(e, strict=strict)
+                if archive.skip_bad:
+                    _read(e, fields, index, strict=strict)
+                self._add(e, fields)
+                nbytes = (e.length + 1) * sum(f.row_bytes for f in fields.values())
+                self.entries.append(_EpisodeEntry(index, number, e.length, end, nbytes))
+
+    def _add(self, e: _Episode, fields: dict[str, Field]) -> None:
+        self.first = self.first if self.schema else e.where
+        self.schema = _joint(self.schema, fields, e.where, self.first) if self.schema else fields
+        self.once |= dict.fromkeys(e.attributes, "attribute") | e.once
+        if not self.entries:
+            self.notes += e.meaning.notes
+            self.keys = {**e.keys, **e.next_keys}
+
+
 def plan(archive: Archive) -> Plan:
-    """Fields and parts. Looks at the headers of every episode, and reads none.
+    """Find the fields and the parts; reads the headers and flags of every episode.
 
     Raises
     ------
     UnknownLayout
-        Episodes without observations or actions, of different fields, or rows that do not fit.
+        Episodes without observations or actions, of different fields, or columns of different lengths.
     """
     if archive.episodes_by not in (None, "file"):
         raise UnknownLayout(
             f"Each file or group is one episode here; --episodes-by {archive.episodes_by} does not apply.",
             hint="leave it out, or name the flat columns by --map",
         )
-    schema: dict[str, Field] = {}
-    units: list[_EpisodeEntry] = []
-    notes: list[Note] = []
-    keys: dict[str, str] = {}
-    once: dict[str, str] = {}
-    first, level = "", "file"
-    for index, path in enumerate(archive.files):
+    found = _Contents()
+    for index in range(len(archive.files)):
         try:
-            with _open(path, archive.fields) as found:
-                for number, e in enumerate(found):
-                    level = "group" if e.group else level
-                    fields = e.fields()
-                    if not e.length:
-                        notes.append(Note("empty-episodes", "episodes without steps were left out", 1, e.where))
-                        continue
-                    strict = archive.episodes_by != "file"
-                    _, _, end = _ends(e, strict=strict)
-                    if archive.skip_bad:
-                        _read(e, fields, index, strict=strict)
-                    schema, first = (_joint(schema, fields, e.where, first), first) if schema else (fields, e.where)
-                    once |= dict.fromkeys(e.attributes, "attribute") | e.once
-                    if not units:
-                        notes += e.meaning.notes
-                        keys = {**e.keys, **e.next_keys}
-                    nbytes = (e.length + 1) * sum(f.row_bytes for f in fields.values())
-                    units.append(_EpisodeEntry(index, number, e.length, end, nbytes))
+            found.add_file(archive, index)
         except ArchiveError as e:
             if not archive.skip_bad:
                 raise
-            units = [u for u in units if u.file != index]
-            notes.append(skipped(archive.name_of(index), e))
-    if not units:
-        raise UnknownLayout(f"{archive.files[0].name} and the others hold no episode with steps.")
+            found.entries = [u for u in found.entries if u.file != index]
+            found.notes.append(skipped_file(archive.name_of(index), e))
+    if not found.entries:
+        raise UnknownLayout(f"None of {len(archive.files):,} files holds an episode with steps.")
     flags = {name: Field(name, "bool", (), "next") for name in FLAGS}
-    good = sorted({u.file for u in units})
-    units = [replace(u, file=good.index(u.file)) for u in units]
+    good = sorted({u.file for u in found.entries})
+    entries = [replace(u, file=good.index(u.file)) for u in found.entries]
     return Plan(
         "plain",
         replace(archive, files=tuple(archive.files[i] for i in good)),
-        tuple(sorted({**schema, **flags}.values(), key=lambda f: f.name)),
-        tuple(_parts(units)),
+        tuple(sorted({**found.schema, **flags}.values(), key=lambda f: f.name)),
+        tuple(_parts(entries)),
         "file",
-        facts={"read": "grouped", "episode": level, "fields": keys, "per_episode": once},
-        notes=tuple(notes),
+        facts={"read": "grouped", "episode": found.level, "fields": found.keys, "per_episode": found.once},
+        notes=tuple(found.notes),
         episode_summary=EpisodeSummary(
-            tuple(u.length for u in units), {n: sum(u.end == i for u in units) for i, n in enumerate(END_NAMES)}
+            tuple(u.length for u in entries),
+            {name: sum(u.end == i for u in entries) for i, name in enumerate(END_NAMES)},
         ),
     )
 
 
 def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first: str) -> dict[str, Field]:
-    """The fields of all episodes so far; a field of another kind or shape is an error, one placed ``both`` stays so."""
+    """The fields of all episodes so far; those that have the placement ``both`` in one episode have it in all.
+
+    Raises
+    ------
+    UnknownLayout
+        Another dtype, shape or set of fields.
+    """
     joint = {n: replace(f, placement="both") if schema.get(n, f).placement == "both" else f for n, f in fields.items()}
     known = {n: replace(f, placement="both") if joint.get(n, f).placement == "both" else f for n, f in schema.items()}
     if joint != known:
         found = "; ".join(differences(joint.values(), known.values()))
         raise UnknownLayout(
             f"{where} and {first} do not hold the same fields: {found}.",
-            hint="import them one by one, under names of their own, or leave fields out by naming others with --map",
+            hint="import them one by one, under names of their own, or choose the fields with --map",
         )
     return known | joint
 
@@ -416,7 +451,7 @@ def _part(units: Sequence[_EpisodeEntry]) -> Part:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """What is neither per step nor a column of the episode table, below file and group."""
+    """Read what is neither a field nor a column of the episode table; names begin with file and group."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         with _open(path, plan.archive.fields) as found:
@@ -431,14 +466,14 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes of one part, several a chunk.
+    """Read the episodes of one part, several in a chunk.
 
     Raises
     ------
     CorruptArchive
         A file is damaged.
     UnknownLayout
-        A flag, id or step says that an episode is not one.
+        A flag, an id or a step shows that a file or group holds more than one episode.
     """
     yield from whole.chunks(_read_all(plan, part), plan.schema)
 
@@ -470,12 +505,12 @@ def _read(e: _Episode, schema: Mapping[str, Field], file: int, *, strict: bool) 
 
 
 def _ends(e: _Episode, *, strict: bool) -> tuple[Array, Array, int]:
-    """Flags of the steps, and how the episode ends.
+    """Read the flags of the steps [T], and how the episode ends.
 
     Raises
     ------
     UnknownLayout
-        A flag, an id or a step says that it is more than one episode.
+        A flag, an id or a step shows that there is more than one episode.
     """
     what = e.meaning
     keys = {e.keys[n] for n in FLAGS if n in e.keys} | {k for k in (what.ids, what.steps, what.starts) if k}
@@ -488,11 +523,11 @@ def _ends(e: _Episode, *, strict: bool) -> tuple[Array, Array, int]:
 
 
 def _check_alone(e: _Episode, seen: Mapping[str, Array]) -> None:
-    """The id of an episode does not change, its steps count on, and only its first row begins it."""
+    """Refuse an id that changes, steps that do not increase by one, and a start that is not in the first row."""
     what = e.meaning
     for key, wrong, says in (
         (what.ids, lambda v: differs(v[:-1], v[1:]), "changes"),
-        (what.steps, lambda v: np.diff(v) != 1, "does not count on"),
+        (what.steps, lambda v: np.diff(v) != 1, "does not increase by one"),
         (what.starts, lambda v: v[1:] != 0, "is set"),
     ):
         if key is None or key not in seen or seen[key].dtype.kind not in "biufO" or seen[key].ndim > 1:
@@ -501,7 +536,7 @@ def _check_alone(e: _Episode, seen: Mapping[str, Array]) -> None:
         if len(rows):
             raise UnknownLayout(
                 f"{e.where}: {key} {says} at row {int(rows[0]) + 1:,}, so it holds more than one episode.",
-                hint=f"rlds inspect {e.table.path.name} shows what is in it",
+                hint=f"rlds inspect {e.table.path.name}",
             )
 
 
@@ -518,8 +553,8 @@ def _flag(e: _Episode, name: str, seen: Mapping[str, Array], *, strict: bool) ->
     wrong = np.flatnonzero(flag[:-1])
     if len(wrong) and (strict or name == FLAGS[1]):
         raise UnknownLayout(
-            f"{e.where}: row {int(wrong[0]):,} is {key.partition(' without ')[0]}, and rows follow.",
-            hint="where a terminated step does not end an episode: --episodes-by file",
+            f"{e.where}: row {int(wrong[0]):,} is {key.partition(' without ')[0]}, but it is not the last row.",
+            hint="if steps may be terminated inside an episode: --episodes-by file",
         )
     return flag
 
@@ -528,13 +563,13 @@ def _join_next(e: _Episode, columns: dict[str, Any], seen: Mapping[str, Array]) 
     for name, key in e.next_keys.items():
         now, after = columns.get(name.removeprefix("next/")), seen[key]
         if not isinstance(now, np.ndarray) or now.shape[1:] != after.shape[1:]:
-            raise UnknownLayout(f"{e.where}: {key} is no next value of {name.removeprefix('next/')}.")
+            raise UnknownLayout(f"{e.where}: {key} has rows of another shape than {name.removeprefix('next/')}.")
         message = f"{e.where}: {key} is not the observation of the row after."
         columns[name.removeprefix("next/")] = with_final(now, after, e.length, message)
 
 
 def cells(spot: Spot) -> Iterator[Cell]:
-    """What stands at a step of an episode, and at the next one."""
+    """Read the values of one step and the next from the file, for `rlds verify --trace`."""
     with _open(spot.file, spot.fields) as found:
         e = next(e for e in found if e.group == spot.group)
         with e.table.rows(sorted({k for k in e.keys.values() if e.table[k].shape})) as rows:

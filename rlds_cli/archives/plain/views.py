@@ -1,7 +1,7 @@
-"""Rows of several files as one table, and rows in another order than they stand in.
+"""Rows of several files as one table, as they stand or in another order.
 
-A table is read forward; rows that are out of order are therefore copied once, in file order, to an array that may be
-read in any order: in memory where that is small, else in a temporary file that is mapped.
+Files are read forward only. Rows out of order are therefore copied once, in file order, to an array that can be read
+in any order: in memory where it is small, else in a temporary file that is mapped.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ COPY_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Rows of files, one file after the other, or in ``order``.
+    """The rows of several files: one file after the other, or in ``order``.
 
     Parameters
     ----------
-    paths, rows : sequences
+    paths, counts : tuple
         The files, and how many rows of each are read.
     derived : tuple of str
-        Columns that are made of others in every file.
+        Derived columns, which are added to every file.
     stops : int array [E]
         The row after the last one of each episode, in the order of reading.
     order : int array or None
@@ -52,7 +52,7 @@ class View:
     fill: bool = False
 
     def rows(self, keys: Collection[str]) -> Rows:
-        """Read the rows of some columns, forward, and of ``EPISODE_NUMBER``."""
+        """Read the rows of some columns, forward; ``EPISODE_NUMBER`` may be one of them."""
         joined = _FileRows(self, [k for k in keys if k != EPISODE_NUMBER])
         inner: Rows = joined if self.order is None else _OrderedRows(joined, self.order)
         return _NumberedRows(inner, self.stops, sum(self.counts)) if EPISODE_NUMBER in keys else inner
@@ -108,7 +108,7 @@ class _FileRows:
 
     @property
     def width(self) -> int:
-        """Bytes of a row of all columns but texts, of the first file."""
+        """Bytes of a row, by the first file; texts count as pointers."""
         with open_flat(self._view.paths[0], check=False, fill=self._view.fill) as table:
             table.derive(self._view.derived)
             return sum(_row_bytes(table, k) for k in self._keys)
@@ -144,9 +144,8 @@ class _OrderedRows:
         in_memory = n * width <= MEMORY_BYTES
         if not in_memory and shutil.disk_usage(tempfile.gettempdir()).free < n * width:
             raise NoSpace(
-                f"Rows out of order need {sizes.text(n * width)} in {tempfile.gettempdir()} to be put in order; "
-                "they are not free.",
-                hint="set TMPDIR to a directory with more room, or write the rows in order",
+                f"Sorting the rows by time needs {sizes.text(n * width)} in {tempfile.gettempdir()}, which has less.",
+                hint="set TMPDIR to a directory with more room, or sort the rows yourself",
             )
         size = max(1, COPY_BYTES // max(width, 1))
         with self._joined as rows:

@@ -1,4 +1,4 @@
-"""What TorchRL and TensorDict write to disk, read from JSON and raw files: nothing is unpickled.
+"""Read what TorchRL and TensorDict write to disk, from JSON and raw files; nothing is unpickled.
 
 ::
 
@@ -9,9 +9,9 @@
       H5StorageCheckpointer              an HDF5 group per trajectory
     ~/.cache/torchrl/<family>/<id>       TorchRL's own datasets: TED, with the faults of its converters
 
-Next observations that are the observations of the rows after are stored once; where they differ throughout (n-step
-returns, transforms) they become fields of their own. See ``boundaries`` for where episodes end, and ``rows`` for which
-final observations count as recorded.
+A next observation that is the observation of the row after is stored once. Where they differ at most steps (n-step
+returns, transforms), next observations become fields of their own. ``boundaries`` says where episodes end, and ``rows``
+which final observations count as recorded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ VERSION = 1
 
 PART_ROWS = 1 << 19
 PART_BYTES = 512 << 20
-MOST_PARTS = 64  # every part looks for the episodes anew
+MOST_PARTS = 64  # each part finds the episodes again
 # Episodes, steps of each, and bytes that are looked at before anything is read.
 SAMPLED, SAMPLED_STEPS, SAMPLED_BYTES = 64, 256, 64 << 20
 COMPRESSED = "data_indices.json"
@@ -53,7 +53,7 @@ SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """What TorchRL or TensorDict wrote, in one line, or None."""
+    """Describe what TorchRL or TensorDict wrote in one line; None for other files."""
     if any(p.name == stores.BUFFER for p in paths):
         return f"TorchRL's replay buffer: {_count(paths)}"
     if any(is_tensordict(p) for p in paths if p.name == META):
@@ -79,7 +79,7 @@ def _count(paths: Sequence[Path]) -> str:
 
 
 def _is_pickled(path: Path) -> bool:
-    """Whether a file is of ``torch.save``, or a TensorDict in one file."""
+    """Whether a file was written by ``torch.save``, or is a TensorDict in one file."""
     if path.suffix not in (*PICKLES, ".tdz"):
         return False
     try:
@@ -90,14 +90,14 @@ def _is_pickled(path: Path) -> bool:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and episodes. Reads flags and numbers, and a sample of the observations.
+    """Find the fields, parts and episodes; reads flags, trajectory numbers and a sample of the observations.
 
     Raises
     ------
     UnknownLayout
-        Nothing says where episodes end, or what says so contradicts itself; a kind of storage that is not read.
+        Nothing marks the ends of episodes, marks contradict each other, or the kind of storage is not read.
     CorruptArchive
-        Files that are missing, cut short, or do not fit each other; nothing but zeros.
+        Files are missing, truncated, do not fit each other, or hold nothing but zeros.
     UnsafeArchive
         Pickles, links out of the directory, impossible shapes.
     """
@@ -128,19 +128,19 @@ def _plan(archive: Archive, own: Sequence[str]) -> Plan:
         text = "pickles are not opened"
         notes.append(Note("pickles", text, len(pickles), ", ".join(sorted(set(pickles)))))
     if own:
-        text = "next values differ from the rows after throughout: kept as fields of their own"
+        text = "next values differ from the rows after at most steps: they are kept as fields of their own"
         notes.append(Note("next-observation", text, 1, ", ".join(NEXT + k for k in own)))
     facts = {"own_next": list(own), "keys": layouts[0].keys, "stored": _stored(archive, found[0])}
     return Plan("torchrl", archive, layouts[0].fields, tuple(parts), rules[0], facts=facts, notes=tuple(notes))
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes of one part, in chunks of bounded size.
+    """Read the episodes of one part, in chunks of bounded size.
 
     Raises
     ------
     Replan
-        Next values differ from the rows after throughout.
+        Next values differ from the rows after at most steps.
     """
     store = stores.again(plan.archive, int(part.args["source"]), int(part.args["buffer"]))
     first, stop = int(part.args["first"]), int(part.args["stop"])
@@ -156,7 +156,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Values that JSON holds once for all rows, and descriptions of the environment."""
+    """Read values that JSON holds once for all rows, and descriptions of the environment."""
     found = stores.find(plan.archive)
     for store in found:
         prefix = f"{store.name}/" if len(found) > 1 else ""
@@ -174,7 +174,7 @@ def _refuse_pickles(archive: Archive) -> None:
             raise UnknownLayout(f"{name} is a TensorDict in one file.", hint=f"unzip {name} -d DIR; rlds import DIR")
         raise UnsafeArchive(
             f"{name} is a pickle of torch.save, which may execute anything when it is opened.",
-            hint="where you trust it: torch.load it yourself, TensorDict.memmap(DIR), and import DIR",
+            hint="if you trust it: torch.load it yourself, write it with TensorDict.memmap(DIR), and import DIR",
         )
     if any(p.name == COMPRESSED for p in archive.files) and not any(p.name == stores.STORAGE for p in archive.files):
         raise UnknownLayout(
@@ -192,7 +192,7 @@ def _open(archive: Archive, store: Store) -> Iterator[tuple[Lanes, KeyRoles]]:
 
 
 def _trim(lanes: Lanes) -> None:
-    """Leave rows out that were never written: zeros in every entry, behind the last row with a value.
+    """Leave out rows that were never written: zeros in every entry, after the last row with a value.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def _has_values(lanes: Lanes, names: list[str], lane: Lane) -> bool:
 
 
 def _blocks(steps: int, most: int) -> Iterator[tuple[int, int]]:
-    """(size, steps before) of blocks that grow: mostly the first is enough."""
+    """(size, steps before) of blocks of growing size, as the first one is usually enough."""
     size, at = min(64, most), 0
     while at < steps:
         yield min(size, steps - at), at
@@ -288,15 +288,15 @@ def _reading(
 
 
 def _max_cuts(pairs: int) -> int:
-    """How many of ``pairs`` may differ and still be ends that nobody flagged: half of them.
+    """How many of ``pairs`` may differ and still count as ends without a flag: half of them.
 
-    Of n steps ahead, or of values that were changed, nearly all differ; cutting at others loses no transition.
+    Observations n steps ahead, and transformed ones, differ at nearly all steps. Dividing at fewer loses no transition.
     """
     return max(1, pairs // 2)
 
 
 def _parts(store: Store, found: FoundEpisodes, made: Layout, *, exact: bool) -> Iterator[Part]:
-    """Episodes in their order, shared out to parts of about one size."""
+    """Divide the episodes, in their order, into parts of about the same size."""
     width = sum(f.row_bytes for f in made.fields)
     total = sum(e.steps for e in found.episodes)
     limit = max(1, min(PART_ROWS, PART_BYTES // max(width, 1)), total // MOST_PARTS)
@@ -321,13 +321,13 @@ def _check_same(found: Sequence[Store], layouts: Sequence[Layout]) -> None:
 
 
 def _stored(archive: Archive, store: Store) -> Mapping[str, Any]:
-    """Key as the plan calls it -> key of the TensorDict, where ``--map`` renamed it."""
+    """Key of the plan -> key of the TensorDict, for the keys that ``--map`` renamed."""
     with _open(archive, store) as (lanes, _):
         return {k: v for k, v in lanes.stored.items() if k != v}
 
 
 def _remarks(archive: Archive, store: Store, lanes: Lanes, roles: KeyRoles, made: Layout) -> Iterator[Note]:
-    """What a user should know of one TensorDict."""
+    """Make the notes about one TensorDict."""
     if made.left_out:
         text = f"not read: {'; '.join(made.left_out)}"
         yield Note("left-out", text, len(made.left_out), store.name)
@@ -335,7 +335,7 @@ def _remarks(archive: Archive, store: Store, lanes: Lanes, roles: KeyRoles, made
     if not store.is_buffer and not store.is_compact and rows < (total := int(np.prod(store.tree.batch))):
         yield Note("unwritten-rows", "rows of zeros behind the last step were left out", total - rows, store.name)
     if store.is_buffer and not store.has_writer and not store.is_compact and store.written == store.tree.batch[0]:
-        text = "where the ring of a full buffer begins is not known: its rows are read as they lie"
+        text = "no file says where the ring of a full buffer begins: its rows are read in the order of storage"
         yield Note("no-writer", text, 1, "import the directory that holds writer/metadata.json")
     if not any(f.name.split("/")[0] == "observation" for f in made.fields):
         yield Note("no-observation", "no field is called observation", 1, _hint(roles))

@@ -1,11 +1,11 @@
-"""Where the episodes of a lane begin and end.
+"""Find where the episodes of a lane begin and end.
 
-Without a rule of the user's: where a trajectory's number changes (``collector/traj_ids``, ``episode`` with ``seed``,
-...), else where ``next/done``, or its truncated, is set and where ``is_init`` starts anew. An end or a start that is
-flagged while the number goes on contradicts it, and is refused. In TED the flags at the root are never looked at.
+Without a rule of the user's, an episode ends where the number of the trajectory changes (``collector/traj_ids``,
+``episode`` with ``seed``, ...), else where ``next/done`` or ``next/truncated`` is set, and before ``is_init``. A flagged end or start between rows
+of the same number is a contradiction, and is refused. In TED, flags at the root are not used.
 
-Collectors of several environments, flattened, interleave trajectories: a number that comes back is the same episode
-where its first observation is the next observation of what came before, bit for bit; else it is another one.
+Flattened batches of several environments interleave trajectories. A number that comes back is the same episode where
+the observation there is exactly the next observation of the last piece with that number; else it is another episode.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MASKED = ("masked",)
 
 @dataclass(frozen=True, slots=True)
 class KeyRoles:
-    """Which keys say where episodes end; None where there is none.
+    """Which keys mark episodes and hold rewards and observations; None where there is none.
 
-    ``done``, ``terminated`` and ``truncated`` are those of the step, below ``next`` in TED. ``numbers`` tell
-    trajectories apart together. ``pairs`` are the keys whose next values are stored, ``observations`` those among them
-    by which steps are compared with the steps after.
+    ``done``, ``terminated`` and ``truncated`` are flags of the step, below ``next`` in TED. ``numbers`` identify a
+    trajectory together. ``pairs`` are the keys whose next values are stored, ``observations`` those of them that are
+    compared with the values of the row after.
     """
 
     done: str | None
@@ -48,7 +48,7 @@ class KeyRoles:
 
 @dataclass(slots=True)
 class Episode:
-    """Positions ``runs`` of a lane, one after the other; how the flags end it."""
+    """One episode: the positions ``runs`` of a lane, one after the other."""
 
     lane: Lane
     runs: list[tuple[int, int]]
@@ -61,7 +61,7 @@ class Episode:
 
 @dataclass(slots=True)
 class FoundEpisodes:
-    """The episodes of a TensorDict, in the order of their first steps, and what to say about them."""
+    """The episodes of a TensorDict in the order of their first steps, the rule that found them, and notes."""
 
     episodes: list[Episode] = field(default_factory=list)
     rule: str = ""
@@ -74,16 +74,16 @@ class _Run:
     stop: int
     number: tuple[object, ...]
     ended: bool
-    opens: bool  # whether an episode begins with it, and does not go on from the run before
+    opens: bool  # whether it begins an episode, instead of continuing the run before
 
 
 def episodes(lanes: Lanes, roles: KeyRoles, rule: str | None) -> FoundEpisodes:
-    """The episodes of every lane; reads numbers and flags, in blocks.
+    """Find the episodes of every lane; reads trajectory numbers and flags, in blocks.
 
     Raises
     ------
     UnknownLayout
-        There is no such rule, nothing says where episodes end, or what says so contradicts itself.
+        There is no such rule, nothing marks the ends of episodes, or marks contradict each other.
     """
     kind, _, key = (rule or "").partition(":")
     if rule is not None and (kind not in [r.partition(":")[0] for r in RULES] or bool(key) != (kind == "field")):
@@ -104,7 +104,7 @@ def episodes(lanes: Lanes, roles: KeyRoles, rule: str | None) -> FoundEpisodes:
 
 @dataclass(frozen=True, slots=True)
 class _BoundaryKeys:
-    """What bounds episodes, and what must agree with it."""
+    """The keys that mark episodes; with ``strict`` flags must agree with the numbers."""
 
     numbers: tuple[str, ...]
     ends: tuple[str, ...]
@@ -128,7 +128,7 @@ def _chosen(lanes: Lanes, roles: KeyRoles, kind: str, key: str) -> _BoundaryKeys
     if kind == "timeouts":
         if roles.truncated is None:
             raise UnknownLayout(
-                f"{lanes.store.name} has no next/truncated, at which its episodes are said to end.",
+                f"{lanes.store.name} has no next/truncated, which --episodes-by timeouts needs.",
                 hint="--episodes-by flags",
             )
         return _BoundaryKeys((), (roles.truncated,), None, roles.mask, strict=False)
@@ -137,14 +137,14 @@ def _chosen(lanes: Lanes, roles: KeyRoles, kind: str, key: str) -> _BoundaryKeys
     alone = len(lanes.lanes) == 1 and not len(lanes.lanes[0].ends)
     if alone and not (flags or numbers or roles.starts):
         raise UnknownLayout(
-            f"{lanes.store.name}: nothing says where its episodes end: there is no next/done, no collector/traj_ids.",
+            f"{lanes.store.name}: nothing marks ends of episodes: there is no next/done and no collector/traj_ids.",
             hint="--episodes-by field:KEY, or --episodes-by file where all of it is one episode",
         )
     return chosen
 
 
 def _runs(lanes: Lanes, lane: Lane, chosen: _BoundaryKeys) -> Iterator[_Run]:
-    """Steps that follow each other in the lane and belong together, in order; what a mask hides is left out."""
+    """Divide the steps of a lane into runs that lie in one episode each, in order."""
     size, start, opens = block_steps(lanes, chosen.keys), 0, True
     for first in range(0, lane.steps, size):
         stop = min(first + size, lane.steps)
@@ -169,7 +169,7 @@ def _runs(lanes: Lanes, lane: Lane, chosen: _BoundaryKeys) -> Iterator[_Run]:
 
 
 def _bounds(seen: Mapping[str, Array], chosen: _BoundaryKeys, ended: BoolArray) -> tuple[BoolArray, BoolArray]:
-    """Before which steps an episode ends: by numbers, flags or the mask; and before which one starts anew."""
+    """Before which steps an episode ends, by numbers, flags or the mask; and which steps are flagged as starts."""
     bound = np.zeros(len(ended), bool)
     for key in (*chosen.numbers, *((chosen.mask,) if chosen.mask else ())):
         bound[1:] |= seen[key][1:] != seen[key][:-1]
@@ -181,7 +181,7 @@ def _bounds(seen: Mapping[str, Array], chosen: _BoundaryKeys, ended: BoolArray) 
 def _agree(
     lanes: Lanes, lane: Lane, chosen: _BoundaryKeys, seen: Mapping[str, Array], ended: BoolArray, first: int
 ) -> None:
-    """Refuse ends and starts that are flagged where the number of the trajectory goes on."""
+    """Refuse flagged ends and starts between rows with the same trajectory number."""
     same = np.ones(max(len(ended) - 1, 0), bool)
     for key in (*chosen.numbers, *((chosen.mask,) if chosen.mask else ())):
         same &= seen[key][1:] == seen[key][:-1]
@@ -201,14 +201,14 @@ def _agree(
 
 
 def row(lane: Lane, position: int) -> int:
-    """The row of the TensorDict at a position."""
+    """The row of the TensorDict at a position of the lane."""
     return next(lane.rows(position, position + 1))[0]
 
 
 def _run(
     chosen: _BoundaryKeys, seen: Mapping[str, Array], last: int, ended: BoolArray, span: tuple[int, int], opens: bool
 ) -> _Run:
-    """A run by what was seen at its last step, number ``last`` of the block."""
+    """Make a run from the values at its last step, index ``last`` in the block."""
     hidden = chosen.mask is not None and not seen[chosen.mask][last]
     number = MASKED if hidden else tuple(seen[k][last].item() for k in chosen.numbers)
     return _Run(*span, number, bool(ended[last]), opens)
@@ -217,7 +217,7 @@ def _run(
 def _joined(
     lanes: Lanes, roles: KeyRoles, lane: Lane, runs: Iterator[_Run], notes: list[Note], *, by_numbers: bool
 ) -> Iterator[Episode]:
-    """Runs put together: what an end of the compact forms cut, and numbers that come back."""
+    """Join runs to episodes: those that an end in a compact form divides, and those whose number comes back."""
     made: list[Episode] = []
     left: dict[tuple[object, ...], Episode] = {}
     joined = 0
@@ -236,13 +236,13 @@ def _joined(
         if by_numbers and run.number and not run.ended:
             left[run.number] = before or made[-1]
     if joined:
-        text = f"pieces of episodes that lie apart were put together by {roles.numbers[0]} and the next observations"
+        text = f"interleaved pieces of episodes were joined by {roles.numbers[0]} and their next observations"
         notes.append(Note("interleaved", text, joined, lanes.store.name))
     yield from made
 
 
 def _continues(lanes: Lanes, roles: KeyRoles, lane: Lane, last: int, first: int) -> bool:
-    """Whether a step goes on from another: its observation is the next observation there."""
+    """Whether the observation of step ``first`` is the next observation of step ``last``."""
     names = [n for n in roles.observations if not lanes.keys[n].observed]
     if not names:
         return False
@@ -258,7 +258,7 @@ def equal(a: Array, b: Array) -> BoolArray:
 
 
 def is_set(values: Array) -> BoolArray:
-    """A flag of any dtype, NaN not set. bool [rows]."""
+    """A flag of any dtype as bool [rows]; NaN is not set."""
     return np.asarray((values != 0) & (values == values))
 
 
@@ -274,13 +274,13 @@ def _any(seen: Mapping[str, Array], keys: Sequence[str], rows: int) -> BoolArray
 
 
 def roles_of(lanes: Lanes) -> KeyRoles:
-    """What the keys of a TensorDict are by their names: TED's, those of the compact forms, or plain columns."""
+    """Find the roles of the keys of a TensorDict by their names."""
     keys = lanes.keys
     ted = any(k.startswith(NEXT) for k in keys)
     prefix = NEXT if ted else ""
 
     def one(name: str) -> str | None:
-        """A key of one number a row."""
+        """The key, if it has one number per row."""
         there = name in keys and keys[name].dtype != "str" and np.prod(keys[name].shape, dtype=int) == 1
         return name if there and not keys[name].observed else None
 

@@ -10,7 +10,7 @@ from rlds_cli.archives.torchrl.boundaries import KeyRoles
 from rlds_cli.archives.torchrl.lanes import NEXT, Lanes
 from rlds_cli.ted import FLAGS, REWARD, Field, Placement
 
-INDEX = "index"  # where a buffer holds the row, which its writer adds
+INDEX = "index"  # the row's place in the buffer, added by its writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Layout:
 
 
 def layout(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> Layout:
-    """What becomes of every key; ``own`` are those whose next values become fields of their own."""
+    """Assign the keys to fields; ``own`` are keys whose next values become fields of their own."""
     keys: dict[str, str] = {}
     fields = [Field(flag, "bool", (), "next") for flag in FLAGS]
     left_out = list(lanes.left_out)
@@ -48,7 +48,7 @@ def layout(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> Layout:
 
 
 def _unread(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> set[str]:
-    """Keys that are no fields: flags, the next values that the rows after hold, what belongs to the buffer."""
+    """Keys that become no fields: flags, next values that the rows after hold, and entries of the buffer."""
     flags = ("done", "terminated", "truncated")
     found = {*flags, *(NEXT + f for f in flags), *(NEXT + k for k in roles.pairs if k not in own)}
     if NEXT + "reward" in lanes.keys:

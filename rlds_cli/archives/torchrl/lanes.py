@@ -1,7 +1,7 @@
-"""The rows of one TensorDict as lanes: sequences of steps in the order of time, one per environment or trajectory.
+"""Read the rows of one TensorDict as lanes: sequences of steps in the order of time, one per environment or trajectory.
 
-A position counts the steps of a lane. Position and row differ where a ring buffer starts at its cursor, where the batch
-has a dimension of environments, and in the compact forms, which store observations once::
+A position is the index of a step in its lane. It differs from the row in a ring buffer, which starts at its cursor, in
+a batch with a dimension of environments, and in the compact forms, which store observations once::
 
     rows            0  1  2  3  4          TED, wrapped, cursor 2:   positions 0 1 2 3 4 are rows 2 3 4 0 1
     action          a0 a1 a2 a3 a4         Flat, an end at 2:        position p is row p of what belongs to a step,
@@ -34,8 +34,8 @@ MOST_LANES = 1 << 20
 class Lane:
     """Steps in the order of time: rows ``spans`` of column ``number``, or of the HDF5 group ``group``.
 
-    In the compact forms ``ends`` are the positions whose next observation is stored, and ``base`` the row of the first
-    observation.
+    In the compact forms, ``ends`` are the positions whose next observations are stored in rows of their own, and
+    ``base`` is the row of the first observation.
     """
 
     number: int
@@ -70,11 +70,11 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What stands under one name: ``dtype`` of the values as they are handed out, ``shape`` of a row."""
+    """An entry of the TensorDict: ``dtype`` of the values that are returned, ``shape`` of a row."""
 
     dtype: str
     shape: tuple[int, ...]
-    observed: bool = False  # of the compact forms: one row more at every end
+    observed: bool = False  # in the compact forms: has one more row at every end
 
     @property
     def row_bytes(self) -> int:
@@ -83,7 +83,7 @@ class Key:
 
 
 class Lanes:
-    """An open TensorDict. ``keys`` are what it holds per row, ``axis`` is that of time in its batch."""
+    """An open TensorDict. ``keys`` are its entries with one value per row, ``axis`` is that of time in its batch."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -91,12 +91,12 @@ class Lanes:
         self.lanes: list[Lane] = []
         self.axis = 0
         self.left_out: list[str] = list(store.tree.left_out)
-        self.stored: dict[str, str] = {}  # the store's own names
+        self.stored: dict[str, str] = {}  # key -> name in the store
         self.groups: Any = {}  # an open HDF5 file
         self._arrays: dict[str, Any] = {}
 
     def rename(self, fields: Mapping[str, str]) -> None:
-        """Call keys by the fields that a user maps them to, and their next values likewise.
+        """Rename keys, and their next values, to the fields that a user maps to them.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class Lanes:
         return parts[0] if len(parts) == 1 else np.concatenate([self._rows(name, lane, 0, 0), *parts])
 
     def after(self, name: str, lane: Lane, start: int, stop: int) -> Array:
-        """What was observed after the steps at these positions."""
+        """Next values of the steps at positions ``start`` to ``stop``."""
         if not self.keys[name].observed:
             return self.take(NEXT + name, lane, start, stop)
         rows = lane.observed(start, stop)
@@ -154,21 +154,21 @@ class Lanes:
         return values
 
     def add(self, name: str, leaf: Leaf, array: Array, inner: tuple[int, ...], *, observed: bool = False) -> None:
-        """Take an array [rows, lanes, ...] in."""
+        """Add an entry with its array [rows, lanes, ...]."""
         dtype = "float32" if leaf.dtype == BFLOAT16 else leaf.dtype
         self.keys[name] = Key(dtype, inner, observed)
         self.stored[name] = name
         self._arrays[name] = array
 
     def add_texts(self, name: str, texts: list[str]) -> None:
-        """Take a column of texts in."""
+        """Add a column of texts."""
         self.keys[name] = Key("str", ())
         self.stored[name] = name
         self._arrays[name] = texts
 
 
 class Window:
-    """Some positions of one lane, whose columns are read once; what lies outside is asked of the lanes."""
+    """A range of positions of one lane whose columns are read once; other positions are read from the lanes."""
 
     def __init__(self, lanes: Lanes, lane: Lane, start: int, stop: int) -> None:
         self.store, self.keys, self.axis = lanes.store, lanes.keys, lanes.axis
@@ -192,12 +192,12 @@ class Window:
 
 @contextmanager
 def opened(store: Store) -> Iterator[Lanes]:
-    """The lanes of a TensorDict.
+    """Open the lanes of a TensorDict.
 
     Raises
     ------
     UnknownLayout
-        It has no rows, or none that steps could be.
+        It has no rows that can be steps.
     CorruptArchive
         Its parts do not fit each other.
     """
@@ -213,7 +213,7 @@ def opened(store: Store) -> Iterator[Lanes]:
 
 
 def _read_batch(lanes: Lanes) -> None:
-    """A TensorDict of one or more batch dimensions, in TED or as plain columns."""
+    """Read a TensorDict with one or more batch dimensions, in TED or as plain columns."""
     tree, store = lanes.store.tree, lanes.store
     batch = tree.batch
     if not batch:
@@ -278,7 +278,7 @@ def _check_lanes(store: Store, count: int) -> None:
 
 
 def _continuity(lanes: Lanes, batch: tuple[int, ...], axis: int) -> float:
-    """How often neighbours along an axis of the batch continue each other, in a sample from its beginning."""
+    """The share of neighbours along an axis of the batch that continue each other, in a sample from its beginning."""
     flags = ("done", "terminated", "truncated", "reward")
     pairs = [(NEXT + n, n) for n, k in lanes.keys.items() if NEXT + n in lanes.keys and k.row_bytes and n not in flags]
     pairs.sort(key=lambda p: -lanes.keys[p[1]].row_bytes)
@@ -309,7 +309,7 @@ def _marks(store: Store) -> tuple[tuple[int, ...], bool, int]:
 
 
 def _read_flat(lanes: Lanes) -> None:
-    """What TED2Flat wrote: environments one after the other, each in the order of time."""
+    """Read what TED2Flat wrote: environments one after the other, each in the order of time."""
     store, leaves = lanes.store, lanes.store.tree.leaves
     shape, full, written = _marks(store)
     total, steps = math.prod(shape), shape[0]
@@ -333,7 +333,7 @@ def _read_flat(lanes: Lanes) -> None:
 
 
 def _read_nested(lanes: Lanes) -> None:
-    """What TED2Nested wrote, or a TensorDict of nested tensors: a trajectory in each row."""
+    """Read what TED2Nested wrote, or a TensorDict of nested tensors: a trajectory in each row."""
     store, leaves = lanes.store, lanes.store.tree.leaves
     lengths = _lengths(store)
     starts = np.cumsum(lengths) - lengths
@@ -357,7 +357,7 @@ def _read_nested(lanes: Lanes) -> None:
 
 
 def _lengths(store: Store) -> IntArray:
-    """Steps of every trajectory: those of flags, rewards or actions; else of the shortest column."""
+    """The steps of every trajectory, from flags, rewards or actions, else from the shortest column."""
     tables = {n: leaf.rows[:, 0] for n, leaf in store.tree.leaves.items() if leaf.rows is not None}
     counted = [tables[n] for n in (DONE, "next/done", "action", "next/reward", "reward") if n in tables]
     table: IntArray = counted[0] if counted else min(tables.values(), key=lambda t: int(t.sum()))
@@ -365,7 +365,7 @@ def _lengths(store: Store) -> IntArray:
 
 
 def _written(store: Store, lengths: IntArray) -> list[int]:
-    """How many steps of each trajectory were written; buffers that are not full end with rows of zeros."""
+    """The steps of each trajectory that were written; buffers that are not full end with rows of zeros."""
     if not store.marks:
         return [int(n) for n in lengths]
     shape, _, written = _marks(store)
@@ -378,7 +378,7 @@ def _written(store: Store, lengths: IntArray) -> list[int]:
 
 
 def _read_groups(lanes: Lanes, f: Any) -> None:
-    """What H5StorageCheckpointer wrote: a group per trajectory."""
+    """Read what H5StorageCheckpointer wrote: a group per trajectory."""
     store = lanes.store
     names = sorted((k for k in f if k.startswith("traj_")), key=lambda k: (len(k), k))
     store.marks = {"_storage_shape": [int(n) for n in np.ravel(f[H5_MARKS[0]][()])], "is_full": bool(f["is_full"][()])}
@@ -411,6 +411,6 @@ def _steps(store: Store, name: str, f: Any) -> int:
 
 
 def block_steps(lanes: Lanes | Window, names: list[str]) -> int:
-    """How many steps of some columns make a block."""
+    """How many steps of some columns are read at a time."""
     width = sum(lanes.keys[n].row_bytes for n in names)
     return max(1, min(1 << 16, CHUNK_BYTES // max(width, 1)))

@@ -1,4 +1,4 @@
-"""Single values of TorchRL's directories, for `rlds verify --trace`."""
+"""Read single values of TorchRL's directories, for `rlds verify --trace`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OBSERVED = re.compile(r" observed from (\d+)$")
 
 
 def cells(spot: Spot) -> Iterator[Cell]:
-    """What stands in the row of a step, and what was observed after it."""
+    """Read the values of one step, and the next observation."""
     if spot.file.suffix in HDF5:
         with open_file(spot.file, check=False) as f:
             yield from _of_group(spot, f[spot.group.partition("[")[0]])
@@ -46,7 +46,7 @@ def cells(spot: Spot) -> Iterator[Cell]:
 
 
 def _of_rows(spot: Spot, leaves: dict[str, Leaf], index: tuple[int, ...], row: int) -> Iterator[Cell]:
-    """A step of a flat buffer: observations lie in rows of their own."""
+    """Read a step of a flat buffer, where observations have rows of their own."""
     steps = leaves["done"].shape[0]
     for field, key in spot.facts["keys"].items():
         leaf = leaves[_stored(spot, key)]
@@ -65,7 +65,7 @@ def _of_group(spot: Spot, group: h5py.Group) -> Iterator[Cell]:
 
 
 def _index(spot: Spot) -> tuple[int, ...]:
-    """The place of a step in the TensorDict, by the slices that the episode table names."""
+    """The index of a step in the TensorDict, from the slices in the episode table."""
     step = spot.step
     for text in _SLICE.findall(spot.group):
         parts = text.split(",")

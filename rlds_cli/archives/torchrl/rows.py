@@ -1,8 +1,8 @@
-"""Episodes of a TensorDict as rows: observations once, and the final one where it was recorded.
+"""Read the episodes of a TensorDict: each observation once, and the final one where it was recorded.
 
-A next observation at the end of an episode is not the final one where it is zero throughout and what was observed
-before is not: TorchRL's converters leave zeros there. Nor where no end is flagged and it is what the row after, of the
-next episode, begins with. Observations of a single number are taken as they are.
+The next observation of a last step is no final observation in two cases. It is a filler where all of its values are
+zero and those of the observation before are not: TorchRL's converters write zeros there. And it belongs to the next
+episode where no end is flagged and it is the observation of the row after. Single numbers are always taken as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, Fi
 
 
 class NextValuesDiffer(Exception):
-    """Next values of ``keys`` differ from the rows after at more than single steps."""
+    """Next values of ``keys`` differ from the rows after at most steps."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__(keys)
@@ -30,8 +30,8 @@ class NextValuesDiffer(Exception):
 class Reading:
     """How the episodes of one TensorDict are read.
 
-    ``keys`` maps fields to keys, ``compared`` are the keys whose next values are held against the rows after,
-    ``max_cuts`` how many steps may differ. With ``forgiving`` zeros inside an episode are fillers, and end nothing.
+    ``keys`` maps fields to keys, ``compared`` are the keys whose next values are compared with the rows after, and
+    ``max_cuts`` says how many steps may differ. With ``forgiving``, zeros inside an episode are fillers, no ends.
     """
 
     lanes: Lanes | Window
@@ -45,7 +45,7 @@ class Reading:
 
 
 def wholes(how: Reading, episodes: Sequence[Episode]) -> Iterator[Whole]:
-    """The episodes, cut where a next observation is not what the row after holds.
+    """Read the episodes; they are divided where a next observation is not the observation of the row after.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def wholes(how: Reading, episodes: Sequence[Episode]) -> Iterator[Whole]:
 
 
 def _groups(how: Reading, episodes: Sequence[Episode]) -> Iterator[tuple[Reading, list[Episode]]]:
-    """Short episodes that follow each other in a lane, read together; long and interleaved ones alone."""
+    """Group short episodes that follow each other in a lane, to read them together; others are read alone."""
     lanes = how.lanes
     assert isinstance(lanes, Lanes)
     size, group = block_steps(lanes, [*lanes.keys]), list[Episode]()
@@ -85,7 +85,7 @@ def _groups(how: Reading, episodes: Sequence[Episode]) -> Iterator[tuple[Reading
 
 
 def mismatches(how: Reading, episode: Episode, most: int) -> dict[str, int]:
-    """Of each compared key, at how many of the first ``most`` steps its next value is not in the row after."""
+    """Count, for each compared key, those of the first ``most`` steps whose next value is not that of the row after."""
     counts = dict.fromkeys(how.compared, 0)
     for a, b in episode.runs:
         stop = min(b, a + most) - 1
@@ -133,7 +133,7 @@ def _differs(lanes: Lanes | Window, key: str, lane: Lane, start: int, stop: int)
 
 
 def _is_filler(how: Reading, lane: Lane, start: int, stop: int) -> BoolArray:
-    """After which steps nothing but zeros is said to be observed, where more was observed before."""
+    """Which steps have a next observation of zeros, and an observation that is not zero."""
     names = [n for n in how.roles.observations if not how.lanes.keys[n].observed]
     if sum(how.lanes.keys[n].row_bytes // np.dtype(how.lanes.keys[n].dtype).itemsize for n in names) < 2:
         return np.zeros(stop - start, bool)
@@ -149,11 +149,11 @@ def _whole(how: Reading, episode: Episode, *, unflagged: bool) -> Whole:
     observed, notes = _final(how, episode, done=done)
     end = TERMINATED if terminated[-1] else TRUNCATED if truncated[-1] or (done and how.roles.terminated) else CUT
     if terminated[:-1].any():
-        notes.append(_note(how, episode, "terminated-inside", "steps are terminated and their episode goes on"))
+        notes.append(_note(how, episode, "terminated-inside", "steps inside episodes are terminated"))
     if truncated[:-1].any():
-        notes.append(_note(how, episode, "truncated-inside", "steps are truncated and their episode goes on: not kept"))
+        notes.append(_note(how, episode, "truncated-inside", "steps inside episodes are truncated: not kept"))
     if unflagged:
-        text = "a next observation is not the row after: the episode is cut there"
+        text = "a next observation is not the observation of the row after: the episode is divided there"
         notes.append(_note(how, episode, "unflagged-end", text))
     last = np.zeros(length, bool)
     last[-1] = truncated[-1] or end != TERMINATED
@@ -187,7 +187,7 @@ def _flags(how: Reading, episode: Episode) -> tuple[BoolArray, BoolArray, bool]:
 
 
 def _final(how: Reading, episode: Episode, *, done: bool) -> tuple[bool, list[Note]]:
-    """Whether what was observed after the last step is recorded, and why not."""
+    """Whether the final observation is recorded, and notes that say why not."""
     lane, last = episode.lane, episode.runs[-1][1] - 1
     names = how.roles.observations
     if not names:
@@ -195,7 +195,7 @@ def _final(how: Reading, episode: Episode, *, done: bool) -> tuple[bool, list[No
     if any(how.lanes.keys[n].observed for n in names):
         return bool(np.isin(last, lane.ends)), []
     if _is_filler(how, lane, last, last + 1)[0]:
-        text = "the next observation of a last step is zero throughout: a filler, not the final observation"
+        text = "the next observation of a last step is all zeros: a filler, not the final observation"
         return False, [_note(how, episode, "filler-final", text)]
     values = sum(int(np.prod(how.lanes.keys[n].shape, dtype=int)) for n in names)
     if not done and values > 1 and last + 1 < lane.steps:
@@ -204,7 +204,7 @@ def _final(how: Reading, episode: Episode, *, done: bool) -> tuple[bool, list[No
             for n in names
         ]
         if all(same):
-            text = "the next observation of a last step is the first of the episode after: not the final observation"
+            text = "the next observation of a last step is the first one of the next episode, not the final observation"
             return False, [_note(how, episode, "leaked-final", text)]
     return True, []
 
@@ -214,7 +214,7 @@ def _note(how: Reading, episode: Episode, code: str, text: str) -> Note:
 
 
 class Steps(Slices):
-    """A column of an episode, cut from its lane when the rows are asked for."""
+    """A column of an episode, read from its lane on demand."""
 
     def __init__(
         self, lanes: Lanes | Window, key: str, episode: Episode, shape: tuple[int, ...], *, final: bool = False
@@ -229,7 +229,7 @@ class Steps(Slices):
 
     @property
     def nbytes(self) -> int:
-        """About what all rows take in memory."""
+        """About how many bytes all rows take in memory."""
         return self._bytes
 
     def cut(self, start: int, stop: int) -> Array:
@@ -248,7 +248,7 @@ class Steps(Slices):
 
 
 def place(lanes: Lanes | Window, episode: Episode) -> str:
-    """Where an episode is, as one would index the TensorDict: ``[20:35]``, ``[20:35, 3]``, ``[3, 0:35]``."""
+    """Where an episode is, as an index of the TensorDict: ``[20:35]``, ``[20:35, 3]``, ``[3, 0:35]``."""
     lane = episode.lane
     spans = [s for a, b in episode.runs for s in lane.rows(a, b)]
     text = ", ".join(_index(lanes, lane, *s) for s in _merged(spans))

@@ -1,4 +1,4 @@
-"""Which TensorDicts some files hold, and the order in which the rows of each were written.
+"""Find the TensorDicts among files, and the order in which the rows of each were written.
 
 ::
 
@@ -35,11 +35,11 @@ PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
 
 @dataclass(slots=True)
 class Store:
-    """One TensorDict: its files, and what the replay buffer that wrote it says.
+    """One TensorDict: its files, and what its replay buffer recorded.
 
     ``file`` is the JSON or HDF5 file that describes it, ``source`` the number of that file in the archive, ``buffer``
-    that of the ``buffer_metadata.json`` it belongs to, or -1. ``written`` and ``cursor`` are None where nothing says
-    them; ``is_buffer`` says that a buffer wrote it.
+    that of the ``buffer_metadata.json`` it belongs to, or -1. ``written`` and ``cursor`` are None where they are not
+    recorded; ``is_buffer`` says that a buffer wrote it.
     """
 
     file: Path
@@ -54,12 +54,12 @@ class Store:
 
     @property
     def is_compact(self) -> bool:
-        """Whether TED2Flat or TED2Nested wrote it, which store observations once."""
+        """Whether TED2Flat or TED2Nested, which store observations once, wrote it."""
         return bool(self.marks)
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """The name of the TensorDict in messages."""
         return self.file.name if self.file.suffix in HDF5 else self.file.parent.name
 
 
@@ -100,12 +100,12 @@ def _described(path: Path, known: set[Path]) -> Path:
 def find(archive: Archive, bad: list[str] | None = None) -> list[Store]:
     """The TensorDicts of an archive, in natural order of their places.
 
-    With ``archive.skip_bad`` those that cannot be read are left out, and ``bad`` takes what is wrong with each.
+    With ``archive.skip_bad``, those that cannot be read are left out, and ``bad`` receives what is wrong with each.
 
     Raises
     ------
     UnknownLayout, CorruptArchive, UnsafeArchive
-        There is none; it is of a kind that is not read; it is damaged or reaches outside the archive.
+        There is none; or one is of a kind that is not read, is damaged, or links to files outside the archive.
     """
     found: list[Store] = []
     errors: list[ArchiveError] = []
@@ -129,7 +129,7 @@ def find(archive: Archive, bad: list[str] | None = None) -> list[Store]:
 
 
 def again(archive: Archive, source: int, buffer: int) -> Store:
-    """The TensorDict that ``find`` found with these numbers."""
+    """Open the TensorDict that ``find`` found with these numbers again."""
     directory = archive.files[buffer].parent if buffer >= 0 else None
     return next(_stores(archive, archive.files[source], directory))
 
@@ -158,7 +158,7 @@ def _number(archive: Archive, file: Path) -> int:
 
 
 def _add_atari(store: Store) -> None:
-    """Of TorchRL's Atari datasets: steps below ``data``, a ring of as many rows, and how many were ever added."""
+    """Adapt a store of TorchRL's Atari datasets: a ring of steps below ``data``, and ``add_count`` of added steps."""
     found = store.tree
     added, action = found.leaves.get("add_count"), found.leaves.get("data/action")
     if found.batch or added is None or added.shape not in ((), (1,)) or action is None or not action.shape:
@@ -171,7 +171,7 @@ def _add_atari(store: Store) -> None:
 
 
 def trees(file: Path, root: Path) -> Iterator[tuple[Path, Tree]]:
-    """The TensorDict that a file describes, with the file; or those of a lazy stack, with their own files."""
+    """The TensorDict that a file describes, with the file; or those of a lazy stack, each with its own file."""
     directory = file.parent
     if file.name == STORAGE:
         shapes = documents.load_object(tree.within(file, root)).get("metadata")
@@ -192,7 +192,7 @@ def trees(file: Path, root: Path) -> Iterator[tuple[Path, Tree]]:
 
 
 def _add_storage(store: Store, directory: Path, root: Path) -> None:
-    """What TorchRL wrote beside the TensorDict: how many rows count."""
+    """Add what TorchRL recorded beside the TensorDict: how many rows were written."""
     constants = store.tree.constants
     if all(mark in constants for mark in FLAT_MARKS):
         store.marks = {mark: constants.pop(mark) for mark in FLAT_MARKS}

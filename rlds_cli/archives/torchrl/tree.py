@@ -1,4 +1,4 @@
-"""The directory of a memory-mapped TensorDict: what its ``meta.json`` files say, and the raw files beside them.
+"""Parse the directory of a memory-mapped TensorDict: its ``meta.json`` files, and the raw files beside them.
 
 ::
 
@@ -37,10 +37,10 @@ _UNSAFE = frozenset('/<>:"|?*\\ %') | {chr(i) for i in (*range(32), 127)}
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One entry: ``dtype`` as NumPy calls it, or ``bfloat16``; ``shape`` that of all values.
+    """One entry: ``dtype`` is the name of NumPy's dtype, or ``bfloat16``; ``shape`` is the shape of all values.
 
-    Of a nested tensor, whose rows differ in length, ``rows`` [n, d] are the shapes of the rows and ``shape`` is that of
-    all of them end to end.
+    In a nested tensor, whose rows differ in length, ``rows`` [n, d] are the shapes of the rows, and ``shape`` is the
+    shape of their concatenation.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Leaf:
 class Tree:
     """A TensorDict on disk, nested names joined by ``/``.
 
-    ``batch`` is its batch size. ``texts`` are columns of one text a row, ``constants`` what JSON holds otherwise,
-    ``left_out`` what is not read, each with the reason. ``padded`` says that observations end with a row of zeros.
+    ``batch`` is its batch size. ``texts`` are columns with one text per row, ``constants`` other values in JSON, and
+    ``left_out`` entries that are not read, with the reasons. ``padded`` says that observations end with a row of zeros.
     """
 
     directory: Path
@@ -107,14 +107,14 @@ def load(directory: Path, root: Path) -> dict[str, Any]:
 
 
 def parse(directory: Path, root: Path) -> Tree:
-    """What the TensorDict in ``directory`` holds; reads JSON, shapes and texts, and no values.
+    """Parse the TensorDict in ``directory``; reads JSON, shapes and texts, and no values.
 
     Raises
     ------
     CorruptArchive
-        JSON that is damaged, a file that is missing or of another size than its shape says.
+        JSON is damaged, or a file is missing or has another size than its shape needs.
     UnsafeArchive
-        A link out of ``root``, impossible shapes, endless nesting.
+        A link leads out of ``root``, a shape is impossible, or TensorDicts are nested too deep.
     """
     meta = load(directory, root)
     tree = Tree(directory, _shape(meta.get("shape", []), directory / META))
@@ -137,7 +137,7 @@ def from_shapes(directory: Path, shapes: Mapping[str, Any], root: Path) -> Tree:
 
 
 def within(path: Path, root: Path) -> Path:
-    """``path``, where it leads to a place below ``root``.
+    """Return ``path`` if it is below ``root`` when links are followed.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def _leaf(tree: Tree, parts: tuple[str, ...], about: Mapping[str, Any], path: Pa
 
 
 def _nested(leaf: Leaf, root: Path) -> Leaf:
-    """A nested tensor, by the table of its rows' shapes: ``shape`` is the shape of that table."""
+    """The entry of a nested tensor, from the table of the shapes of its rows."""
     table = Leaf(leaf.name, leaf.path.with_name(leaf.path.stem + ".shape.memmap"), "int64", leaf.shape)
     if len(table.shape) != 2 or table.shape[1] < 1:
         raise CorruptArchive(
@@ -258,7 +258,7 @@ def _check_size(leaf: Leaf, root: Path) -> None:
     if needed and size != needed:
         raise CorruptArchive(
             f"{leaf.path} has {size:,} bytes; {list(leaf.shape)} {leaf.dtype} takes {needed:,}.",
-            hint="it is cut short, or was written over; write it again",
+            hint="it is incomplete or was overwritten; write it again",
         )
 
 
