@@ -1,4 +1,4 @@
-"""What other libraries call what is here: the code to write instead, for the messages of attribute errors."""
+"""Names of other libraries and the code to write instead, for the messages of attribute errors."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_rules_of_the_user(tmp_path: Path) -> None:
 
 def test_nothing_says_where_episodes_end(tmp_path: Path) -> None:
     x = {k: v for k, v in walk([4]).items() if k in ("observation", "action")}
-    with pytest.raises(UnknownLayout, match="nothing says where its episodes end"):
+    with pytest.raises(UnknownLayout, match="nothing marks ends of episodes"):
         rows(written(tmp_path / "a", x))
 
 

@@ -166,7 +166,7 @@ def test_derived_datasets_that_nothing_can_make_again() -> None:
     assert lost("local/a@half", "local/a@both") == ["", ""]
     assert lost("local/a@as_it_is") == ['no source of its function "<lambda>" is kept']
     created = "it was created from values in Python"
-    assert lost("local/a", "local/a@half") == [created, f"local/a, which it was made of, goes too: {created}"]
+    assert lost("local/a", "local/a@half") == [created, f"local/a, which it was made of, is removed too: {created}"]
     remove(["local/a"])
     assert lost("local/a@half") == ["local/a, which it was made of, is not here"]
     preprocess.run(rlds_cli.download("sample/pendulum-d4rl"), half, "half", jobs=0)

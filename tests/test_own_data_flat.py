@@ -125,7 +125,7 @@ CONTRADICTIONS = {
     ),
     "no action inside": (
         lambda c: c["action"].__setitem__(3, [np.nan]),
-        r"row 3 of .* has no action, but it is not the last row of its episode",
+        r"row 3 of .* has no action, but it is not the last",
     ),
 }
 

@@ -17,7 +17,7 @@ NAME = "reader-version"
 
 
 def find(s: Subject) -> Iterator[Finding]:
-    """What the version of the reader that made this dataset did wrong, and how to make it again."""
+    """Report the faults of the reader version that made this dataset, and how to convert it again."""
     for sentence in sentences(s.ds):
         yield Finding(NAME, "old-reader", "warning", sentence)
 

@@ -1,4 +1,4 @@
-"""Whether something can make a dataset again once it is removed: its archive, the user's own files, or a function."""
+"""Find out whether a dataset can be made again after it is removed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rlds_cli.store.opening import Store
 
 
 def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrPath | None = None) -> str:
-    """Why nothing can make the dataset in ``path`` again; empty where something can.
+    """Say why the dataset in ``path`` cannot be made again; empty where it can.
 
     Parameters
     ----------
     gone : set of path
-        Datasets that are removed with it.
+        Datasets that are removed at the same time.
     """
     try:
         m = manifest.read(path)
@@ -46,7 +46,7 @@ def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -
         return ""
     if there is not None:
         why = obstacle(there, gone=gone, cache_dir=cache_dir)
-        return f"{source}, which it was made of, goes too: {why}" if why else ""
+        return f"{source}, which it was made of, is removed too: {why}" if why else ""
     return "" if origins.downloadable(source) else f"{source}, which it was made of, is not here"
 
 

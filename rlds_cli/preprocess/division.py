@@ -1,7 +1,7 @@
-"""How many rows a chunk has: as few as keep all workers at work and lose little when the work is stopped.
+"""Choose the number of rows of a chunk: small enough to keep all workers busy and to lose little when work stops.
 
-A first look at the function says what a step costs. Chunks are only what is handed out and noted as finished: the
-result does not depend on them. Later runs of the same work take over what the first one decided, for its chunks.
+A first call of the function measures the cost of a step. Chunks are the unit of work that a worker receives and that
+is recorded as finished; the result does not depend on them. Later runs of the same work keep the size of the first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _LEAST, _MOST = 0.2, 2.0  # seconds of a chunk: what it costs beside its functio
 
 
 def rows_of_chunk(seconds: float, steps: int) -> int:
-    """How many rows, when a step takes so many ``seconds``, and there are so many."""
+    """The rows of a chunk, where a step takes ``seconds`` and there are ``steps`` steps."""
     aim = min(max(seconds * steps / _COUNT, _LEAST), _MOST)
     return max(1, min(PART_ROWS, int(aim / max(seconds, 1e-9))))
 
 
 def decided(work: Path, seconds: float, steps: int) -> int:
-    """`rows_of_chunk`, or what an earlier run of the work below ``work`` wrote down; now it is written down."""
+    """Return the rows of a chunk that an earlier run recorded in ``work``; else choose and record them."""
     file = work / FILE
     if (rows := _read(file)) is not None:
         return rows
@@ -33,7 +33,7 @@ def decided(work: Path, seconds: float, steps: int) -> int:
     new = work / f".{FILE}.{secrets.token_hex(4)}"
     new.write_text(json.dumps({"rows": rows}))
     try:
-        os.link(new, file)  # of several shards, the first decides
+        os.link(new, file)  # the first of several shards decides
     except FileExistsError:
         new.unlink()
         return _read(file) or rows

@@ -1,7 +1,7 @@
-"""Columns per episode of the user's own: task, success, operator, ... One number, flag or text per episode.
+"""The user's own episode columns (task, success, operator, ...): one number, flag or text per episode.
 
-They stand in the episode table beside TED's columns, whose names they must not have. They describe episodes and are no
-part of their content, so the fingerprint does not cover them; each has a digest of its own in the manifest.
+They are stored in the episode table beside TED's columns, whose names they must not have. They describe episodes
+and are no part of their content, so the fingerprint does not cover them; each has a digest of its own in the manifest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEXT = "str"
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A column as it is stored: ``values`` an array, or texts; ``missing`` [episodes] where an episode has none."""
+    """A column as it is stored: ``values`` [episodes] and ``missing`` [episodes], True where there is none."""
 
     dtype: str
     values: Array | list[str | None]
@@ -43,13 +43,13 @@ class StoredColumn:
         return [None if m else v for v, m in zip(self.values.tolist(), self.missing.tolist(), strict=True)]
 
     def shown(self) -> Array:
-        """The column as users see it: texts as objects; of what is missing None, and NaN among numbers (float64)."""
+        """The column as users see it: texts as objects; missing values are None, or NaN among numbers (float64)."""
         if isinstance(self.values, list) or (self.dtype == "bool" and self.missing.any()):  # NaN would count as True
             return np.array(self.scalars(), object)
         return np.where(self.missing, np.nan, self.values.astype(np.float64)) if self.missing.any() else self.values
 
     def digest(self, name: str) -> str:
-        """Hash of the values and of which are missing."""
+        """Hash the values and the mask of missing ones."""
         own = digests.column_digest(name, self.values)
         if isinstance(self.values, list) or not self.missing.any():
             return own
@@ -77,7 +77,7 @@ def check_names(names: Iterable[str], where: str) -> None:
 
 
 def scalar(value: Any, name: str, where: str) -> Scalar:
-    """One value: Python's own for NumPy's scalars, arrays and tensors of one element.
+    """Convert one value to a Python scalar; NumPy scalars, and arrays and tensors of one element, are accepted.
 
     Raises
     ------

@@ -1,8 +1,9 @@
 """Find where the episodes of a lane begin and end.
 
 Without a rule of the user's, an episode ends where the number of the trajectory changes (``collector/traj_ids``,
-``episode`` with ``seed``, ...), else where ``next/done`` or ``next/truncated`` is set, and before ``is_init``. A flagged end or start between rows
-of the same number is a contradiction, and is refused. In TED, flags at the root are not used.
+``episode`` with ``seed``, ...), else where ``next/done`` or ``next/truncated`` is set, and before ``is_init``. A
+flagged end or start between rows of the same number is a contradiction, and is refused. Root
+flags of TED are not used.
 
 Flattened batches of several environments interleave trajectories. A number that comes back is the same episode where
 the observation there is exactly the next observation of the last piece with that number; else it is another episode.

@@ -1,4 +1,4 @@
-"""Numbers that the user gives to episodes, transitions or steps: weights and priorities."""
+"""The user's weights and priorities: one number per episode, transition or step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Numbers:
 
 
 def frozen(given: Any, sampler: str, noun: str) -> str | FloatArray:
-    """The name of a column as it is, an array as a copy that nobody writes to: what is drawn by stays what it was.
+    """Return the name of a column unchanged, and an array as a read-only copy.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def frozen(given: Any, sampler: str, noun: str) -> str | FloatArray:
 
 
 def shown(given: str | FloatArray) -> str:
-    """The same for people, and for the state of a loader: an array by a hash of its content."""
+    """Describe weights or priorities for ``repr`` and loader states; an array by the hash of its content."""
     if isinstance(given, str):
         return repr(given)
     content = hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()[:12]
@@ -85,7 +85,7 @@ def shown(given: str | FloatArray) -> str:
 
 
 def of(pool: Pool, given: str | FloatArray, sampler: str, noun: str) -> Numbers:
-    """What ``given`` says of the dataset of ``pool``.
+    """Assign ``given`` to the episodes, transitions or steps of the dataset of ``pool``.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def of(pool: Pool, given: str | FloatArray, sampler: str, noun: str) -> Numbers:
     raise InvalidArgument(
         f"{sampler}: {len(given):,} {noun}; {dataset.id} has {dataset.num_episodes:,} episodes,"
         f" {len(dataset):,} transitions and {dataset.num_steps:,} steps.",
-        hint="one for each of one of these",
+        hint="give one number per episode, per transition or per step",
     )
 
 
