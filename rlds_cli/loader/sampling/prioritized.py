@@ -233,7 +233,7 @@ def _initial(pool: Pool, priority: str | FloatArray) -> FloatArray:
     return given.of_windows(pool, without=1.0)
 
 
-def _portable(x: FloatArray | IntArray) -> Any:
+def _portable(x: FloatArray | IntArray | None) -> Any:
     """A tensor, which ``torch.load(weights_only=True)`` takes; an array where nothing has imported torch."""
     return sys.modules["torch"].tensor(x) if "torch" in sys.modules else x
 
