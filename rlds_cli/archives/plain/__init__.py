@@ -34,7 +34,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
         return None
     files = f"{len(paths)} {_kind(paths[0])} files, the first with " if len(paths) > 1 else f"{_kind(paths[0])}, "
     with open_flat(paths[0], fill=True) as table:
-        groups = grouped.groups_of(list(table.columns), {})
+        groups = grouped.groups_of(table, {})
         if groups is not None:
             level, found = groups
             return (
@@ -97,7 +97,7 @@ def _plan(archive: Archive) -> Plan:
 def _is_grouped(archive: Archive) -> bool:
     """Whether each file or group is one episode."""
     with _first_readable(archive) as table:
-        if grouped.groups_of(list(table.columns), archive.fields) is not None:
+        if grouped.groups_of(table, archive.fields) is not None:
             return True
         if archive.episodes_by not in (None, "file"):
             return False

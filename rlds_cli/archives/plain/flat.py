@@ -26,7 +26,7 @@ from rlds_cli.archives.d4rl.layout import Layout
 from rlds_cli.archives.d4rl.rows import Stretch, Throughout, chunks
 from rlds_cli.archives.hdf5 import differences, reading
 from rlds_cli.archives.names import Meaning, episode_column, flags_of, has_essentials, meaning, scalar
-from rlds_cli.archives.plain.boundaries import Found, Judges, decided, find, judges, skipped
+from rlds_cli.archives.plain.boundaries import Found, Judges, check_numbers, decided, find, judges, skipped
 from rlds_cli.archives.plain.views import EPISODE, View
 from rlds_cli.archives.tables import MISSING, Column, Table, open_flat
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
@@ -159,7 +159,7 @@ def survey(archive: Archive, path: Path) -> Surveyed:
     """Look at the columns of one file; reads none."""
     with open_flat(path, fill=True) as table:
         what = understood(table, archive.fields)
-        by = judges(what, table)
+        by = judges(what, table, strict=not archive.episodes_by)
         if archive.episodes_by:
             by = decided(by, archive.episodes_by, table)
         rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
@@ -174,7 +174,7 @@ def survey(archive: Archive, path: Path) -> Surveyed:
 
 def _is_list(c: Column) -> bool:
     """Whether a column could have one number, flag or text per episode."""
-    return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufO"
+    return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufOS"
 
 
 def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
@@ -185,6 +185,8 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
     UnknownLayout
         It has no observations or no actions.
     """
+    if not table.columns:
+        raise UnknownLayout(f"{table.path.name} has no rows.", hint="--skip-bad leaves it out; or remove the file")
     what = meaning(table.columns, chosen, table.path.name)
     if not has_essentials(what):
         missing = "action" if any(map(is_observation, what.fields)) else "observation"
@@ -194,6 +196,7 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
         )
     fields, done = flags_of(what)
     table.derive([*what.fields.values(), *fields.values()])
+    check_numbers(table, fields)
     table.hidden.update(what.ignored, what.per_episode.values())
     if done is not None and done not in fields.values():
         table.hidden.add(done)
@@ -316,6 +319,13 @@ def _goes_on(before: _Edges | None, after: _Edges | None) -> bool:
         return False
     if before.steps and after.steps:
         return bool(after.first[1] == before.last[1] + 1)
+    if len(before.ids) == 1 and len(after.ids) > 1:
+        raise UnknownLayout(
+            f"episode {before.last[0]!s} ends one file and begins the next one, and nothing says whether it goes on: a "
+            "file before holds no other.",
+            hint="--map step=KEY names a column that counts the steps; --episodes-by field:KEY begins an episode with "
+            "each file",
+        )
     return len(before.ids | after.ids) > 1 and before.ids & after.ids == {after.first[0]}
 
 
