@@ -372,7 +372,7 @@ def test_one_number_that_may_go_on_or_begin_anew_is_refused(tmp_path: Path) -> N
         found = {"episode_id": ids, "obs": np.zeros((len(ids), 1)), "action": np.zeros(len(ids))}
         write(tmp_path / f"f{k}.npz", found)
     files = sorted(tmp_path.iterdir())
-    with pytest.raises(UnknownLayout, match="episode 0 ends one file and begins the next one"):
+    with pytest.raises(UnknownLayout, match="episode 0 is all of one file and begins the next one"):
         Rows("plain", *files)
     assert Rows("plain", *files, episodes_by="field:episode_id").episodes.length.tolist() == [2, 2, 2]
 

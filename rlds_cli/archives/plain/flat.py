@@ -321,8 +321,8 @@ def _goes_on(before: _Edges | None, after: _Edges | None) -> bool:
         return bool(after.first[1] == before.last[1] + 1)
     if len(before.ids) == 1 and len(after.ids) > 1:
         raise UnknownLayout(
-            f"episode {before.last[0]!s} ends one file and begins the next one, and nothing says whether it goes on: a "
-            "file before holds no other.",
+            f"episode {before.last[0]!s} is all of one file and begins the next one; no column of steps says whether "
+            "it goes on there.",
             hint="--map step=KEY names a column that counts the steps; --episodes-by field:KEY begins an episode with "
             "each file",
         )

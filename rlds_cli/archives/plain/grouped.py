@@ -8,7 +8,7 @@ scalar, an attribute of a group) becomes a column of the episode table. Groups c
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -544,13 +544,16 @@ def _ends(e: _Episode, *, strict: bool) -> tuple[Array, Array, int]:
 def _check_alone(e: _Episode, seen: Mapping[str, Array]) -> None:
     """The id of an episode does not change, its steps count on, and only its first and last rows are marked as such."""
     what = e.meaning
-    for key, rows, says in (
+    checks: tuple[tuple[str | None, Callable[[Array], Array], str], ...] = (
         (what.ids, lambda v: 1 + np.flatnonzero(differs(v[:-1], v[1:])), "changes"),
-        (what.steps, lambda v: 1 + np.flatnonzero(np.diff(signed(v)) != 1) if is_count(v) else (), "does not count on"),
+        (what.steps, lambda v: 1 + np.flatnonzero(is_count(v) & (np.diff(signed(v)) != 1)), "does not count on"),
         (what.starts, lambda v: 1 + np.flatnonzero(v[1:]), "is set"),
         (what.lasts, lambda v: np.flatnonzero(v[: e.length - 1]), "is set"),
-    ):
+    )
+    for key, rows, says in checks:
         if key is None or key not in seen or seen[key].shape[1:] not in ((), (1,)):
+            continue
+        if seen[key].dtype.kind not in ("iuf" if key == what.steps else "biufOS"):
             continue
         wrong = rows(seen[key].reshape(-1))
         if len(wrong):
