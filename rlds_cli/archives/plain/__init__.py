@@ -74,7 +74,8 @@ def plan(archive: Archive) -> Plan:
         A file of no format that is read, no observations or actions, boundaries that contradict each other.
     """
     beside = [p.name for p in archive.files if _is_beside(p)]
-    archive = replace(archive, files=tuple(p for p in archive.files if not _is_beside(p)))
+    if len(beside) < len(archive.files):
+        archive = replace(archive, files=tuple(p for p in archive.files if not _is_beside(p)))
     made = _plan(archive)
     if not beside:
         return made
