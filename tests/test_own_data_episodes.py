@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,80 @@ def test_groups_of_many_episodes_are_not_taken_for_one(tmp_path: Path) -> None:
             f[f"{split}/episode_id"] = [0, 0, 0, 1, 1, 1]
     with pytest.raises(UnknownLayout, match=r"episode_id changes at row 3, so it holds more than one episode"):
         Rows("plain", tmp_path / "a.h5")
+
+
+def write_groups(path: Path, made: list[dict[str, np.ndarray]]) -> Path:
+    return write(path, {f"data/demo_{k}/{name}": v for k, e in enumerate(made) for name, v in e.items()})
+
+
+def test_no_group_is_left_out_without_a_word(tmp_path: Path) -> None:
+    made = [{**e, "episode_id": np.int64(k)} for k, e in enumerate(episodes())]
+    places = ["train/ep0", "train/ep1", "train/best", "test/ep0", "test/ep1"]
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        for place, e in zip(places, made, strict=False):
+            for name, values in e.items():
+                f[f"{place}/{name}"] = values
+        f["mask/train"] = [b"ep0"]
+    rows = Rows("plain", tmp_path / "a.h5")
+    order = [3, 4, 2, 0, 1]  # test before train, best before ep0
+    assert rows.episodes.length.tolist() == [LENGTHS[k] for k in order]
+    for k, source in enumerate(order):
+        np.testing.assert_array_equal(rows.of(k, "observation"), made[source]["obs"], strict=True)
+    assert rows.metadata.keys() == {"mask/train"}
+    with h5py.File(tmp_path / "a.h5", "a") as f:
+        del f["train/ep1/actions"]
+    with pytest.raises(UnknownLayout, match=r'train/ep1 of a.h5 has no column with a known name for "action"'):
+        Rows("plain", tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".npz", ".jsonl"])
+def test_agents_that_act_together_are_no_episodes(tmp_path: Path, suffix: str) -> None:
+    of = {f"agent_{a}": {"obs": np.zeros((6, 2)) + a, "action": np.zeros((6, 1)) + a} for a in range(2)}
+    flags = {"reward": np.zeros(6), "done": np.arange(6) % 3 == 2}
+    if suffix == ".jsonl":
+        lines = [{k: {n: v[i].tolist() for n, v in c.items()} for k, c in of.items()} for i in range(6)]
+        rows = [{**line, "reward": 0.0, "done": i % 3 == 2} for i, line in enumerate(lines)]
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    else:
+        path = write(tmp_path / f"a{suffix}", {f"{a}/{n}": v for a, c in of.items() for n, v in c.items()} | flags)
+    with pytest.raises(UnknownLayout):
+        Rows("plain", path)
+    said = {"observation": "[agent_0/obs, agent_1/obs]", "action": "[agent_0/action, agent_1/action]"}
+    rows = Rows("plain", path, fields=said)
+    assert rows.episodes.length.tolist() == [3, 3]
+    assert rows.of(1, "action").tolist() == [[0.0, 1.0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda e: {"terminated": e["dones"], "truncated": ~e["dones"] & False, "dones": ~e["dones"]},
+            "dones is not what",
+        ),
+        (lambda e: {"is_last": np.arange(len(e["dones"])) == 0}, "is_last is set at row 0"),
+        (lambda e: {"step": 5 * np.arange(len(e["dones"]))}, "step does not increase by one at row 1"),
+    ],
+)
+def test_columns_of_an_episode_agree_or_an_option_decides(tmp_path: Path, change: Any, message: str) -> None:
+    made = [{**e, **change(e)} for e in episodes()]
+    with pytest.raises(UnknownLayout, match=f"{message}.*") as e:
+        Rows("plain", write_groups(tmp_path / "a.h5", made))
+    assert e.value.hint is not None
+    rows = Rows("plain", tmp_path / "a.h5", episodes_by="file")
+    assert rows.episodes.length.tolist() == LENGTHS
+
+
+def test_a_field_of_several_columns_keeps_its_final_row(tmp_path: Path) -> None:
+    made = episodes()
+    path = write_groups(
+        tmp_path / "a.h5", [{"x/a": e["obs"][:, :1], "x/b": e["obs"][:, 1:], "do": e["actions"]} for e in made]
+    )
+    rows = Rows("plain", path, fields={"observation": "data/*/x/*", "action": "data/*/do"})
+    assert rows.episodes.observed.all()
+    for k, e in enumerate(made):
+        np.testing.assert_array_equal(rows.of(k, "observation"), e["obs"], strict=True)
 
 
 def test_damaged_episodes_of_ones_own_are_left_out_on_request(tmp_path: Path) -> None:

@@ -127,6 +127,29 @@ CONTRADICTIONS = {
         lambda c: c["action"].__setitem__(3, [np.nan]),
         r"row 3 of .* has no action, but it is not the last",
     ),
+    "marked as the last inside": (
+        lambda c: c.update(is_last=[i % 5 == 4 or i == 12 for i in range(30)]),
+        r"row 12 of .* is the last of an episode by is_last, and not by field:episode_id",
+    ),
+    "an id that is missing": (
+        lambda c: c.update(episode_id=[np.nan if i == 25 else e for i, e in enumerate(c["episode_id"])]),
+        r"row 25 of a\.\w+ has no episode_id",
+    ),
+    "a step that is missing": (
+        lambda c: (
+            c.pop("episode_id"),
+            c.update(step=[np.nan if i == 7 else t for i, t in enumerate(c["step"])]),
+        ),
+        r"row 7 of a\.\w+ has no step",
+    ),
+    "a flag that is missing": (
+        lambda c: c.update(done=[np.nan if i == 7 else float(d) for i, d in enumerate(c["done"])]),
+        r"row 7 of a\.\w+ has no done",
+    ),
+    "a reward in words": (
+        lambda c: c.update(reward=["much" if i == 7 else "1" for i in range(30)]),
+        r"reward is no number: row 7 of a\.\w+ holds 'much'",
+    ),
 }
 
 
@@ -139,6 +162,44 @@ def test_contradictions_are_refused_with_their_rows(tmp_path: Path, name: str, s
     with pytest.raises(UnknownLayout, match=message) as e:
         Rows("plain", write(tmp_path / f"a{suffix}", found))
     assert e.value.hint
+
+
+def test_a_step_in_seconds_counts_nothing(tmp_path: Path) -> None:
+    seconds = [0.05 * t for t in columns(ROWS)["step"]]
+    check_six(Rows("plain", write(tmp_path / "a.npz", columns(ROWS, "step") | {"timestep": seconds})))
+    flagged = columns(ROWS, "step", "episode_id") | {"timestep": seconds, "done": [i % 5 == 4 for i in range(30)]}
+    assert Rows("plain", write(tmp_path / "b.npz", flagged)).episodes.length.tolist() == [5] * 6
+
+
+def test_steps_of_eight_bits_do_not_wrap_around(tmp_path: Path) -> None:
+    steps = np.tile(np.arange(256), 2).astype("u1")
+    found = {"obs": np.zeros((512, 1)), "action": np.zeros(512), "step": steps}
+    assert Rows("plain", write(tmp_path / "a.npz", found)).episodes.length.tolist() == [256, 256]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_ids_of_fixed_width_are_ids(tmp_path: Path, suffix: str) -> None:
+    ids = np.array([b"e%d" % e for e in columns(ROWS)["episode_id"]])
+    tasks = np.array([b"push", b"pull", b"push", b"pull", b"push", b"pull"])
+    found = columns(ROWS) | {"episode_id": ids, "task": tasks}
+    rows = Rows("plain", write(tmp_path / f"a{suffix}", found))
+    check_six(rows)
+    assert rows.episodes.extra == {"task": ["push", "pull"] * 3}
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"episode_ends": [4, 9, 14, 19, 24, 29]}, r"the episodes of episode_ends have 29 rows together; there are 30"),
+        ({"episode_lengths": [5, 5]}, r"the episodes of episode_lengths have 10 rows together; there are 30 actions"),
+        ({"episode_id": np.zeros((30, 2))}, r"episode_id is float64 \[30, 2\], by which no episodes are told apart"),
+    ],
+)
+def test_what_cannot_tell_episodes_apart_is_refused(tmp_path: Path, told: dict[str, Any], message: str) -> None:
+    path = write(tmp_path / "a.npz", columns(ROWS, "episode_id", "step") | told)
+    with pytest.raises(UnknownLayout, match=message):
+        Rows("plain", path)
+    assert Rows("plain", path, episodes_by="flags").episodes.length.tolist() == [5, 10, 10, 5]
 
 
 def test_an_option_decides_where_columns_contradict_each_other(tmp_path: Path) -> None:
@@ -307,6 +368,37 @@ def test_numbers_that_begin_anew_in_each_file_are_other_episodes(tmp_path: Path)
     assert read.episodes.length.tolist() == [5] * 6 and read.episodes.source.tolist() == [0, 0, 1, 1, 2, 2]
     alone = [write(tmp_path / f"one{i}.csv", columns(ROWS[:5], "step")) for i in range(2)]
     assert Rows("plain", *alone).episodes.length.tolist() == [5, 5]
+
+
+def test_one_number_that_may_go_on_or_begin_anew_is_refused(tmp_path: Path) -> None:
+    for k, ids in enumerate([[0, 0], [0, 0, 1, 1]]):
+        found = {"episode_id": ids, "obs": np.zeros((len(ids), 1)), "action": np.zeros(len(ids))}
+        write(tmp_path / f"f{k}.npz", found)
+    files = sorted(tmp_path.iterdir())
+    with pytest.raises(UnknownLayout, match="Episode 0 is all of one file and begins the next one"):
+        Rows("plain", *files)
+    assert Rows("plain", *files, episodes_by="field:episode_id").episodes.length.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("text", ["[1. 2.]", "(1.0, 2.0)", "[1.0, nan]"])
+def test_lists_that_are_no_json_are_not_kept_as_texts(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(f'obs,action\n"{text}",1\n"{text}",2\n')
+    with pytest.raises(UnknownLayout, match=r"obs is a text, and no list of numbers as JSON has it.*: row 0 of a.csv"):
+        Rows("plain", tmp_path / "a.csv")
+
+
+def test_an_index_without_a_name_makes_no_field(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(",obs,action\n0,1.5,1\n1,2.5,2\n")
+    rows = Rows("plain", tmp_path / "a.csv")
+    assert rows.schema.keys() == {"observation", "action", "next/terminated", "next/truncated"}
+
+
+def test_a_file_without_rows_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", columns(ROWS))
+    (tmp_path / "b.csv").write_text(",".join(ROWS[0]) + "\n")
+    with pytest.raises(UnknownLayout, match=r"b\.csv has no rows"):
+        Rows("plain", tmp_path / "a.csv", tmp_path / "b.csv")
+    check_six(Rows("plain", tmp_path / "a.csv", tmp_path / "b.csv", skip_bad=True))
 
 
 def test_files_of_other_names_are_refused(tmp_path: Path) -> None:

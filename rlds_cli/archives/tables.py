@@ -251,7 +251,8 @@ class _DerivedRows:
     def read(self, start: int, stop: int) -> dict[str, Array]:
         seen = {k: _texts(v) for k, v in self.inner.read(start, stop).items()}
         for key, made in self.made.items():
-            rows = len(next(iter(seen.values()))) if seen else stop - start
+            counts = [len(seen[k]) for k in made.inputs or seen if k in seen]  # columns may be of different lengths
+            rows = counts[0] if counts else stop - start
             seen[key] = np.asarray(made.make(seen, start))[:rows]
         return {k: seen[k] for k in self.keys}
 
@@ -260,7 +261,7 @@ def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
     """The kind and the inputs of a derived column; None for a column of the file."""
     if key.startswith("[") and key.endswith("]"):
         return STACK, tuple(part.strip() for part in key[1:-1].split(","))
-    if WITHOUT in key:
+    if WITHOUT in key and not key.startswith(MISSING):
         a, _, b = key.partition(WITHOUT)
         return WITHOUT, (a, b)
     kind = key.partition(":")[0] + ":"

@@ -70,6 +70,7 @@ def _csv(path: Path, fill: bool) -> ArrowFile:
     if len(set(names)) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
         raise UnknownLayout(f'{path.name} has two columns named "{twice}".', hint="rename one of them in the header")
+    names = [n for n in names if n]  # pandas writes its index under no name
     kinds, rows = _csv_kinds(path, names, delimiter)
     schema = pa.schema([(n, kinds[n]) for n in names])
 

@@ -37,7 +37,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
         return None
     files = f"{len(paths)} {_kind(paths[0])} files, the first with " if len(paths) > 1 else f"{_kind(paths[0])}, "
     with open_flat(paths[0], fill=True) as table:
-        groups = grouped.groups_of(list(table.columns), {})
+        groups = grouped.groups_of(table, {})
         if groups is not None:
             level, found = groups
             return (
@@ -81,8 +81,9 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         A file has an unknown format or no observations or actions, or columns contradict each other about episodes.
     """
-    beside = [p.name for p in archive.files if _is_beside(p)] if any(map(is_flat, archive.files)) else []
-    archive = replace(archive, files=tuple(p for p in archive.files if p.name not in beside))
+    beside = [p.name for p in archive.files if _is_beside(p)]
+    if len(beside) < len(archive.files):
+        archive = replace(archive, files=tuple(p for p in archive.files if not _is_beside(p)))
     made = _plan(archive)
     if not beside:
         return made
@@ -104,7 +105,7 @@ def _plan(archive: Archive) -> Plan:
 def _is_grouped(archive: Archive) -> bool:
     """Whether each file or group is one episode."""
     with _first_readable(archive) as table:
-        if grouped.groups_of(list(table.columns), archive.fields) is not None:
+        if grouped.groups_of(table, archive.fields) is not None:
             return True
         if archive.episodes_by not in (None, "file"):
             return False

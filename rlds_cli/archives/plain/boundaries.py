@@ -15,19 +15,20 @@ the last row of the episode, and no step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.names import Meaning, flags_of
-from rlds_cli.archives.tables import MISSING, Readable, Table
+from rlds_cli.archives.tables import ENDS, MISSING, Readable, Table
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ordering import natural
-from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray
 
 SCAN_ROWS = 1 << 18
+ID_KINDS = "iufbOS"  # of dtypes
 DECIDE = "say which column is right: --episodes-by field:KEY, steps:KEY, starts:KEY or flags"
 
 
@@ -55,7 +56,8 @@ class BoundaryColumns:
     def keys(self) -> set[str]:
         """All columns that are read to find episodes."""
         one = (self.ids, self.steps, self.starts, self.lasts, self.stops, self.terminated, self.truncated, self.done)
-        return {k for k in one if k is not None} | {MISSING + a for a in self.actions}
+        told = {k for k in one if k is not None}
+        return told | {MISSING + k for k in (*self.actions, *(k for k in told if not k.startswith(ENDS)))}
 
 
 @dataclass(slots=True)
@@ -87,8 +89,10 @@ class Boundaries:
     notes: list[str] = field(default_factory=list)
 
 
-def boundary_columns(meaning: Meaning, table: Table) -> BoundaryColumns:
+def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True) -> BoundaryColumns:
     """Find the columns of a table that mark episodes; derived ones are added to the table.
+
+    Columns that cannot tell episodes apart are left aside without ``strict``, where the user says what decides.
 
     Raises
     ------
@@ -101,15 +105,17 @@ def boundary_columns(meaning: Meaning, table: Table) -> BoundaryColumns:
     rows = max((table[a].shape[0] for a in actions if table[a].shape), default=0)
     table.derive([MISSING + a for a in actions])
     stops = None
-    if meaning.lists is not None and table[meaning.lists].shape != (rows,):
+    usable = _usable if strict else _per_row
+    if strict and meaning.lists is not None and table[meaning.lists].shape != (rows,):
         stops = f"ends:{meaning.lists}"
         table.derive([stops])
+        _check_list(table, meaning.lists, table[stops].shape[0], rows)
     lasts = meaning.lists if meaning.lists is not None and stops is None else meaning.lasts
     found = BoundaryColumns(
-        ids=_per_row(table, meaning.ids, rows, "iufbO"),
-        steps=_per_row(table, meaning.steps, rows, "iu" if meaning.steps == "t" else "iuf"),
-        starts=_per_row(table, meaning.starts, rows, "biuf"),
-        lasts=_per_row(table, lasts, rows, "biuf"),
+        ids=usable(table, meaning.ids, rows, ID_KINDS),
+        steps=_per_row(table, "t", rows, "iu") if meaning.steps == "t" else usable(table, meaning.steps, rows, "iuf"),
+        starts=usable(table, meaning.starts, rows, "biuf"),
+        lasts=usable(table, lasts, rows, "biuf"),
         stops=stops,
         terminated=fields.get(FLAGS[0]),
         truncated=fields.get(FLAGS[1]),
@@ -124,6 +130,81 @@ def boundary_columns(meaning: Meaning, table: Table) -> BoundaryColumns:
                 f"or bool for each of {rows:,} rows.",
                 hint="name another column: --map terminated=KEY or --map truncated=KEY",
             )
+    return found
+
+
+def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
+    """A reward is a number; an observation or action is no text that shows a list.
+
+    Raises
+    ------
+    UnknownLayout
+        One is not; the message names the first such row.
+    """
+    for name, key in fields.items():
+        if table[key].dtype.kind not in "OS" or not table[key].shape or not table[key].shape[0]:
+            continue
+        if name == REWARD:
+            at, value = _first(table, key, lambda v: not _is_number(v)) or _first(table, key, lambda _: True) or (0, "")
+            says = "is no number"
+        elif name.partition("/")[0] in ("observation", "action") and (
+            found := _first(table, key, lambda v: str(v).startswith(("[", "(")))
+        ):
+            at, value = found
+            says = 'is a text, and no list of numbers as JSON has it, "[1.0, 2.0]"'
+        else:
+            continue
+        raise UnknownLayout(
+            f"{key} {says}: row {at:,} of {table.path.name} holds {value[:40]!r}.",
+            hint=f"write numbers, or name another column: --map {name.removeprefix('next/')}=KEY",
+        )
+
+
+def _first(table: Table, key: str, test: Callable[[str], bool]) -> tuple[int, str] | None:
+    """The first row of a column of texts that passes a test, and its text."""
+    rows = table[key].shape[0]
+    with table.rows([key]) as reader:
+        for start in range(0, rows, SCAN_ROWS):
+            for i, value in enumerate(reader.read(start, min(start + SCAN_ROWS, rows))[key].reshape(-1)):
+                text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+                if test(text):
+                    return start + i, text
+    return None
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_list(table: Table, key: str, told: int, rows: int) -> None:
+    """A list of ends or lengths accounts for every row."""
+    if told != rows:
+        raise UnknownLayout(
+            f"{table.path.name}: the episodes of {key} have {told:,} rows together; there are {rows:,} actions.",
+            hint="a list of ends names the row after the last one of each episode, a list of lengths counts the "
+            "actions; " + DECIDE,
+        )
+
+
+def _usable(table: Table, key: str | None, rows: int, kinds: str) -> str | None:
+    """A column that says where episodes are by its name; None where it has other rows.
+
+    Raises
+    ------
+    UnknownLayout
+        It has a row for each action, and what stands there says nothing.
+    """
+    found = _per_row(table, key, rows, kinds)
+    if key is not None and found is None and key in table and table[key].shape[:1] == (rows,) and rows > 1:
+        c = table[key]
+        raise UnknownLayout(
+            f"{table.path.name}: {key} is {c.dtype} {list(c.shape)}, by which no episodes are told apart.",
+            hint="--map episode=KEY or step=KEY names another column; or " + DECIDE,
+        )
     return found
 
 
@@ -144,6 +225,10 @@ def find(table: Readable, by: BoundaryColumns, rows: int, place: Callable[[int],
         The columns contradict each other; the message names the rows, and the hint the option to give.
     """
     seen = _read(table, by, rows)
+    if by.steps is not None and not by.explicit and not is_count(seen[by.steps]):
+        by = replace(by, steps=None)  # seconds
+    if rows:
+        _check_values(seen, by, place)
     order = _order(seen, by, rows, place)
     if order is not None:
         seen = {k: v[order] for k, v in seen.items()}
@@ -203,7 +288,30 @@ def _read(table: Readable, by: BoundaryColumns, rows: int) -> dict[str, Array]:
         for start in range(0, rows, SCAN_ROWS):
             for key, values in reader.read(start, min(start + SCAN_ROWS, rows)).items():
                 parts[key].append(values.reshape(-1))
-    return {k: np.concatenate(v) if v else np.zeros(0) for k, v in parts.items()}
+    seen = {k: np.concatenate(v) if v else np.zeros(0) for k, v in parts.items()}
+    return seen if by.steps is None else {**seen, by.steps: signed(seen[by.steps])}
+
+
+def is_count(values: Array) -> bool:
+    """Whether all values are whole numbers; a step in seconds counts nothing."""
+    return values.dtype.kind != "f" or bool((np.isnan(values) | (values == np.floor(values))).all())
+
+
+def signed(values: Array) -> Array:
+    """Counts whose differences do not wrap around."""
+    return values.astype(np.int64) if values.dtype.kind in "iu" else values
+
+
+def _check_values(seen: dict[str, Array], by: BoundaryColumns, place: Callable[[int], str]) -> None:
+    """Every row has its id, and every row with an action its step and its flags."""
+    action = ~np.logical_and.reduce([seen[MISSING + a] for a in by.actions]) if by.actions else np.array(True)
+    for key in sorted(k for k in by.keys if MISSING + k in seen and k not in by.actions):
+        wrong = np.flatnonzero(seen[MISSING + key] & (action | (key == by.ids)))
+        if len(wrong):
+            raise UnknownLayout(
+                f"{place(int(wrong[0]))} has no {key}.",
+                hint="every row needs its id, and every row of a step its number and flags; " + DECIDE,
+            )
 
 
 # -- order
@@ -306,6 +414,8 @@ def _ends(
         _check_steps(seen[by.steps], ends, rule, place)
     if by.starts is not None and not by.explicit:
         _check_starts(seen, by, ends, rule, place)
+    if by.lasts is not None and not by.explicit:
+        _check_lasts(seen, by, ends, rule, missing, place)
     return ends, rule
 
 
@@ -346,6 +456,23 @@ def _check_starts(
         raise UnknownLayout(
             f"{place(wrong[0])} {what} by {by.starts}, {'does' if begins[wrong[0]] else 'does not'} by {rule}.",
             hint=DECIDE,
+        )
+
+
+def _check_lasts(
+    seen: dict[str, Array],
+    by: BoundaryColumns,
+    ends: BoolArray,
+    rule: str,
+    missing: BoolArray,
+    place: Callable[[int], str],
+) -> None:
+    """No row within an episode is marked as its last, but for the one before the row of a final observation."""
+    final = np.append(missing[1:], False)[: len(ends)]
+    wrong = np.flatnonzero(is_set(seen, by.lasts, len(ends)) & ~ends & ~final)
+    if len(wrong):
+        raise UnknownLayout(
+            f"{place(int(wrong[0]))} is the last of an episode by {by.lasts}, and not by {rule}.", hint=DECIDE
         )
 
 
@@ -419,7 +546,7 @@ def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
         )
     table.derive([key])
     rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
-    if _per_row(table, key, rows, "biufO") is None:
+    if _per_row(table, key, rows, ID_KINDS) is None:
         raise UnknownLayout(
             f'{table.path.name} has no column "{key}" with one value per row, which --episodes-by {rule} needs.',
             hint=f"columns: {', '.join(table.columns)}",

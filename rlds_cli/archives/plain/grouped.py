@@ -7,7 +7,8 @@ without numbers in their names are given by a pattern: ``--map action='data/*/ac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -19,6 +20,7 @@ import numpy as np
 
 from rlds_cli import episodes as whole
 from rlds_cli.archives import Archive, EpisodeSummary, Part, Plan
+from rlds_cli.archives.arrow_rows import ArrowFile
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.hdf5 import attributes, differences, free_name, is_observation, reading, row_field
@@ -32,6 +34,7 @@ from rlds_cli.archives.names import (
     meaning,
     scalar,
 )
+from rlds_cli.archives.plain.boundaries import check_numbers, is_count, signed
 from rlds_cli.archives.plain.episode_arrays import ended, shaped, with_final
 from rlds_cli.archives.skipping import skipped_file
 from rlds_cli.archives.tables import Hdf5, Rows, Source, Table, open_flat
@@ -58,24 +61,61 @@ MAX_METADATA = 64 << 20
 # -- which groups are episodes
 
 
-def groups_of(columns: Sequence[str], chosen: Mapping[str, str]) -> tuple[str, dict[str, dict[str, str]]] | None:
+def groups_of(table: Table, chosen: Mapping[str, str]) -> tuple[str, dict[str, dict[str, str]]] | None:
     """Find the groups that are episodes: their pattern, and the columns of each, local name -> name in the file.
 
     A pattern of the user's (``data/*/act``) comes first; else groups count that have a digit in their names and hold
-    observations and actions. None where there are no such groups.
+    observations and actions, and all groups beside them that hold both or are named alike. None where there are no
+    such groups.
+
+    Raises
+    ------
+    UnknownLayout
+        The groups are parts of the same steps: columns beside them have a row for each of their rows.
     """
+    columns = list(table.columns)
     patterns = [k.strip("/") for k in chosen.values() if _is_pattern(k)]
     if patterns:
         above = patterns[0].partition("*")[0].strip("/")
         return _pattern(above), _below(columns, above)
+    if isinstance(table.source, ArrowFile) or any(k.strip("/[").partition(",")[0] in columns for k in chosen.values()):
+        return None
     for depth in range(MAX_DEPTH):
         parents = dict.fromkeys("/".join(p[:depth]) for c in columns if len(p := c.split("/")) > depth + 1)
-        for parent in parents:
-            groups = {g: found for g, found in _below(columns, parent).items() if any(map(str.isdigit, g))}
-            known = {g: found for g, found in groups.items() if _is_episode(frozenset(found), chosen)}
-            if known:
-                return _pattern(parent), known
+        found = {p: known for p in sorted(parents, key=natural) if (known := _episodes_below(columns, p, chosen))}
+        if found:
+            groups = {g: names for known in found.values() for g, names in known.items()}
+            _check_apart(table, groups)
+            return ", ".join(map(_pattern, found)), groups
     return None
+
+
+def _episodes_below(columns: Sequence[str], parent: str, chosen: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    groups = _below(columns, parent)
+    episodes = {g for g, names in groups.items() if _is_episode(frozenset(names), chosen)}
+    numbered = {_stem(g) for g in episodes if any(map(str.isdigit, g.removeprefix(parent)))}
+    return {g: names for g, names in groups.items() if numbered and (g in episodes or _stem(g) in numbered)}
+
+
+def _stem(group: str) -> str:
+    """The name of a group, whatever its number."""
+    return re.sub(r"\d+", "0", group)
+
+
+def _check_apart(table: Table, groups: Mapping[str, Mapping[str, str]]) -> None:
+    """Groups beside which a reward or flag stands for each of their rows are agents or robots, and no episodes."""
+    inside = {name for names in groups.values() for name in names.values()}
+    beside = {k: c for k, c in table.columns.items() if k not in inside}
+    told = [k for n, k in meaning(beside, {}, table.path.name).fields.items() if n in (REWARD, "next/done", *FLAGS)]
+    lengths = {table[k].shape[:1] for names in groups.values() for k in names.values() if table[k].shape}
+    for key in told:
+        if table[key].shape[:1] and lengths == {table[key].shape[:1]}:
+            first = next(iter(groups))
+            raise UnknownLayout(
+                f"{table.path.name}: {key} has a row for each row of {first} and of every group like it, so they are "
+                "parts of the same steps, and no episodes.",
+                hint="--map 'observation=[GROUP/KEY, GROUP/KEY]' and --map action=... name their columns",
+            )
 
 
 def _is_pattern(key: str) -> bool:
@@ -190,6 +230,7 @@ class _Episode:
     keys: dict[str, str]
     next_keys: dict[str, str]
     once: dict[str, str]
+    done: str | None = None
     others: tuple[str, ...] = ()
     attributes: dict[str, Scalar] = field(default_factory=dict)
 
@@ -215,7 +256,7 @@ class _Episode:
 def _open(path: Path, chosen: Mapping[str, str]) -> Iterator[Iterator[_Episode]]:
     """Open a file and iterate over its episodes."""
     with open_flat(path, fill=True) as table:
-        found = groups_of(list(table.columns), chosen)
+        found = groups_of(table, chosen)
         if found is None:
             yield iter([_episode(table, "", chosen, _attributes(table, ""))])
             return
@@ -260,6 +301,7 @@ def _episode(
         )
     fields, done = flags_of(what)
     table.derive(list(fields.values()))
+    check_numbers(table, fields)
     table.hidden.update(what.ignored, [done] if done else [])
     following = {n: k for n, k in fields.items() if _is_below(n, NEXT_OBSERVATION)}
     found = _Episode(
@@ -270,6 +312,7 @@ def _episode(
         keys={n: k for n, k in fields.items() if n not in following},
         next_keys=following,
         once={k.removeprefix(EPISODE_PREFIX): v for k, v in chosen.items() if k.startswith(EPISODE_PREFIX)},
+        done=done,
     )
     _sort_others(found, {*fields.values(), *what.fields.values()})
     for key, value in said.items():
@@ -454,12 +497,26 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Read what is neither a field nor a column of the episode table; names begin with file and group."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
+        with open_flat(path, fill=True) as table:
+            yield from _beside(table, plan.archive.fields, f"{plan.archive.name_of(index)}/" if several else "")
         with _open(path, plan.archive.fields) as found:
             for e in found:
                 above = "/".join(part for part in (plan.archive.name_of(index) if several else "", e.group) if part)
                 for key in e.others:
                     if e.table[key].nbytes <= MAX_METADATA:
                         yield f"{above}/{key}" if above else key, np.asarray(e.table.source.array(key))
+
+
+def _beside(table: Table, chosen: Mapping[str, str], prefix: str) -> Iterator[tuple[str, Array | str]]:
+    """The columns of a file that are in none of its groups of episodes."""
+    found = groups_of(table, chosen)
+    if found is None:
+        return
+    inside = {k for names in found[1].values() for k in names.values()}
+    beside = [k for k, c in table.columns.items() if k not in inside and c.nbytes <= MAX_METADATA]
+    for name, value in table.constants(beside):
+        if not any(name.startswith(f"{g}/") for g in found[1]):
+            yield prefix + name, value
 
 
 # -- read
@@ -513,31 +570,51 @@ def _ends(e: _Episode, *, strict: bool) -> tuple[Array, Array, int]:
         A flag, an id or a step shows that there is more than one episode.
     """
     what = e.meaning
-    keys = {e.keys[n] for n in FLAGS if n in e.keys} | {k for k in (what.ids, what.steps, what.starts) if k}
+    told = (what.ids, what.steps, what.starts, what.lasts, e.done)
+    keys = {e.keys[n] for n in FLAGS if n in e.keys} | {k for k in told if k}
     single = {k for k in keys if not e.table[k].shape}
     with e.table.rows(sorted(keys - single)) as rows:
         seen = {**rows.read(0, e.length + 1), **{k: np.asarray(e.table.source.array(k)) for k in single}}
-    _check_alone(e, seen)
+    if strict:
+        _check_alone(e, seen)
     terminated, truncated = (_flag(e, name, seen, strict=strict) for name in FLAGS)
+    if strict and e.done is not None:
+        _check_done(e, seen[e.done], terminated | truncated)
     return terminated, *ended(terminated, truncated)
 
 
 def _check_alone(e: _Episode, seen: Mapping[str, Array]) -> None:
-    """Refuse an id that changes, steps that do not increase by one, and a start that is not in the first row."""
+    """Refuse an id that changes, steps that do not increase by one, and starts or ends elsewhere than at them."""
     what = e.meaning
-    for key, wrong, says in (
-        (what.ids, lambda v: differs(v[:-1], v[1:]), "changes"),
-        (what.steps, lambda v: np.diff(v) != 1, "does not increase by one"),
-        (what.starts, lambda v: v[1:] != 0, "is set"),
-    ):
-        if key is None or key not in seen or seen[key].dtype.kind not in "biufO" or seen[key].ndim > 1:
+    checks: tuple[tuple[str | None, Callable[[Array], Array], str], ...] = (
+        (what.ids, lambda v: 1 + np.flatnonzero(differs(v[:-1], v[1:])), "changes"),
+        (what.steps, lambda v: 1 + np.flatnonzero(is_count(v) & (np.diff(signed(v)) != 1)), "does not increase by one"),
+        (what.starts, lambda v: 1 + np.flatnonzero(v[1:]), "is set"),
+        (what.lasts, lambda v: np.flatnonzero(v[: e.length - 1]), "is set"),
+    )
+    for key, rows, says in checks:
+        if key is None or key not in seen or seen[key].shape[1:] not in ((), (1,)):
             continue
-        rows = np.flatnonzero(wrong(seen[key].reshape(-1)))
-        if len(rows):
+        if seen[key].dtype.kind not in ("iuf" if key == what.steps else "biufOS"):
+            continue
+        wrong = rows(seen[key].reshape(-1))
+        if len(wrong):
             raise UnknownLayout(
-                f"{e.where}: {key} {says} at row {int(rows[0]) + 1:,}, so it holds more than one episode.",
-                hint=f"rlds inspect {e.table.path.name}",
+                f"{e.where}: {key} {says} at row {int(wrong[0]):,}, so it holds more than one episode.",
+                hint="where it is one episode all the same: --episodes-by file",
             )
+
+
+def _check_done(e: _Episode, done: Array, either: Array) -> None:
+    """Done is what terminated or truncated are, where there are all three."""
+    if {e.keys.get(n) is None or " without " in e.keys[n] for n in FLAGS} != {False} or len(np.atleast_1d(done)) == 1:
+        return
+    wrong = np.flatnonzero((done.reshape(-1)[: e.length] != 0) != either)
+    if len(wrong):
+        raise UnknownLayout(
+            f"{e.where}: {e.done} is not what {e.keys[FLAGS[0]]} or {e.keys[FLAGS[1]]} is, at row {int(wrong[0]):,}.",
+            hint="--map terminated=KEY with --map truncated=KEY, or --map done=KEY alone, says which are right",
+        )
 
 
 def _flag(e: _Episode, name: str, seen: Mapping[str, Array], *, strict: bool) -> Array:

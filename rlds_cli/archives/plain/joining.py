@@ -140,4 +140,11 @@ def _goes_on(before: _FileEdges | None, after: _FileEdges | None) -> bool:
         return False
     if before.steps and after.steps:
         return bool(after.first[1] == before.last[1] + 1)
+    if len(before.ids) == 1 and len(after.ids) > 1:
+        raise UnknownLayout(
+            f"Episode {before.last[0]!s} is all of one file and begins the next one; no column of steps says whether "
+            "it goes on there.",
+            hint="--map step=KEY names a column that counts the steps; --episodes-by field:KEY begins an episode with "
+            "each file",
+        )
     return len(before.ids | after.ids) > 1 and before.ids & after.ids == {after.first[0]}

@@ -11,7 +11,7 @@ from rlds_cli.archives.d4rl import layout as layouts
 from rlds_cli.archives.d4rl.layout import Layout
 from rlds_cli.archives.hdf5 import is_observation
 from rlds_cli.archives.names import Meaning, flags_of, has_essentials, meaning
-from rlds_cli.archives.plain.boundaries import BoundaryColumns, boundary_columns, by_rule
+from rlds_cli.archives.plain.boundaries import BoundaryColumns, boundary_columns, by_rule, check_numbers
 from rlds_cli.archives.tables import Column, Table, open_flat
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import FLAGS
@@ -45,7 +45,7 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
     """Look at the names, shapes and dtypes of the columns of one file; reads no rows."""
     with open_flat(path, fill=True) as table:
         what = understood(table, archive.fields)
-        by = boundary_columns(what, table)
+        by = boundary_columns(what, table, strict=not archive.episodes_by)
         if archive.episodes_by:
             by = by_rule(by, archive.episodes_by, table)
         rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
@@ -60,7 +60,7 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
 
 def _is_list(c: Column) -> bool:
     """Whether a column could have one number, flag or text per episode."""
-    return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufO"
+    return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufOS"
 
 
 def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
@@ -71,6 +71,8 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
     UnknownLayout
         It has no observations or no actions.
     """
+    if not table.columns:
+        raise UnknownLayout(f"{table.path.name} has no rows.", hint="--skip-bad leaves it out; or remove the file")
     what = meaning(table.columns, chosen, table.path.name)
     if not has_essentials(what):
         missing = "action" if any(map(is_observation, what.fields)) else "observation"
@@ -80,6 +82,7 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
         )
     fields, done = flags_of(what)
     table.derive([*what.fields.values(), *fields.values()])
+    check_numbers(table, fields)
     table.hidden.update(what.ignored, what.per_episode.values())
     if done is not None and done not in fields.values():
         table.hidden.add(done)
