@@ -373,7 +373,8 @@ class Dataset:
             ``ogbench``: transitions, as OGBench's ``load_dataset``. Transitions leave out
             ``ds.num_steps - len(ds)`` steps, whose next observation is not known; `__getitem__` says how ends show.
         fields : sequence of str, optional
-            Only these; under their own names, in any layout. ``episode`` may be among them.
+            Only these; under their own names, in any layout. ``observation`` stands for everything below it, too;
+            ``episode`` may be among them.
         """
         return layouts.to_numpy(self, layout, fields)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field
 from rlds_cli.transfer.pieces import is_unfinished
+
+_SKIPPED = ("skipped-file", "skipped-files")  # codes of notes on files that a reader left out, as skip_bad allows
 
 # What a file system or an earlier download left between the data files.
 _NOT_DATA = (".lock", "~")
@@ -111,6 +113,8 @@ def plan_import(
     archive = sound(name, archive) if skip_bad else archive
     plan = reader(name).plan(archive)
     known = [p.rows for p in plan.parts]
+    told = (*archive.left_out, *plan.notes)
+    kept = _with_left_out(plan, archive)
     return ImportPlan(
         id=str(id),
         reader=name,
@@ -121,8 +125,8 @@ def plan_import(
         fields=plan.schema,
         rows=None if None in known else sum(r for r in known if r is not None),
         facts=plan.facts,
-        notes=tuple(n.text if n.where in n.text else f"{n.text} ({n.where})" for n in (*archive.left_out, *plan.notes)),
-        plan=plan,
+        notes=tuple(n.text if n.where in n.text else f"{n.text} ({n.where})" for n in told),
+        plan=kept,
         episodes=plan.episode_summary.numbers() if plan.episode_summary else None,
     )
 
@@ -263,6 +267,14 @@ def _is_about(path: Path) -> bool:
     return hidden or path.suffix.lower() in _ABOUT or path.stem.lower() in _ABOUT_NAMES
 
 
+def _with_left_out(plan: Plan, given: Archive) -> Plan:
+    """The plan, whose archive knows which of the given files are not among its own: planned again it has no notes."""
+    if plan.archive.files == given.files:
+        return plan
+    gone = tuple(n for n in plan.notes if n.code in _SKIPPED)
+    return replace(plan, archive=replace(plan.archive, left_out=(*plan.archive.left_out, *gone)))
+
+
 def _root(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([f.parent for f in files]))
 
@@ -276,9 +288,28 @@ def _reader_for(files: Sequence[Path], format: str | None, mapped: bool, skip_ba
         return found
     if mapped:
         return "plain", "columns of rows, by --map"
+    _blame_one(files)
     raise UnknownLayout(
         f"{files[0].name} is of no layout that a reader knows.", hint=f"rlds inspect {files[0]} shows what is in it"
     )
+
+
+def _blame_one(files: Sequence[Path]) -> None:
+    """Raise ArchiveError for the first of several files that is unlike the others, which a reader knows."""
+    most = recognise_most(files) if len(files) > 1 else None
+    odd = next((f for f in files if most and not _is_known(f)), None)
+    if most and odd is not None:
+        raise ArchiveError(
+            f"{odd.name} is not read as the other files are ({most[0]}): it is damaged, or of another layout.",
+            hint=f"--skip-bad leaves it out; rlds inspect {odd} shows what is in it",
+        )
+
+
+def _is_known(file: Path) -> bool:
+    try:
+        return recognise([file]) is not None
+    except ArchiveError:
+        return False
 
 
 def _recognised(files: Sequence[Path], skip_bad: bool) -> tuple[str, str] | None:

@@ -38,6 +38,7 @@ _D4RL_NAMES = {
 def to_numpy(ds: Dataset, layout: Layout = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
     """See `Dataset.to_numpy`."""
     names = None if fields is None else [join_name(f) for f in ([fields] if isinstance(fields, str) else fields)]
+    names = None if names is None else [n for name in names for n in _named(ds, name)]
     if layout == "ted":
         return ted(ds, names)
     if layout == "d4rl":
@@ -45,6 +46,12 @@ def to_numpy(ds: Dataset, layout: Layout = "ted", fields: Sequence[str] | None =
     if layout == "ogbench":
         return ogbench(ds, names)
     raise ValueError(f'layout must be "ted", "d4rl" or "ogbench", not {layout!r}')
+
+
+def _named(ds: Dataset, name: str) -> list[str]:
+    """The field ``name``, or those below it: ``observation`` and ``next/observation`` of nested observations."""
+    known = [*ds.schema, DONE, *(f"next/{n}" for n, f in ds.schema.items() if f.placement == "both")]
+    return [name] if name in known else [n for n in dict.fromkeys(known) if _below(n, name)] or [name]
 
 
 def ted(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:

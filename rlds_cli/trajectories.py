@@ -39,7 +39,9 @@ class Trajectory:
 
     ``both`` are fields that are known at both ends of a step although the final row is missing: then ``observed`` is
     False. ``origin`` is the episode of a dataset that it holds; ``id`` the number that a collector gave it, and
-    ``open`` whether it may go on with it in its next batch.
+    ``open`` whether it may go on with it in its next batch. ``number`` is the episode's number in the field
+    ``episode``, of the last trajectory of a slice that ends inside an episode; ``unnumbered`` says that a batch holds
+    steps and no such number.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Trajectory:
     origin: Origin | None = None
     id: int | None = None
     open: bool = False
+    number: int | None = None
+    unnumbered: bool = False
 
 
 def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
@@ -62,9 +66,17 @@ def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
     """
     count = 0
     waiting: dict[int, Trajectory] = {}
+    last: Trajectory | None = None  # of the item before; it may go on with the first of this one
     for number, item in enumerate(items):
         going_on: dict[int, Trajectory] = {}
         for found in _of_item(item, f"episode {count}" if count == number else f"episode {count} (item {number})"):
+            if last is not None:
+                rest, found = _follow(last, found)
+                yield from map(_complete, rest)
+                last = None
+            if found.open and (found.number is not None or found.unnumbered):
+                last = found
+                continue
             before = waiting.pop(found.id, None) if found.id is not None else None
             if before is not None and _goes_on(before.flat, found.flat):
                 found = _joined(before, found)
@@ -78,6 +90,24 @@ def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
         yield from map(_complete, waiting.values())
         waiting = going_on
     yield from map(_complete, waiting.values())
+    yield from map(_complete, [last] if last is not None else [])
+
+
+def _follow(last: Trajectory, found: Trajectory) -> tuple[list[Trajectory], Trajectory]:
+    """What is complete before ``found``, and ``found``, joined to ``last`` where it goes on with the same episode."""
+    same = last.number == found.number and last.unnumbered == found.unnumbered
+    if not (same and _observed_at_both(last.flat) and _goes_on(last.flat, found.flat)):
+        return [last], found
+    if found.unnumbered:
+        raise InvalidEpisode(
+            f"{found.name} goes on where the batch before it ends: batches of transitions are not episodes.",
+            hint="of a Loader, window=Episode() gives whole episodes, with their ends; of a dataset, ds.episode(k)",
+        )
+    return [], _joined(last, found)
+
+
+def _observed_at_both(flat: Flat) -> bool:
+    return any(n.partition("/")[0] == "observation" and f"next/{n}" in flat for n in flat)
 
 
 def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
@@ -176,7 +206,9 @@ def _pieces(flat: Flat, about: dict[str, Scalar], item: Any, name: str) -> Itera
         piece = {n: _between(v, a, b, steps, f"{where}: {n}") for n, v in fields.items()} if len(begins) else fields
         id = int(ids[a]) if ids is not None and key == _IDS and b > a else None
         is_open = b == steps and not _done(piece, b - a)[-1:].any()
-        yield Trajectory(where, piece, about, id=id, open=is_open)
+        number = int(ids[a]) if ids is not None and key == EPISODE and b > a else None
+        unnumbered = ids is None and isinstance(item, Batch)
+        yield Trajectory(where, piece, about, id=id, open=is_open, number=number, unnumbered=unnumbered)
 
 
 def _between(values: Value, a: int, b: int, steps: int, what: str) -> Value:
@@ -287,7 +319,7 @@ def _ends(values: Any, row: int) -> Any:
 
 def _joined(before: Trajectory, after: Trajectory) -> Trajectory:
     flat = {n: _concatenated(before.flat[n], value) for n, value in after.flat.items()}
-    return Trajectory(before.name, flat, before.about | after.about, id=after.id, open=after.open)
+    return Trajectory(before.name, flat, before.about | after.about, id=after.id, open=after.open, number=after.number)
 
 
 def _concatenated(a: Value, b: Value) -> Value:

@@ -14,6 +14,7 @@ import torch
 
 from rlds_cli import create, open_dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidEpisode, InvalidId, NameTaken, NoSpace
+from rlds_cli.loader import Loader, Sequential
 
 
 def episode(steps: int = 3, **more: Any) -> dict[str, Any]:
@@ -319,3 +320,35 @@ def test_root_flags_of_a_ted_batch_are_left_out() -> None:
     ended = {"terminated": np.array([[False], [True]])}
     ds = create("local/x", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1)), **flags, "next": ended}])
     assert sorted(ds.schema) == ["action", "next/terminated", "next/truncated", "observation"]
+
+
+def _told_apart() -> Any:
+    rng = np.random.default_rng(0)
+    flags = [{"terminated": k % 2, "truncated": 1 - k % 2} for k in range(4)]
+    made = [episode(10, next=at_end) | {"observation": rng.normal(size=11)} for at_end in flags]
+    return create("local/source", made)
+
+
+def test_batches_of_transitions_are_not_taken_for_episodes() -> None:
+    """Steps of 7 at a time would cut episodes of 10 where a batch ends."""
+    loader = Loader(_told_apart(), batch_size=7, sampler=Sequential(), dtype=None)
+    with pytest.raises(InvalidEpisode, match="goes on where the batch before it ends") as error:
+        create("local/x", loader)
+    assert "window=Episode()" in str(error.value.hint)
+
+
+@pytest.mark.parametrize("size", [7, 10, 13])
+def test_slices_of_a_dataset_join_where_they_go_on(size: int) -> None:
+    source = _told_apart()
+    again = create("local/x", (source[a : a + size] for a in range(0, len(source), size)))
+    assert again.episodes["length"].tolist() == [10, 10, 10, 10]
+    assert again.episodes["end"].tolist() == ["truncated", "terminated"] * 2
+
+
+def test_slices_that_do_not_go_on_stay_apart_and_in_order() -> None:
+    source = _told_apart()
+    again = create("local/x", [source[0:4], source[6:14], source[2:5]])
+    assert again.episodes["length"].tolist() == [4, 4, 4, 3]
+    assert again.column("observation")[again.episodes["start"]].tolist() == [
+        source.column("observation")[source.episodes["start"][k] + step] for k, step in ((0, 0), (0, 6), (1, 0), (0, 2))
+    ]

@@ -135,3 +135,13 @@ def test_no_episodes_are_no_rows() -> None:
     ds = create([episode(0, 3)]).select(where="length > 5")
     for layout in ("ted", "d4rl", "ogbench"):
         assert all(len(v) == 0 for v in ds.to_numpy(layout).values())
+
+
+def test_a_name_stands_for_the_fields_below_it() -> None:
+    parts = {"observation/a": np.arange(4.0), "observation/b": np.arange(8.0).reshape(4, 2)}
+    ds = rlds_cli.create("local/parts", [{**parts, "action": np.ones(3), "next/reward": np.ones(3)}])
+    assert sorted(ds.to_numpy(fields=["observation", "action"])) == ["action", "observation/a", "observation/b"]
+    after = ds.to_numpy(fields=["next/observation"])
+    assert {n: v.tolist() for n, v in after.items()} == {f"next/{n}": v[1:].tolist() for n, v in parts.items()}
+    with pytest.raises(UnknownField):
+        ds.to_numpy(fields=["obs"])

@@ -17,7 +17,7 @@ from own_files import FORMATS, write
 
 from rlds_cli import archives
 from rlds_cli.archives.faults import ConversionRecord, faults
-from rlds_cli.errors import UnknownLayout
+from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.keeping.tracing import trace
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
@@ -513,6 +513,19 @@ def test_damaged_files_of_ones_own_are_left_out_on_request(tmp_path: Path) -> No
     read = Rows("plain", *paths, skip_bad=True)
     assert read.episodes.length.tolist() == [5] * 4
     assert [n.where.partition(":")[0] for n in read.notes if n.code == "skipped-file"] == ["run1.npz"]
+
+
+@pytest.mark.parametrize("each", [10, 5])  # two episodes a file, and one
+def test_a_dataset_names_the_files_that_were_left_out(tmp_path: Path, each: int) -> None:
+    paths = [write(tmp_path / f"run{i}.npz", columns(ROWS[:each])) for i in range(3)]
+    paths[1].write_bytes(b"garbage" * 30)
+    with pytest.raises(ArchiveError, match=r"run1\.npz is not read as the other files are") as error:
+        import_archive(paths, "local/x")
+    assert "--skip-bad" in str(error.value.hint)
+    ds = import_archive(paths, "local/x", skip_bad=True)
+    assert ds.num_steps == 2 * each
+    named = [n["where"] for n in ds.manifest.notes if n["code"] == "skipped-file"]
+    assert [where.partition(":")[0] for where in named] == ["run1.npz"]
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv"])

@@ -123,9 +123,13 @@ def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
         pinning.sync("lock")
 
 
-def test_what_can_be_made_again_has_no_mark():
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [("scale_reward", {"scale": 2.0}), ("top_episodes", {"percent": 20}), ("select_episodes", {"where": "length > 1"})],
+)
+def test_what_can_be_made_again_has_no_mark(fn, args):
     from rlds_cli.keeping import pinning
 
-    preprocess.run(rlds_cli.download("sample/pendulum-d4rl"), "scale_reward", "x", args={"scale": 2.0}, jobs=0)
+    preprocess.run(rlds_cli.download("sample/pendulum-d4rl"), fn, "x", args=args, jobs=0)
     for d in json.loads(pinning.lock(["sample/pendulum-d4rl@x"]))["datasets"]:
         assert "reproducible" not in d and "why" not in d

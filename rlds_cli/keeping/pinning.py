@@ -35,6 +35,7 @@ from rlds_cli.store.opening import Store
 from rlds_cli.transfer import local
 
 VERSION = 1
+_SELECTING = ("select_episodes", "top_episodes")  # they select episodes by themselves, the same ones each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
             return (
                 f"its function {reference} is in no module (a lambda, of a notebook, or with arguments that it holds)"
             )
-    if "+" in str(steps[0].get("source")):
+    if "+" in str(steps[0].get("source")) and str(steps[0].get("reference")).replace("-", "_") not in _SELECTING:
         return f"it was made of a selection of the episodes of {steps[0]['from']}"
     return ""
 
