@@ -279,8 +279,8 @@ class _Handler(BaseHTTPRequestHandler):
             end = min(end, max(0, page.stall - request.start))
         for k in range(0, end, 1 << 14):
             block = content[k : min(k + (1 << 14), end)]
+            request.sent += len(block)  # before the client has it, and may be asked about it
             self.wfile.write(block)
-            request.sent += len(block)
             time.sleep(page.pace)
         if page.stall is not None:
             time.sleep(30)
