@@ -42,6 +42,7 @@ def check(m: Measurement) -> None:
     assert m.minor_faults >= 0 and m.major_faults >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="proportional memory is Linux's")
 def test_processes_share_the_files(ds: rlds_cli.Dataset) -> None:
     m = measure(ds, window=Slice(8), sampler="Shuffled", batch_size=32, processes=2, seconds=0.3)
@@ -53,12 +54,14 @@ def test_processes_share_the_files(ds: rlds_cli.Dataset) -> None:
     assert m.proportional - 2 * m.anonymous < 1.5 * content, "together they hold it once"
 
 
+@pytest.mark.slow
 def test_a_selection_with_priorities(ds: rlds_cli.Dataset) -> None:
     m = measure(ds.select(episodes=[1]), sampler=Prioritized(), batch_size=16, seconds=0.2)
     check(m)
     assert m.sampler.startswith("Prioritized(")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="needs posix_fadvise")
 def test_the_command(ds: rlds_cli.Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*more: str) -> str:

@@ -161,6 +161,7 @@ for width in map(int, sys.argv[1].split(",")):
 """
 
 
+@pytest.mark.slow
 def test_inspect_fits_the_terminal() -> None:
     make()
     widths = [20, 40, 60, 80, 100, 200]

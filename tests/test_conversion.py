@@ -108,6 +108,7 @@ def undisturbed(large: Path) -> Dataset:
     return import_archive(large, "local/b", cache_dir=large.parent / "home")
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(large: Path, undisturbed: Dataset) -> None:
     _check_same(import_archive(large, "local/two", jobs=2), undisturbed)
 

@@ -67,6 +67,7 @@ def test_behaviour_cloning_of_any_dataset(here: Path, id: str) -> None:
     assert len(found) == 8 and found[-1] < 0.95 * found[0]
 
 
+@pytest.mark.slow
 def test_behaviour_cloning_of_nested_observations_and_shifted_choices(here: Path) -> None:
     rng = np.random.default_rng(0)
     episodes = []
@@ -118,6 +119,7 @@ def test_filter_episodes_from_the_command_line(here: Path) -> None:
     np.testing.assert_allclose(ds.episodes["total_reward"], [x for x in returns if x >= -130], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_obs_norm(here: Path) -> None:
     output = run(sys.executable, "examples/obs_norm.py", PENDULUM)
     ds = rlds_cli.open_dataset(f"{PENDULUM}@obs_norm")

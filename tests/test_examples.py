@@ -120,6 +120,7 @@ def test_the_same_seed_prints_the_same(name: str, capsys: pytest.CaptureFixture[
     assert outputs[0] == outputs[1] != outputs[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINERS)
 def test_some_of_the_episodes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if SHORT[name] == CARTPOLE:

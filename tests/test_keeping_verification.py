@@ -83,6 +83,7 @@ def test_the_block_that_differs_is_named() -> None:
     assert found(verify("local/x")) == "observation: bytes 786,432-840,239 differ"
 
 
+@pytest.mark.slow
 def test_every_bit_of_a_small_dataset_counts() -> None:
     ds = create("local/s", [{"observation": np.arange(4.0), "action": np.arange(3), "next": {"terminated": True}}])
     covered = [

@@ -133,6 +133,7 @@ def everything(tmp_path_factory):
     yield from make(tmp_path_factory, ALL)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, len(ALL) - 1), min_size=1, max_size=6, unique=True), WINDOWS, st.booleans())
 def test_an_epoch_holds_every_step_as_often_as_the_page_says(everything, chosen, window, shuffled):

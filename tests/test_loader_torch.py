@@ -116,6 +116,7 @@ def test_epochs_follow_each_other(ds: rlds_cli.Dataset, workers: int, persistent
     assert [[ids(b) for b in batches] for _ in range(4)] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("steps", [1, 5, 30])
 def test_passes_of_so_many_steps(ds: rlds_cli.Dataset, workers: int, steps: int) -> None:

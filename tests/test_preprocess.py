@@ -523,6 +523,7 @@ assert drawn[0].equal(drawn[1]), drawn
 """
 
 
+@pytest.mark.slow
 def test_torch_draws_alike_also_where_the_function_imports_it_first():
     env = {**os.environ, "OMP_NUM_THREADS": "2"}
     subprocess.run([sys.executable, "-c", LATE_TORCH], check=True, env=env)

@@ -122,6 +122,7 @@ def test_a_script_without_a_main_part_works_in_its_own_process(pendulum, tmp_pat
     assert done.stdout.splitlines()[-1] == "sample/pendulum-d4rl@double"
 
 
+@pytest.mark.slow
 def test_the_example_in_torchrls_manner_runs(pendulum):
     done = subprocess.run([sys.executable, str(EXAMPLES / "obs_norm.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -172,6 +173,7 @@ def test_what_is_missing_is_wrong_usage(pendulum, rlds):
 # -- shards
 
 
+@pytest.mark.slow
 def test_shards_and_the_finish(pendulum, rlds, home):
     words = ("preprocess", "sample/pendulum-d4rl", "--fn", f"{EXAMPLES / 'normalise.py'}:normalise")
     nothing = rlds(*words, "--finish")

@@ -48,6 +48,7 @@ def small_parts(monkeypatch):
 LONG = [functions.long_ones, functions.standardise, functions.smooth, functions.twice]
 
 
+@pytest.mark.slow
 def test_each_works_on_what_the_one_before_made_in_its_own_unit(ds, truth, home):
     """Drop short episodes; scale observations by those left; look at neighbours; go step by step."""
     made = [preprocess.run(ds, LONG, f"by{n}", jobs=n, args={"at_least": 6}) for n in (0, 1, 2)]

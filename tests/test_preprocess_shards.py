@@ -104,6 +104,7 @@ def test_four_shards_give_the_bytes_of_one_job(ds, fn, how):
     assert files(made) == files(alone)
 
 
+@pytest.mark.slow
 def test_shards_with_processes_of_their_own_and_any_number_of_shards(ds, home):
     alone = preprocess.run(ds, functions.normalise, "alone", jobs=0)
     made = in_shards(ds, functions.normalise, "shards", (2, 1), 2, jobs=2)

@@ -76,6 +76,7 @@ def test_shards_are_verified_when_they_are_published(ds, home):
     assert made.num_episodes == 120 and "came out the same again" in said[-1]
 
 
+@pytest.mark.slow
 def test_selections_and_what_was_learned_late_are_taken_into_account(ds):
     chosen = ds.select(episodes=[50, 3, 4, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39])
     cases = (
