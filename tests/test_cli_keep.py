@@ -434,7 +434,7 @@ def test_what_is_suggested_does_not_train_on_the_validation_split(rlds: Rlds, tm
         }
         np.savez(tmp_path / name, **rows, terminals=np.arange(4 * episodes) % 4 == 3, qpos=rows["observations"])
     code, _, err = rlds("import", tmp_path / "x-v0.npz", tmp_path / "x-v0-val.npz", "--as", "local/x")
-    assert code == 0 and "note: 2 episodes of 5 are not of the split train" in err
+    assert code == 0 and "note: outside the split train: 2 episodes of 5" in err
     line = next(x for x in err.splitlines() if x.startswith("use:")).removeprefix("use:")
     loader = eval(line, {"rlds_cli": rlds_cli, "Loader": Loader})
     assert loader.dataset.num_episodes == 3 and loader.dataset.episodes["train"].all()

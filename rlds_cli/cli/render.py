@@ -77,7 +77,7 @@ def ready(ds: Dataset) -> None:
         out.note(f"{note.get('severity', 'note')}: {note_line(note)}")
     held_out = ds.held_out
     if held_out:
-        out.note(f"note: {sizes.plural(held_out, 'episode')} of {m.counts.episodes:,} are not of the split train")
+        out.note(f"note: outside the split train: {sizes.plural(held_out, 'episode')} of {m.counts.episodes:,}")
         out.note(f'use:  Loader(rlds_cli.open_dataset("{ds.id}").select(split="train"), batch_size=256)')
     else:
         out.note(f'use:  Loader("{ds.id}", batch_size=256)')

@@ -20,6 +20,7 @@ from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.names import flags_of, has_essentials, meaning
 from rlds_cli.archives.parquet import is_parquet
 from rlds_cli.archives.plain import flat, grouped
+from rlds_cli.archives.plain.groups import groups_of, is_one_episode
 from rlds_cli.archives.plain.survey import understood
 from rlds_cli.archives.tables import Table, is_flat, open_flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
@@ -37,7 +38,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
         return None
     files = f"{len(paths)} {_kind(paths[0])} files, the first with " if len(paths) > 1 else f"{_kind(paths[0])}, "
     with open_flat(paths[0], fill=True) as table:
-        groups = grouped.groups_of(table, {})
+        groups = groups_of(table, {})
         if groups is not None:
             level, found = groups
             return (
@@ -47,7 +48,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
         if not has_essentials(what):
             return None
         columns = ", ".join(what.fields.values())
-        if grouped.is_one_episode(table, {}, len(paths)):
+        if is_one_episode(table, {}, len(paths)):
             return f"one episode per file: {len(paths)} {_kind(paths[0])}; {columns}"
         fields = flags_of(what)[0]
         table.derive(list(fields.values()))
@@ -105,11 +106,11 @@ def _plan(archive: Archive) -> Plan:
 def _is_grouped(archive: Archive) -> bool:
     """Whether each file or group is one episode."""
     with _first_readable(archive) as table:
-        if grouped.groups_of(table, archive.fields) is not None:
+        if groups_of(table, archive.fields) is not None:
             return True
         if archive.episodes_by not in (None, "file"):
             return False
-        return grouped.is_one_episode(table, archive.fields, len(archive.files))
+        return is_one_episode(table, archive.fields, len(archive.files))
 
 
 @contextmanager
