@@ -113,6 +113,7 @@ def test_workers_change_nothing(large: Path, undisturbed: Dataset) -> None:
     _check_same(import_archive(large, "local/two", jobs=2), undisturbed)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing_of_next_observations(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [1000] * 1100, observation=1)
     alone = import_archive(tmp_path / "a.hdf5", "local/alone")

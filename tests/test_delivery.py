@@ -125,6 +125,7 @@ def test_a_killed_download_goes_on(tmp_path: Path, home: Path) -> None:
     assert rlds_cli.open_dataset(UNHASHED).num_steps == 100_000
 
 
+@pytest.mark.slow
 def test_many_ranks_at_once(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [1000] * 100)
     name = registry.get(UNHASHED).files[0].path

@@ -236,6 +236,7 @@ def five(tmp_path_factory):
     yield from make(tmp_path_factory, EPISODES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", EVERY_WINDOW, ids=repr)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_steps_come_as_often_as_the_page_says(five, name, window):

@@ -70,6 +70,7 @@ def test_a_last_batch_that_is_dropped_is_dropped_on_every_rank():
         assert [len(b["action"]) for b in loader] == [1, 1]
 
 
+@pytest.mark.slow
 def test_torch_distributed_is_asked_when_it_is_initialised():
     code = """
 import torch.distributed as dist, tempfile

@@ -176,6 +176,7 @@ def test_lengths_may_change(small):
     assert np.array_equal(ds.episode(1)["observation"], small.episode(1)["observation"][:4])
 
 
+@pytest.mark.slow
 def test_drawing_functions_give_the_same_however_many_work(big, place):
     np.random.seed(3)
     before = np.random.get_state()[1].copy()
@@ -330,6 +331,7 @@ def test_next_observations_of_their_own_stay_of_their_own(tmp_path):
 # -- what is linked
 
 
+@pytest.mark.slow
 def test_what_a_later_episode_changes_is_written_after_all(big, truth, place):
     ds = both_ways(big, functions.late_change, place, args={"at": 85})
     want = rows(truth, "action")
@@ -339,6 +341,7 @@ def test_what_a_later_episode_changes_is_written_after_all(big, truth, place):
     assert set(ds.manifest.shared) == set(big.schema) - {"action"}
 
 
+@pytest.mark.slow
 def test_what_a_later_batch_changes_is_written_after_all(big, truth, place):
     ds = both_ways(big, functions.late_in_a_batch, place, args={"at": 85})
     want = rows(truth, "action")
@@ -348,6 +351,7 @@ def test_what_a_later_batch_changes_is_written_after_all(big, truth, place):
     assert set(ds.manifest.shared) == set(big.schema) - {"action"}
 
 
+@pytest.mark.slow
 def test_a_new_field_and_its_next_are_one_where_they_agree_and_two_where_not(big, truth, place):
     one = preprocess.run(big, functions.late_pair, "one", cache_dir=place, args={"at": -1})
     assert one.schema["place"].placement == "both" and "next/place" not in one.schema

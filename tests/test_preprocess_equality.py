@@ -17,6 +17,7 @@ def ds():
     return rlds_cli.create("local/ds", units.episodes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", units.CASES)
 def test_workers_and_shards_give_the_bytes_that_numpy_computes(ds, name):
     case = units.CASES[name]

@@ -149,6 +149,7 @@ def test_frames_of_filtered_cropped_and_split_episodes_stay_as_published(film):
     )
 
 
+@pytest.mark.slow
 def test_frames_are_compared_when_a_chunk_is_done_again(film, monkeypatch):
     ds, _ = film
     monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 8)

@@ -41,6 +41,7 @@ def always(monkeypatch):
 # -- functions that make the same of the same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["episode", "window", "two passes", "pipeline", "split"])
 def test_the_same_again_is_published_and_can_be_verified_again(ds, name, home):
     case = units.CASES[name]
