@@ -55,6 +55,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "home"
 
 
+@pytest.fixture(autouse=True)
+def no_modules_left(tmp_path: Path) -> Iterator[None]:
+    """Forget modules that a test imported from files of its own: another may write different ones of that name."""
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__dict__", {}).get("__file__")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def chunks_by_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on how long a function takes: chunks are as long as they may be, but where that is tested."""
+    if request.module.__name__ != "test_preprocess_division":
+        monkeypatch.setattr("rlds_cli.preprocess.division.rows_of_chunk", lambda seconds, steps: 1 << 16)
+
+
 def run_rlds(*args: object) -> subprocess.CompletedProcess[bytes]:
     """Run ``rlds ARGS`` in this process, its output going into pipes: a process of its own takes a second to start."""
     from rlds_cli import cli
