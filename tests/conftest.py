@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -32,8 +34,23 @@ settings.register_profile("rlds", _ANY_SPEED, max_examples=50)
 settings.register_profile("thorough", _ANY_SPEED, derandomize=False, max_examples=500)
 settings.load_profile("rlds")
 
-# Modules about syncing, or that drop files from the page cache, which keeps what is not on the disk yet.
-_NEED_THE_DISK = {"test_bench", "test_loader_residency", "test_transfer_behind"}
+# Modules about syncing and second disks, or that drop files from the page cache, which keeps unwritten pages.
+_NEED_THE_DISK = {"test_bench", "test_links", "test_loader_residency", "test_transfer_behind", "test_transfer_planning"}
+
+# The tests write some hundred thousand small files: in memory that takes seconds, on a disk minutes.
+_MEMORY = Path("/dev/shm")
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30 and "TMPDIR" not in os.environ:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A directory of the test's own; on a disk where the test is about disks."""
+    if request.module.__name__ not in _NEED_THE_DISK:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(autouse=True)
