@@ -1,0 +1,204 @@
+"""Archives of strangers: small files that ask for much, reach elsewhere, or are not what they say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scene import Scene, attacks, rewrite
+
+ATTACKS, attack = attacks()
+
+STEPS = 100
+
+
+def flat(file: Path, **extra: np.ndarray) -> Path:
+    """A sound HDF5 file of two episodes, and what is given with it."""
+    with h5py.File(file, "w") as f:
+        f["observation"] = np.arange(STEPS * 2, dtype=np.float32).reshape(STEPS, 2)
+        f["action"] = np.zeros((STEPS, 1), np.float32)
+        f["reward"] = np.ones(STEPS, np.float32)
+        f["terminated"] = np.arange(STEPS) % 50 == 49
+        f["truncated"] = np.zeros(STEPS, bool)
+        for name, values in extra.items():
+            f[name] = values
+    return file
+
+
+def brought_in(scene: Scene, path: Path, *options: str) -> bool:
+    """Whether a file or directory is imported; it is looked at, too."""
+    scene.run("inspect", path)
+    result = scene.run("import", path, "--as", "local/evil", *options)
+    if result.code == 0:
+        scene.run("verify", "local/evil")
+        scene.run("inspect", "local/evil")
+        scene.run("rm", "local/evil", "--yes")
+    elif (scene.home / "datasets" / "local" / "evil").exists():
+        scene.fault("a dataset was published and then the import failed")
+    return result.code == 0
+
+
+@attack()
+def strings_that_share_their_bytes(scene: Scene) -> None:
+    """40,000 strings of one megabyte each, which are all the same bytes of the file."""
+    for steps in (STEPS, 40_000):
+        file = scene.work / f"strings{steps}.h5"
+        with h5py.File(flat(file), "a") as f:
+            if steps != STEPS:
+                for name in list(f):
+                    values = np.resize(f[name][:], (steps, *f[name].shape[1:]))
+                    del f[name]
+                    f[name] = values
+            text = f.create_dataset("info/text", (steps,), h5py.string_dtype())
+            text[0] = "x" * (1 << 20)
+            text[1:] = [""] * (steps - 1)
+            f.flush()
+            offset = text.id.get_offset()
+        data = bytearray(file.read_bytes())
+        data[offset : offset + 16 * steps] = bytes(data[offset : offset + 16]) * steps
+        file.write_bytes(bytes(data))
+        brought_in(scene, file)
+
+
+@attack(quick=True)
+def dictionaries_of_parquet(scene: Scene) -> None:
+    """Rows that repeat one long value, which takes a few bytes each in the file."""
+    for rows, size in ((STEPS, 1 << 20), (8000, 1 << 20), (1_000_000, 1 << 16)):
+        value = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * size]))
+        columns = {
+            "observation": pa.array(np.zeros(rows, np.float32)),
+            "action": pa.array(np.zeros(rows, np.float32)),
+            "reward": pa.array(np.zeros(rows, np.float32)),
+            "terminated": pa.array(np.arange(rows) % 50 == 49),
+            "text": value,
+        }
+        file = scene.work / f"rows{rows}.parquet"
+        pq.write_table(pa.table(columns), file, compression="zstd")
+        brought_in(scene, file)
+
+
+@attack(quick=True)
+def links_of_hdf5(scene: Scene) -> None:
+    """Groups that two links each lead to: a path for every combination."""
+    file = flat(scene.work / "links.h5")
+    with h5py.File(file, "a") as f:
+        group = f.create_group("info/g")
+        for _ in range(60):
+            below = group.create_group("a")
+            group["b"] = below
+            group = below
+        group["x"] = np.zeros(STEPS, np.float32)
+        f["info/loop"] = f["info"]
+    brought_in(scene, file)
+
+
+@attack(quick=True)
+def values_of_other_files(scene: Scene) -> None:
+    """Columns that lie in files of the user's."""
+    size = scene.key.stat().st_size
+    for kind in ("external", "link", "virtual", "soft"):
+        file = flat(scene.work / f"{kind}.h5")
+        with h5py.File(file, "a") as f:
+            if kind == "external":
+                f.create_dataset("info/key", (size,), np.uint8, external=[(str(scene.key), 0, size)])
+            elif kind == "link":
+                f["info/key"] = h5py.ExternalLink(str(scene.key), "/")
+            elif kind == "soft":
+                f["info/key"] = h5py.SoftLink("/info/key")
+            else:
+                layout = h5py.VirtualLayout((STEPS,), np.float32)
+                layout[:] = h5py.VirtualSource(str(scene.work / "external.h5"), "action", (STEPS,))
+                f.create_virtual_dataset("info/key", layout)
+        brought_in(scene, file)
+
+
+@attack()
+def shapes_that_nothing_has(scene: Scene) -> None:
+    """Columns of HDF5 and NumPy that claim more than memory."""
+    for shape, chunks in (((STEPS, 1 << 40), (1, 1 << 20)), ((1 << 40, 2), (1 << 10, 2)), ((STEPS, 1 << 30), None)):
+        file = flat(scene.work / "shapes.h5")
+        with h5py.File(file, "a") as f:
+            f.create_dataset("info/huge", shape, np.uint8, chunks=chunks)
+        brought_in(scene, file)
+    header = str({"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 1 << 40)}).encode()
+    npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header + b"\n"
+    for name in ("observation", "info"):
+        file = scene.work / "huge.npz"
+        columns = {"observation": np.zeros((STEPS, 2)), "action": np.zeros(STEPS), "reward": np.zeros(STEPS)}
+        np.savez(file, **columns, terminated=np.arange(STEPS) % 50 == 49)
+        import zipfile
+
+        with zipfile.ZipFile(file, "a") as z:
+            z.writestr(f"{name}2.npy", npy)
+        brought_in(scene, file)
+
+
+@attack()
+def texts_without_lines(scene: Scene) -> None:
+    """CSV and JSON lines of one line, and of deep values."""
+    for name, text in (
+        ("long.csv", "observation,action,reward,terminated\n" + "1" * (300 << 20)),
+        ("quoted.csv", 'observation,action,reward,terminated\n"' + "x\n" * (20 << 20)),
+        ("wide.csv", ",".join(f"c{k}" for k in range(300_000)) + "\n" + ",".join("1" * 300_000) + "\n"),
+        ("deep.jsonl", "[" * 200_000),
+        ("long.jsonl", '{"observation": ' + "9" * (100 << 20)),
+    ):
+        file = scene.work / name
+        file.write_text(text)
+        brought_in(scene, file)
+        file.unlink()
+
+
+@attack(quick=True)
+def descriptions_of_other_types(scene: Scene) -> None:
+    """JSON of Minari and LeRobot with values of other types."""
+    source = scene.home / "archives" / "sample" / "cartpole-minari"
+    for change in (
+        {"max_episode_steps": "x"},
+        {"total_episodes": "x"},
+        {"observation_space": 5},
+        {"author": {"a": []}},
+    ):
+        copy = scene.work / "minari"
+        shutil.copytree(source, copy)
+        for file in copy.rglob("metadata.json"):
+            rewrite(file, lambda d, c=change: d.update(c))  # type: ignore[misc]
+        brought_in(scene, copy)
+        shutil.rmtree(copy)
+    for info in (7, [], {}, {"codebase_version": 5}, {"codebase_version": "v2.1", "features": "x", "fps": "x"}):
+        copy = scene.work / "lerobot"
+        (copy / "meta").mkdir(parents=True)
+        (copy / "data").mkdir()
+        (copy / "meta" / "info.json").write_text(json.dumps(info))
+        if brought_in(scene, copy):
+            scene.fault(f"info.json of {info!r} was imported")
+        shutil.rmtree(copy)
+
+
+@attack(quick=True)
+def numbers_that_are_valid(scene: Scene) -> None:
+    """Denormal, infinite and largest numbers are data, and come in."""
+    file = flat(scene.work / "denormal.h5")
+    with h5py.File(file, "a") as f:
+        f["info/tiny"] = np.array([0, 5e-324] * (STEPS // 2))
+        f["info/huge"] = np.array([1.7e308, -1.7e308] * (STEPS // 2))
+        f["info/odd"] = np.array([np.nan, np.inf] * (STEPS // 2))
+    if not brought_in(scene, file):
+        scene.fault("valid numbers were refused")
+
+
+@attack()
+def names_that_collide(scene: Scene) -> None:
+    """Columns and files whose names differ in case or form alone, and names of a terminal."""
+    names = {"info/a": 1, "info/A": 2, "info/é": 3, "info/e\u0301": 4, "info/\x1b[2J": 5, "info/..": 6, "info/con": 7}
+    file = flat(scene.work / "names.h5")
+    with h5py.File(file, "a") as f:
+        for name, value in names.items():
+            f[name] = np.full(STEPS, value, np.float32)
+    brought_in(scene, file)

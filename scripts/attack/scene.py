@@ -1,0 +1,241 @@
+"""Where an attack takes place: a home, a user's own files beside it, and commands that are watched while they run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MEMORY = 1 << 30  # bytes that a process may hold at most
+SILENCE = 60.0  # seconds that a command may run without a word
+KILLED_AFTER = 150.0  # seconds
+SECRET = "a-key-of-the-user-7f3a91"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command did. ``silence`` is the longest time without output, in seconds; ``memory`` in bytes."""
+
+    command: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+    seconds: float
+    silence: float
+    memory: int
+
+    @property
+    def said(self) -> str:
+        """Both outputs."""
+        return self.out + self.err
+
+
+@dataclass
+class Scene:
+    """Directories of one attack, and what must stay as it was.
+
+    ``home`` is RLDS_HOME and holds samples; ``work`` is the current directory; ``victim`` holds files of the user that
+    no command was asked to touch.
+    """
+
+    root: Path
+    home: Path
+    work: Path
+    victim: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    _before: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Path:
+        """A file of the user's that nobody else may read."""
+        return self.victim / "key"
+
+    @property
+    def executed(self) -> Path:
+        """A file that exists once a stranger's command was executed."""
+        return self.root / "executed"
+
+    @property
+    def dataset(self) -> Path:
+        """A dataset that a stranger may have altered."""
+        return self.home / "datasets" / "sample" / "pendulum-d4rl"
+
+    def fault(self, text: str) -> None:
+        """Record that an attack got through."""
+        self.faults.append(text)
+
+    def refused(self, result: Result, what: str = "") -> None:
+        """Record a fault unless a command failed, with an error that names ``what``."""
+        if result.code in (0, None):
+            self.fault(f"{' '.join(result.command)} was not refused: {result.said[-200:]!r}")
+        elif what and what not in result.said:
+            self.fault(f"{' '.join(result.command)} does not name {what}: {result.err[-200:]!r}")
+
+    def run(self, *words: object) -> Result:
+        """Run ``rlds WORDS``, and record what no attack may reach."""
+        result = watched(("rlds", *map(str, words)), self.work, self._environment())
+        said = " ".join(result.command)[:160]
+        if "Traceback (most recent call last)" in result.said:
+            self.fault(f"{said}: a traceback: {result.err[-300:]!r}")
+        if result.code < 0 or result.code > 128:
+            self.fault(f"{said}: ended by signal {result.code} after {result.seconds:.0f} s")
+        if result.silence > SILENCE:
+            self.fault(f"{said}: {result.silence:.0f} s without a word")
+        if result.memory > MEMORY:
+            self.fault(f"{said}: {result.memory >> 20} MiB of memory")
+        if any(ord(c) < 32 and c not in "\n\t\r" for c in result.said):
+            self.fault(f"{said}: prints control characters: {result.said[-200:]!r}")
+        return result
+
+    def _environment(self) -> dict[str, str]:
+        keep = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "PYTHONPATH")}
+        own = {"RLDS_HOME": str(self.home), "HOME": str(self.root / "user"), "NO_PROXY": "127.0.0.1"}
+        return keep | own | self.environment
+
+    def remember(self) -> None:
+        """Take down the user's files as they are now."""
+        self._before = _state(self.victim)
+
+    def close(self) -> None:
+        """Record what happened to the user's files, and whether a secret went anywhere."""
+        after = _state(self.victim)
+        for name in sorted(self._before.keys() | after.keys()):
+            if name not in after:
+                self.fault(f"deleted: {name}")
+            elif self._before.get(name) != after[name]:
+                self.fault(f"damaged: {name}: {self._before.get(name)} is {after[name]}")
+        if self.executed.exists():
+            self.fault("a stranger's command was executed")
+        for path in _files(self.home):
+            if not path.is_symlink() and path.stat().st_size < 64 << 20 and SECRET.encode() in path.read_bytes():
+                self.fault(f"a secret was copied to {path.relative_to(self.root)}")
+
+
+Attack = Callable[[Scene], None]
+
+
+def watched(command: tuple[str, ...], directory: Path, environment: Mapping[str, str]) -> Result:
+    """Run a command of rlds in a process of its own; kill it where it takes too long or too much memory."""
+    start = last = time.monotonic()
+    longest, output = 0.0, {"out": bytearray(), "err": bytearray()}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "rlds_cli", *command[1:]],
+        cwd=directory,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+    def read(name: str, stream: Any) -> None:
+        nonlocal last, longest
+        while block := os.read(stream.fileno(), 1 << 16):
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+            if len(output[name]) < 1 << 22:
+                output[name] += block
+
+    readers = [
+        threading.Thread(target=read, args=(name, stream), daemon=True)
+        for name, stream in (("out", process.stdout), ("err", process.stderr))
+    ]
+    for reader in readers:
+        reader.start()
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, _resident(process.pid))
+        if time.monotonic() - start > KILLED_AFTER or peak > 2 * MEMORY:
+            os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(0.02)
+    for reader in readers:
+        reader.join(5)
+    end = time.monotonic()
+    out, err = (output[name].decode("utf-8", "replace") for name in ("out", "err"))
+    return Result(command, process.returncode, out, err, end - start, max(longest, end - last), peak)
+
+
+def _resident(pid: int) -> int:
+    """Bytes of memory that a process and its children hold, without the files that they have mapped."""
+    total = 0
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                total = int(line.split()[1]) << 10
+    except OSError:
+        return 0
+    return total + sum(_resident(int(child)) for child in children)
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    return (p for p in sorted(directory.rglob("*")) if p.is_file())
+
+
+def _state(directory: Path) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for path in sorted(directory.rglob("*")):
+        status = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else None
+        links = status.st_nlink if path.is_file() else None
+        found[str(path.relative_to(directory))] = (oct(status.st_mode), links, content)
+    return found
+
+
+def prepare(base: Path) -> None:
+    """Make the home of samples that every scene gets a copy of."""
+    environment = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "PYTHONPATH")}
+    environment |= {"RLDS_HOME": str(base), "HOME": str(base.parent / "user")}
+    words = ("rlds", "download", "sample/pendulum-d4rl", "sample/cartpole-minari")
+    done = watched(words, base.parent, environment)
+    if done.code:
+        raise SystemExit(f"The samples cannot be made: {done.err}")
+
+
+def scene(root: Path, base: Path) -> Scene:
+    """A new scene below ``root``, with a copy of the samples."""
+    home, work, victim = (root / name for name in ("home", "work", "victim"))
+    shutil.copytree(base, home, symlinks=True)
+    work.mkdir()
+    (victim / "precious").mkdir(parents=True)
+    (victim / "precious" / "thesis.txt").write_text("years of work\n")
+    (victim / "notes.txt").write_text("notes\n")
+    (victim / "key").write_text(SECRET + "\n")
+    (victim / "key").chmod(0o600)
+    found = Scene(root, home, work, victim)
+    found.remember()
+    return found
+
+
+def rewrite(file: Path, change: Callable[[Any], object]) -> None:
+    """Change a JSON document in place, as a stranger who made it would have written it."""
+    document = json.loads(file.read_text())
+    change(document)
+    file.chmod(0o644)
+    file.write_text(json.dumps(document))
+
+
+def attacks() -> tuple[dict[str, Attack], Callable[..., Callable[[Attack], Attack]]]:
+    """A table of attacks, and the decorator that puts one into it; ``quick`` ones are for a test, too."""
+    table: dict[str, Attack] = {}
+
+    def attack(*, quick: bool = False) -> Callable[[Attack], Attack]:
+        def put(function: Attack) -> Attack:
+            table[function.__name__] = function
+            function.quick = quick  # type: ignore[attr-defined]
+            return function
+
+        return put
+
+    return table, attack
