@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test test-all test-ray check registry bench bench-download bench-convert bench-preprocess learn soak fuzz screenshots clean
+.PHONY: help demo test test-all test-ray check registry bench bench-download bench-convert bench-preprocess learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -20,6 +20,7 @@ help:
 	@echo "make learn     the training examples in full, and whether they reach what they should: about seven minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes; MINUTES=60 for more"
+	@echo "make attack    hostile datasets, locks, homes, archives and servers against the commands: about half an hour"
 	@echo "make soak      kill conversion and preprocess at random moments, many times"
 
 $(READY): pyproject.toml constraints.txt
@@ -76,6 +77,9 @@ soak: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)
+
+attack: $(READY)
+	$(BIN)/python scripts/attack $(ATTACK)
 
 screenshots: $(READY)
 	$(BIN)/python scripts/screenshots.py screenshots

@@ -40,6 +40,10 @@ class Result:
         return self.out + self.err
 
 
+class Enough(Exception):
+    """All commands that an attack may run have been run."""
+
+
 @dataclass
 class Scene:
     """Directories of one attack, and what must stay as it was.
@@ -54,6 +58,7 @@ class Scene:
     victim: Path
     environment: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    commands: int = 1 << 30  # that may still be run
     _before: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -83,7 +88,10 @@ class Scene:
             self.fault(f"{' '.join(result.command)} does not name {what}: {result.err[-200:]!r}")
 
     def run(self, *words: object) -> Result:
-        """Run ``rlds WORDS``, and record what no attack may reach."""
+        """Run ``rlds WORDS``, and record what no attack may reach; raise `Enough` after the last that may be run."""
+        if not self.commands:
+            raise Enough
+        self.commands -= 1
         result = watched(("rlds", *map(str, words)), self.work, self._environment())
         said = " ".join(result.command)[:160]
         if "Traceback (most recent call last)" in result.said:

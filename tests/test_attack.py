@@ -1,0 +1,35 @@
+"""The beginnings of ``make attack``: nothing comes of what strangers send."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "scripts" / "attack"
+
+
+def _harness() -> ModuleType:
+    spec = spec_from_file_location("attack_harness", SCRIPTS / "__main__.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+harness = _harness()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("attacks") / "base"
+    sys.modules["scene"].prepare(home)
+    return home
+
+
+@pytest.mark.parametrize("name", harness.QUICK)
+def test_nothing_comes_of_it(name: str, tmp_path: Path, base: Path) -> None:
+    assert harness.run(name, tmp_path / "scene", base, harness.COMMANDS) == []
