@@ -36,9 +36,13 @@ RldsError
 
 from __future__ import annotations
 
+from rlds_cli.addresses import within
+
 
 class RldsError(Exception):
     """An expected failure: what happened, with the values, and what to type next.
+
+    Addresses in both texts are kept without user, password and secret parameters.
 
     Parameters
     ----------
@@ -49,9 +53,9 @@ class RldsError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = within(message)
+        self.hint = hint and within(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import sizes
+from rlds_cli import addresses, sizes
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Progress, silent
 
@@ -108,7 +108,9 @@ def plain(value: Any) -> Any:
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, str | int | bool) or value is None:
+    if isinstance(value, str):
+        return addresses.within(value)
+    if isinstance(value, int | bool) or value is None:
         return value
     if isinstance(value, Path):
         return str(value)

@@ -1,17 +1,16 @@
-"""File names and URLs that others wrote: safe to join, sorted as people count, fit to show."""
+"""File names and URLs that others wrote: safe to join, and sorted as people count."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit
 
+from rlds_cli.addresses import shown as shown
 from rlds_cli.errors import DownloadFailed, UnsafeArchive
 from rlds_cli.ordering import natural
 from rlds_cli.transfer.pieces import is_unfinished
 
-_SECRET = re.compile(r"token|key|sig|secret|passw|credential|auth", re.IGNORECASE)
-_SIGNED = re.compile(r"(?:^|&)X-(?:Amz|Goog)-Signature=")
 _LONGEST = 240  # bytes of a component, so that .part.json fits behind it
 
 
@@ -83,21 +82,6 @@ def basename(url: str) -> str:
     if not name:
         raise DownloadFailed(f"{shown(url)} names a directory, not a file.", hint="only hf:// and file: can be listed")
     return safe(name)
-
-
-def shown(url: str) -> str:
-    """A URL as it may be shown and recorded: without user, password, signature, and the values of secret parameters.
-
-    A signed URL loses all of its query, which is another one each time.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https"):
-        return url
-    query = "" if _SIGNED.search(parts.query) else parts.query
-    if _SECRET.search(query):
-        pairs = parse_qsl(query, keep_blank_values=True)
-        query = urlencode([(k, "..." if _SECRET.search(k) else v) for k, v in pairs], safe=".")
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
 
 
 def join(base: str, path: str) -> str:

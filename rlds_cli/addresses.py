@@ -1,0 +1,122 @@
+"""Addresses as they may be shown and stored: without user, password, fragment, and the values of their parameters.
+
+::
+
+    https://me:secret@host/a.h5?download=1&token=abc#x   ->   https://host/a.h5?download=1&token=***
+
+Which parameter holds a secret cannot be told by its name, so all values are hidden but those of parameters that are
+known to be harmless. The result of a redaction is not changed by another one.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+HIDDEN = "***"
+
+_HEAD = re.compile(r"(?:(?:https?|ftps?|sftp|wss?):[/\\]*|[a-z][a-z0-9+.-]*:(?:\\?/){2}|//)", re.IGNORECASE)
+_AUTHORITY = re.compile(r"[^/?#\\]*")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]*\]?|[^:\[\]]*)(?::\d*)?")
+_REGION = re.compile(r"signed-s3://[a-z0-9-]+@[^@/]+(?:/|$)")  # our own: what precedes the bucket is no user
+_AT = "@|%40"
+_INNER_USER = re.compile(rf"((?::|%3A)(?:/|%2F){{2}})(?:(?!%2F)[^/])*(?:{_AT})", re.IGNORECASE)
+
+_SIGNED = re.compile(r"(?:^|&)X-(?:Amz|Goog)-Signature=", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,31}", re.ASCII)
+_HARMLESS = {  # and how long a value may be
+    **dict.fromkeys(("download", "dl", "raw", "inline", "alt", "export", "format", "recursive", "expand"), 16),
+    **dict.fromkeys(("id", "list-type", "lang", "page"), 16),
+    **dict.fromkeys(("revision", "rev", "ref", "version", "versionid", "generation"), 64),
+    **dict.fromkeys(("path", "prefix", "file", "filename"), 240),
+}
+_SIMPLE = re.compile(r"[\w./,*~+ -]*")
+_SECRET = r"[\w.-]{0,40}(?:token|secret|passw|pwd|jwt|sig|credential|auth|api_?key|session|sid)[\w.-]{0,40}"
+_VALUE = r"((?:(?!%26|%3B|%2F)[^/&;])*)"
+_INNER_QUERY = re.compile(rf"(%3F|%26|%3B)([\w.-]+)(=|%3D){_VALUE}", re.IGNORECASE)
+_INNER_SECRET = re.compile(rf"([;&])({_SECRET})(=){_VALUE}", re.IGNORECASE)
+
+_END = ")]}'\".,;:!?\u2026"  # what follows an address in a sentence
+_IN_TEXT = re.compile(  # of bounded repetitions: a stranger's text is not searched again from each of its letters
+    r"""(?P<address>(?:\b[a-z][a-z0-9+.-]{0,30}:(?:\\?/){2}|(?<![\w:/])//(?=[^\s/]{1,400}@))(?:[^\s/?#]*@)?[^\s"<>`]*)
+      | (?P<query>\?[^\s"<>]+ | %3F[^\s"<>?]+)
+      | (?P<user>(?<![\w@/.%+~-])[\w.%+~-]{1,200}:[^\s@/"<>]{1,200}@(?=[\w\[]))
+      | (?P<header>(?<=bearer\ )\S{8,})
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_BARE = 16  # characters of a query without a name that may be a secret
+
+
+def shown(url: str) -> str:
+    """An address as it may be shown and stored; what is no address but a path is returned as it is.
+
+    The query of an address that X-Amz-Signature or X-Goog-Signature signs is left out: it is another one each time.
+    """
+    head = _HEAD.match(url)
+    if head is None:
+        return url
+    if _REGION.match(url):
+        return url.partition("?")[0]
+    authority, rest = _split(url[head.end() :])
+    before, _, query = rest.partition("#")[0].partition("?")
+    return head[0] + authority + _path(before) + _query(query)
+
+
+def within(text: str) -> str:
+    """A text with all addresses in it as they may be shown, also those without a host, such as ``/path?token=***``."""
+    if "/" not in text and "?" not in text and "@" not in text and "earer " not in text:
+        return text
+    return _IN_TEXT.sub(_replaced, text)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Host and port without the user, and what follows them."""
+    authority = _AUTHORITY.match(text)
+    assert authority is not None
+    host, rest = re.split(_AT, authority[0])[-1], text[authority.end() :]
+    if _HOST.fullmatch(host):
+        return host, rest
+    if "@" in rest:  # a password that holds a slash
+        return _split(rest.rpartition("@")[2])
+    return f"{host.partition(':')[0]}:{HIDDEN}", rest
+
+
+def _path(text: str) -> str:
+    """A path without users of addresses in it, and without the values of a query whose signs are escaped."""
+    text = _INNER_USER.sub(r"\1", text)
+    text = _INNER_QUERY.sub(lambda m: m[0] if _harmless(m[2], m[4]) else f"{m[1]}{m[2]}{m[3]}{HIDDEN}", text)
+    return _INNER_SECRET.sub(rf"\1\2\3{HIDDEN}", text)
+
+
+def _query(query: str) -> str:
+    if not query or _SIGNED.search(query):
+        return ""
+    return "?" + "".join(p if p in "&;" else _parameter(p) for p in re.split("([&;])", query))
+
+
+def _parameter(text: str) -> str:
+    name, _, value = text.partition("=")
+    if _harmless(name, value):
+        return text
+    return f"{name}={HIDDEN}" if value.strip("=") and _NAME.fullmatch(name) else HIDDEN
+
+
+def _harmless(name: str, value: str) -> bool:
+    value = unquote(value)
+    return len(value) <= _HARMLESS.get(name.lower(), -1) and _SIMPLE.fullmatch(value) is not None
+
+
+def _replaced(match: re.Match[str]) -> str:
+    if match["user"]:
+        return ""
+    if match["header"]:
+        return HIDDEN
+    address = match[0].rstrip(_END)
+    after = match[0][len(address) :]
+    if match["address"]:
+        return shown(address) + after
+    if not address.startswith("?"):
+        return _path(address) + after
+    query = address[1:].partition("#")[0]
+    return (_query(query) if "=" in query or len(query) >= _BARE else address) + after
