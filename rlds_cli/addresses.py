@@ -75,10 +75,10 @@ def _split(text: str) -> tuple[str, str]:
     authority = _AUTHORITY.match(text)
     assert authority is not None
     host, rest = re.split(_AT, authority[0])[-1], text[authority.end() :]
-    if _HOST.fullmatch(host):
-        return host, rest
-    if "@" in rest:  # a password that holds a slash
+    if "@" in rest and not _HOST.fullmatch(host):  # a password that holds a slash
         return _split(rest.rpartition("@")[2])
+    if _HOST.fullmatch(host) or ":" not in host:
+        return host, rest
     return f"{host.partition(':')[0]}:{HIDDEN}", rest
 
 

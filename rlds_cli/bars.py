@@ -6,7 +6,7 @@ import sys
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rlds_cli import sizes
+from rlds_cli import sizes, visible
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.progress import Event, Progress, silent
 
@@ -74,6 +74,7 @@ class Bars:
     def _line(self, event: Event) -> None:
         said = event.note or (_amount(event.total, event.unit) if event.total else "")
         text = f"{event.id}  {event.stage:{_STAGE}}  {': '.join(p for p in (event.what, said) if p)}".rstrip()
+        text = visible.line(text)
         if self._live:
             from tqdm import tqdm  # where something is drawn: commands and libraries start sooner without it
 
@@ -87,7 +88,7 @@ class Bars:
         if bar is None:
             from tqdm import tqdm
 
-            label = " ".join(p for p in (event.id, event.stage, event.what) if p)
+            label = visible.line(" ".join(p for p in (event.id, event.stage, event.what) if p))
             bytes_ = event.unit == "B"
             bar = self._bars[key] = tqdm(
                 total=event.total,

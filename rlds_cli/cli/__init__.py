@@ -93,7 +93,8 @@ for _name in COMMANDS:
 def main() -> None:
     """Run the command line; exit 0 done, 1 expected failure, 2 usage, 130 interrupted."""
     try:
-        app()
+        with out.guarded():
+            app()
     except RldsError as e:
         out.error(e)
         sys.exit(1)
@@ -108,9 +109,13 @@ def main() -> None:
         sys.exit(1)
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+            out.crash(e)
+            sys.exit(1)
         out.error(NoSpace(f"The disk is full: {e.filename or 'what was to be printed'} could not be written."))
         _hush()
+        sys.exit(1)
+    except Exception as e:
+        out.crash(e)
         sys.exit(1)
 
 

@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from rlds_cli import visible
 from rlds_cli.errors import RldsError
 
 
@@ -17,8 +18,8 @@ def confirm(what: str, question: str = "Remove?") -> None:
     RldsError
         The answer is no, or nobody can be asked.
     """
+    typer.echo(visible.line(what), err=True)
     if not sys.stdin.isatty():
-        raise RldsError(f"Nothing was removed, since nobody can be asked here:\n{what}", hint="--yes removes it")
-    typer.echo(what, err=True)
+        raise RldsError("Nothing was removed, since nobody can be asked here.", hint="--yes removes it")
     if not typer.confirm(question, err=True):
         raise RldsError("Nothing was removed.")

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rlds_cli import catalogue, entries, portions
+from rlds_cli import catalogue, entries, portions, visible
 from rlds_cli.catalogue import Card, Copy
 from rlds_cli.cli import options, out
 from rlds_cli.cli.pages.spaces import in_words
@@ -56,7 +56,7 @@ def info(
         raise typer.BadParameter("one of --cite, --defects and --fingerprint at a time")
     if cite:
         text = catalogue.citation(id, cache_dir)
-        return out.result({"id": id, "citation": text}, text)
+        return out.result({"id": id, "citation": text}, visible.lines(text.split("\n")))
     if fingerprint:
         text = catalogue.fingerprint(id, cache_dir)
         return out.result({"id": id, "fingerprint": text}, text)
@@ -73,7 +73,9 @@ def _defect(d: Defect) -> dict[str, object]:
 def _defects(card: Card) -> str:
     if not card.defects:
         return f"no defects of {card.id} are known"
-    return "\n".join(f"{d.code}: {d.text}\n" + "\n".join(f"  {link}" for link in d.links) for d in card.defects)
+    return visible.lines(
+        part for d in card.defects for part in (f"{d.code}: {d.text}", *(f"  {link}" for link in d.links))
+    )
 
 
 def _page(card: Card) -> str:
@@ -88,7 +90,7 @@ def _page(card: Card) -> str:
         lines.append(_line("variants", ", ".join(card.variants)))
     if card.entry:
         lines += [_line(*pair) for pair in _remarks(card.entry)]
-    return "\n".join(lines)
+    return visible.lines(lines)
 
 
 def _headline(card: Card) -> str:
@@ -205,4 +207,5 @@ def _line(key: str, text: str) -> str:
     width = out.terminal_width()
     if width is None:
         return f"{key:10}{text}"
-    return textwrap.fill(f"{key:10}{text}", max(width, 40), subsequent_indent=" " * 10, break_on_hyphens=False)
+    text = visible.line(f"{key:10}{text}")
+    return visible.lines(textwrap.wrap(text, max(width, 40), subsequent_indent=" " * 10, break_on_hyphens=False))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rlds_cli import catalogue, registry
+from rlds_cli import catalogue, registry, visible
 from rlds_cli.catalogue import FamilyRow, HomeRow, Overview, Row
 from rlds_cli.cli import options, out
 
@@ -50,7 +50,8 @@ def _families(o: Overview) -> str:
     total = sum(f.datasets + f.closed for f in o.families)
     known = sum(f.datasets + f.closed > 0 for f in o.families)
     homes = "; ".join(_home(h) for h in o.homes) or "nothing here yet"
-    return f"{out.table(header, rows, right=right)}\n{total:,} datasets in {known} families; {homes}"
+    count = f"{total:,} datasets in {known} families; {homes}"
+    return visible.lines([out.table(header, rows, right=right), count])
 
 
 def _family(f: FamilyRow) -> tuple[str, ...]:

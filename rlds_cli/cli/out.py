@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import addresses, sizes
+from rlds_cli import addresses, sizes, visible
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Progress, silent
 
@@ -27,9 +27,9 @@ def configure(*, json: bool = False, quiet: bool = False, verbose: bool = False)
 def result(value: Any, text: str | None = None) -> None:
     """Print a command's result: ``value`` as JSON with ``--json``, else ``text``."""
     if _mode["json"]:
-        print(json.dumps(plain(value), indent=1, allow_nan=False))  # noqa: T201
+        print(json.dumps(plain(value), indent=1, allow_nan=False).replace("\x7f", "\\u007f"))  # noqa: T201
     elif text is not None and text != "":
-        print(text)  # noqa: T201
+        print(visible.line(text))  # noqa: T201
 
 
 def wants_json() -> bool:
@@ -56,12 +56,28 @@ def aside(renderable: Any) -> None:
 
 
 def _draw(console: Any, renderable: Any) -> None:
-    """Print on a rich console; lines that may not break run on, and none ends in blanks."""
+    """Print on a rich console; lines that may not break run on, and none ends in blanks. Brackets are no markup."""
+    from rich.text import Text
+
+    drawn = Text(visible.line(renderable)) if isinstance(renderable, str) else _Visible(renderable)
     with console.capture() as captured:
-        console.print(renderable, crop=False)
+        console.print(drawn, crop=False)
     text = "\n".join(line.rstrip() for line in captured.get().split("\n"))
     console.file.write(text)
     console.file.flush()
+
+
+class _Visible:
+    """What another renderable draws, with its styles and without control characters that came with its text."""
+
+    def __init__(self, renderable: Any) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from rich.segment import Segment
+
+        for s in console.render(self._renderable, options):
+            yield s if s.control else Segment("\n".join(map(visible.line, s.text.split("\n"))), s.style)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> str:
@@ -70,12 +86,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = 
     On a terminal the last column is cut at its edge; in a pipe nothing is cut.
     """
     aligned = right.split()
+    rows = [[*map(visible.line, row)] for row in rows]
     widths = [max(len(r[k]) for r in (header, *rows)) for k in range(len(header))]
     lines = []
     for row in (header, *rows):
         cells = [c.rjust(w) if h in aligned else c.ljust(w) for c, w, h in zip(row, widths, header, strict=True)]
         lines.append(_fit("  ".join(cells).rstrip(), sum(widths[:-1]) + 2 * len(widths)))
-    return "\n".join(lines)
+    return visible.lines(lines)
 
 
 def terminal_width() -> int | None:
@@ -92,14 +109,62 @@ def _fit(line: str, least: int) -> str:
 def note(text: str) -> None:
     """A line for people, on stderr; not with ``--quiet``."""
     if not _mode["quiet"]:
-        print(text, file=sys.stderr)  # noqa: T201
+        print(visible.line(text), file=sys.stderr)  # noqa: T201
 
 
 def error(exc: RldsError) -> None:
-    """One line and a hint, on stderr."""
+    """One line and a hint, on stderr; with ``--verbose`` what caused it, too."""
     public = next(c for c in type(exc).__mro__ if c.__module__ == RldsError.__module__)  # others are a module's own
     kind = "Error" if public is RldsError else public.__name__
-    print(f"{kind}: {exc.message}" + (f"\n  hint: {exc.hint}" if exc.hint else ""), file=sys.stderr)  # noqa: T201
+    said = [f"{kind}: {exc.message}", *([f"  hint: {exc.hint}"] if exc.hint else [])]
+    if _mode["verbose"]:
+        said += [f"  caused by: {type(cause).__name__}: {cause}" for cause in _causes(exc)]
+    print(visible.lines(said), file=sys.stderr)  # noqa: T201
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    """What led to an error, the nearest first."""
+    seen = {id(exc)}
+    while found := exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__):
+        if id(found) in seen:
+            return
+        seen.add(id(found))
+        yield (exc := found)
+
+
+def crash(exc: BaseException) -> None:
+    """The traceback of an error that nobody expected, on stderr."""
+    print(traceback(exc), file=sys.stderr)  # noqa: T201
+
+
+def traceback(exc: BaseException) -> visible.Lines:
+    """Where an error was raised and what led to it, the first cause first; further lines of a text are indented."""
+    from traceback import format_tb
+
+    shown: list[str] = []
+    for found in reversed([exc, *_causes(exc)]):
+        shown += ["Traceback (most recent call last):"] if found.__traceback__ else []
+        shown += "".join(format_tb(found.__traceback__)).splitlines()
+        first, *more = f"{type(found).__name__}: {found}".split("\n")
+        shown += [first, *(f"    {text}" for text in more)]
+    return visible.lines(shown)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Warnings of libraries are shown as visible text; they quote names that come from files."""
+    import warnings
+
+    usual = warnings.formatwarning
+
+    def formatted(message: Warning | str, *where: Any, **more: Any) -> str:
+        return usual(visible.line(str(message)), *where, **more)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def plain(value: Any) -> Any:
@@ -131,6 +196,9 @@ def size(n: float | None) -> str:
 @contextmanager
 def progress() -> Iterator[Progress]:
     """Progress bars on a terminal, plain lines elsewhere, nothing with ``--quiet``; always on stderr."""
+    from rlds_cli.cli import logs  # 10 ms that short commands need not take
+
+    logs.show()
     if _mode["quiet"]:
         yield silent
         return

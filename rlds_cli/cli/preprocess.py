@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-import traceback
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -207,7 +206,7 @@ def _explained(*, debug: bool, verbose: bool) -> Iterator[None]:
         cause = e.__cause__
         if cause is None or not (debug or verbose):
             raise
-        out.note("".join(traceback.format_exception(cause)).rstrip())
+        out.note(out.traceback(cause))
         if debug and sys.stdin.isatty() and cause.__traceback__ is not None:
             out.error(e)
             import pdb

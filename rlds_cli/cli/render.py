@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import sizes
+from rlds_cli import sizes, visible
 from rlds_cli.cli import out
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.hashing import short
@@ -34,7 +34,7 @@ def deliveries(p: Deliveries) -> str:
         room = "free" if p.needed <= p.free else "free: too few"
         lines.append(f"{counts}, {to_fetch}; {cache}; {out.size(p.free)} {room}")
         lines += [f"  {d.id}  {_actions(d)}" for d in todo]
-    return "\n".join(lines)
+    return visible.lines(lines)
 
 
 def _actions(d: Delivery) -> str:
@@ -92,8 +92,6 @@ def note_line(note: Mapping[str, Any]) -> str:
 
 def import_plan(p: ImportPlan) -> str:
     """What an import would do."""
-    from rich.markup import escape
-
     from rlds_cli.report.columns import rank
 
     lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
@@ -114,7 +112,7 @@ def import_plan(p: ImportPlan) -> str:
     if columns := p.facts.get("per_episode"):
         lines.append(f"columns per episode: {', '.join(columns)}")
     lines += [f"note: {n}" for n in p.notes]
-    return escape("\n".join([*lines, f"Run without --dry-run to make {p.id}"]))
+    return visible.lines([*lines, f"Run without --dry-run to make {p.id}"])
 
 
 def _episodes(seen: Mapping[str, Any]) -> list[str]:

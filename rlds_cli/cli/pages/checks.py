@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlds_cli import sizes
+from rlds_cli import sizes, visible
 from rlds_cli.checks.findings import CheckReport, Finding, Severity
 from rlds_cli.cli.pages.figures import line, plain
 
@@ -39,10 +39,16 @@ def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ..
     if not console.is_terminal:
         width = max(len(f.code) for f in found)
         return Text(
-            "\n".join(f"{f.severity:8} {f.code:{width}}  {sentence(f)}" for f in found), no_wrap=True, overflow="ignore"
+            visible.lines(f"{f.severity:8} {f.code:{width}}  {sentence(f)}" for f in found),
+            no_wrap=True,
+            overflow="ignore",
         )
     if options.max_width < _WIDE:
-        parts = [part for f in found for part in ((f"{f.severity} {f.code}: ", STYLES[f.severity]), f"{sentence(f)}\n")]
+        parts = [
+            part
+            for f in found
+            for part in ((f"{f.severity} {f.code}: ", STYLES[f.severity]), f"{visible.line(sentence(f))}\n")
+        ]
         return Text.assemble(*parts, end="")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)

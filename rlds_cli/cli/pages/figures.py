@@ -9,6 +9,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from rlds_cli import visible
+
 
 def number(x: float | None, dtype: str = "float64") -> str:
     """A value of a field: ``-9.98``, ``1.2e-05``; whole for integers, ``·`` for none."""
@@ -30,14 +32,14 @@ def shape(dims: Sequence[int]) -> str:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text in which brackets are brackets."""
-    return Text(text, style=style)
+    """Text in which brackets are brackets, and control characters are escapes."""
+    return Text(visible.line(text), style=style)
 
 
 def line(console: Console, text: str, style: str = "", *, whole: bool = False) -> Text:
     """A line of its own: wrapped on terminals, but for those to be copied (``whole``); never in pipes."""
     broken = console.is_terminal and not whole
-    return Text(text, style=style, no_wrap=not broken, overflow="fold" if broken else "ignore")
+    return Text(visible.line(text), style=style, no_wrap=not broken, overflow="fold" if broken else "ignore")
 
 
 def grid(columns: Iterable[tuple[str, str]]) -> Table:

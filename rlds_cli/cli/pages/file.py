@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
-from rlds_cli import sizes
+from rlds_cli import sizes, visible
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.figures import grid, line, plain, shape
 from rlds_cli.report.columns import rank
@@ -43,7 +43,7 @@ def _heading(r: FileReport) -> str:
         counts += [f"{r.rows:,} rows"] if r.rows is not None else []
         ends = f"; episodes end by {r.episodes_by}" if r.episodes_by else ""
         made = f": {', '.join(counts)}" if counts else ""
-        return f"{r.path}, {out.size(r.bytes)}{files}: {r.what}\nreader {r.reader}{made}{ends}"
+        return visible.lines([f"{r.path}, {out.size(r.bytes)}{files}: {r.what}", f"reader {r.reader}{made}{ends}"])
     why = f", no known layout ({r.why})" if r.why else ", which no reader knows"
     inside = f" {sizes.plural(r.groups, 'group')}, {sizes.plural(len(r.tree), 'dataset')}:" if r.groups else ""
     inside = inside or (f" {sizes.plural(len(r.tree), 'array')}:" if r.tree else "")

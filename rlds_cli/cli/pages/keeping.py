@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlds_cli import visible
 from rlds_cli.cli import out
 from rlds_cli.hashing import short
 
@@ -31,13 +32,13 @@ def verifications(found: Sequence[Verification]) -> str:
     lines = [line for v in found for line in _verification(v, width)]
     good = sum(v.ok for v in found)
     bad = f", {len(found) - good} bad" if good < len(found) else ""
-    return "\n".join([*lines, f"{good} ok{bad}"])
+    return visible.lines([*lines, f"{good} ok{bad}"])
 
 
 def repairs(done: Sequence[Repair]) -> str:
     """What a verification found in the end, and what was done before."""
     lines = [f"{r.found.id}  {_repaired(r)}" for r in done if not r.found.ok]
-    return "\n".join([*lines, verifications([r.now for r in done])])
+    return visible.lines([*lines, verifications([r.now for r in done])])
 
 
 def _repaired(r: Repair) -> str:
@@ -61,7 +62,7 @@ def _verification(v: Verification, width: int) -> list[str]:
 
 def traces(found: Sequence[Trace]) -> str:
     """What was looked up in the archive, one step's places, and what differs."""
-    return "\n".join(line for t in found for line in _trace(t))
+    return visible.lines(line for t in found for line in _trace(t))
 
 
 def _trace(t: Trace) -> list[str]:
@@ -78,7 +79,7 @@ def _trace(t: Trace) -> list[str]:
 def synced(done: Sequence[Synced]) -> str:
     """What was done to have each."""
     width = max((len(d.id) for d in done), default=0)
-    return "\n".join(f"{d.id:{width}}  {d.how:10}  {short(d.fingerprint)}" for d in done)
+    return visible.lines(f"{d.id:{width}}  {d.how:10}  {short(d.fingerprint)}" for d in done)
 
 
 def reencoded(r: Reencoded) -> str:
@@ -86,12 +87,12 @@ def reencoded(r: Reencoded) -> str:
     if not r.changed:
         return f"{r.id} is {r.encoding} already: {r.path}"
     sizes = f"{out.size(r.bytes_before)} before, {out.size(r.bytes_after)} now"
-    return f"{r.id}  {short(r.fingerprint)}  {r.encoding}: {sizes}, the same content\n{r.path}"
+    return visible.lines([f"{r.id}  {short(r.fingerprint)}  {r.encoding}: {sizes}, the same content", str(r.path)])
 
 
 def removals(planned: Sequence[Removal]) -> str:
     """What would be removed."""
-    return "\n".join(f"  {r.id}  {out.size(r.bytes)}{_kept(r)}{_lost(r)}" for r in planned)
+    return visible.lines(f"  {r.id}  {out.size(r.bytes)}{_kept(r)}{_lost(r)}" for r in planned)
 
 
 def removed(done: Sequence[Removal]) -> str:
@@ -99,7 +100,7 @@ def removed(done: Sequence[Removal]) -> str:
     lines = [f"removed {r.id}: {out.size(r.bytes)} freed{_kept(r)}{_lost(r)}" for r in done]
     if len(done) > 1:
         lines.append(f"{out.size(sum(r.bytes for r in done))} freed")
-    return "\n".join(lines)
+    return visible.lines(lines)
 
 
 def _kept(r: Removal) -> str:
@@ -112,13 +113,13 @@ def _lost(r: Removal) -> str:
 
 def garbage(c: Collection) -> str:
     """What would be removed, and what would not."""
-    return "\n".join(f"  {name}  {out.size(size)}  {note}" for name, size, note in _garbage(c))
+    return visible.lines(f"  {name}  {out.size(size)}  {note}" for name, size, note in _garbage(c))
 
 
 def collected(c: Collection) -> str:
     """What was removed, and what was not."""
     lines = [f"{name}  {out.size(size)}  {note}" for name, size, note in _garbage(c)]
-    return "\n".join([*lines, f"{out.size(c.bytes)} freed" if c.removed else "nothing to remove"])
+    return visible.lines([*lines, f"{out.size(c.bytes)} freed" if c.removed else "nothing to remove"])
 
 
 _NOTES = {"partial": "work that was broken off", "archive": "archive, can be downloaded again"}

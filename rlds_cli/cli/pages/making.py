@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rlds_cli import sizes
+from rlds_cli import sizes, visible
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.figures import number, shape
 from rlds_cli.hashing import short
@@ -28,7 +28,7 @@ def outcome(o: Outcome) -> str:
         lines.append(f"note: copied, for they cannot be linked: {', '.join(o.copied)}")
     lines += [f"note: {n}" for n in o.notes]
     lines += [f"{f.severity}: {f.code}: {f.text}" for f in o.findings]
-    return "\n".join([*lines, *([f"errors: {o.errors}"] if o.errors else [])])
+    return visible.lines([*lines, *([f"errors: {o.errors}"] if o.errors else [])])
 
 
 def share(r: ShardReport) -> str:
@@ -37,10 +37,10 @@ def share(r: ShardReport) -> str:
         return f"{r.id} is here already"
     lines = [f"{r.id}, shard {r.shard}/{r.shards}: {_counted(r.parts, 'chunk')}, {_counted(r.rows, 'row')}"]
     if not r.missing:
-        return "\n".join([*lines, "all shards are there: the same command with --finish publishes them"])
+        return visible.lines([*lines, "all shards are there: the same command with --finish publishes them"])
     named = ", ".join(f"{n}/{r.shards}" for n in r.missing[:_SHARDS])
     more = f" and {len(r.missing) - _SHARDS} more" if len(r.missing) > _SHARDS else ""
-    return "\n".join([*lines, f"not there yet: {named}{more}"])
+    return visible.lines([*lines, f"not there yet: {named}{more}"])
 
 
 def _counted(n: int, what: str) -> str:
@@ -54,7 +54,7 @@ def catalogue(built_in: Sequence[Builtin]) -> str:
     for b in built_in:
         lines += [f"{b.name:{width}}  {' '.join(map(_argument, b.arguments))}", f"    {b.summary}"]
         lines += [f"    while loading: {b.loader}"] if b.loader else []
-    return "\n".join([*lines, "", "arguments are given as --arg NAME=VALUE; those in brackets need not be"])
+    return visible.lines([*lines, "", "arguments are given as --arg NAME=VALUE; those in brackets need not be"])
 
 
 def _argument(a: Argument) -> str:
@@ -71,10 +71,10 @@ def trial(r: Report) -> str:
     )
     lines = [f"{r.function}({r.unit}) on {where}{fitted}, {sizes.duration(r.seconds)}"]
     if not r.returned:
-        return "\n".join([*lines, "  dropped: the function returned None"])
+        return visible.lines([*lines, "  dropped: the function returned None"])
     if r.returned != (r.length,):
         lines.append(f"  returned {len(r.returned)} of {', '.join(f'{n:,}' for n in r.returned)} steps")
-    return "\n".join([*lines, *_fields(r), _whole(r)])
+    return visible.lines([*lines, *_fields(r), _whole(r)])
 
 
 def _fields(r: Report) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlds_cli import visible
 from rlds_cli.cli import out
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def measured(m: Measurement) -> str:
     ]
     width = max(len(figure) for _, figure, _ in rows)
     lines = [f"{what:<14}{figure:>{width}}   {more}".rstrip() for what, figure, more in rows]
-    return "\n".join([title, f"{_processes(m)}{cold}, {m.seconds:g} s", *lines])
+    return visible.lines([title, f"{_processes(m)}{cold}, {m.seconds:g} s", *lines])
 
 
 def _each(m: Measurement) -> str:

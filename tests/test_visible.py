@@ -1,0 +1,192 @@
+"""What strangers wrote is printed, and no terminal obeys it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.table import Table
+from server import Server
+
+import rlds_cli
+from rlds_cli import cli, visible
+from rlds_cli.bars import Bars
+from rlds_cli.cli import logs, out
+from rlds_cli.errors import DownloadFailed, RldsError
+from rlds_cli.progress import Event
+
+HOSTILE = "a\x1b[2J\x9b31m\x07\r\nError: all is well\u202eb\u2028c\u200bd\x7f[red]e[link=http://x]f[/link]"
+SHOWN = r"a\x1b[2J\x9b31m\x07\r\nError: all is well\u202eb\u2028c\u200bd\x7f[red]e[link=http://x]f[/link]"
+BEGINS = r"a\x1b[2J\x9b31m\x07\r\nError: all is well\u202eb"  # tables fold what is longer than they are
+
+
+def obeyed(text: str) -> set[str]:
+    """Characters that no output may hold, and lines that are not ours."""
+    found = {c for c in text if not c.isprintable() and c != "\n"}
+    return found | {line for line in text.split("\n") if line.startswith("Error: all is well")}
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("plain ünïcode 漢字 🙂 [0, 1] \\n", "plain ünïcode 漢字 🙂 [0, 1] \\n"),
+        ("no\u00a0break\u3000wide", "no\u00a0break\u3000wide"),
+        ("\ttab\nline\r", r"\ttab\nline\r"),
+        ("\x1b]8;;http://x\x1b\\", "\\x1b]8;;http://x\\x1b\\"),
+        ("\x00\x9c\x7f", r"\x00\x9c\x7f"),
+        ("\u202a\u2066\u200e\u200f\u061c", r"\u202a\u2066\u200e\u200f\u061c"),
+        ("\u200b\u200d\u2060\ufeff\u00ad", r"\u200b\u200d\u2060\ufeff\xad"),
+        ("\u2028\u2029\u0085", r"\u2028\u2029\x85"),
+        ("\u3164\u115f\u034f\U000e0101", r"\u3164\u115f\u034f\U000e0101"),
+        ("\ud800\U000e0041", r"\ud800\U000e0041"),
+        ("https://u:hun\u200bter2@h/x?token=hunter2", "https://h/x?token=***"),
+        (HOSTILE, SHOWN),
+    ],
+)
+def test_a_line(text: str, expected: str) -> None:
+    assert visible.line(text) == expected
+    assert visible.line(expected) == expected
+
+
+def test_breaks_between_lines_are_ours() -> None:
+    assert visible.lines(["a\nb", visible.lines(["c", "d"])]) == "a\\nb\nc\nd"
+    assert visible.line(visible.lines(["c", "d"])) == "c\nd"
+
+
+def test_every_way_to_print(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(HOSTILE)
+    table.add_row(out.plain({"a": HOSTILE})["a"].replace("[", "("))
+    out.result(None, HOSTILE)
+    out.note(HOSTILE)
+    out.error(RldsError(HOSTILE, hint=HOSTILE))
+    out.page(HOSTILE, None)
+    out.page(table, None)
+    out.aside(table)
+    out.result(None, out.table(("A", "B"), [(HOSTILE, HOSTILE)], right="A"))
+    with Bars(sys.stderr) as bars:
+        bars(Event(HOSTILE, "note", HOSTILE, note=HOSTILE))
+        bars(Event(HOSTILE, "fetch", HOSTILE, 5, 5, note=HOSTILE))
+    shown = capsys.readouterr()
+    assert obeyed(shown.out) == obeyed(shown.err) == set()
+    assert shown.out.count(SHOWN) >= 4 and shown.err.count(SHOWN) >= 9
+
+
+def test_bars_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bars(sys.stderr, live=True) as bars:
+        bars(Event(HOSTILE, "fetch", HOSTILE, 1, 5))
+        bars(Event(HOSTILE, "fetch", HOSTILE, 5, 5))
+    shown = capsys.readouterr().err
+    assert "\x1b[2J" not in shown and "\u202e" not in shown and "\x9b" not in shown and BEGINS in shown
+
+
+def test_warnings_and_logs_of_libraries(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with out.guarded():
+        assert obeyed(warnings.formatwarning(UserWarning(HOSTILE), UserWarning, "x.py", 1)) == set()
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    logs.show()
+    record = logging.LogRecord("urllib3", logging.WARNING, "x.py", 1, "%s at /x?token=hunter2", (HOSTILE,), None)
+    assert logging.lastResort is not None
+    logging.lastResort.handle(record)
+    shown = capsys.readouterr().err
+    assert obeyed(shown) == set() and "token=***" in shown and SHOWN in shown
+
+
+def test_json_is_ascii_and_complete(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(out._mode, "json", True)
+    out.result({HOSTILE: [HOSTILE], "url": "ftp://u:hunter2@h/x?pwd=hunter2"})
+    shown = capsys.readouterr().out
+    assert obeyed(shown) == set() and shown.isascii()
+    assert json.loads(shown) == {HOSTILE: [HOSTILE], "url": "ftp://h/x?pwd=***"}
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    """The command line itself: exit code and what it printed; nothing that a terminal obeys."""
+    monkeypatch.setattr(sys, "argv", ["rlds", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    shown = capsys.readouterr()
+    assert obeyed(shown.out) == obeyed(shown.err) == set(), arguments
+    return int(left.value.code or 0), shown.out, shown.err
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    monkeypatch.setitem(out._mode, "json", False)
+    monkeypatch.setitem(out._mode, "quiet", False)
+    monkeypatch.setitem(out._mode, "verbose", False)
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    return tmp_path
+
+
+def test_texts_of_a_file(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of columns and of the file itself."""
+    table = pa.table({HOSTILE: [0.5, 1.5], "action": [1, 2], "reward": [0.0, 1.0], "done": [False, True]})
+    file = home / "x\x1b[2J\u202e.parquet"
+    pq.write_table(table, file)
+    for arguments in (["inspect", str(file)], ["import", str(file), "--as", "local/x", "--dry-run"]):
+        for verbose in ([], ["--verbose"]):
+            _, printed, said = run(capsys, monkeypatch, *arguments, *verbose)
+            assert r"x\x1b[2J\u202e.parquet" in printed + said
+    code, printed, _ = run(capsys, monkeypatch, "inspect", str(file), "--json")
+    assert code == 0 and json.loads(printed)["path"] == str(file)
+
+
+def test_texts_of_a_dataset(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = {"observation": np.zeros((3, 2)), "action": np.zeros((3, 1)), "next/reward": np.zeros(3)}
+    zeros |= {"episode": {"task": HOSTILE}}
+    about = {"description": HOSTILE, "license": HOSTILE, "citation": HOSTILE.replace("\n", " ")}
+    rlds_cli.create("local/x", [zeros], **about)
+    for arguments in (["info"], ["inspect"], ["inspect", "--episode", "0"], ["check"], ["info", "--cite"], ["verify"]):
+        _, printed, _ = run(capsys, monkeypatch, arguments[0], "local/x", *arguments[1:])
+        assert printed
+    assert r"\x1b[2J" in run(capsys, monkeypatch, "inspect", "local/x")[1]
+    for command in ("du", "list"):
+        run(capsys, monkeypatch, command)
+
+
+def test_texts_of_a_server(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    with Server() as server:
+        server.add("/d/hopper_medium-v2.hdf5", f"<html><title>{HOSTILE.replace(chr(10), '')}</title>", chunked=True)
+        where = f"{server.url.replace('http://', 'http://me:hunter2@')}/d/hopper_medium-v2.hdf5?jwt=hunter2"
+        code, printed, said = run(capsys, monkeypatch, "download", "d4rl/hopper-medium-v2", "--from", where, "-v")
+    assert code == 1 and r"\x1b[2J" in said and "hunter2" not in printed + said
+
+
+def test_verbose_shows_what_led_to_an_error(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        try:
+            raise KeyError(HOSTILE)
+        except KeyError as exc:
+            raise ValueError("/x?token=hunter2") from exc
+    except ValueError as exc:
+        failed = DownloadFailed("It failed.")
+        failed.__cause__ = exc
+    out.error(failed)
+    assert capsys.readouterr().err == "DownloadFailed: It failed.\n"
+    monkeypatch.setitem(out._mode, "verbose", True)
+    out.error(failed)
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["DownloadFailed: It failed.", "  caused by: ValueError: /x?token=***"]
+    assert len(said) == 3 and said[2].startswith("  caused by: KeyError: ") and obeyed(said[2]) == set()
+
+
+def test_an_error_that_nobody_expected(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError(HOSTILE)
+
+    monkeypatch.setattr(cli, "app", broken)
+    code, _, said = run(capsys, monkeypatch, "list")
+    assert code == 1 and said.startswith("Traceback") and r"\x1b[2J" in said
