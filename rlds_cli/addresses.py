@@ -28,9 +28,9 @@ _HARMLESS = {  # and how long a value may be
     **dict.fromkeys(("download", "dl", "raw", "inline", "alt", "export", "format", "recursive", "expand"), 16),
     **dict.fromkeys(("id", "list-type", "lang", "page"), 16),
     **dict.fromkeys(("revision", "rev", "ref", "version", "versionid", "generation"), 64),
-    **dict.fromkeys(("path", "prefix", "file", "filename"), 240),
+    **dict.fromkeys(("path", "prefix", "file", "filename", "persistentid"), 240),
 }
-_SIMPLE = re.compile(r"[\w./,*~+ -]*")
+_SIMPLE = re.compile(r"(?:(?:doi|hdl):)?[\w./,*~+ -]*")
 _SECRET = r"[\w.-]{0,40}(?:token|secret|passw|pwd|jwt|sig|credential|auth|api_?key|session|sid)[\w.-]{0,40}"
 _VALUE = r"((?:(?!%26|%3B|%2F)[^/&;])*)"
 _INNER_QUERY = re.compile(rf"(%3F|%26|%3B)([\w.-]+)(=|%3D){_VALUE}", re.IGNORECASE)

@@ -44,6 +44,7 @@ from rlds_cli.errors import DownloadFailed
         ("https://host/a.h5#access_token=hunter2", "https://host/a.h5"),
         ("https://host/a.h5#?access_token=hunter2", "https://host/a.h5"),
         ("https://host/a.h5?download=1&versionId=3Lg4.x", "https://host/a.h5?download=1&versionId=3Lg4.x"),
+        ("https://host/get?persistentId=doi:10/1", "https://host/get?persistentId=doi:10/1"),
         ("https://host/get?path=d4rl/a.h5&revision=main", "https://host/get?path=d4rl/a.h5&revision=main"),
         ("https://host/get?path=https://user:hunter2@host", "https://host/get?path=***"),
         ("https://host/d%3Ftoken%3Dhunter2/a.h5", "https://host/d%3Ftoken%3D***/a.h5"),

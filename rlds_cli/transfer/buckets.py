@@ -11,21 +11,23 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
-from xml.etree import ElementTree as ET
 
+from rlds_cli import documents
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import names, private, reading
+from rlds_cli.transfer.allowance import Allowance
+from rlds_cli.transfer.bucket_pages import objects
 from rlds_cli.transfer.client import Client, Refused
 from rlds_cli.transfer.remote import RemoteFile
 
 _URL = re.compile(r"(?P<scheme>gs|s3)://(?P<bucket>[a-z0-9][a-z0-9._-]{0,220})(?:/(?P<path>.*))?", re.DOTALL)
+_LONG = 64  # characters of a generation; it has twenty
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CREDENTIALS = {"s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}
 _FIELDS = "items(name,size,md5Hash,crc32c,generation,contentEncoding),nextPageToken"
@@ -107,7 +109,7 @@ def list_bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
     except Refused as exc:
         if exc.status in (401, 403) and private.has_credentials(asked.scheme, client.where):
             return _list_private(replace(asked, region=exc.headers.get("x-amz-bucket-region")), client.where)
-        raise _failed(asked, exc) from None
+        raise _failed(asked, exc) from exc
     chosen = names.selected(objects, place.path)
     if not chosen:
         raise DownloadFailed(f'{place.scheme}://{place.bucket} has nothing called "{place.path}".')
@@ -174,31 +176,32 @@ def _listed(place: Place, prefix: str, client: Client) -> tuple[Place, dict[str,
 
 
 def _gcs(place: Place, prefix: str, client: Client) -> Iterator[_Object]:
-    root = f"{client.where.gcs}/storage/v1/b/{place.bucket}/o"
+    root, allowance = f"{client.where.gcs}/storage/v1/b/{place.bucket}/o", Allowance()
     page: str | None = ""
-    seen: set[str] = set()
-    while page is not None and page not in seen:
-        seen.add(page)
+    while page is not None and allowance.ask(page):
         query = {"prefix": prefix, "fields": _FIELDS, "maxResults": 1000} | ({"pageToken": page} if page else {})
-        answer = _json(reading.body(client, f"{root}?{urlencode(query)}"))
-        yield from (_gcs_object(item) for item in answer.get("items", []) if not item["name"].endswith("/"))
+        answer = _json(allowance.read(reading.body(client, f"{root}?{urlencode(query)}")))
+        for item in answer.get("items") or ():
+            if not allowance.take(item["name"]).endswith("/"):
+                yield _gcs_object(item)
         following = answer.get("nextPageToken")
         page = following if isinstance(following, str) else None
 
 
 def _json(body: bytes) -> dict[str, Any]:
+    """A page of a listing: an object, whose items have a name each."""
     try:
-        answer = json.loads(body)
-        items = answer.get("items", [])
-        if all(isinstance(item["name"], str) for item in items):
-            return dict(answer)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass
+        answer = documents.loads(body)
+    except ValueError as exc:
+        raise Refused("the answer is not a list of files") from exc
+    items = (answer.get("items") or []) if isinstance(answer, dict) else None
+    if isinstance(items, list) and all(isinstance(i, dict) and isinstance(i.get("name"), str) for i in items):
+        return dict(answer)
     raise Refused("the answer is not a list of files")
 
 
 def _gcs_object(item: dict[str, Any]) -> _Object:
-    generation = str(item["generation"]) if "generation" in item else None
+    generation = str(item["generation"])[:_LONG] if isinstance(item.get("generation"), str | int) else None
     if item.get("contentEncoding") in (None, "", "identity"):
         md5, crc32c = _hex(item.get("md5Hash"), 16), _hex(item.get("crc32c"), 4)
         return _Object(item["name"], _size(item.get("size")), md5, crc32c, generation)
@@ -207,46 +210,28 @@ def _gcs_object(item: dict[str, Any]) -> _Object:
 
 
 def _size(text: object) -> int | None:
-    digits = str(text)
+    digits = str(text) if isinstance(text, str | int) and not isinstance(text, bool) else ""
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else None
 
 
 def _hex(encoded: object, length: int) -> str | None:
     """Base64 as GCS writes its hashes, as hexadecimal."""
     try:
-        raw = base64.b64decode(str(encoded or ""), validate=True)
+        raw = base64.b64decode(encoded if isinstance(encoded, str) else "", validate=True)
     except ValueError:
         return None
     return raw.hex() if len(raw) == length else None
 
 
 def _s3(place: Place, prefix: str, client: Client) -> Iterator[_Object]:
-    root = place.root(client.where)
+    root, allowance = place.root(client.where), Allowance()
     page: str | None = ""
-    seen: set[str] = set()
-    while page is not None and page not in seen:
-        seen.add(page)
+    while page is not None and allowance.ask(page):
         query = {"list-type": 2, "prefix": prefix} | ({"continuation-token": page} if page else {})
-        tree = _xml(reading.body(client, f"{root}/?{urlencode(query)}"))
-        for contents in (e for e in tree if _tag(e) == "Contents"):
-            found = {_tag(e): e.text or "" for e in contents}
-            if not found.get("Key", "/").endswith("/"):
-                yield _s3_object(place, found)
-        page = next((e.text for e in tree if _tag(e) == "NextContinuationToken" and e.text), None)
-
-
-def _xml(body: bytes) -> ET.Element:
-    try:
-        tree = ET.fromstring(body)
-    except ET.ParseError:
-        raise Refused("the answer is not a list of files") from None
-    if _tag(tree) != "ListBucketResult":
-        raise Refused("the answer is not a list of files")
-    return tree
-
-
-def _tag(element: ET.Element) -> str:
-    return element.tag.rpartition("}")[2]
+        found, page = objects(allowance.read(reading.body(client, f"{root}/?{urlencode(query)}")))
+        for said in found:
+            if not allowance.take(said.get("Key", "/")).endswith("/"):
+                yield _s3_object(place, said)
 
 
 def _s3_object(place: Place, found: dict[str, str]) -> _Object:

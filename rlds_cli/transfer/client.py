@@ -285,7 +285,7 @@ class Client:
             body = self.whole(response)
             following = response.links.get("next", {}).get("url")
             try:
-                value = documents.loads(body, longest=LONGEST)
+                value = documents.loads(body)
             except ValueError:
                 raise Refused("the answer is not JSON", response.status_code) from None
             return Answer(value, response.headers.get("X-Repo-Commit"), urljoin(url, following) if following else None)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.transfer import names
+from rlds_cli.transfer.allowance import Allowance
 from rlds_cli.transfer.client import Client, Refused
 from rlds_cli.transfer.remote import RemoteFile
 
@@ -89,7 +90,7 @@ def list_hub(url: str, client: Client, *, endpoint: str | None = None) -> tuple[
             hint=f"{endpoint}/datasets/{asked.repo} says who may read it; HF_TOKEN holds the token"
             if exc.status in (401, 403)
             else "HF_ENDPOINT names another hub; --from DIR|URL takes the files from somewhere else",
-        ) from None
+        ) from exc
     chosen = names.selected(entries, place.path)
     if not chosen:
         raise DownloadFailed(f'{place.repo} at {place.revision} has nothing called "{place.path}".')
@@ -105,32 +106,59 @@ def _also_unpinned(file: RemoteFile, url: str) -> RemoteFile:
     return replace(file, urls=(*file.urls, url)) if file.hashed else file
 
 
-def _file(place: Place, path: str, name: str, entry: dict[str, Any], endpoint: str) -> RemoteFile:
-    lfs = entry.get("lfs") or {}
-    oid = str(lfs.get("oid") or "").removeprefix("sha256:").lower()
-    blob = "" if lfs else str(entry.get("oid") or "").lower()
-    size = lfs.get("size", entry.get("size"))
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a listing says of a file, as far as it can be true; anything else counts as not said."""
+
+    size: int | None = None
+    sha256: str | None = None
+    git_sha1: str | None = None
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> _Entry:
+        lfs = said.get("lfs")
+        if isinstance(lfs, dict) and lfs:
+            sha256 = _hash(_text(lfs.get("oid")).removeprefix("sha256:"), 64)
+            return cls(_size(lfs.get("size", said.get("size"))), sha256)
+        # What is in LFS has a pointer for its content in git, whose name says nothing of the file.
+        return cls(_size(said.get("size")), None, None if lfs else _hash(_text(said.get("oid")), 40))
+
+
+def _file(place: Place, path: str, name: str, entry: _Entry, endpoint: str) -> RemoteFile:
     return RemoteFile(
         path=name,
         urls=(place.url_of(path, endpoint),),
-        size=size if isinstance(size, int) and size >= 0 else None,
-        sha256=oid if _is_hash(oid, 64) else None,
-        git_sha1=blob if _is_hash(blob, 40) else None,
+        size=entry.size,
+        sha256=entry.sha256,
+        git_sha1=entry.git_sha1,
         revision=place.revision,
         key=f"{place.repo}/{path}",
     )
 
 
-def _is_hash(text: str, digits: int) -> bool:
-    """Whether a text is a hash, and not the zeros or the running number of a server that knows none."""
-    return re.fullmatch(f"[0-9a-f]{{{digits}}}", text) is not None and len(set(text)) >= 8
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
-def _pinned(place: Place, client: Client, endpoint: str) -> tuple[Place, dict[str, dict[str, Any]]]:
+def _size(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+
+
+def _hash(text: str, digits: int) -> str | None:
+    """A hash in lower case; None for the zeros or the running number of a server that knows none."""
+    text = text.lower()
+    return text if re.fullmatch(f"[0-9a-f]{{{digits}}}", text) and len(set(text)) >= 8 else None
+
+
+def _commit(value: object) -> str | None:
+    """What a server calls a commit, where that can be part of an address."""
+    return value if isinstance(value, str) and re.fullmatch(r"[\w./-]{1,128}", value, re.ASCII) else None
+
+
+def _pinned(place: Place, client: Client, endpoint: str) -> tuple[Place, dict[str, _Entry]]:
     """The place at its commit where the hub tells it, and the entries of its files by path."""
     info = _info(place, client, endpoint)
-    commit = info.get("sha")
-    if isinstance(commit, str) and commit:
+    if commit := _commit(info.get("sha")):
         pinned = Place(place.repo, place.path, commit)
         try:
             return pinned, _Tree(client, endpoint, pinned).files()
@@ -141,10 +169,17 @@ def _pinned(place: Place, client: Client, endpoint: str) -> tuple[Place, dict[st
     try:
         entries = tree.files()
     except Refused as exc:
-        entries = {str(s["rfilename"]): s for s in info.get("siblings", []) if isinstance(s, dict) and "rfilename" in s}
+        entries = _siblings(info)
         if exc.status != 404 or not entries:
             raise
     return Place(place.repo, place.path, tree.commit or place.revision), entries
+
+
+def _siblings(info: dict[str, Any]) -> dict[str, _Entry]:
+    """The files that the revision call lists; their sizes and hashes are not told there."""
+    said, allowance = info.get("siblings"), Allowance()
+    found = [s.get("rfilename") for s in said if isinstance(s, dict)] if isinstance(said, list) else []
+    return {allowance.take(name): _Entry() for name in found if isinstance(name, str)}
 
 
 def _info(place: Place, client: Client, endpoint: str) -> dict[str, Any]:
@@ -165,9 +200,10 @@ class _Tree:
         self._client = client
         self._place = place
         self._root = f"{endpoint}/api/datasets/{place.repo}/tree/{quote(place.revision, safe='')}"
+        self._allowance = Allowance()
         self.commit: str | None = None
 
-    def files(self) -> dict[str, dict[str, Any]]:
+    def files(self) -> dict[str, _Entry]:
         """Entries of all files that may belong to the place, by path; raises Refused."""
         path = self._place.path
         start = names.fixed_directory(path) if "*" in path else path
@@ -183,18 +219,24 @@ class _Tree:
                     return entries
             start = start.rpartition("/")[0]
 
-    def _below(self, directory: str) -> dict[str, dict[str, Any]]:
-        files: dict[str, dict[str, Any]] = {}
-        visited: set[str] = set()
+    def _below(self, directory: str) -> dict[str, _Entry]:
+        files: dict[str, _Entry] = {}
+        opened: set[str] = set()  # directories whose files are listed already
         waiting = [directory]
         while waiting:
             here = waiting.pop()
-            visited.add(here)
-            found = list(self._entries(here))
-            files.update((e["path"], e) for e in found if e.get("type", "file") == "file")
-            folders = {e["path"] for e in found if e.get("type") == "directory" and self._concerns(e["path"])}
-            opened = {"/".join(p[:k]) for p in (f.split("/") for f in files) for k in range(1, len(p))}
-            waiting += sorted(folders - visited - opened - set(waiting))
+            if here in opened:
+                continue
+            opened.add(here)
+            folders = set()
+            for path, said in self._entries(here):
+                kind = said.get("type", "file")
+                if kind == "file":
+                    files[path] = _Entry.of(said)
+                    opened.update(_above(path))
+                elif kind == "directory" and self._concerns(path):
+                    folders.add(path)
+            waiting += sorted(folders - opened)
         return files
 
     def _concerns(self, folder: str) -> bool:
@@ -202,17 +244,21 @@ class _Tree:
         fixed = self._place.path.split("*")[0]
         return folder.startswith(fixed) or fixed.startswith(folder + "/")
 
-    def _entries(self, directory: str) -> Iterator[dict[str, Any]]:
+    def _entries(self, directory: str) -> Iterator[tuple[str, dict[str, Any]]]:
         below = f"/{quote(directory)}" if directory else ""
         url: str | None = f"{self._root}{below}?recursive=true&expand=false"
-        seen: set[str] = set()
-        while url and url not in seen:
-            seen.add(url)
+        while url and self._allowance.ask(url):
             page = self._client.json(url)
-            self.commit = self.commit or page.commit
+            self.commit = self.commit or _commit(page.commit)
             if not isinstance(page.value, list):
                 raise Refused("the answer is not a list of files")
             for entry in page.value:
-                if isinstance(entry, dict) and isinstance(entry.get("path"), str):
-                    yield entry
+                if isinstance(entry, dict) and isinstance(path := entry.get("path"), str):
+                    yield self._allowance.take(path), entry
             url = page.following
+
+
+def _above(path: str) -> Iterator[str]:
+    """The directories that a file is in, from the nearest up."""
+    while path := path.rpartition("/")[0]:
+        yield path

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
-from html.parser import HTMLParser
+from html import unescape
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.transfer import names, reading
+from rlds_cli.transfer.allowance import Allowance
 from rlds_cli.transfer.client import Client, Refused
 from rlds_cli.transfer.remote import RemoteFile
 
 _DEEP = 16  # directories in directories
-_MANY = 10_000  # pages
+_TAG = re.compile(r"<(?:(?P<passed>!--|script\b|style\b)|a\s(?P<attributes>[^<>]{1,8192})>)", re.IGNORECASE)
+_CLOSING = {"!--": "-->", "script": "</script", "style": "</style"}
+_TARGET = re.compile(r"""(?:^|\s)href\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE)
 
 
 def list_index(url: str, client: Client) -> tuple[RemoteFile, ...]:
@@ -23,69 +27,73 @@ def list_index(url: str, client: Client) -> tuple[RemoteFile, ...]:
     DownloadFailed
         There is no such directory, or the server does not show what is in it.
     """
-    parts = urlsplit(url)
+    parts = names.split(url)
+    query = f"?{parts.query}" if parts.query else ""  # often what opens the door: asked of every page and file
     root = urlunsplit((parts.scheme, parts.netloc, "/", "", ""))
     wanted = unquote(parts.path).strip("/")
     start = names.fixed_directory(wanted) if "*" in wanted else wanted
     try:
-        found = set(_below(root, f"{start}/" if start else "", client))
+        found = set(_below(root, f"{start}/" if start else "", query, client))
     except Refused as exc:
         raise DownloadFailed(
             f"{names.shown(url)} does not show its files: {exc.reason}. Nothing was written.",
             hint="--from DIR|URL takes the files from somewhere else",
-        ) from None
+        ) from exc
     chosen = names.selected(found, wanted)
     if not chosen:
         raise DownloadFailed(f"{names.shown(url)} has no files. Nothing was written.")
     names.all_safe(chosen.values())
     host = parts.netloc.rpartition("@")[2]
     return tuple(
-        RemoteFile(path=path, urls=(root + quote(name),), key=f"{host}/{name}") for name, path in chosen.items()
+        RemoteFile(path=path, urls=(root + quote(name) + query,), key=f"{host}/{name}") for name, path in chosen.items()
     )
 
 
-def _below(root: str, start: str, client: Client) -> Iterator[str]:
+def _below(root: str, start: str, query: str, client: Client) -> Iterator[str]:
     """Paths of all files below a directory, relative to the root of the server."""
-    waiting, seen = [start], {start}
+    waiting, seen, allowance = [start], {start}, Allowance()
     while waiting:
         here = waiting.pop()
-        links = _links(reading.body(client, root + quote(here)))
-        if here == start and not links:
+        allowance.ask(here)
+        found = links(allowance.read(reading.body(client, root + quote(here) + query)))
+        if here == start and not found:
             raise Refused("the answer is no page of links")
-        for name in _names(links, root, here):
-            if not name.endswith("/"):
+        for name in _names(found, root, here):
+            if not allowance.take(name).endswith("/"):
                 yield name
             elif name not in seen and name.count("/") - start.count("/") <= _DEEP:
                 seen.add(name)
                 waiting.append(name)
-        if len(seen) > _MANY:
-            raise Refused(f"there are more than {_MANY:,} directories")
 
 
-def _links(page: bytes) -> list[str]:
-    parser = _Parser()
-    parser.feed(page.decode(errors="replace"))
-    return parser.found
+def links(page: bytes) -> list[str]:
+    """What a page links to. Comments and scripts are passed over; the page is read once, however odd it is."""
+    text, found, at = page.decode(errors="replace"), [], 0
+    while tag := _TAG.search(text, at):
+        at = tag.end()
+        if closing := _CLOSING.get((tag["passed"] or "").lower()):
+            end = _position(text, closing, at)
+            at = len(text) if end < 0 else end
+        elif tag["attributes"] and (target := _TARGET.search(tag["attributes"])):
+            found.append(unescape(target[1] or target[2] or target[3] or ""))
+    return [link for link in found if link]
+
+
+def _position(text: str, what: str, at: int) -> int:
+    match = re.compile(re.escape(what), re.IGNORECASE).search(text, at)
+    return -1 if match is None else match.start()
 
 
 def _names(links: Iterable[str], root: str, here: str) -> Iterator[str]:
     """What a page links to right below it; neither other servers, nor the directory above, nor ways to sort it."""
     for link in links:
-        target = urljoin(root + quote(here), link)
-        if urlsplit(link).query or not target.startswith(root):
+        try:
+            target = urljoin(root + quote(here), link)
+            if urlsplit(link).query or not target.startswith(root):
+                continue
+        except ValueError:  # such as http://[
             continue
         name = unquote(urlsplit(target).path)[1:]
         below = name.removeprefix(here)
         if name.startswith(here) and below and "/" not in below[:-1]:
             yield name
-
-
-class _Parser(HTMLParser):
-    """Collects the targets of links."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote
 
-from rlds_cli.errors import DownloadFailed, Offline
+from rlds_cli.errors import DownloadFailed, Offline, RldsError
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import buckets, hub, indexes, local, names
-from rlds_cli.transfer.client import Client, Patience
+from rlds_cli.transfer.client import Again, Client, Patience, Refused, Stopped
 from rlds_cli.transfer.remote import RemoteFile
 
 
@@ -39,35 +41,44 @@ def list_source(url: str, where: Settings, *, patience: Patience | None = None) 
     UnsafeArchive
         Where it lists a name that leaves its directory.
     """
-    scheme = urlsplit(url).scheme
-    if scheme in ("http", "https"):
-        if one(url):
-            return (http_file(url),)
-        if where.offline:
-            raise offline(url)
-        with Client(where, patience=patience) as client:
-            return indexes.list_index(url, client)
-    if scheme == "hf":
-        hub.parse(url)
-        if where.offline:
-            raise offline(url)
-        with Client(where, patience=patience) as client:
-            return hub.list_hub(url, client)
-    if buckets.is_bucket(url):
-        buckets.parse(url)
-        if where.offline:
-            raise offline(url)
-        with Client(where, patience=patience) as client:
-            return buckets.list_bucket(url, client)
     if local.is_local(url):
         return local.list_local(url)
-    raise unknown(url)
+    scheme = names.split(url).scheme
+    if scheme in ("http", "https") and one(url):
+        return (http_file(url),)
+    asks = {"http": indexes.list_index, "https": indexes.list_index, "hf": hub.list_hub}.get(scheme)
+    asks = buckets.list_bucket if buckets.is_bucket(url) else asks
+    if asks is None:
+        raise unknown(url)
+    if scheme == "hf":
+        hub.parse(url)
+    elif buckets.is_bucket(url):
+        buckets.parse(url)
+    if where.offline:
+        raise offline(url)
+    with answering(url), Client(where, patience=patience) as client:
+        return asks(url, client)
+
+
+@contextmanager
+def answering(url: str) -> Iterator[None]:
+    """Turn whatever an answer makes our own code raise into an error of this source, so that others are asked."""
+    try:
+        yield
+    except (RldsError, Stopped):
+        raise
+    except Exception as exc:
+        why = exc.reason if isinstance(exc, Refused | Again) else f"the answer cannot be read ({type(exc).__name__})"
+        raise DownloadFailed(
+            f"{names.shown(url)} does not list its files: {why}. Nothing was written.",
+            hint="--from DIR|URL takes the files from somewhere else",
+        ) from exc
 
 
 def unknown(url: str) -> DownloadFailed:
     """The error of a URL that nobody here can fetch."""
     return DownloadFailed(
-        f"{names.shown(url)}: there is no way to fetch {urlsplit(url).scheme}: sources.",
+        f"{names.shown(url)}: there is no way to fetch {names.split(url).scheme}: sources.",
         hint="http(s)://, hf://datasets/, gs://, s3://, file://",
     )
 
@@ -75,7 +86,7 @@ def unknown(url: str) -> DownloadFailed:
 def one(url: str) -> RemoteFile | None:
     """The one file that a remote URL names, without asking; None where only a listing can tell."""
     if url.startswith(("http://", "https://")):
-        path = urlsplit(url).path
+        path = names.split(url).path
         return None if "*" in path or path.endswith("/") else http_file(url)
     if buckets.is_bucket(url):
         found = buckets.parse(url)
@@ -93,7 +104,7 @@ def one(url: str) -> RemoteFile | None:
 
 def http_file(url: str) -> RemoteFile:
     """The file that an HTTP URL names; nobody is asked. Raises DownloadFailed where it names none."""
-    parts = urlsplit(url)
+    parts = names.split(url)
     host = parts.netloc.rpartition("@")[2]
     if not host:
         raise DownloadFailed(f"{names.shown(url)} names no host.")

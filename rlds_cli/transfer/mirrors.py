@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from rlds_cli.errors import DownloadFailed, TransferError
+from rlds_cli.errors import DownloadFailed, RldsError, TransferError, UnsafeArchive
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import buckets, hub, listing, local, names
 from rlds_cli.transfer.client import Again, Client, Patience, Refused
@@ -57,7 +57,7 @@ def names_file(source: str) -> bool:
     """Whether ``--from`` names a file, and not a place with many."""
     if local.is_local(source):
         return local.path_of(source).is_file()
-    return names.has_suffix(urlsplit(source).path.rpartition("/")[2])
+    return names.has_suffix(names.split(source).path.rpartition("/")[2])
 
 
 def list_copy(
@@ -82,7 +82,7 @@ def list_copy(
         return (replace(found, path=wanted.path),)
     if local.is_local(source) and not local.path_of(source).exists():
         raise DownloadFailed(f"There is no {source}.", hint="--from takes a file, a directory or a URL")
-    tried = []
+    tried, unsafe = [], None
     for url in urls:
         candidates = [c for tail in names.tails(_key(url)) for c in _candidates(source, tail)]
         if url.startswith("hf://") and not hub.parse(url).path:
@@ -91,8 +91,10 @@ def list_copy(
             tried.append(candidate)
             try:
                 return listing.list_source(candidate, where, patience=patience)
-            except DownloadFailed:
-                continue
+            except (DownloadFailed, UnsafeArchive) as exc:
+                unsafe = unsafe or (exc if isinstance(exc, UnsafeArchive) else None)
+    if unsafe:
+        raise unsafe
     looked = ", ".join(dict.fromkeys(t.rpartition("/")[2] for t in tried))
     raise DownloadFailed(
         f"{source} does not hold the files wanted (looked for {looked}, and below the directories of their source).",
@@ -116,7 +118,7 @@ def _key(url: str) -> str:
         found = buckets.parse(url)
         return f"{found.bucket}/{found.path}".rstrip("/")
     if url.startswith(("http://", "https://")):
-        parts = urlsplit(url)
+        parts = names.split(url)
         return unquote(f"{parts.netloc.rpartition('@')[2]}{parts.path}").rstrip("/")
     return local.path_of(url).as_posix()
 
@@ -126,13 +128,13 @@ def _over_http(urls: Sequence[str], where: Settings, source: str, patience: Pati
     if singles:
         below = [u for file in singles for u in _mirror_urls(source, file)]
         return (replace(singles[0], urls=tuple(dict.fromkeys(below))),)
-    failures: list[TransferError] = []
+    failures: list[RldsError] = []
     for url in urls:
         try:
             if url.startswith("hf://"):
                 return _hub(url, where, source, patience)
             return _mapped(url, where, source, patience)
-        except TransferError as exc:
+        except (TransferError, UnsafeArchive) as exc:
             failures.append(exc)
     raise failures[0] if failures else DownloadFailed(f"There is nothing to look for at {names.shown(source)}.")
 
@@ -140,10 +142,10 @@ def _over_http(urls: Sequence[str], where: Settings, source: str, patience: Pati
 def _mapped(url: str, where: Settings, source: str, patience: Patience | None) -> tuple[RemoteFile, ...]:
     """What the mirror shows below a tail of the place; else what the source itself lists, at the mirror."""
     for tail in () if local.is_local(url) else names.tails(_key(url)):
-        below = names.join(source, tail) if "*" in tail else names.join(source, tail) + "/"
+        below = names.join(source, tail if "*" in tail else f"{tail}/", safe="/*")
         try:
-            return listing.list_source(below.replace("%2A", "*"), where, patience=patience)
-        except DownloadFailed:
+            return listing.list_source(below, where, patience=patience)
+        except (DownloadFailed, UnsafeArchive):
             continue
     return tuple(replace(f, urls=_mirror_urls(source, f)) for f in listing.list_source(url, where, patience=patience))
 
@@ -152,15 +154,18 @@ def _hub(url: str, where: Settings, source: str, patience: Patience | None) -> t
     """A mirror of the hub itself, or of its files; then the hub says which files there are."""
     if where.offline:
         raise listing.offline(url)
-    with Client(where, patience=patience) as client:
-        try:
+    if "?" in source:  # no hub has its calls below such an address
+        return _mapped(url, where, source, patience)
+    try:
+        with listing.answering(source), Client(where, patience=patience) as client:
             return hub.list_hub(url, client, endpoint=source.rstrip("/"))
-        except DownloadFailed:
-            return _mapped(url, where, source, patience)
+    except (DownloadFailed, UnsafeArchive):
+        return _mapped(url, where, source, patience)
 
 
 def _mirror_urls(source: str, file: RemoteFile) -> tuple[str, ...]:
     below = [names.join(source, tail) for tail in names.tails(file.key)]
-    itself = [source] if not source.endswith("/") else []
-    first = itself if source.rpartition("/")[2] == file.path.rpartition("/")[2] else []
+    place = source.partition("#")[0].partition("?")[0]
+    itself = [source] if not place.endswith("/") else []
+    first = itself if place.rpartition("/")[2] == file.path.rpartition("/")[2] else []
     return tuple(dict.fromkeys((*first, *below, *itself)))

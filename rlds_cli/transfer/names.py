@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from rlds_cli.addresses import shown as shown
 from rlds_cli.errors import DownloadFailed, UnsafeArchive
@@ -12,6 +12,9 @@ from rlds_cli.ordering import natural
 from rlds_cli.transfer.pieces import is_unfinished
 
 _LONGEST = 240  # bytes of a component, so that .part.json fits behind it
+_LONG, _DEEP = 1024, 64  # characters and components of a whole name
+_BAD = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE | re.DOTALL)
 
 
 def safe(name: str) -> str:
@@ -20,14 +23,17 @@ def safe(name: str) -> str:
     Raises
     ------
     UnsafeArchive
-        For ``..``, absolute paths, drive letters, backslashes, control characters, empty or overlong components.
+        For ``..``, absolute paths, drive letters, devices of Windows, backslashes, characters that control or that
+        change the direction of text, empty components, and names that are too long or too deep.
     """
+    if why := too_long(name):
+        raise UnsafeArchive(f"The source lists a file whose name {why}. Nothing was written.")
     parts = name.split("/")
     reason = (
         "is empty"
         if not name
         else "holds a backslash, a NUL or a control character"
-        if re.search(r"[\\\x00-\x1f\x7f]", name)
+        if _BAD.search(name)
         else "is an absolute path"
         if name.startswith(("/", "~")) or re.match(r"[A-Za-z]:", name)
         else "leaves its directory"
@@ -36,6 +42,8 @@ def safe(name: str) -> str:
         if "" in parts or "." in parts
         else f"has a part of more than {_LONGEST} bytes"
         if any(len(p.encode(errors="surrogatepass")) > _LONGEST for p in parts)
+        else "is a device on Windows"
+        if any(_DEVICE.fullmatch(p) for p in parts)
         else "is not text"
         if any("\ud800" <= c <= "\udfff" for c in name)
         else None
@@ -43,6 +51,15 @@ def safe(name: str) -> str:
     if reason:
         raise UnsafeArchive(f"The source lists a file named {name[:200]!r}, which {reason}. Nothing was written.")
     return name
+
+
+def too_long(name: str) -> str | None:
+    """What is wrong with a name that is longer or deeper than any file's; to be asked before it is taken apart."""
+    if len(name) > _LONG:
+        return f"has {len(name):,} characters, more than {_LONG:,}"
+    if (deep := name.count("/")) >= _DEEP:
+        return f"is {deep:,} directories deep, more than {_DEEP}"
+    return None
 
 
 def all_safe(names: Iterable[str]) -> None:
@@ -78,15 +95,24 @@ def basename(url: str) -> str:
     UnsafeArchive
         Where the name is none, such as ``..``.
     """
-    name = unquote(urlsplit(url).path).rpartition("/")[2]
+    name = unquote(split(url).path).rpartition("/")[2]
     if not name:
         raise DownloadFailed(f"{shown(url)} names a directory, not a file.", hint="only hf:// and file: can be listed")
     return safe(name)
 
 
-def join(base: str, path: str) -> str:
-    """A URL below ``base``; ``path`` is quoted."""
-    return f"{base.rstrip('/')}/{quote(path)}"
+def split(url: str) -> SplitResult:
+    """The parts of a URL; raises DownloadFailed where it cannot be one."""
+    try:
+        return urlsplit(url)
+    except ValueError as exc:
+        raise DownloadFailed(f"{shown(url)} cannot be read as an address: {exc}.") from exc
+
+
+def join(base: str, path: str, *, safe: str = "/") -> str:
+    """A URL below ``base``, whose query stays behind it; ``path`` is quoted but for what is ``safe``."""
+    place, mark, query = base.partition("#")[0].partition("?")
+    return f"{place.rstrip('/')}/{quote(path, safe=safe)}{mark}{query}"
 
 
 def tails(key: str) -> list[str]:

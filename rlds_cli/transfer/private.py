@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.settings import Settings
+from rlds_cli.transfer.allowance import Allowance
+from rlds_cli.transfer.client import Refused
 
 if TYPE_CHECKING:
     from obstore.store import GCSStore, S3Store
@@ -69,9 +71,15 @@ def list_below(
         As `https`; or the credentials do not open the bucket.
     """
     obstore = _obstore()
+    allowance = Allowance()
     try:
-        for found in obstore.list(_store(scheme, bucket, region, where), prefix=directory or None):
-            yield from ((str(f["path"]), int(f["size"])) for f in found)
+        for k, found in enumerate(obstore.list(_store(scheme, bucket, region, where), prefix=directory or None)):
+            allowance.ask(str(k))
+            yield from ((allowance.take(str(f["path"])), int(f["size"])) for f in found)
+    except Refused as exc:
+        raise DownloadFailed(
+            f"{scheme}://{bucket} does not list its files: {exc.reason}. Nothing was written."
+        ) from exc
     except obstore.exceptions.BaseError as exc:
         raise _failed(scheme, bucket, exc) from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlds_cli.errors import DownloadFailed, TransferError
+from rlds_cli.errors import DownloadFailed, RldsError, TransferError, UnsafeArchive
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import buckets, hub, listing, local, mirrors, names, reading
 from rlds_cli.transfer.client import Client, Patience, Refused
@@ -80,7 +80,7 @@ def list_files(
         urls = [f"{url}*{suffix}" for url in urls]
     if source is not None:
         return _promised(mirrors.list_copy(urls, where, source, patience), size, sha256)
-    failures: list[TransferError] = []
+    failures: list[RldsError] = []
     silent: set[str] = set()  # repositories whose hub does not answer, at whatever revision
     for url in urls:
         if url.startswith("hf://") and hub.parse(url).repo in silent:
@@ -88,7 +88,7 @@ def list_files(
         try:
             file = listing.one(url) if sha256 else None  # what is known needs no listing
             files = (file,) if file else listing.list_source(url, where, patience=patience)
-        except TransferError as exc:
+        except (TransferError, UnsafeArchive) as exc:  # names of one source say nothing of another
             failures.append(exc)
             if isinstance(exc, hub.Unanswered):
                 silent.add(hub.parse(url).repo)
@@ -100,7 +100,7 @@ def list_files(
     for root in where.mirrors:
         try:
             return _promised(mirrors.list_copy(urls, where, root, patience), size, sha256)
-        except TransferError:
+        except (TransferError, UnsafeArchive):
             continue
     raise failures[0] if failures else DownloadFailed("No source is known for these files.")
 
