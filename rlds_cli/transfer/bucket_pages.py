@@ -1,4 +1,4 @@
-"""Pages of S3's ListObjectsV2: XML of strangers, read without a tree; a document type, which declares entities, is refused.
+"""Pages of S3's ListObjectsV2: XML of strangers, read without a tree and without document types and entities.
 
 ::
 
