@@ -152,7 +152,7 @@ def _hash(text: str, digits: int) -> str | None:
 
 def _commit(value: object) -> str | None:
     """What a server calls a commit, where that can be part of an address."""
-    return value if isinstance(value, str) and re.fullmatch(r"[\w./-]{1,128}", value, re.ASCII) else None
+    return value if isinstance(value, str) and re.fullmatch(r"\w[\w.-]{0,127}", value, re.ASCII) else None
 
 
 def _pinned(place: Place, client: Client, endpoint: str) -> tuple[Place, dict[str, _Entry]]:

@@ -73,6 +73,7 @@ def list_copy(
         As `listing.list_source`.
     """
     if source.startswith(("http://", "https://")):
+        names.split(source)  # what is no address is not asked under many names
         return _over_http(urls, where, source, patience)
     if not (local.is_local(source) or buckets.is_bucket(source) or source.startswith(("hf://", "package:"))):
         raise listing.unknown(source)
