@@ -253,8 +253,10 @@ class _Tree:
             if not isinstance(page.value, list):
                 raise Refused("the answer is not a list of files")
             for entry in page.value:
-                if isinstance(entry, dict) and isinstance(path := entry.get("path"), str):
-                    yield self._allowance.take(path), entry
+                path = entry.get("path") if isinstance(entry, dict) else None
+                if not isinstance(path, str):
+                    raise Refused("the answer is not a list of files")
+                yield self._allowance.take(path), entry
             url = page.following
 
 
