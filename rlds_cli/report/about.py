@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlds_cli import environments, ids, portions, registry
+from rlds_cli import addresses, environments, ids, portions, registry
 from rlds_cli.dataset import Dataset
 from rlds_cli.entries import Entry
 from rlds_cli.errors import RldsError
@@ -73,7 +73,7 @@ def _text(facts: Mapping[str, Any], key: str) -> str | None:
 def _source(ds: Dataset, entry: Entry | None) -> str | None:
     first = ds.manifest.archive.get("first") or {}
     if first.get("url"):
-        return str(first["url"])
+        return addresses.shown(str(first["url"]))
     if entry is None:
         return None
     return entry.files[0].urls[0] if entry.files else next(iter(entry.tree), None)

@@ -208,6 +208,7 @@ class _Tree:
         path = self._place.path
         start = names.fixed_directory(path) if "*" in path else path
         while True:
+            self._allowance = Allowance()  # of this walk: the one before may have been to the same directories
             try:
                 entries = self._below(start)
             except Refused as exc:

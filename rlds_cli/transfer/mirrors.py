@@ -35,7 +35,7 @@ def _answers(root: str, where: Settings) -> bool:
                 return True
         except Refused as exc:
             return exc.status > 0
-        except Again:
+        except (Again, ValueError):  # ValueError: no address at all
             return False
 
 
