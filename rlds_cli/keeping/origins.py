@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,38 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
         sources = Store(path, check=False).sources
     except (RldsError, OSError, ValueError, KeyError):
         return [], []  # the check of the dataset itself says so
-    if m.provenance:
+    if m.provenance and ids.parse(m.id).variant:
         return _derived(m, cache_dir), []
-    return _archive(path, m, sources) if sources else ([], [])
+    wrong = [Problem("sources", text) for text in contradictions(m.id, sources)]
+    remarks, problems = _archive(path, m, sources) if sources else ([], [])
+    return remarks, wrong + problems
+
+
+def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """In which ``files``, with their sizes and hashes, are not those of the registry; nothing where it knows none.
+
+    Parameters
+    ----------
+    id : str
+        Of the dataset that was made of them.
+    files : sequence of mappings
+        ``file``, ``size`` and ``sha256`` of each, as manifests and lock files have them.
+    """
+    entry = registry.listed(id)
+    known = {f.path: f for f in entry.files} if entry else {}
+    for file in files if known else ():
+        name = str(file.get("file"))
+        published = known.get(name)
+        if published is None:
+            yield f"{name} is no file of {entry.id}: the registry has {', '.join(sorted(known)[:3])}"
+            continue
+        for what, now, then in (
+            ("sha256", file.get("sha256"), published.sha256),
+            ("size", file.get("size"), published.size),
+        ):
+            if then is not None and now != then:
+                yield f"{name} has {what} {now or 'none'}; the registry has {then}"
+                break
 
 
 def altered(path: Path, archive: Path) -> set[str]:
@@ -117,6 +146,4 @@ def _published(m: Manifest, sources: Sequence[Mapping[str, Any]]) -> str | None:
     pairs = [(s.get("sha256"), known[str(s.get("file"))]) for s in sources if str(s.get("file")) in known]
     if not pairs:
         return None
-    if all(a == b for a, b in pairs):
-        return "archive sha256 known to the registry"
-    return "the registry has another sha256 of the archive"
+    return "archive sha256 known to the registry" if all(a == b for a, b in pairs) else None
