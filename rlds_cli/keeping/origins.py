@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,27 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
         return [], []  # the check of the dataset itself says so
     if m.provenance and ids.parse(m.id).variant:
         return _derived(m, cache_dir), []
-    wrong = [Problem("sources", text) for text in contradictions(m.id, sources)]
     remarks, problems = _archive(path, m, sources) if sources else ([], [])
-    return remarks, wrong + problems
+    return remarks, [*unpublished(m, sources), *problems]
+
+
+def unpublished(m: Manifest, sources: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    """What tells that a dataset with an id of the registry is not made of the files that the registry knows."""
+    if m.provenance and ids.parse(m.id).variant:
+        return []
+    entry = registry.listed(m.id)
+    if entry is not None and entry.verifiable and not sources:
+        return [Problem("sources", f"name no file; the registry has {_listed(f.path for f in entry.files)}")]
+    return [Problem("sources", text) for text in contradictions(m.id, sources)]
+
+
+def contradicted(path: Path) -> bool:
+    """Whether the dataset in ``path`` says that it is made of other files than the registry knows."""
+    try:
+        m = manifest.read(path)
+        return not m.provenance and any(contradictions(m.id, Store(path, check=False).sources))
+    except (RldsError, OSError, ValueError, KeyError):
+        return False  # where that cannot be read it says nothing
 
 
 def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -50,7 +68,7 @@ def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]
         name = str(file.get("file"))
         published = known.get(name)
         if published is None:
-            yield f"{name} is no file of {entry.id}: the registry has {', '.join(sorted(known)[:3])}"
+            yield f"{name} is no file of {entry.id}: the registry has {_listed(known)}"
             continue
         for what, now, then in (
             ("sha256", file.get("sha256"), published.sha256),
@@ -59,6 +77,11 @@ def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]
             if then is not None and now != then:
                 yield f"{name} has {what} {now or 'none'}; the registry has {then}"
                 break
+
+
+def _listed(names: Iterable[str]) -> str:
+    first, *others = names
+    return f"{first} and {len(others)} more" if others else first
 
 
 def altered(path: Path, archive: Path) -> set[str]:
@@ -80,7 +103,7 @@ def mendable(id: str, path: Path) -> bool:
     """Whether ``rlds verify --fix`` may make it again: from its source, its archive, or the user's own files."""
     try:
         found = ids.parse(id)
-        if found.variant and manifest.read(path).provenance:
+        if contradicted(path) or (found.variant and manifest.read(path).provenance):
             return False
         if found.family == "local":
             return bool(own_files(path))
