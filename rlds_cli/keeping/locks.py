@@ -14,8 +14,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.transfer import names
 
 VERSION = 1
-SCHEMES = ("http", "https", "hf", "gs", "s3", "package")  # of the addresses that the registry knows
-LOCAL = ("file",)  # earlier versions wrote addresses of local files; they are dropped
+SCHEMES = ("http", "https", "hf", "gs", "s3")  # of addresses of the network
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FINGERPRINT = re.compile(r"rlds1:[0-9a-f]{64}")
@@ -235,11 +234,14 @@ def _address(value: _Value) -> str | None:
     except ValueError:
         raise value.wrong("an address") from None
     scheme = url.partition(":")[0]
-    if scheme in LOCAL:
+    if scheme == "file":  # written by an earlier version
         return None
-    remote = scheme in SCHEMES and (scheme == "package" or (url.startswith(f"{scheme}://") and bool(parts.netloc)))
+    if scheme == "package":
+        _Value(url.removeprefix("package:"), value.place).path()
+        return url
+    remote = scheme in SCHEMES and url.startswith(f"{scheme}://") and bool(parts.netloc)
     if not remote or "@" in parts.netloc:
-        raise value.wrong(f"an address of the network ({', '.join(SCHEMES[:-1])})")
+        raise value.wrong(f"an address of the network ({', '.join(SCHEMES)})")
     return url
 
 
