@@ -83,8 +83,8 @@ class _Value:
     place: str
 
     def wrong(self, wanted: str) -> InvalidLock:
-        kinds = {dict: "an object", list: "a list"}
-        text = kinds.get(type(self.value)) or json.dumps(self.value)
+        kind = "an object" if isinstance(self.value, dict) else "a list" if isinstance(self.value, list) else None
+        text = kind or json.dumps(self.value)
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         return InvalidLock(f"{self.place or 'it'} is {shown}, not {wanted}")
 

@@ -63,8 +63,10 @@ def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]
         ``file``, ``size`` and ``sha256`` of each, as manifests and lock files have them.
     """
     entry = registry.listed(id)
-    known = {f.path: f for f in entry.files} if entry else {}
-    for file in files if known else ():
+    if entry is None or not entry.files:
+        return
+    known = {f.path: f for f in entry.files}
+    for file in files:
         name = str(file.get("file"))
         published = known.get(name)
         if published is None:

@@ -69,9 +69,9 @@ def granted(
         As of `wanted`; or a function, or a file that it reads, is not allowed.
     """
     found = wanted(datasets)
-    names = [allow_code] if isinstance(allow_code, str) else allow_code
-    for one in found if names is not True else ():
-        if not names or not {one.reference, EVERYTHING} & set(names):
+    names = _names(allow_code)
+    for one in found:
+        if not names & {one.reference, EVERYTHING}:
             raise RldsError(
                 f"{os.fspath(file)} would run a function of yours: {one}. Nothing was done.",
                 hint=f"--allow-code {one.reference} (allow_code=[{one.reference!r}]) runs it; look at the lock first",
@@ -86,6 +86,12 @@ def granted(
 
     with checked.from_source():
         yield
+
+
+def _names(allow_code: bool | Sequence[str]) -> set[str]:
+    if isinstance(allow_code, bool):
+        return {EVERYTHING} if allow_code else set()
+    return {allow_code} if isinstance(allow_code, str) else set(allow_code)
 
 
 def load(step: Mapping[str, Any]) -> str | Function:

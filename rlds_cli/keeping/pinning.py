@@ -321,7 +321,7 @@ def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
 
     steps = d.made_by
     _check_depends(d)
-    found = [permission.load(step) for step in steps]
+    found: list[Any] = [permission.load(step) for step in steps]
     spans = [s["window"] for s in steps if s.get("window")]
     history, future = spans[0] if spans else (None, None)
     ds = preprocess.run(
