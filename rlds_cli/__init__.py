@@ -8,9 +8,11 @@ Importing this module imports nothing heavy; each name is loaded when it is firs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # `python -m rlds_cli` runs this before it forgets the current directory: nothing is imported
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from rlds_cli import archives as archives
     from rlds_cli import batch as batch
     from rlds_cli import checks as checks

@@ -109,6 +109,16 @@ def test_errors_of_the_loader_come_back(ds: rlds_cli.Dataset) -> None:
         measure(ds, window="Slice(2000)")
 
 
+@pytest.mark.slow
+def test_nothing_of_the_current_directory_is_imported(
+    ds: rlds_cli.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("random", "mmap", "tempfile"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported of the current directory')\n")
+    monkeypatch.chdir(tmp_path)
+    assert measure(ds, seconds=0.05).batches_per_second > 0
+
+
 def test_what_is_not_here() -> None:
     with pytest.raises(DatasetNotFound):
         measure("local/nothing")

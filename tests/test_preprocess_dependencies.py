@@ -91,7 +91,7 @@ def test_a_lock_says_which_files_and_sync_refuses_others(ds):
 
     remove(["sample/pendulum-d4rl@f"])
     with pytest.raises(rlds_cli.errors.WrongFingerprint) as e:
-        pinning.sync("lock")
+        pinning.sync("lock", allow_code=["prep.py:f"])
     assert "model.npy" in e.value.message and before in e.value.message
 
 
@@ -117,10 +117,10 @@ def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
         pinning.lock([id])
     Path("lock").write_text(pinning.lock([id], allow_unreproducible=True))
     assert json.loads(Path("lock").read_text())["datasets"][-1]["reproducible"] is False
-    assert pinning.sync("lock")[-1].how == "here"
+    assert pinning.sync("lock", allow_code=["prep.py:f"])[-1].how == "here"
     remove([id])
     with pytest.raises(rlds_cli.errors.DatasetNotFound, match=f"the lock says that it cannot be made again: .*{why}"):
-        pinning.sync("lock")
+        pinning.sync("lock", allow_code=["prep.py:f"])
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,28 @@ def test_workers_end_when_their_program_is_killed(tmp_path):
         assert len(list(at.iterdir())) == 2
         program.kill()
         program.communicate(timeout=10)  # the workers have its output open for as long as they are there
+
+
+def imported_from(directory):
+    return [name for name, m in sys.modules.items() if str(getattr(m, "__file__", "")).startswith(directory)]
+
+
+def test_processes_import_nothing_of_the_current_directory(tmp_path, monkeypatch):
+    for name in ("random", "socket", "tempfile", "selectors", "typing"):  # which the start of a process needs
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported of the current directory')\n")
+    monkeypatch.chdir(tmp_path)
+    assert dict(work_through(imported_from, {0: (str(tmp_path),)}, 1, print)) == {0: []}
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
+def test_the_module_itself_imports_nothing_of_the_current_directory(tmp_path):
+    for name in ("random", "typing", "json", "dataclasses"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported of the current directory')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "rlds_cli", "--version"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and done.stdout.startswith("rlds "), done.stderr

@@ -34,9 +34,11 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
     Raises
     ------
     DamagedDataset
-        Its content is not what its fingerprint says; nothing is published.
+        Its content is not what its fingerprint says, or it is not of the files that the registry knows; nothing is
+        published.
     """
-    from rlds_cli.keeping import verification
+    from rlds_cli.keeping import origins, verification
+    from rlds_cli.store.opening import Store
 
     found = _find(source, id)
     assert found is not None
@@ -44,8 +46,9 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
     try:
         sharing.share_tree(found, work)
         report = verification.verify_directory(work)
-        if report.problems:
-            raise DamagedDataset(f"{found}: {report.problems[0]}. Nothing was copied.", hint=f"rlds verify {id}")
+        problems = report.problems or origins.unpublished(manifest.read(work), Store(work).sources)
+        if problems:
+            raise DamagedDataset(f"{found}: {problems[0]}. Nothing was copied.", hint=f"rlds verify {id}")
         publishing.publish(work, home.dataset(id))
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,63 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
         sources = Store(path, check=False).sources
     except (RldsError, OSError, ValueError, KeyError):
         return [], []  # the check of the dataset itself says so
-    if m.provenance:
+    if m.provenance and ids.parse(m.id).variant:
         return _derived(m, cache_dir), []
-    return _archive(path, m, sources) if sources else ([], [])
+    remarks, problems = _archive(path, m, sources) if sources else ([], [])
+    return remarks, [*unpublished(m, sources), *problems]
+
+
+def unpublished(m: Manifest, sources: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    """What tells that a dataset with an id of the registry is not made of the files that the registry knows."""
+    if m.provenance and ids.parse(m.id).variant:
+        return []
+    entry = registry.listed(m.id)
+    if entry is not None and entry.verifiable and not sources:
+        return [Problem("sources", f"name no file; the registry has {_listed(f.path for f in entry.files)}")]
+    return [Problem("sources", text) for text in contradictions(m.id, sources)]
+
+
+def contradicted(path: Path) -> bool:
+    """Whether the dataset in ``path`` says that it is made of other files than the registry knows."""
+    try:
+        m = manifest.read(path)
+        return not m.provenance and any(contradictions(m.id, Store(path, check=False).sources))
+    except (RldsError, OSError, ValueError, KeyError):
+        return False  # where that cannot be read it says nothing
+
+
+def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """In which ``files``, with their sizes and hashes, are not those of the registry; nothing where it knows none.
+
+    Parameters
+    ----------
+    id : str
+        Of the dataset that was made of them.
+    files : sequence of mappings
+        ``file``, ``size`` and ``sha256`` of each, as manifests and lock files have them.
+    """
+    entry = registry.listed(id)
+    if entry is None or not entry.files:
+        return
+    known = {f.path: f for f in entry.files}
+    for file in files:
+        name = str(file.get("file"))
+        published = known.get(name)
+        if published is None:
+            yield f"{name} is no file of {entry.id}: the registry has {_listed(known)}"
+            continue
+        for what, now, then in (
+            ("sha256", file.get("sha256"), published.sha256),
+            ("size", file.get("size"), published.size),
+        ):
+            if then is not None and now != then:
+                yield f"{name} has {what} {now or 'none'}; the registry has {then}"
+                break
+
+
+def _listed(names: Iterable[str]) -> str:
+    first, *others = names
+    return f"{first} and {len(others)} more" if others else first
 
 
 def altered(path: Path, archive: Path) -> set[str]:
@@ -51,7 +105,7 @@ def mendable(id: str, path: Path) -> bool:
     """Whether ``rlds verify --fix`` may make it again: from its source, its archive, or the user's own files."""
     try:
         found = ids.parse(id)
-        if found.variant and manifest.read(path).provenance:
+        if contradicted(path) or (found.variant and manifest.read(path).provenance):
             return False
         if found.family == "local":
             return bool(own_files(path))
@@ -117,6 +171,4 @@ def _published(m: Manifest, sources: Sequence[Mapping[str, Any]]) -> str | None:
     pairs = [(s.get("sha256"), known[str(s.get("file"))]) for s in sources if str(s.get("file")) in known]
     if not pairs:
         return None
-    if all(a == b for a, b in pairs):
-        return "archive sha256 known to the registry"
-    return "the registry has another sha256 of the archive"
+    return "archive sha256 known to the registry" if all(a == b for a, b in pairs) else None

@@ -9,12 +9,14 @@ A lock file is JSON::
         "made_by": [...],                                               steps of `rlds preprocess`, oldest first
         "reproducible": false, "why": ...}]}                            where no other machine can make it again
 
-Datasets come after those that they were made of.
+Datasets come after those that they were made of. A lock that arrives is a stranger's: `locks` checks every value of it,
+`permission` what it would run and read.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +27,10 @@ from rlds_cli import documents, home, ids, registry, settings, targets
 from rlds_cli.bars import shown
 from rlds_cli.delivery.orders import Order
 from rlds_cli.entries import File
-from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint
+from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
+from rlds_cli.keeping import addresses, locks, origins, permission
+from rlds_cli.keeping.locks import Locked
+from rlds_cli.keeping.permission import Wanted
 from rlds_cli.portions import Portion
 from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
@@ -34,22 +39,7 @@ from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.transfer import local
 
-VERSION = 1
 _SELECTING = ("select_episodes", "top_episodes")  # they select episodes by themselves, the same ones each time
-
-
-@dataclass(frozen=True, slots=True)
-class Locked:
-    """One dataset of a lock file."""
-
-    id: str
-    fingerprint: str
-    fields: Mapping[str, str]
-    files: Sequence[Mapping[str, Any]]
-    options: Mapping[str, Any]
-    made_by: Sequence[Mapping[str, Any]] = ()
-    reproducible: bool = True
-    why: str = ""  # not
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,7 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
             f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
             hint="--allow-unreproducible (allow_unreproducible=True) locks it, marked so",
         )
-    text = json.dumps({"rlds_lock": VERSION, "datasets": [_written(d) for d in found.values()]}, indent=1)
+    text = json.dumps({"rlds_lock": locks.VERSION, "datasets": [_written(d) for d in found.values()]}, indent=1)
     return text + "\n"
 
 
@@ -100,7 +90,7 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None) -> No
     if made_by:
         _lock(targets.locate(str(made_by[0]["from"]), cache_dir), found, cache_dir)
     digests = {f.name: f.digest for f in m.fields}
-    files = () if made_by else store.sources
+    files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
     why = _unreproducible(m, made_by)
     found[m.id] = Locked(m.id, m.fingerprint, digests, files, dict(m.options), made_by, not why, why)
 
@@ -109,6 +99,11 @@ def _written(d: Locked) -> dict[str, Any]:
     """As JSON; what can be made again has no mark."""
     unmarked = ("reproducible", "why") if d.reproducible else ()
     return {name: value for name, value in asdict(d).items() if name not in unmarked}
+
+
+def _shared_with_others(source: Mapping[str, Any]) -> dict[str, Any]:
+    """A file of an archive; where it lay on this machine is nobody's business."""
+    return {**source, "url": None} if str(source.get("url")).startswith("file:") else dict(source)
 
 
 def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
@@ -138,23 +133,33 @@ def _own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(file: StrPath) -> tuple[Locked, ...]:
-    """The datasets of a lock file.
+    """The datasets of a lock file, all of it checked.
 
     Raises
     ------
     RldsError
-        It cannot be read, is no lock file, or of a later version.
+        It cannot be read, is no lock file, or of a later version; the message names the value that is wrong.
     """
+    hint = "rlds lock ID... > rlds.lock writes one"
     try:
-        content = documents.load(Path(file))
-        version = int(content["rlds_lock"])
-        if version > VERSION:
-            raise RldsError(f"{file} was written by a later rlds.", hint="pip install --upgrade rlds-cli")
-        return tuple(Locked(**d) for d in content["datasets"])
+        return locks.datasets(documents.load(Path(file)))
     except OSError as e:
-        raise RldsError(f"{file} cannot be read: {e.strerror}.", hint="rlds lock ID... > rlds.lock writes one") from e
-    except (ValueError, KeyError, TypeError) as e:
-        raise RldsError(f"{file} is not a lock file ({e}).", hint="rlds lock ID... > rlds.lock writes one") from e
+        raise RldsError(f"{file} cannot be read: {e.strerror}.", hint=hint) from e
+    except locks.LaterVersion as e:
+        raise RldsError(f"{file} was written by a later rlds.", hint="pip install --upgrade rlds-cli") from e
+    except ValueError as e:
+        raise RldsError(f"{file} is not a lock file: {e}.", hint=hint) from e
+
+
+def functions(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[Wanted, ...]:
+    """The functions of the user's that `sync` would run, and must be allowed to; built-in ones need no permission.
+
+    Raises
+    ------
+    RldsError
+        As of `sync`, before it begins.
+    """
+    return permission.wanted(_missing(_checked(file), cache_dir))
 
 
 def sync(
@@ -162,34 +167,80 @@ def sync(
     *,
     jobs: int = 0,
     force: bool = False,
+    allow_code: bool | Sequence[str] = (),
+    depends_on: Sequence[str | os.PathLike[str]] = (),
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Synced, ...]:
     """Have all datasets of a lock file here, with equal fingerprints.
 
     Those that are missing are downloaded from the very files that the lock names, or made by the functions that it
-    names, which must be importable here.
+    names. Built-in functions run by themselves. Another one runs where it is allowed, and where it is defined in a
+    source file of the user's that has, with all files that it imports, the content that the lock says. The whole lock
+    is checked before anything is done.
 
     Parameters
     ----------
     force : bool
         Replace datasets of other content.
+    allow_code : bool or sequence of str
+        The functions that may run, as the lock names them (`functions` lists them); True for all.
+    depends_on : sequence of paths
+        Files and directories outside of the working directory that functions of the lock may read.
 
     Raises
     ------
     WrongFingerprint
-        A dataset that is here, or was made now, has other content; the message says what differs. What was made before
-        stays.
+        A dataset that is here, or was made now, has other content; or a function has another source. The message says
+        what differs. What was made before stays.
+    WrongHash
+        The lock contradicts the registry.
+    RldsError
+        A function is not allowed, or cannot be; or the file is no lock file. Nothing was done.
     """
-    return tuple(_sync(d, jobs, force, cache_dir, shown(progress)) for d in read(file))
+    locked = _checked(file)
+    missing = _missing(locked, cache_dir)
+    with permission.granted(missing, allow_code, depends_on, file):
+        return tuple(_sync(d, jobs, force, cache_dir, shown(progress)) for d in locked)
+
+
+def _checked(file: StrPath) -> tuple[Locked, ...]:
+    """The datasets of a lock file that the registry does not contradict."""
+    locked = read(file)
+    for d in locked:
+        _check_registry(d, file)
+    return locked
+
+
+def _check_registry(d: Locked, file: StrPath) -> None:
+    known = registry.listed(d.id)
+    base = str(ids.parse(d.id).base)
+    if known is not None and known.id != base:
+        raise RldsError(f"{file} names the dataset {base}, which the registry calls {known.id}.")
+    wrong = None if d.made_by else next(origins.contradictions(base, d.files), None)
+    if wrong is not None:
+        raise WrongHash(
+            f"{file} is not of the {base} of the registry: {wrong}. Nothing was done.",
+            hint=f"rlds download {base} has what the registry knows; rlds import takes other files, as local/NAME",
+        )
+
+
+def _missing(locked: Sequence[Locked], cache_dir: StrPath | None) -> tuple[Locked, ...]:
+    return tuple(d for d in locked if _here(d, cache_dir) is None)
+
+
+def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
+    """Where the dataset is, with the content of the lock."""
+    path = home.find(ids.parse(d.id), settings.read(cache_dir))
+    return path if path is not None and manifest.read(path).fingerprint == d.fingerprint else None
 
 
 def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Synced:
-    here = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if here is not None and manifest.read(here).fingerprint == d.fingerprint:
-        return Synced(d.id, d.fingerprint, "here", here)
-    if here is not None and not force:
-        raise _differs(d, here, hint=f"rlds sync --force makes {d.id} anew")
+    if (same := _here(d, cache_dir)) is not None:
+        return Synced(d.id, d.fingerprint, "here", same)
+    other = home.find(ids.parse(d.id), settings.read(cache_dir))
+    if other is not None and not force:
+        raise _differs(d, other, hint=f"rlds sync --force makes {d.id} anew")
     if not d.reproducible:
         raise DatasetNotFound(
             f"{d.id} is not here, and the lock says that it cannot be made again: {d.why}.",
@@ -205,7 +256,8 @@ def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
 def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
     from rlds_cli.delivery.deliveries import deliver
 
-    base = str(ids.parse(d.id).base)
+    id = ids.parse(d.id)
+    base = str(id.base)
     try:
         known = registry.get(base)
     except RldsError as e:
@@ -213,9 +265,9 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
             f"{d.id} is not here, and not of the registry: it was made of {_names(d)}.",
             hint=f"rlds import PATH --as {d.id}, and the same command again",
         ) from e
-    places = {f.path: f.urls for f in known.files}
     portion = Portion.from_facts(d.options.get("portion") or {})
-    pins = tuple(_pinned(f, places) for f in d.files)
+    where = settings.read(cache_dir)
+    pins = tuple(addresses.pinned(f, known, where) for f in d.files)
     # Which part a file is tells a listing of all of them, and where it is, where it came from a place of its own.
     listed = bool(portion) or (bool(known.tree) and not all(map(_may_be_had, pins)))
     order = Order(
@@ -229,6 +281,10 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         pinned=pins if listed else (),
         revision=_revision(d),
     )
+    if order.variant != id.variant:
+        raise RldsError(
+            f"The lock says how {id.base}{f'@{order.variant}' if order.variant else ''} was made, and calls it {d.id}.",
+        )
     return deliver(order, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
 
 
@@ -249,17 +305,6 @@ def _revision(d: Locked) -> str | None:
     return only if re.fullmatch(r"[0-9a-f]{40}", only) else None
 
 
-def _pinned(file: Mapping[str, Any], places: Mapping[str, tuple[str, ...]]) -> File:
-    """A file as it was: from where it came, else from where the registry knows it, and with its hash."""
-    urls = [str(file["url"])] if file.get("url") else []
-    return File(
-        path=str(file["file"]),
-        urls=tuple(dict.fromkeys([*urls, *places.get(str(file["file"]), ())])),
-        size=file.get("size"),
-        sha256=file.get("sha256"),
-    )
-
-
 def _names(d: Locked) -> str:
     names = [str(f["file"]) for f in d.files]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -275,21 +320,22 @@ def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     from rlds_cli import preprocess
 
     steps = d.made_by
-    depends = _depends(d)
-    spans = [s["window"] for s in steps if "window" in s]
+    _check_depends(d)
+    found: list[Any] = [permission.load(step) for step in steps]
+    spans = [s["window"] for s in steps if s.get("window")]
     history, future = spans[0] if spans else (None, None)
     ds = preprocess.run(
         str(steps[0]["from"]),
-        _of_steps(steps, "reference"),
+        found if len(found) > 1 else found[0],
         ids.parse(d.id).variant,
         unit=_of_steps(steps, "unit"),
         arrays=_of_steps(steps, "arrays"),
         args=_of_steps(steps, "args"),
         history=history,
         future=future,
-        fields=steps[0]["fields"],
+        fields=steps[0].get("fields"),
         keep_going=bool(steps[-1].get("keep_going")),
-        depends_on=depends,
+        depends_on=list(permission.depends(d)),
         jobs=jobs,
         force=force,
         cache_dir=cache_dir,
@@ -298,12 +344,11 @@ def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     return ds.path
 
 
-def _depends(d: Locked) -> list[str]:
-    """The files that the functions read, which must be here as they were."""
+def _check_depends(d: Locked) -> None:
+    """The files that the functions read must be here as they were."""
     from rlds_cli.preprocess import dependencies
 
-    found: dict[str, str] = {name: sha for step in d.made_by for name, sha in (step.get("depends") or {}).items()}
-    for name, wanted in found.items():
+    for name, wanted in permission.depends(d).items():
         path = Path(name).expanduser()
         now = f"has sha256 {dependencies.digest(path)}" if path.exists() else "is not here"
         if now != f"has sha256 {wanted}":
@@ -311,7 +356,6 @@ def _depends(d: Locked) -> list[str]:
                 f"{d.id} was made with {name}, which {now}; the lock says sha256 {wanted}.",
                 hint=f"put that file there, as {path.absolute()}",
             )
-    return list(found)
 
 
 def _differs(d: Locked, path: Path, now: str = "is", *, hint: str) -> WrongFingerprint:

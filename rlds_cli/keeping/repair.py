@@ -123,6 +123,8 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
         m = manifest.read(path)
     except RldsError:
         return "its manifest cannot be read, and says how it was made" if id.variant else _unknown(id)
+    if origins.contradicted(path):
+        return f"it is not made of the files of the registry: rlds download {id} --force replaces it"
     if m.provenance:
         return f"it was made of {m.provenance[-1].get('from')}: rlds preprocess makes it again, with --force"
     return _lost(path) if id.family == "local" else _unknown(id)
@@ -200,9 +202,10 @@ def _files(id: DatasetId, path: Path, place: Home) -> tuple[File, ...]:
 
 
 def _file(name: str, urls: tuple[str, ...], size: int | None, sha256: str | None, made_of: Mapping[str, Any]) -> File:
-    came = made_of.get("url")
-    places = dict.fromkeys((*((str(came),) if came else ()), *urls))  # first where it came from before
-    return File(name, tuple(places), made_of.get("size", size), made_of.get("sha256", sha256))
+    """A file as it was; first from where it came before, but only where its hash tells that it is the same."""
+    came, was = made_of.get("url"), made_of.get("sha256") or sha256
+    places = dict.fromkeys((*((str(came),) if came and was else ()), *urls))
+    return File(name, tuple(places), made_of.get("size", size), was)
 
 
 def _sources(path: Path) -> Sequence[Mapping[str, Any]]:

@@ -150,7 +150,13 @@ def _load(workers: Sequence[Connection], jobs: Sequence[Job]) -> tuple[list[Ran]
 def _worker(limit: int) -> Iterator[Connection]:
     """A process, and the connection to it."""
     here, there = Pipe()
-    command = [sys.executable, "-m", "rlds_cli.measuring.worker", str(there.fileno())]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "rlds_cli.measuring.worker",
+        str(there.fileno()),
+    ]  # nothing of this directory
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     with subprocess.Popen(command, pass_fds=(there.fileno(), limit), env=environment) as process:
         there.close()

@@ -90,7 +90,7 @@ def _connect(ray: Any, address: str) -> None:
     # Ray tries for two minutes and then ends its process, which had better not be this one.
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", _TRY, address], capture_output=True, text=True, timeout=PATIENCE, check=False
+            [sys.executable, "-P", "-c", _TRY, address], capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired as e:
         raise _unreachable(address, f"it did not answer like one for {PATIENCE:.0f} s") from e

@@ -34,7 +34,7 @@ def of(function: Callable[..., Any], args: Mapping[str, Any], depends_on: Sequen
     for name, path in found.items():
         if not path.exists():
             raise PreprocessError(f"There is no {name}, which the function is said to depend on.")
-    found |= {name: path for value in _held(function, args) for name, path in _named(value)}
+    found |= {name: path for value in _held(function, args) for name, path in named(value)}
     return {name: digest(found[name]) for name in sorted(found)}
 
 
@@ -48,14 +48,14 @@ def _held(function: Callable[..., Any], args: Mapping[str, Any]) -> Iterator[Any
         yield dict(getattr(function, "__dict__", {}))
 
 
-def _named(value: Any) -> Iterator[tuple[str, Path]]:
+def named(value: Any) -> Iterator[tuple[str, Path]]:
     """The files that a value names."""
     if isinstance(value, Mapping):
         for item in value.values():
-            yield from _named(item)
+            yield from named(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _named(item)
+            yield from named(item)
     elif isinstance(value, str | Path) and value != "":
         path = _there(str(value))
         if path is not None:

@@ -9,7 +9,7 @@ import importlib.util
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -167,6 +167,11 @@ def importable(path: tuple[str, ...]) -> Iterator[None]:
         for p in added:
             if p in sys.path:
                 sys.path.remove(p)
+
+
+def searched(fns: Iterable[object]) -> tuple[str, ...]:
+    """Where modules of functions are searched first: the current directory, unless all are built-in ones' names."""
+    return () if all(isinstance(fn, str) and ":" not in fn for fn in fns) else (str(Path.cwd()),)
 
 
 def find(fn: str | Callable[..., Any] | Function) -> Function:

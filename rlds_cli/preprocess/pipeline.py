@@ -141,7 +141,7 @@ def described(
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Pipeline]:
     """The pipeline of functions; their modules can be imported meanwhile."""
-    with functions.importable((str(Path.cwd()),)):
+    with functions.importable(functions.searched(fns)):
         made = stages(fns, unit=unit, span=span, arrays=arrays, args=args)
         name = name or "-".join(s.function.name.rpartition(".")[2] for s in made)
         if "<lambda>" in name:

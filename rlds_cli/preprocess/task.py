@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -208,7 +207,7 @@ def described(
 ) -> Iterator[Task]:
     """The task that `describe` gives; the function's modules can be imported meanwhile."""
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    with functions.importable((str(Path.cwd()),)):
+    with functions.importable(functions.searched([fn])):
         t = describe(dataset, fn, name, **how)
         with functions.importable(t.function.path):
             yield t

@@ -70,7 +70,7 @@ def attempt(
                 raise PreprocessError(f"step={step}: several functions are tried on an episode.", hint="leave out step")
             return _rehearse(p, _number(dataset, episode), jobs)
     alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args}
-    with functions.importable((str(Path.cwd()),)):
+    with functions.importable(functions.searched([fn])):
         t = task.describe(dataset, fn, name, span=(history, future), fields=fields, **alone)
         with functions.importable(t.function.path):
             number = _number(t.dataset, episode)

@@ -20,6 +20,7 @@ from rlds_cli.store.allocation import keep_freed_memory
 R = TypeVar("R")
 
 _ATTEMPTS = 2
+_SAFE = "PYTHONSAFEPATH"
 
 
 class WorkerDied(Exception):
@@ -75,6 +76,20 @@ def _without_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def _without_this_directory() -> Iterator[None]:
+    """Start processes that import nothing of the current directory before they have the parent's search path."""
+    before = os.environ.get(_SAFE)
+    os.environ[_SAFE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_SAFE, None)
+        else:
+            os.environ[_SAFE] = before
+
+
 def _begin() -> None:
     """What a process does before its first item. Ctrl-C is for the parent, which ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -94,14 +109,15 @@ class _Worker(Generic[R]):
     """One process. A pool of several cannot tell which of its tasks ended one of them."""
 
     def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
+        with _without_this_directory():  # its queues start a process that tracks them
+            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
         self._process: BaseProcess | None = None
 
     def submit(self, call: Callable[..., R], arguments: tuple[Any, ...]) -> Future[R]:
         if self._process is not None:
             return self._pool.submit(call, *arguments)
         known = {p.pid for p in active_children()}
-        with _without_interrupts():  # which the new process takes over
+        with _without_interrupts(), _without_this_directory():  # which the new process takes over
             future = self._pool.submit(call, *arguments)
         self._process = next((p for p in active_children() if p.pid not in known), None)
         return future

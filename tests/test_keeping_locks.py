@@ -1,0 +1,156 @@
+"""What stands in a lock file is checked as a whole: the value that is wrong is named by its place."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lock_mutations
+import pytest
+
+from rlds_cli.errors import RldsError
+from rlds_cli.keeping import locks, pinning
+
+F, S = "rlds1:" + "a" * 64, "b" * 64
+STEP = {
+    "id": "local/x@norm",
+    "from": "local/x",
+    "reference": "prep.py:norm",
+    "function": "norm",
+    "code": S,
+    "files": [["prep.py", S]],
+    "args": {"eps": 0.5},
+    "depends": {"model.npy": S},
+    "unit": "window",
+    "window": [3, 0],
+    "arrays": "numpy",
+    "fields": ["observation"],
+}
+LOCK: dict[str, Any] = {
+    "rlds_lock": 1,
+    "datasets": [
+        {
+            "id": "local/x",
+            "fingerprint": F,
+            "fields": {"observation": S},
+            "files": [
+                {"file": "a/b.hdf5", "size": 3, "sha256": S, "url": "https://host/a/b.hdf5", "revision": None},
+                {"file": "c.hdf5", "size": None, "sha256": None, "url": "file:///home/me/c.hdf5", "revision": "main"},
+            ],
+            "options": {"frames": "84x84", "skip_bad": True, "portion": {"include": ["a*"], "episodes": [0, None]}},
+            "made_by": [],
+        },
+        {"id": "local/x@norm", "fingerprint": F, "fields": {}, "files": [], "options": {}, "made_by": [STEP]},
+    ],
+}
+
+
+def put(*path: Any, value: Any) -> Callable[[Any], None]:
+    def change(lock: Any) -> None:
+        for key in path[:-1]:
+            lock = lock[key]
+        lock[path[-1]] = value
+
+    return change
+
+
+FIRST, FILE, MADE = ("datasets", 0), ("datasets", 0, "files", 0), ("datasets", 1, "made_by", 0)
+WRONG: dict[str, Callable[[Any], Any]] = {
+    r"rlds_lock is \"1\", not a whole number": put("rlds_lock", value="1"),
+    r"rlds_lock is true": put("rlds_lock", value=True),
+    r"rlds_lock is 0, not a version": put("rlds_lock", value=0),
+    r"rlds_lock is Infinity": put("rlds_lock", value=1e999),
+    r"datasets is an object, not a list": put("datasets", value={}),
+    r"datasets\[0\] is 3, not an object": put("datasets", 0, value=3),
+    r"datasets\[0\] has no \"id\"": lambda lock: lock["datasets"][0].pop("id"),
+    r"datasets\[0\] has \"path\", which no lock file has": put(*FIRST, "path", value="/home/me"),
+    r"datasets\[0\]\.id is \"\.\./x\", not a dataset id": put(*FIRST, "id", value="../x"),
+    r"datasets\[0\]\.id is \"/etc/x\"": put(*FIRST, "id", value="/etc/x"),
+    r"datasets\[1\]\.id is \"local/X\", not an id that stands there once": lambda lock: lock["datasets"].insert(
+        1, {**lock["datasets"][0], "id": "local/X"}
+    ),
+    r"datasets\[0\]\.fingerprint is \"rlds1:aa\"": put(*FIRST, "fingerprint", value="rlds1:aa"),
+    r"datasets\[0\]\.fields is a list, not an object": put(*FIRST, "fields", value=[]),
+    r"datasets\[0\]\.fields\.observation is 7": put(*FIRST, "fields", "observation", value=7),
+    r"files\[0\]\.file is \"\.\./b\", not a relative path": put(*FILE, "file", value="../b"),
+    r"files\[0\]\.file is \"/etc/passwd\"": put(*FILE, "file", value="/etc/passwd"),
+    r"files\[1\]\.file is \"c\.hdf5\", not a name that": put(*FILE, "file", value="c.hdf5"),
+    r"files\[0\]\.size is -1": put(*FILE, "size", value=-1),
+    r"files\[0\]\.size is 1\.5": put(*FILE, "size", value=1.5),
+    r"holds an integer of 30 digits": put(*FILE, "size", value=10**29),
+    r"files\[0\]\.sha256 is \"B{59}\.\.\.": put(*FILE, "sha256", value="B" * 64),
+    r"files\[0\]\.url is \"/etc/passwd\"": put(*FILE, "url", value="/etc/passwd"),
+    r"files\[0\]\.url is \"~/\.ssh/id_rsa\"": put(*FILE, "url", value="~/.ssh/id_rsa"),
+    r"files\[0\]\.url is \"FILE:///etc/passwd\"": put(*FILE, "url", value="FILE:///etc/passwd"),
+    r"files\[0\]\.url is \"ftp://host/x\"": put(*FILE, "url", value="ftp://host/x"),
+    r"files\[0\]\.url is \"http:/x\"": put(*FILE, "url", value="http:/x"),
+    r"files\[0\]\.url is \"http://\[::1\"": put(*FILE, "url", value="http://[::1"),
+    r"files\[0\]\.url is \"http://h:99999999/x\"": put(*FILE, "url", value="http://h:99999999/x"),
+    r"files\[0\]\.url is \"https://me:secret@host": put(*FILE, "url", value="https://me:secret@host/x"),
+    r"options\.frames is \"huge\"": put(*FIRST, "options", "frames", value="huge"),
+    r"options\.skip_bad is \"yes\"": put(*FIRST, "options", "skip_bad", value="yes"),
+    r"options\.portion\.include is \"a\*\"": put(*FIRST, "options", "portion", "include", value="a*"),
+    r"options\.portion\.episodes is a list": put(*FIRST, "options", "portion", "episodes", value=[5, 2]),
+    r"\.from is \"local/x@norm\", not a dataset that stands before": put(*MADE, "from", value="local/x@norm"),
+    r"made_by\[0\]\.from is \"/home/me/x\"": put(*MADE, "from", value="/home/me/x"),
+    r"made_by\[0\]\.from is \"local/x\", not what local/y@norm could": put("datasets", 1, "id", value="local/y@norm"),
+    r"made_by\[0\]\.files\[0\]\[0\] is \"\.\./prep\.py\"": put(*MADE, "files", 0, 0, value="../prep.py"),
+    r"made_by\[0\]\.files\[0\] is a list, not a file and its sha256": put(*MADE, "files", 0, value=["prep.py"]),
+    r"made_by\[0\]\.unit is \"all\", not one of": put(*MADE, "unit", value="all"),
+    r"made_by\[0\]\.arrays is a list": put(*MADE, "arrays", value=["numpy"]),
+    r"made_by\[0\]\.args is null": put(*MADE, "args", value=None),
+    r"made_by\[0\]\.window\[0\] is 1099511627776": put(*MADE, "window", value=[1 << 40, 0]),
+    r"datasets\[1\] is nested more than 32 levels": put(*MADE, "args", "eps", value=lock_mutations.deep(100)),
+    r"made_by\[0\]\.reference is .*, not a text that can be printed": put(*MADE, "reference", value="a:\x1b[2J"),
+}
+
+
+def read(tmp_path: Path, content: Any) -> tuple[locks.Locked, ...]:
+    file = tmp_path / "rlds.lock"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return pinning.read(file)
+
+
+def test_a_sound_lock(tmp_path: Path) -> None:
+    source, made = read(tmp_path, LOCK)
+    assert [f["url"] for f in source.files] == ["https://host/a/b.hdf5", None]  # local files are somebody else's
+    assert made.made_by == (STEP,) and made.reproducible
+
+
+@pytest.mark.parametrize("place", WRONG)
+def test_a_value_that_is_wrong_is_named(tmp_path: Path, place: str) -> None:
+    lock = copy.deepcopy(LOCK)
+    WRONG[place](lock)
+    with pytest.raises(RldsError, match=place) as caught:
+        read(tmp_path, lock)
+    assert "is not a lock file" in caught.value.message and "\n" not in caught.value.message
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"rlds_lock": ' + "9" * 5000 + "}", "\ud800", "nul", '{"rlds_lock": 2}']
+)
+def test_what_is_no_json_of_this_version(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rlds.lock").write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(RldsError, match=r"is not a lock file|written by a later rlds"):
+        pinning.read(tmp_path / "rlds.lock")
+
+
+def test_mutants_are_read_or_refused(tmp_path: Path) -> None:
+    """Whatever is changed: rlds reads it, or raises an error of its own, and nothing of a mutant is used unchecked."""
+    rng = random.Random(11)
+    counts = {"read": 0, "refused": 0}
+    for _ in range(1500):
+        try:
+            for d in locks.datasets(lock_mutations.mutated(LOCK, rng)):
+                assert all(f["url"] is None or f["url"].startswith("https://host/") for f in d.files)
+                assert all(".." not in f["file"] and not f["file"].startswith("/") for f in d.files)
+            counts["read"] += 1
+        except (locks.InvalidLock, locks.LaterVersion) as e:
+            assert len(str(e)) < 600
+            counts["refused"] += 1
+    assert min(counts.values()) > 50
