@@ -62,10 +62,9 @@ def test_values_in_chunks_that_share_one_place(tmp_path: Path) -> None:
     with flat(tmp_path / "a.h5") as f:
         d = f.create_dataset("note", (ROWS,), h5py.string_dtype(), chunks=(ROWS,), compression="gzip", shuffle=True)
         d[0] = "x" * SHARED
-        _, stored = d.id.read_direct_chunk((0,))
-        planes = np.frombuffer(zlib.decompress(stored), np.uint8).reshape(16, ROWS)
-        shared = np.repeat(planes[:, :1], ROWS, axis=1).tobytes()
-        d.id.write_direct_chunk((0,), zlib.compress(shared))
+    with h5py.File(tmp_path / "a.h5", "a") as f:
+        mask, stored = f["note"].id.read_direct_chunk((0,))  # HDF5 leaves the shuffle out
+        f["note"].id.write_direct_chunk((0,), zlib.compress(zlib.decompress(stored)[:16] * ROWS), mask)
     refused(tmp_path / "a.h5", "stands for .* bytes of texts or lists")
 
 
@@ -91,11 +90,10 @@ def test_honest_texts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with flat(tmp_path / "a.h5", 50) as f:
         f["info/plain"] = texts
         f.create_dataset("info/packed", data=texts, dtype=h5py.string_dtype(), chunks=(7,), compression="gzip")
-        f.create_dataset("info/checked", data=texts, dtype=h5py.string_dtype(), chunks=(7,), fletcher32=True)
         f.create_dataset("info/lzf", data=texts, dtype=h5py.string_dtype(), chunks=(7,), compression="lzf")
         f.attrs["names"] = ["a", "b"]
     ds = import_archive(tmp_path / "a.h5", "local/fine")
-    for name in ("plain", "packed", "checked", "lzf"):
+    for name in ("plain", "packed", "lzf"):
         assert [t for e in ds for t in e[f"info/{name}"]][:10] == texts[:10]
 
 
