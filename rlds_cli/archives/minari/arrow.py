@@ -81,7 +81,7 @@ def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
     with _reading(path) as pa:
         if path.suffix == ".parquet":
             with parquet.opened(path, memory_map=True, pre_buffer=False) as file:
-                yield from file.iter_batches(batch_size=rows, use_threads=False)
+                yield from parquet.batches(file, path, None, rows)
             return
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
             for i in range(reader.num_record_batches):
