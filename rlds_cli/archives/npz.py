@@ -130,6 +130,7 @@ class NpzFile:
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path = path
         self._archive = archive
+        self.size = _size(archive)
         self._infos = _checked(path, archive)
         self.members: Mapping[str, Member] = {name: self._member(name) for name in self._infos}
 

@@ -64,7 +64,7 @@ class NpzRows:
 def _check_transposed(npz: NpzFile, members: Collection[Member]) -> None:
     """Refuse columns that stand in memory whole, side by side, where that is much more than the file has."""
     claimed = sum(m.nbytes for m in members if m.fortran)
-    if claimed > MAX_TRANSPOSED + TRANSPOSED_RATIO * npz.path.stat().st_size:
+    if claimed > MAX_TRANSPOSED + TRANSPOSED_RATIO * npz.size:
         raise UnsafeArchive(f"{npz.path.name}: its arrays in Fortran's order claim {claimed:,} bytes.")
 
 
