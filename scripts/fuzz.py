@@ -46,10 +46,11 @@ INTERESTING = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x
 
 @dataclass(frozen=True)
 class Target:
-    """A parser: valid inputs, and what is done with others."""
+    """A parser: valid inputs, and what is done with others; ``slow`` where one of them takes milliseconds."""
 
     seeds: tuple[bytes, ...]
     run: Callable[[bytes], object]
+    slow: bool = False
 
 
 # -- valid inputs
@@ -379,7 +380,7 @@ def _as(reader: str, name: str, **beside: bytes) -> Callable[[bytes], object]:
 def _among(name: str, version: str) -> Target:
     """One file of a LeRobot dataset."""
     files = _lerobot(version)
-    return Target((files[name],), lambda content: _import("lerobot", files | {name: content}))
+    return Target((files[name],), lambda content: _import("lerobot", files | {name: content}), slow=True)
 
 
 def _features(content: bytes) -> None:
@@ -453,17 +454,20 @@ TARGETS = {
     "tar": Target((_tar(tarfile.PAX_FORMAT), _tar(tarfile.GNU_FORMAT)), _tar_members),
     "xz": Target((lzma.compress(_tar(tarfile.GNU_FORMAT)), gzip.compress(_tar(tarfile.USTAR_FORMAT))), _tar_members),
     "gen_dgrl": Target((_tar(tarfile.USTAR_FORMAT),), lambda c: _convert(gen_dgrl, "x.tar", c)),
-    "hdf5": Target((_flat_hdf5(),), _as("plain", "x.h5")),
-    "d4rl": Target((_flat_hdf5(),), _as("d4rl", "x.hdf5")),
-    "minari": Target((_minari_hdf5(),), _as("minari", "main_data.hdf5")),
-    "minari_json": Target((MINARI,), lambda c: _import("minari", {"main_data.hdf5": _MINARI_DATA, "metadata.json": c})),
+    "hdf5": Target((_flat_hdf5(),), _as("plain", "x.h5"), slow=True),
+    "d4rl": Target((_flat_hdf5(),), _as("d4rl", "x.hdf5"), slow=True),
+    "minari": Target((_minari_hdf5(),), _as("minari", "main_data.hdf5"), slow=True),
+    "minari_json": Target(
+        (MINARI,), lambda c: _import("minari", {"main_data.hdf5": _MINARI_DATA, "metadata.json": c}), slow=True
+    ),
     "parquet": Target(
         (_parquet(_columns()), _parquet(_columns(), compression="zstd", data_page_version="2.0", row_group_size=15)),
         _as("plain", "x.parquet"),
+        slow=True,
     ),
-    "csv": Target((_csv(),), _as("plain", "x.csv")),
-    "json_lines": Target((_json_lines(),), _as("plain", "x.jsonl")),
-    "plain_npz": Target((_plain_npz(),), _as("plain", "x.npz")),
+    "csv": Target((_csv(),), _as("plain", "x.csv"), slow=True),
+    "json_lines": Target((_json_lines(),), _as("plain", "x.jsonl"), slow=True),
+    "plain_npz": Target((_plain_npz(),), _as("plain", "x.npz"), slow=True),
     "lerobot_info": _among("meta/info.json", "v3.0"),
     "lerobot_episodes": _among("meta/episodes.jsonl", "v2.1"),
     "lerobot_tasks": _among("meta/tasks.jsonl", "v2.1"),

@@ -165,7 +165,7 @@ def test_many_names_for_the_same_objects(
     monkeypatch.setattr(hdf5, "MAX_ALIASES", 100)
     with h5py.File(tmp_path / "a.h5", "w") as f:
         make(f, 18)
-    with pytest.raises(UnsafeArchive, match="more than 100 further names"), hdf5.open_file(tmp_path / "a.h5"):
+    with pytest.raises(UnsafeArchive, match=r"\d+ further names for"), hdf5.open_file(tmp_path / "a.h5"):
         pass
 
 

@@ -26,7 +26,7 @@ from rlds_cli.ted import Array, Field, Kind, Placement
 
 MAX_DEPTH = 32
 MAX_OBJECTS = 1 << 20
-MAX_ALIASES = 1 << 14  # names of what has another name
+MAX_ALIASES, ALIASES_EACH = 1 << 10, 4  # names of what has another name, at all and for each object
 # Deflate packs at most about 1,032 to 1; a dataset that claims more than its stored bytes could hold was never written.
 MAX_RATIO = 1100
 UNWRITTEN_BYTES = 64 << 20
@@ -176,8 +176,8 @@ def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
             seen |= {address} - {None}
             if count > MAX_OBJECTS:
                 raise _refused(f"{_file(group)} holds more than {MAX_OBJECTS:,} objects.")
-            if aliases > MAX_ALIASES:
-                raise _refused(f"{_file(group)} has more than {MAX_ALIASES:,} further names for what it holds.")
+            if aliases > MAX_ALIASES + ALIASES_EACH * len(seen):
+                raise _refused(f"{_file(group)} has {aliases:,} further names for {len(seen):,} objects, and more.")
             if isinstance(item, h5py.Group):
                 stack.append((name, item, (*above, _descend(item, above, name))))
             if isinstance(item, h5py.Group | h5py.Dataset):

@@ -104,13 +104,16 @@ def check(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
         values = plist.get_filter(i)[2]
         if code in COUNTED and (len(values) < 5 or values[2] != math.prod(chunk) or values[4] != itemsize):
             raise _refused(f"{what}: the parameters of filter {code} are not those of chunks of {list(chunk)} values.")
-    if not {DEFLATE, _LZF, _SZIP} & set(codes):
+    if not codes:
         return
-    sizes: list[tuple[int, tuple[int, ...]]] = []
-    d.chunk_iter(lambda c: sizes.append((c.size, c.chunk_offset)))
-    if _LZF in codes and any(n > min(MAX_LZF, 2 * size + PIECE) for n, _ in sizes):
+    sizes: list[int] = []
+    d.chunk_iter(lambda c: sizes.append(c.size))
+    largest, there = max(sizes, default=0), path.stat().st_size
+    if largest > there:
+        raise _refused(f"{what} claims a chunk of {largest:,} bytes as it is stored, and the file has {there:,}.")
+    if _LZF in codes and largest > min(MAX_LZF, 2 * size + PIECE):
         raise _refused(f"{what} has chunks of LZF that may become more than memory holds.")
-    if DEFLATE in codes and any(n > HARMLESS for n, _ in sizes):
+    if DEFLATE in codes and largest > HARMLESS:
         _check_large(name, d, size, path)
     if _SZIP in codes:
         for _, data in stored(d):
