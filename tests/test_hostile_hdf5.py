@@ -148,13 +148,13 @@ def directed(f: h5py.File, depth: int) -> None:
 
 def names_of_one(f: h5py.File, _: int) -> None:
     f["x"] = np.zeros(3)
-    for k in range(hdf5.MAX_ALIASES + 2):
+    for k in range(2 * hdf5.MAX_ALIASES):
         f[f"y{k}"] = f["x"]
 
 
 def soft_names(f: h5py.File, _: int) -> None:
     f["x"] = np.zeros(3)
-    for k in range(hdf5.MAX_ALIASES + 2):
+    for k in range(2 * hdf5.MAX_ALIASES):
         f[f"y{k}"] = h5py.SoftLink("/x")
 
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlds_cli.archives import parquet, parquet_pages
+from rlds_cli.archives import arrow_ipc, parquet, parquet_pages
 from rlds_cli.archives.lerobot import tables
-from rlds_cli.errors import CorruptArchive, UnsafeArchive
+from rlds_cli.archives.minari.arrow import _reading as arrow_reading
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.importing import import_archive
 
 MIB = 1 << 20
@@ -114,3 +115,47 @@ def test_descriptions_of_lerobot_are_measured(tmp_path: Path) -> None:
     with pytest.raises(UnsafeArchive):
         tables.table(path)
     assert tables.table(path, ["action"]).num_rows == 8192
+
+
+# -- Arrow
+
+
+def arrow(path: Path, compression: str | None, rows: int = 5, batches: int = 2) -> Path:
+    table = pa.table({"observations": np.zeros(rows * batches), "actions": np.arange(rows * batches)})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as f, pa.ipc.new_file(f, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_arrow_files_are_read(tmp_path: Path, compression: str | None) -> None:
+    path = arrow(tmp_path / "part-0.arrow", compression, rows=1000)
+    found = list(arrow_ipc.batches(path))
+    assert [b.num_rows for b in found] == [1000, 1000] and arrow_ipc.count(path) == 2000
+    assert found[1]["actions"].to_pylist() == list(range(1000, 2000))
+
+
+def test_arrow_buffers_that_unpack_to_a_thousandfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_ipc, "FREE_BYTES", MIB)
+    path = tmp_path / "part-0.arrow"
+    zeros = pa.table({"observations": np.zeros(4 * MIB)})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.OSFile(str(path), "wb") as f, pa.ipc.new_file(f, zeros.schema, options=options) as writer:
+        writer.write_table(zeros)
+    with pytest.raises(UnsafeArchive, match="claims 33,554,432 bytes"):
+        list(arrow_ipc.batches(path))
+
+
+def test_the_metadata_of_arrow_messages_may_be_anything(tmp_path: Path) -> None:
+    content = arrow(tmp_path / "part-0.arrow", "lz4").read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        damaged = bytearray(content)
+        damaged[int(rng.integers(8, 700))] = int(rng.integers(256))
+        (tmp_path / "part-0.arrow").write_bytes(damaged)
+        try:
+            with arrow_reading(tmp_path / "part-0.arrow"):
+                list(arrow_ipc.batches(tmp_path / "part-0.arrow"))
+        except ArchiveError:
+            continue
