@@ -129,12 +129,22 @@ def test_a_row_of_a_gigabyte(tmp_path: Path) -> None:
 
 def test_high_and_narrow_chunks_are_not_unpacked_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdf5_rows, "MAX_BAND", 1 << 20)
+    monkeypatch.setattr(hdf5_rows, "MAX_REPEATED_RATIO", 1 << 20)
     values = np.zeros((1 << 15, 8))
     with h5py.File(tmp_path / "a.h5", "w") as f:
         f.create_dataset("x", data=values, chunks=(1 << 15, 1), compression="gzip")
     with h5py.File(tmp_path / "a.h5") as f, hdf5_rows.RowReader(tmp_path / "a.h5", {"x": f["x"]}) as rows:
         assert rows._bands == {}
         assert np.array_equal(rows.read(5, 9)["x"], values[5:9])
+
+
+def test_a_small_file_of_high_and_narrow_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5_rows, "MAX_BAND", 1 << 20)
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f.create_dataset("observations", data=np.zeros((1 << 15, 8)), chunks=(1 << 15, 1), compression="gzip")
+        f["actions"], f["rewards"] = np.zeros((1 << 15, 1), "f4"), np.zeros(1 << 15, "f4")
+        f["terminals"] = np.arange(1 << 15) % 128 == 127
+    refused(tmp_path / "a.h5", "a row cannot be read without unpacking 2,097,152 bytes")
 
 
 def directed(f: h5py.File, depth: int) -> None:

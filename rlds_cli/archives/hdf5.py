@@ -173,7 +173,8 @@ def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
             count += 1
             item, address = _child(parent, key, name)
             aliases += address is None or address in seen
-            seen |= {address} - {None}
+            if address is not None:
+                seen.add(address)
             if count > MAX_OBJECTS:
                 raise _refused(f"{_file(group)} holds more than {MAX_OBJECTS:,} objects.")
             if aliases > MAX_ALIASES + ALIASES_EACH * len(seen):

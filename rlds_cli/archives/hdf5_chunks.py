@@ -132,8 +132,8 @@ def _check_large(name: str, d: h5py.h5d.DatasetID, size: int, path: Path) -> Non
     d.chunk_iter(lambda c: places.append(c.chunk_offset) if c.size > HARMLESS else None)
     with ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(places), threads):
-            some = [d.read_direct_chunk(place) for place in places[first : first + threads]]
-            if any(pool.map(lambda found: _exceeds(*found, codes, 2 * size + PIECE), some)):
+            some: list[tuple[int, bytes]] = [d.read_direct_chunk(place) for place in places[first : first + threads]]
+            if any(pool.map(lambda found: _exceeds(found[0], found[1], codes, 2 * size + PIECE), some)):
                 raise _refused(f"{path.name}: {name}: a chunk of {size:,} bytes unpacks to more.")
     if len(_sound) >= MOST_KNOWN:
         _sound.clear()

@@ -69,7 +69,7 @@ def _most(kind: h5py.h5t.TypeID, largest: int) -> int:
             inner = kind.get_super()
             return largest + largest // max(1, _stored_size(inner)) * _most(inner, largest)
         case h5py.h5t.ARRAY:
-            return math.prod(kind.get_array_dims()) * _most(kind.get_super(), largest)
+            return int(math.prod(kind.get_array_dims())) * _most(kind.get_super(), largest)
         case h5py.h5t.COMPOUND:
             return sum(_most(kind.get_member_type(i), largest) for i in range(kind.get_nmembers()))
         case _:

@@ -27,7 +27,7 @@ import numpy as np
 
 from rlds_cli.archives import hdf5_chunks
 from rlds_cli.archives.hdf5 import reading
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, UnsafeArchive
 from rlds_cli.ted import Array
 
 MAX_THREADS = 4
@@ -36,7 +36,8 @@ AHEAD_BYTES = 32 << 20
 TASK_BYTES = 256 << 10
 KNOWN_FILTERS = {hdf5_chunks.DEFLATE, hdf5_chunks.SHUFFLE}
 # A band of narrow and high chunks may be all of a dataset: one that is much larger than its file is read by h5py.
-MAX_BAND, MAX_BAND_RATIO = 256 << 20, 4
+# Each chunk is then unpacked again for every block of rows, which a small file must not ask for.
+MAX_BAND, MAX_BAND_RATIO, MAX_REPEATED_RATIO = 256 << 20, 4, 16
 
 
 class RowReader:
@@ -184,7 +185,7 @@ class _Bands:
         where = (at, *corner)
         try:
             mask, stored = self.dataset.id.read_direct_chunk(where)
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, MemoryError):  # h5py takes "no size" for a size
             if self.dataset.id.get_chunk_info_by_coord(where).byte_offset is None:
                 return 0, None
             raise
@@ -224,8 +225,14 @@ def _is_deflated(d: h5py.Dataset) -> bool:
         return False
     if int(np.prod(d.chunks, dtype=np.int64)) * d.dtype.itemsize < MIN_CHUNK_BYTES:
         return False
-    band = d.chunks[0] * math.prod(d.shape[1:]) * d.dtype.itemsize
-    if band > MAX_BAND and band > MAX_BAND_RATIO * d.id.get_storage_size():
+    band, stored = d.chunks[0] * math.prod(d.shape[1:]) * d.dtype.itemsize, d.id.get_storage_size()
+    if band > MAX_BAND and band > MAX_REPEATED_RATIO * stored:
+        raise UnsafeArchive(
+            f"{Path(d.file.filename).name}: {d.name} has chunks of {list(d.chunks)}: a row cannot be read without "
+            f"unpacking {band:,} bytes.",
+            hint="h5repack -l CHUNK=... writes it with chunks of few rows",
+        )
+    if band > MAX_BAND and band > MAX_BAND_RATIO * stored:
         return False
     # The stored values must be laid out as NumPy's: no odd precisions or offsets.
     return bool(d.id.get_type() == h5py.h5t.py_create(d.dtype, logical=True))

@@ -1,7 +1,8 @@
 """Pages of a Parquet file, by their headers: what a row may take in memory, before one is decoded.
 
 A file says in its footer how large its columns become, and may say anything. What a decoder allocates follows from the
-header that stands before each page, which is Thrift's compact protocol (parquet-format, ``PageHeader``)::
+header that stands before each page. Headers (``PageHeader``) and the footer (``FileMetaData``) are of parquet-format,
+in Thrift's compact protocol::
 
     1 type   2 uncompressed size   3 compressed size   5 data page   7 dictionary page   8 data page, version 2
                                                          1 number of values
@@ -13,7 +14,7 @@ row of a list may have all values of its column.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +35,9 @@ MAX_DEPTH = 16
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
 _OFFSET = 8  # of a text or of bytes, beside its characters
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_BYTES = 6  # the type of texts
+_CODECS = {0: "uncompressed", 1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd", 7: "lz4_raw"}
+_ROW_GROUPS, _COLUMNS, _DESCRIBED = 4, 1, 3  # fields of FileMetaData, RowGroup and ColumnChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,17 @@ class Page:
     packed: int
     values: int
     start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What the footer says of one column of one row group: where its pages begin, and their bytes altogether."""
+
+    path: str
+    kind: int
+    codec: int
+    start: int
+    size: int
 
 
 @lru_cache(maxsize=1 << 10)
@@ -63,14 +78,37 @@ def row_bytes(path: str, version: tuple[int, int]) -> dict[str, int]:
     metadata = pq.read_metadata(path)
     found, names = dict[str, int](), set(metadata.schema.to_arrow_schema().names)
     with Path(path).open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        for g in range(metadata.num_row_groups):
-            group, rows = metadata.row_group(g), dict[str, int]()
-            for j in range(group.num_columns):
-                top = _top(group.column(j).path_in_schema, names)
-                rows[top] = rows.get(top, 0) + _of_chunk(
-                    Path(path).name, content, group.column(j), metadata.schema.column(j)
-                )
+        for group in _footer(Path(path).name, content):
+            rows = dict[str, int]()
+            if len(group) != len(metadata.schema):
+                raise CorruptArchive(f"{Path(path).name}: a row group has {len(group)} columns.")
+            for j, chunk in enumerate(group):
+                top = _top(chunk.path, names)
+                width = _of_chunk(Path(path).name, content, chunk, metadata.schema.column(j))
+                rows[top] = rows.get(top, 0) + width
             found = {top: max(found.get(top, 0), rows.get(top, 0)) for top in {*found, *rows}}
+    return found
+
+
+def _footer(name: str, content: mmap.mmap) -> list[list[Chunk]]:
+    """The columns of each row group. pyarrow, asked for them, ends the process where their statistics are damaged."""
+    end = len(content) - 8
+    try:
+        size = int.from_bytes(content[end : end + 4], "little")
+        footer, _ = _struct(content, max(0, end - size), end)
+        described = [[c[_DESCRIBED] for c in group[_COLUMNS]] for group in footer.get(_ROW_GROUPS, [])]
+        return [[_chunk(c) for c in columns] for columns in described]
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError) as e:
+        raise CorruptArchive(f"{name}: its footer is damaged ({e!r}).", hint="fetch the file again") from e
+
+
+def _chunk(said: Mapping[int, Any]) -> Chunk:
+    """``ColumnMetaData``: 1 type, 3 path, 4 codec, 7 compressed size, 9 first data page, 11 dictionary."""
+    starts = [at for at in (said[9], said.get(11)) if at]
+    path = ".".join(part.decode("utf-8", "replace") for part in said[3])
+    found = Chunk(path, said[1], said[4], min(starts), said[7])
+    if found.start < 0 or found.size < 0:
+        raise ValueError(f"pages of {found.size} bytes at byte {found.start}")
     return found
 
 
@@ -80,9 +118,9 @@ def _top(path: str, names: set[str]) -> str:
     return next((top for k in range(len(parts), 0, -1) if (top := ".".join(parts[:k])) in names), parts[0])
 
 
-def _of_chunk(name: str, content: mmap.mmap, chunk: Any, column: Any) -> int:
+def _of_chunk(name: str, content: mmap.mmap, chunk: Chunk, column: Any) -> int:
     """Bytes that a row of one column of one row group may take."""
-    what = f"{name}: the column {chunk.path_in_schema}"
+    what = f"{name}: the column {chunk.path}"
     pages = list(_pages(what, content, chunk))
     unpacked, width = sum(p.unpacked for p in pages), _width(column)
     data = [p for p in pages if p.kind in (_DATA, _DATA_V2)]
@@ -94,7 +132,7 @@ def _of_chunk(name: str, content: mmap.mmap, chunk: Any, column: Any) -> int:
     longest = max((_longest(what, content, p, chunk) for p in pages if p.kind == _DICTIONARY), default=0)
     if column.max_repetition_level:
         claimed = values * max(width, longest)
-        if claimed > FREE_LISTS + LISTS_RATIO * chunk.total_compressed_size:
+        if claimed > FREE_LISTS + LISTS_RATIO * chunk.size:
             raise _refused(f"{what}, in lists", claimed, len(content))
         return 0
     if column.physical_type != "BYTE_ARRAY":
@@ -108,16 +146,18 @@ def _width(column: Any) -> int:
     return column.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(kind, _OFFSET)
 
 
-def _longest(what: str, content: mmap.mmap, page: Page, chunk: Any) -> int:
+def _longest(what: str, content: mmap.mmap, page: Page, chunk: Chunk) -> int:
     """Bytes of the longest text of a dictionary; of a small one, all of its bytes."""
-    if chunk.physical_type != "BYTE_ARRAY":
+    if chunk.kind != _BYTES:
         return 0
     if page.unpacked <= SMALL_DICTIONARY:
         return page.unpacked
     import pyarrow as pa
 
     packed = content[page.start : page.start + page.packed]
-    codec = {"LZ4": "lz4_raw"}.get(chunk.compression, chunk.compression.lower())
+    codec = _CODECS.get(chunk.codec)
+    if codec is None:
+        return page.unpacked
     try:
         data = packed if codec == "uncompressed" else pa.decompress(packed, page.unpacked, codec, asbytes=True)
     except (pa.ArrowException, OSError, ValueError, TypeError):
@@ -131,10 +171,9 @@ def _longest(what: str, content: mmap.mmap, page: Page, chunk: Any) -> int:
     return min(longest, page.unpacked)
 
 
-def _pages(what: str, content: mmap.mmap, chunk: Any) -> Iterator[Page]:
-    starts = [chunk.data_page_offset, chunk.dictionary_page_offset if chunk.has_dictionary_page else None]
-    at = min(s for s in starts if s)
-    end = min(at + chunk.total_compressed_size, len(content))
+def _pages(what: str, content: mmap.mmap, chunk: Chunk) -> Iterator[Page]:
+    at = chunk.start
+    end = min(at + chunk.size, len(content))
     try:
         while at < end:
             header, at = _struct(content, at, min(end, at + MAX_HEADER))
@@ -153,7 +192,7 @@ def _pages(what: str, content: mmap.mmap, chunk: Any) -> Iterator[Page]:
 
 
 def _struct(data: mmap.mmap, at: int, end: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """Fields by number, and where what follows begins. Texts, lists and what is nested deeply count as None."""
+    """Fields by number, and where what follows begins; texts are bytes."""
     if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
     fields: dict[int, Any] = {}
@@ -183,15 +222,19 @@ def _value(data: mmap.mmap, at: int, end: int, kind: int, depth: int) -> tuple[A
         return None, at + 8
     if kind == 8:
         size, at = _varint(data, at)
-        return None, at + size
+        if size > end - at:
+            raise ValueError("a text goes beyond its end")
+        return data[at : at + size], at + size
     if kind in (9, 10):
         head = data[at]
         count, at = (head >> 4, at + 1) if head >> 4 < 15 else _varint(data, at + 1)
+        if count > end - at:
+            raise ValueError("a list goes beyond its end")
+        values = []
         for _ in range(count):
-            if at >= end:
-                raise ValueError("a list has no end")
-            _, at = _value(data, at, end, head & 15, depth + 1) if head & 15 > 2 else (None, at + 1)
-        return None, at
+            value, at = _value(data, at, end, head & 15, depth + 1) if head & 15 > 2 else (None, at + 1)
+            values.append(value)
+        return values, at
     if kind == 12:
         return _struct(data, at, end, depth + 1)
     raise ValueError(f"a field of type {kind}")
