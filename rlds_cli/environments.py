@@ -270,6 +270,13 @@ def _gymnasium() -> Any:
     return gymnasium
 
 
+def time_limit(env: Mapping[str, Any]) -> int | None:
+    """The time limit that a manifest records of its environment; None where it records none, or what is no number."""
+    spec = env.get("spec")
+    stated = (spec.get("max_episode_steps") if isinstance(spec, dict) else None) or env.get("max_episode_steps")
+    return stated if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 else None
+
+
 def reference_scores(manifest: Manifest) -> tuple[float, float]:
     """Returns that stand for scores 0 and 1: the archive's, else the registry's.
 

@@ -2,9 +2,10 @@
 
 Usage: python scripts/fuzz.py [TARGET...] [--minutes N] [--seed N]        default: all targets, five minutes together
 
-Valid bytes are changed at random: bits, runs, lengths, cuts, splices of two. A crash, an error of another kind, a
-warning, or more than 1 GiB of memory ends the run, and leaves the input in ``fuzz-TARGET.bin``; give that file instead
-of a target's name to run it again.
+Valid bytes are changed at random: bits, runs, lengths, cuts, splices of two, and values of JSON. A crash, an error of
+another kind, a warning, more than 1 GiB of memory, or a minute of one processor ends the run, and leaves the input in
+``fuzz-TARGET.bin``; give that file instead of a target's name to run it again. What failed once and is small belongs
+into ``tests/corpus/TARGET/``: such files are changed as well, and the tests run each of them.
 """
 
 from __future__ import annotations
@@ -33,19 +34,23 @@ from PIL import Image
 
 from rlds_cli import mp4
 from rlds_cli.archives import Archive, example, gen_dgrl, image_header, npz, openx, rlu_atari, tar, tfrecord, unpacking
+from rlds_cli.archives import reader as reader_of
 from rlds_cli.archives.openx import features
 from rlds_cli.errors import RldsError
 
 MEMORY = 1 << 30
+LONGEST = 60.0  # seconds of a processor for one input
+CORPUS = Path(__file__).parents[1] / "tests" / "corpus"
 INTERESTING = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, (1 << 63) - 1)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A parser: valid inputs, and what is done with others."""
+    """A parser: valid inputs, and what is done with others; ``slow`` where one of them takes milliseconds."""
 
     seeds: tuple[bytes, ...]
     run: Callable[[bytes], object]
+    slow: bool = False
 
 
 # -- valid inputs
@@ -171,6 +176,143 @@ def _tar(form: int) -> bytes:
     return file.getvalue()
 
 
+def _hdf5(**columns: object) -> bytes:
+    """An HDF5 file; a column is an array, or options of h5py's ``create_dataset``."""
+    import h5py
+
+    file = io.BytesIO()
+    with h5py.File(file, "w") as f:
+        for key, value in columns.items():
+            f.create_dataset(key, **value) if isinstance(value, dict) else f.__setitem__(key, value)
+        f.attrs["names"] = ["x", "yz"]
+    return file.getvalue()
+
+
+def _flat_hdf5() -> bytes:
+    rows = 40
+    return _hdf5(
+        observations={"data": np.arange(2.0 * rows).reshape(rows, 2), "chunks": (7, 2), "compression": "gzip"},
+        actions=np.zeros((rows, 1), np.float32),
+        rewards={"data": np.arange(rows), "chunks": (16,), "scaleoffset": 0},
+        terminals=np.arange(rows) % 10 == 9,
+        timeouts={"data": np.zeros(rows, bool), "chunks": (8,), "fletcher32": True, "shuffle": True},
+        **{"infos/note": [f"text {k}" for k in range(rows)], "metadata/about": "a text"},
+    )
+
+
+def _minari_hdf5() -> bytes:
+    columns: dict[str, object] = {}
+    for k in range(2):
+        columns |= {f"episode_{k}/{key}": np.zeros((4, 1)) for key in ("actions", "infos/x")}
+        columns |= {f"episode_{k}/{key}": np.arange(4) == 3 for key in ("terminations", "truncations")}
+        columns |= {f"episode_{k}/rewards": np.ones(4), f"episode_{k}/observations": np.zeros((5, 2), np.float32)}
+    return _hdf5(**columns)
+
+
+MINARI = json.dumps(
+    {
+        "total_episodes": 2,
+        "total_steps": 8,
+        "minari_version": "0.5.0",
+        "data_format": "hdf5",
+        "dataset_id": "x/y-v0",
+        "author": ["a"],
+        "ref_min_score": 1.5,
+        "env_spec": json.dumps({"id": "X-v0", "max_episode_steps": 4, "kwargs": {}}),
+        "observation_space": json.dumps(
+            {"type": "Box", "dtype": "float32", "shape": [2], "low": [-1, -1], "high": [1, 1]}
+        ),
+        "action_space": json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}),
+    }
+).encode()
+
+
+def _columns(rows: int = 40) -> dict[str, list[object]]:
+    return {
+        "observation": [[0.5 * k, 1.0] for k in range(rows)],
+        "action": list(range(rows)),
+        "reward": [float(k) for k in range(rows)],
+        "done": [k % 10 == 9 for k in range(rows)],
+        "task": [f"task {k // 10}" for k in range(rows)],
+    }
+
+
+def _parquet(columns: Mapping[str, object], **options: object) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file, **options)
+    return file.getvalue()
+
+
+def _json_lines() -> bytes:
+    columns = _columns()
+    rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def _csv() -> bytes:
+    columns = _columns()
+    lines = (f'{k},{r},{str(d).lower()},{t},"{o}"' for o, k, r, d, t in zip(*columns.values(), strict=True))
+    return ("action,reward,done,task,observation\n" + "\n".join(lines) + "\n").encode()
+
+
+def _plain_npz() -> bytes:
+    file = io.BytesIO()
+    rows = 40
+    columns = {
+        "observations": np.ones((rows, 2), order="F"),
+        "actions": np.zeros(rows),
+        "dones": np.arange(rows) % 10 == 9,
+    }
+    np.savez_compressed(file, **columns)
+    return file.getvalue()
+
+
+_LEROBOT_DATA = {
+    "observation.state": [[0.5, 1.0]] * 6,
+    "action": [[1.0]] * 6,
+    "timestamp": [0.0, 0.1, 0.2] * 2,
+    "frame_index": [0, 1, 2] * 2,
+    "episode_index": [0, 0, 0, 1, 1, 1],
+    "index": list(range(6)),
+    "task_index": [0] * 6,
+}
+
+
+def _lerobot(version: str) -> dict[str, bytes]:
+    """The files of a dataset of two episodes of three steps, without cameras."""
+    features = {k: {"dtype": "int64", "shape": [1], "names": None} for k in _LEROBOT_DATA}
+    features |= {
+        k: {"dtype": "float32", "shape": [n], "names": None} for k, n in (("observation.state", 2), ("action", 1))
+    }
+    features["timestamp"] = {"dtype": "float32", "shape": [1], "names": None}
+    info = {
+        "codebase_version": version,
+        "fps": 10,
+        "total_episodes": 2,
+        "features": features,
+        "splits": {"train": "0:2"},
+    }
+    if version != "v3.0":
+        lines = [json.dumps({"episode_index": k, "tasks": ["push"], "length": 3}) for k in range(2)]
+        halves = [{k: v[3 * n : 3 * n + 3] for k, v in _LEROBOT_DATA.items()} for n in range(2)]
+        return {
+            "meta/info.json": json.dumps(info).encode(),
+            "meta/episodes.jsonl": "\n".join(lines).encode(),
+            "meta/tasks.jsonl": json.dumps({"task_index": 0, "task": "push"}).encode(),
+            **{f"data/chunk-000/episode_{n:06d}.parquet": _parquet(halves[n]) for n in range(2)},
+        }
+    listed = {"episode_index": [0, 1], "length": [3, 3], "data/chunk_index": [0, 0], "data/file_index": [0, 0]}
+    return {
+        "meta/info.json": json.dumps(info).encode(),
+        "meta/episodes/chunk-000/file-000.parquet": _parquet(listed),
+        "meta/tasks.parquet": _parquet({"task_index": [0], "task": ["push"]}),
+        "data/chunk-000/file-000.parquet": _parquet(_LEROBOT_DATA),
+    }
+
+
 # -- what is done with an input
 
 
@@ -212,6 +354,33 @@ def _convert(reader: object, name: str, content: bytes, description: bytes | Non
                 pass
 
     _in_file(name, content, use)
+
+
+def _import(reader: str, files: Mapping[str, bytes]) -> None:
+    """All that a conversion does with an archive of several files behind the boundary of readers."""
+    with tempfile.TemporaryDirectory() as directory:
+        paths = [Path(directory, name) for name in files]
+        for path, content in zip(paths, files.values(), strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        module = reader_of(reader)
+        module.recognise(paths)
+        plan = module.plan(Archive(Path(directory), tuple(paths)))
+        for part in plan.parts:
+            for _ in module.read(plan, part):
+                pass
+        dict(module.metadata(plan))
+
+
+def _as(reader: str, name: str, **beside: bytes) -> Callable[[bytes], object]:
+    """What imports an input under a name."""
+    return lambda content: _import(reader, {name: content, **beside})
+
+
+def _among(name: str, version: str) -> Target:
+    """One file of a LeRobot dataset."""
+    files = _lerobot(version)
+    return Target((files[name],), lambda content: _import("lerobot", files | {name: content}), slow=True)
 
 
 def _features(content: bytes) -> None:
@@ -270,6 +439,8 @@ def _tables(content: bytes) -> None:
     _in_file("x.mp4", content, use)
 
 
+_MINARI_DATA = _minari_hdf5()
+
 TARGETS = {
     "mp4": Target((_mp4("mpeg4", 6), _mp4("libx264", 4)), _tables),
     "tfrecord": Target((_framed(_steps(2)) + _framed(b"x" * 40),), _read_records),
@@ -283,6 +454,25 @@ TARGETS = {
     "tar": Target((_tar(tarfile.PAX_FORMAT), _tar(tarfile.GNU_FORMAT)), _tar_members),
     "xz": Target((lzma.compress(_tar(tarfile.GNU_FORMAT)), gzip.compress(_tar(tarfile.USTAR_FORMAT))), _tar_members),
     "gen_dgrl": Target((_tar(tarfile.USTAR_FORMAT),), lambda c: _convert(gen_dgrl, "x.tar", c)),
+    "hdf5": Target((_flat_hdf5(),), _as("plain", "x.h5"), slow=True),
+    "d4rl": Target((_flat_hdf5(),), _as("d4rl", "x.hdf5"), slow=True),
+    "minari": Target((_minari_hdf5(),), _as("minari", "main_data.hdf5"), slow=True),
+    "minari_json": Target(
+        (MINARI,), lambda c: _import("minari", {"main_data.hdf5": _MINARI_DATA, "metadata.json": c}), slow=True
+    ),
+    "parquet": Target(
+        (_parquet(_columns()), _parquet(_columns(), compression="zstd", data_page_version="2.0", row_group_size=15)),
+        _as("plain", "x.parquet"),
+        slow=True,
+    ),
+    "csv": Target((_csv(),), _as("plain", "x.csv"), slow=True),
+    "json_lines": Target((_json_lines(),), _as("plain", "x.jsonl"), slow=True),
+    "plain_npz": Target((_plain_npz(),), _as("plain", "x.npz"), slow=True),
+    "lerobot_info": _among("meta/info.json", "v3.0"),
+    "lerobot_episodes": _among("meta/episodes.jsonl", "v2.1"),
+    "lerobot_tasks": _among("meta/tasks.jsonl", "v2.1"),
+    "lerobot_lists": _among("meta/episodes/chunk-000/file-000.parquet", "v3.0"),
+    "lerobot_data": _among("data/chunk-000/file-000.parquet", "v3.0"),
     "image": Target((_image("png", 4, 5, 3), _image("jpeg", 16, 9, 3), _image("jpeg", 8, 8)), _headers),
 }
 
@@ -330,31 +520,93 @@ def _splice(data: bytearray, rng: random.Random, seeds: tuple[bytes, ...]) -> No
     data[at : at + rng.randrange(64)] = other[start : start + rng.randrange(64)]
 
 
-_CHANGES = (_flip, _flip, _overwrite, _lengthen, _remove, _repeat, _splice)
+def _retype(data: bytearray, rng: random.Random, seeds: tuple[bytes, ...]) -> None:
+    """Put another kind of value in the place of one of a JSON text, or of a line of them."""
+    lines = bytes(data).split(b"\n")
+    k = rng.randrange(len(lines))
+    try:
+        content = json.loads(lines[k])
+    except (ValueError, RecursionError):
+        return
+    places: list[tuple[dict[str, object] | list[object], object]] = []
+    pending = [content]
+    while pending:
+        at = pending.pop()
+        inner = at.items() if isinstance(at, dict) else enumerate(at) if isinstance(at, list) else ()
+        places += [(at, key) for key, _ in inner]
+        pending += [value for _, value in inner]
+    if places:
+        holder, key = rng.choice(places)
+        holder[key] = rng.choice(_VALUES)  # type: ignore[index, call-overload]
+        lines[k] = json.dumps(content).encode()
+        data[:] = b"\n".join(lines)
+
+
+_VALUES = (
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        1.5,
+        1e308,
+        float("nan"),
+        float("inf"),
+        1 << 31,
+        1 << 63,
+        -(1 << 63),
+        10**30,
+        "",
+        "x",
+        "0:1",
+    ),
+    *("\ud800", "../../x", "/etc/passwd", "\x1b[31m", [], [[]], [1, "x"], {}, {"dtype": 5}, {"shape": [-1]}, "O", "V8"),
+)
+_CHANGES = (_flip, _retype, _flip, _overwrite, _lengthen, _remove, _repeat, _splice)
 
 
 def attempt(target: Target, content: bytes) -> str:
     """``read`` or ``refused``; raises whatever else comes out."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        begun = time.process_time()
         try:
             target.run(content)
-        except RldsError:
+        except RldsError as e:
+            if _lacks_memory(e):
+                raise MemoryError(str(e)) from e
             return "refused"
+        finally:
+            if time.process_time() - begun > LONGEST:
+                raise TimeoutError(f"{time.process_time() - begun:.0f} s for one input")
     return "read"
+
+
+def _lacks_memory(e: BaseException | None) -> bool:
+    """Whether there was too little memory, which an input must not come to ask for."""
+    while e is not None:
+        if isinstance(e, MemoryError):
+            return True
+        e = e.__cause__
+    return False
+
+
+def corpus(name: str) -> tuple[bytes, ...]:
+    """The inputs of a target that failed once."""
+    return tuple(path.read_bytes() for path in sorted((CORPUS / name).glob("*")))
 
 
 def fuzz(name: str, *, seconds: float = 1e9, rounds: int = 1 << 60, seed: int = 0) -> dict[str, int]:
     """How many inputs of a target were read and refused; what fails is kept in ``fuzz-NAME.bin``."""
     target, rng, end = TARGETS[name], random.Random(f"{name}-{seed}"), time.monotonic() + seconds
     counts = {"read": 0, "refused": 0}
+    seeds, kept = (*target.seeds, *corpus(name)), Path(f"fuzz-{name}.bin")
     while rounds and time.monotonic() < end:
-        content, rounds = mutated(target.seeds, rng), rounds - 1
-        try:
-            counts[attempt(target, content)] += 1
-        except BaseException:
-            Path(f"fuzz-{name}.bin").write_bytes(content)
-            raise
+        content, rounds = mutated(seeds, rng), rounds - 1
+        kept.write_bytes(content)  # beforehand: a crash leaves no time
+        counts[attempt(target, content)] += 1
+    kept.unlink(missing_ok=True)
     return counts
 
 

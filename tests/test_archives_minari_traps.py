@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from gymnasium import spaces as g
 from minari_archives import buffer, by_hand, compare, plain_episode, read, same, sampled, write
 
+from rlds_cli.archives.minari import description
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, Field
 
@@ -190,3 +192,12 @@ def test_episodes_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     got = read(by_hand(tmp_path, [plain_episode(1, rewards=np.array([float(i)])) for i in range(12)]))
     assert [e["next/reward"][0] for e in got.columns] == list(range(12))
     assert got.table.group == [f"episode_{i}" for i in range(12)]
+
+
+@pytest.mark.parametrize("limit", ["x", [1], -5, 0, True, 1.5])
+def test_a_time_limit_that_is_no_number_is_left_out(limit: object) -> None:
+    described = {"env_spec": json.dumps({"id": "X-v0", "max_episode_steps": limit}), "ref_min_score": "low"}
+    assert description.env(described) == {"id": "X-v0", "spec": {"id": "X-v0"}}
+    assert description.facts(described) == {}
+    (note,) = [n for n in description.notes(described, 1, 1) if n.code == "odd-metadata"]
+    assert note.count == 2 and "ref_min_score, env_spec.max_episode_steps" in note.text

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from rlds_cli.errors import UnsafeArchive
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "fuzz.py"
 
 
@@ -33,8 +35,30 @@ def test_valid_inputs_are_read(name: str) -> None:
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_damaged_inputs_are_refused_or_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert sum(fuzz.fuzz(name, rounds=120).values()) == 120
+    rounds = 12 if fuzz.TARGETS[name].slow else 120
+    assert sum(fuzz.fuzz(name, rounds=rounds).values()) == rounds
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", fuzz.TARGETS)
+def test_what_failed_once_is_refused_or_read(name: str) -> None:
+    for content in fuzz.corpus(name):
+        assert fuzz.attempt(fuzz.TARGETS[name], content) in ("read", "refused")
+
+
+def test_the_corpus_is_of_targets() -> None:
+    assert {path.name for path in fuzz.CORPUS.iterdir()} <= set(fuzz.TARGETS)
+
+
+def test_what_asks_for_memory_is_no_refusal() -> None:
+    def greedy(content: bytes) -> None:
+        try:
+            raise MemoryError
+        except MemoryError as e:
+            raise UnsafeArchive("it needs more memory than there may be.") from e
+
+    with pytest.raises(MemoryError):
+        fuzz.attempt(fuzz.Target((b"",), greedy), b"")
 
 
 def test_what_fails_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

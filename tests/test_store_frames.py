@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -106,6 +107,60 @@ def test_a_broken_frame_is_what_it_is_by_itself(damage: Any, place: int) -> None
         got = decode(files, [0, 1, 2, 3, 4], shape)
         expected = [alone if i == place else by_pillow(f, shape) for i, f in enumerate(files)]
         assert np.array_equal(got, np.stack(expected))
+
+
+def mutant(data: bytes, rng: random.Random) -> bytes:
+    """A JPEG with a few changes, most of them before the pixels."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2))):
+        at = rng.randrange(len(changed) if rng.random() < 0.3 else min(len(changed), 640))
+        match rng.randrange(4):
+            case 0:
+                changed[at] ^= 1 << rng.randrange(8)
+            case 1:
+                changed[at] = rng.choice((0, 1, 0xD8, 0xD9, 0xDA, 0xFF))
+            case 2:
+                del changed[at : at + rng.choice((1, 2, 30))]
+            case _:
+                changed[at:at] = rng.choice((b"\xff\xe0\0\2", b"\xff\xff", b"\xff\xd9", b"\xff\xdb\0\3\x30"))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_strips_accept_what_single_decoding_accepts(seed: int) -> None:
+    """Damaged headers and pixels: both ways give the same pixels, or both refuse."""
+    rng, shape = random.Random(seed), (16, 24, 3)
+    field = Field("pixels", "uint8", shape, "both", "frames", "jpeg")
+    options: list[dict[str, Any]] = [{}, {"progressive": True}, {"optimize": True, "subsampling": 0}]
+    whole = encode(noise(seed, shape), **options[seed % 3])
+    accepted = 0
+    for _ in range(250):
+        damaged = mutant(whole, rng)
+        try:
+            alone = frames.decode_frame(damaged, field, 0)
+        except Frames:
+            with pytest.raises(Frames):
+                decode([whole, damaged], [0, 1], shape)
+        else:
+            accepted += 1
+            assert np.array_equal(decode([whole, damaged], [0, 1], shape)[1], alone)
+    assert 10 < accepted < 250
+
+
+@pytest.mark.parametrize("table", [b"\xff\xdb\0\3\x30", b"\xff\xc0\0\x0b\x08\0\x10\0\x18\1\1\x11\0"])
+def test_headers_that_only_pillow_refuses(table: bytes) -> None:
+    """A quantisation table cut short, a second frame header of one channel."""
+    shape = (16, 24, 3)
+    whole = encode(noise(0, shape))
+    odd = whole[:2] + table + whole[2:]
+    field = Field("pixels", "uint8", shape, "both", "frames", "jpeg")
+    try:
+        alone = frames.decode_frame(odd, field, 0)
+    except Frames:
+        with pytest.raises(Frames, match="row 1"):
+            decode([whole, odd], [0, 1], shape)
+    else:
+        assert np.array_equal(decode([whole, odd], [0, 1], shape)[1], alone)
 
 
 @pytest.mark.parametrize("wrong", [(16, 48, 3), (32, 24, 3), (8, 24, 3), (16, 12, 3), (16, 24)])

@@ -12,7 +12,8 @@ and, where names or descriptions tell which files hold which episodes or splits:
 
     choose(names, portion, read) -> tuple[Sequence[str], Portion]  the files of a portion, and what of them it is
 
-``plan`` and ``read`` raise errors of ``rlds_cli.errors`` that name the file and the key. ``read`` may raise
+``plan`` and ``read`` raise errors of ``rlds_cli.errors`` that name the file and the key; whatever else they raise
+becomes CorruptArchive at the boundary (``boundary.Guarded``). ``read`` may raise
 ``Replan`` when the data turn out to be other than planned; the conversion starts again with the new plan.
 """
 
@@ -24,6 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from rlds_cli.archives.boundary import Guarded, Signal
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.portions import Portion
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
@@ -111,7 +113,7 @@ class Plan:
     episode_summary: EpisodeSummary | None = None
 
 
-class Replan(Exception):
+class Replan(Signal):
     """The archive is not what the plan took it for; start again with ``plan``."""
 
     def __init__(self, plan: Plan) -> None:
@@ -138,10 +140,10 @@ class Reader(Protocol):
 
 
 def reader(name: str) -> Reader:
-    """The reader called ``name``; raises UnknownLayout when there is none."""
+    """The reader called ``name``, behind the boundary; raises UnknownLayout when there is none."""
     if name not in READERS:
         raise UnknownLayout(f'There is no reader "{name}".', hint=f"one of {', '.join(READERS)}")
-    return cast(Reader, import_module(f"rlds_cli.archives.{name}"))
+    return cast(Reader, Guarded(name, import_module(f"rlds_cli.archives.{name}")))
 
 
 def choose(

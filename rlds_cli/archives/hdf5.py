@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
+from rlds_cli.archives import hdf5_chunks, hdf5_heap
 from rlds_cli.errors import (
     ArchiveError,
     CorruptArchive,
@@ -23,12 +26,13 @@ from rlds_cli.ted import Array, Field, Kind, Placement
 
 MAX_DEPTH = 32
 MAX_OBJECTS = 1 << 20
+MAX_ALIASES, ALIASES_EACH = 1 << 10, 4  # names of what has another name, at all and for each object
 # Deflate packs at most about 1,032 to 1; a dataset that claims more than its stored bytes could hold was never written.
 MAX_RATIO = 1100
 UNWRITTEN_BYTES = 64 << 20
-MAX_CHUNK = 1 << 30  # bytes; chunks are unpacked whole, and h5py writes them of a megabyte at most
-# Scale-offset and n-bit need next to no bytes for a constant chunk, so their ratio proves nothing: chunks are counted.
-UNBOUNDED_FILTERS = {h5py.h5z.FILTER_SCALEOFFSET, h5py.h5z.FILTER_NBIT}
+MAX_ROW = 256 << 20  # bytes: rows are read whole
+TEXT_BYTES = 64  # of a text in memory, beside its characters
+MAX_VALUE = 256 << 20  # bytes of a value that is not per row, beyond those of the file
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
@@ -146,7 +150,7 @@ def _check(f: h5py.File, path: Path) -> None:
                 check_dataset(name, item, path)
     except ArchiveError:
         raise
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as e:
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, zlib.error) as e:
         raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
 
 
@@ -156,18 +160,25 @@ def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
     Raises
     ------
     UnsafeArchive
-        A link out of the file, to nowhere or to a group that it lies in, a name such as ``..``, or too many of them.
+        A link out of the file, to nowhere or to a group that it lies in, a name such as ``..``, or too many of them:
+        of objects, or of names for objects that have a name already.
     """
-    count = 0
+    count = aliases = 0
+    seen: set[int] = set()
     stack: list[tuple[str, h5py.Group, tuple[int, ...]]] = [("", group, (_address(group),))]
     while stack:
         prefix, parent, above = stack.pop()
         for key in parent:
             name = f"{prefix}/{key}" if prefix else key
             count += 1
-            item = _child(parent, key, name)
+            item, address = _child(parent, key, name)
+            aliases += address is None or address in seen
+            if address is not None:
+                seen.add(address)
             if count > MAX_OBJECTS:
                 raise _refused(f"{_file(group)} holds more than {MAX_OBJECTS:,} objects.")
+            if aliases > MAX_ALIASES + ALIASES_EACH * len(seen):
+                raise _refused(f"{_file(group)} has {aliases:,} further names for {len(seen):,} objects, and more.")
             if isinstance(item, h5py.Group):
                 stack.append((name, item, (*above, _descend(item, above, name))))
             if isinstance(item, h5py.Group | h5py.Dataset):
@@ -179,17 +190,19 @@ def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
     return {name: d for name, d in sorted(walk(group)) if isinstance(d, h5py.Dataset)}
 
 
-def _child(parent: h5py.Group, key: str | bytes, name: str) -> object:
+def _child(parent: h5py.Group, key: str | bytes, name: str) -> tuple[object, int | None]:
+    """An object and its address; of a soft link, no address."""
     # What is not UTF-8 comes as bytes.
     if isinstance(key, bytes) or key in ("", ".", "..") or not key.isprintable():
         raise _refused(f"{_file(parent)}: {name!r} is no name for a field.")
-    kind = parent.id.links.get_info(key.encode()).type
+    info = parent.id.links.get_info(key.encode())
+    kind = info.type
     if kind == h5py.h5l.TYPE_EXTERNAL:
         link = parent.get(key, getlink=True)
         raise _refused(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
     if kind == h5py.h5l.TYPE_SOFT and parent.get(key) is None:
         raise _refused(f"{_file(parent)}: {name} is a link that leads nowhere.")
-    return parent[key]
+    return parent[key], int(info.u) if kind == h5py.h5l.TYPE_HARD else None
 
 
 def _refused(what: str) -> UnsafeArchive:
@@ -236,12 +249,14 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
         ) from e
     plist = d.id.get_create_plist()
     virtual = plist.get_layout() == h5py.h5d.VIRTUAL
-    if virtual and any(s.file_name != "." for s in d.virtual_sources()):
-        raise _refused(f"{path.name}: {name} is a virtual dataset that reads other files.")
+    if virtual:  # before its shape is asked for, which opens the sources
+        _check_virtual(name, d, path)
     if plist.get_external_count():
         raise _refused(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
     filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
-    _check_size(name, d, path, virtual=virtual, counted=bool(filters & UNBOUNDED_FILTERS))
+    _check_size(name, d, path, virtual=virtual, counted=bool(filters & set(hdf5_chunks.COUNTED)))
+    hdf5_chunks.check(name, d.id, path)
+    hdf5_heap.check(name, d.id, path)
     for code in filters:
         if not h5py.h5z.filter_avail(code):
             raise MissingPackage(
@@ -250,14 +265,28 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
             )
 
 
+def _check_virtual(name: str, d: h5py.Dataset, path: Path) -> None:
+    """Refuse sources in other files, and virtual ones, which may be the dataset itself."""
+    for source in d.virtual_sources():
+        if source.file_name != ".":
+            raise _refused(f"{path.name}: {name} is a virtual dataset that reads other files.")
+        found = d.file.get(source.dset_name) if "%" not in source.dset_name else None
+        plain_one = isinstance(found, h5py.Dataset) and not found.is_virtual and found.file == d.file
+        if not plain_one:
+            raise _refused(
+                f"{path.name}: {name} is a virtual dataset, and its source {source.dset_name} is none that is here."
+            )
+
+
 def _check_size(name: str, d: h5py.Dataset, path: Path, *, virtual: bool, counted: bool) -> None:
     shape, size = d.id.shape or (), d.id.get_type().get_size()
     chunk = math.prod(d.chunks or (0,)) * size
-    if chunk > MAX_CHUNK:
-        raise _refused(f"{path.name}: {name} is stored in chunks of {list(d.chunks)} {d.dtype} ({chunk:,} bytes).")
     claimed = math.prod(max(n, 1) for n in shape) * size
     if claimed <= UNWRITTEN_BYTES:
         return
+    row = math.prod(shape[1:]) * size
+    if row > MAX_ROW:
+        raise _refused(f"{path.name}: {name} claims {list(shape)} {d.dtype}, of which a row has {row:,} bytes.")
     stored = 0 if 0 in shape else path.stat().st_size if virtual else d.id.get_storage_size()
     if claimed > MAX_RATIO * (stored if not counted or 0 in shape else d.id.get_num_chunks() * chunk):
         raise _refused(
@@ -316,9 +345,16 @@ def differences(a: Iterable[Field], b: Iterable[Field]) -> Iterator[str]:
 
 
 def plain(d: h5py.Dataset) -> Array | str | None:
-    """The whole value of something that is not per row; texts come as str, lists of texts one per line."""
+    """The whole value of something that is not per row; texts come as str, lists of texts one per line.
+
+    Raises
+    ------
+    UnsafeArchive
+        It is much larger than its file.
+    """
     if d.shape is None:
         return None
+    check_value(d)
     if h5py.check_string_dtype(d.dtype) is not None:
         value = d.asstr(errors="replace")[()]
         return value if isinstance(value, str) else "\n".join(map(str, np.ravel(value)))
@@ -327,9 +363,50 @@ def plain(d: h5py.Dataset) -> Array | str | None:
     return np.asarray(d[()])
 
 
+def check_value(d: h5py.Dataset, *, most: int = MAX_VALUE) -> None:
+    """Refuse a dataset that is to be read whole, and has more than ``most`` bytes beside those of its file.
+
+    Raises
+    ------
+    UnsafeArchive
+        It has.
+    """
+    text = h5py.check_string_dtype(d.dtype) is not None
+    each = d.id.get_type().get_size() + TEXT_BYTES * text
+    path, size = Path(d.file.filename), math.prod(d.shape or ()) * each
+    if size > most and size > most + path.stat().st_size:
+        raise _refused(f"{path.name}: {d.name} has {size:,} bytes, and is no column of rows.")
+
+
+def whole(d: h5py.Dataset) -> Any:
+    """All of a dataset; raises as `check_value`."""
+    check_value(d)
+    return d[()]
+
+
+def attribute_values(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Any]]:
+    """Names and values of what is written beside a group or dataset.
+
+    Raises
+    ------
+    UnsafeArchive
+        A value would take more memory than its file has bytes.
+    """
+    for key in item.attrs:
+        yield _text(key), attribute(item, key)
+
+
+def attribute(item: h5py.Group | h5py.Dataset, key: str | bytes) -> Any:
+    """One of them; raises as `attribute_values`, and KeyError."""
+    path = Path(item.file.filename)
+    hdf5_heap.check_attribute(item, key, path)
+    with reading(path, f"the attribute {_text(key)}"):
+        return item.attrs[key]
+
+
 def attributes(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Array | str]]:
     """What is written beside a group or dataset, as ``attributes/<name>``; texts as ``plain`` gives them."""
-    for key, value in item.attrs.items():
+    for key, value in attribute_values(item):
         if isinstance(value, h5py.Empty):
             continue
         known = isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc"

@@ -13,6 +13,7 @@ Every chunk is inflated once, although blocks share it. What is not plain deflat
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Mapping
@@ -24,15 +25,19 @@ from types import TracebackType
 import h5py
 import numpy as np
 
+from rlds_cli.archives import hdf5_chunks
 from rlds_cli.archives.hdf5 import reading
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, UnsafeArchive
 from rlds_cli.ted import Array
 
 MAX_THREADS = 4
 MIN_CHUNK_BYTES = 2048
 AHEAD_BYTES = 32 << 20
 TASK_BYTES = 256 << 10
-KNOWN_FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}
+KNOWN_FILTERS = {hdf5_chunks.DEFLATE, hdf5_chunks.SHUFFLE}
+# A band of narrow and high chunks may be all of a dataset: one that is much larger than its file is read by h5py.
+# Each chunk is then unpacked again for every block of rows, which a small file must not ask for.
+MAX_BAND, MAX_BAND_RATIO, MAX_REPEATED_RATIO = 256 << 20, 4, 16
 
 
 class RowReader:
@@ -121,7 +126,7 @@ class _Bands:
         self.rows = int(d.chunks[0])
         self.band_bytes = self.rows * int(np.prod(d.shape[1:], dtype=np.int64)) * d.dtype.itemsize
         self._pool = pool
-        self._filters = _filters(d)
+        self._filters = hdf5_chunks.filters(d.id)
         self._chunks = tuple(map(int, d.chunks))
         self._fill = d.fillvalue
         self._chunk_bytes = int(np.prod(d.chunks, dtype=np.int64)) * d.dtype.itemsize
@@ -180,7 +185,7 @@ class _Bands:
         where = (at, *corner)
         try:
             mask, stored = self.dataset.id.read_direct_chunk(where)
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, MemoryError):  # h5py takes "no size" for a size
             if self.dataset.id.get_chunk_info_by_coord(where).byte_offset is None:
                 return 0, None
             raise
@@ -198,10 +203,10 @@ class _Bands:
 def _inflate_into(target: Array, stored: bytes, filters: list[int], size: int, chunk: tuple[int, ...]) -> None:
     data = stored
     for code in reversed(filters):
-        if code == h5py.h5z.FILTER_DEFLATE:
-            data = _inflated(data, size)
+        if code == hdf5_chunks.DEFLATE:
+            data = hdf5_chunks.inflated(data, size)
         else:
-            data = _unshuffle(data, target.dtype.itemsize)
+            data = hdf5_chunks.unshuffled(data, target.dtype.itemsize)
     if len(data) != size:
         raise ValueError(f"a chunk has {len(data)} bytes, not {size}")
     values = np.frombuffer(data, np.uint8 if target.dtype == bool else target.dtype).reshape(chunk)
@@ -212,34 +217,22 @@ def _inflate_into(target: Array, stored: bytes, filters: list[int], size: int, c
         target[...] = trimmed
 
 
-def _inflated(data: bytes, size: int) -> bytes:
-    """What a chunk of ``size`` bytes was deflated to; HDF5, which would unpack all that there is, is not asked."""
-    inner = zlib.decompressobj()
-    found = inner.decompress(data, size + 1)
-    if len(found) > size:
-        raise CorruptArchive(f"a chunk of {size:,} bytes unpacks to more")
-    if not inner.eof:
-        raise zlib.error("incomplete stream")
-    return found
-
-
-def _unshuffle(data: bytes, itemsize: int) -> bytes:
-    planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
-    return np.ascontiguousarray(planes.T).data.cast("B")  # type: ignore[return-value]  # bytes-like is enough
-
-
-def _filters(d: h5py.Dataset) -> list[int]:
-    plist = d.id.get_create_plist()
-    return [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
-
-
 def _is_deflated(d: h5py.Dataset) -> bool:
     if not d.chunks or d.dtype.kind not in "biuf" or 0 in d.shape:
         return False
-    filters = set(_filters(d))
-    if h5py.h5z.FILTER_DEFLATE not in filters or filters - KNOWN_FILTERS:
+    filters = set(hdf5_chunks.filters(d.id))
+    if hdf5_chunks.DEFLATE not in filters or filters - KNOWN_FILTERS:
         return False
     if int(np.prod(d.chunks, dtype=np.int64)) * d.dtype.itemsize < MIN_CHUNK_BYTES:
+        return False
+    band, stored = d.chunks[0] * math.prod(d.shape[1:]) * d.dtype.itemsize, d.id.get_storage_size()
+    if band > MAX_BAND and band > MAX_REPEATED_RATIO * stored:
+        raise UnsafeArchive(
+            f"{Path(d.file.filename).name}: {d.name} has chunks of {list(d.chunks)}: a row cannot be read without "
+            f"unpacking {band:,} bytes.",
+            hint="h5repack -l CHUNK=... writes it with chunks of few rows",
+        )
+    if band > MAX_BAND and band > MAX_BAND_RATIO * stored:
         return False
     # The stored values must be laid out as NumPy's: no odd precisions or offsets.
     return bool(d.id.get_type() == h5py.h5t.py_create(d.dtype, logical=True))

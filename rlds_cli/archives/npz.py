@@ -33,6 +33,7 @@ MAGIC = b"PK\x03\x04"
 NPY_MAGIC = b"\x93NUMPY"
 MAX_MEMBERS = 1 << 16
 MAX_HEADER = 1 << 16
+MAX_VALUES = 1 << 48  # also of arrays without values, whose rows would be counted for ever
 # Deflate packs zeros 1,030 to 1. One column of zeros is nothing odd; an archive of nothing else is, if it is large.
 MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
@@ -129,6 +130,7 @@ class NpzFile:
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path = path
         self._archive = archive
+        self.size = _size(archive)
         self._infos = _checked(path, archive)
         self.members: Mapping[str, Member] = {name: self._member(name) for name in self._infos}
 
@@ -214,7 +216,7 @@ def parse_header(name: str, f: IO[bytes], file: str) -> Member:
         )
     if dtype.names or dtype.subdtype or dtype.kind not in "biufcSU":
         raise UnknownLayout(f"{file}: {name} holds {dtype} values, which no field can hold.")
-    if any(isinstance(n, bool) or n < 0 for n in shape):
+    if any(isinstance(n, bool) or n < 0 for n in shape) or math.prod(max(n, 1) for n in shape) >= MAX_VALUES:
         raise CorruptArchive(f"{file}: {name} says its shape is {shape}.")
     transposed = bool(fortran) and len(shape) > 1
     return Member(name, shape, dtype, len(head) + width + length, transposed)

@@ -14,13 +14,14 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from rlds_cli.errors import ArchiveError, CorruptArchive
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
     from rlds_cli.archives.npz import Member, NpzFile
 
 MAX_TRANSPOSED = 256 << 20
+TRANSPOSED_RATIO = 4
 READ_BYTES = 1 << 20
 MAX_THREADS, THREADED_BYTES = 4, 1 << 20
 
@@ -30,6 +31,7 @@ class NpzRows:
 
     def __init__(self, npz: NpzFile, members: Collection[Member]) -> None:
         self._npz = npz
+        _check_transposed(npz, members)
         self._streams = {m.name: _Stream(npz, m) for m in members}
         self._row_bytes = sum(m.row_bytes for m in members)
         self._pool = ThreadPoolExecutor(max(1, min(len(self._streams), MAX_THREADS, os.cpu_count() or 1)))
@@ -57,6 +59,13 @@ class NpzRows:
         # zlib lets go of the interpreter, so members are inflated side by side.
         blocks = self._pool.map(lambda stream: stream.read(start, stop), self._streams.values())
         return dict(zip(self._streams, blocks, strict=True))
+
+
+def _check_transposed(npz: NpzFile, members: Collection[Member]) -> None:
+    """Refuse columns that stand in memory whole, side by side, where that is much more than the file has."""
+    claimed = sum(m.nbytes for m in members if m.fortran)
+    if claimed > MAX_TRANSPOSED + TRANSPOSED_RATIO * npz.size:
+        raise UnsafeArchive(f"{npz.path.name}: its arrays in Fortran's order claim {claimed:,} bytes.")
 
 
 class _Stream:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.archives import parquet_pages
 from rlds_cli.archives.arrow_rows import ArrowFile
 from rlds_cli.archives.arrow_rows import pyarrow as pyarrow
 from rlds_cli.archives.arrow_rows import reading as reading
@@ -15,9 +16,8 @@ from rlds_cli.errors import UnsafeArchive
 MAGIC = b"PAR1"
 BATCH_ROWS = 1 << 13
 BATCH_BYTES = 32 << 20
-# What a byte of a file may become. Runs of one value take next to nothing, so small files may claim more.
-MAX_RATIO = 1000
-FREE_BYTES = 64 << 20
+MAX_BATCH = 128 << 20  # of texts or bytes, as far as the headers of pages tell
+MAX_RATIO, FREE_BYTES = parquet_pages.MAX_RATIO, parquet_pages.FREE_BYTES
 
 
 def is_parquet(path: Path) -> bool:
@@ -39,17 +39,18 @@ def open_parquet(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
     ------
     CorruptArchive
         Damage.
+    UnsafeArchive
+        It claims more than it can hold.
     MissingPackage
         pyarrow is not installed.
     """
     with reading(path), opened(path) as f:
 
-        def batches(names: Sequence[str] | None) -> Iterator[Any]:
+        def chosen(names: Sequence[str] | None) -> Iterator[Any]:
             width = found.row_bytes if names is not None else BATCH_BYTES >> 6
-            rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
-            return iter(f.iter_batches(batch_size=rows, columns=names))
+            return batches(f, path, names, max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width))), use_threads=True)
 
-        found = ArrowFile(path, f.schema_arrow, int(f.metadata.num_rows), batches, fill=fill)
+        found = ArrowFile(path, f.schema_arrow, int(f.metadata.num_rows), chosen, fill=fill)
         _check_claim(found.num_rows * found.row_bytes, path)
         yield found
 
@@ -58,11 +59,33 @@ def open_parquet(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
 def opened(path: Path, **how: Any) -> Iterator[Any]:
     """A ``pyarrow.parquet.ParquetFile`` that compares the checksums of pages, where the file has them.
 
-    pyarrow's own errors come out. ``how`` goes to pyarrow.
+    pyarrow's own errors come out. ``how`` goes to pyarrow. Rows are read with `batches`.
     """
     with pyarrow().parquet.ParquetFile(path, page_checksum_verification=True, **how) as file:
         check(file.metadata, path)
         yield file
+
+
+def batches(
+    file: Any, path: Path, columns: Sequence[str] | None, rows: int, *, use_threads: bool = False
+) -> Iterator[Any]:
+    """The record batches of some columns, of at most ``rows`` rows, and of fewer where rows may be large.
+
+    Raises
+    ------
+    UnsafeArchive
+        Pages claim what the file cannot hold, or the columns become more than a thousand times its size.
+    """
+    stat = path.stat()
+    width = parquet_pages.row_bytes(str(path), (stat.st_size, stat.st_mtime_ns))
+    tops = width if columns is None else columns
+    most = max(1, min(rows, MAX_BATCH // max(1, sum(width.get(t, 0) for t in tops))))
+    decoded = 0
+    names = None if columns is None else list(columns)
+    for batch in file.iter_batches(batch_size=most, columns=names, use_threads=use_threads):
+        decoded += batch.nbytes
+        _check_claim(decoded, path)
+        yield batch
 
 
 def check(metadata: Any, path: Path) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from rlds_cli.archives.arrow_rows import MISSING as MISSING
 from rlds_cli.archives.arrow_rows import ArrowFile, is_nan
-from rlds_cli.archives.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk
+from rlds_cli.archives.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
 from rlds_cli.archives.hdf5_rows import RowReader
 from rlds_cli.archives.npz import is_npz, open_npz
 from rlds_cli.archives.parquet import is_parquet, open_parquet
@@ -76,7 +76,7 @@ class Hdf5:
 
     def array(self, name: str, *, most: int = MAX_METADATA) -> Array:
         """A whole column."""
-        return np.asarray(self.file[name][()])
+        return np.asarray(whole(self.file[name]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ _REFUSED = {
     b"S": "a sparse file",
     b"K": "a link with a long target",
 }
-_RECORD = re.compile(rb"(\d+) ([^=]+)=", re.DOTALL)
+_RECORD = re.compile(rb"(\d{1,10}) ([^=]+)=", re.DOTALL)  # an extension has less than 10**10 bytes
+_SIZE = re.compile(r"[0-9]{1,20}")
 
 
 @dataclass(slots=True)
@@ -97,7 +98,11 @@ def members(stream: Unpacked) -> Iterator[Member]:
         header = _parsed(stream, block, extended)
         if header.kind in (b"x", b"g", b"L"):
             content = _extension(stream, header)
-            found = {"path": content.rstrip(b"\0").decode(errors="replace")} if header.kind == b"L" else _pax(content)
+            found = (
+                {"path": content.rstrip(b"\0").decode(errors="replace")}
+                if header.kind == b"L"
+                else _pax(stream, content)
+            )
             if any(key.startswith("GNU.sparse") for key in found):
                 raise _refused(stream, header.name, "is a sparse file")
             extended |= found if header.kind != b"g" else {}
@@ -125,7 +130,7 @@ def _parsed(stream: Unpacked, block: bytes, extended: dict[str, str]) -> _Header
     prefix = block[345:500].split(b"\0")[0].decode(errors="replace")
     if prefix and block[257:263] == b"ustar\0":
         name = f"{prefix}/{name}"
-    size = int(extended["size"]) if extended.get("size", "").isdigit() else _number(block[124:136])
+    size = int(extended["size"]) if _SIZE.fullmatch(extended.get("size", "")) else _number(block[124:136])
     header = _Header(extended.get("path", name), size, block[156:157])
     stored = stream.path.stat().st_size
     if size < 0 or size > MAX_RATIO * stored + FREE_BYTES:
@@ -161,11 +166,23 @@ def _extension(stream: Unpacked, header: _Header) -> bytes:
     return content
 
 
-def _pax(content: bytes) -> dict[str, str]:
-    """``<length> <key>=<value>\\n``, one after the other."""
+def _pax(stream: Unpacked, content: bytes) -> dict[str, str]:
+    """``<length> <key>=<value>\\n``, one after the other; zeros may pad the end.
+
+    Raises
+    ------
+    CorruptArchive
+        A length is none, or goes beyond the extension.
+    """
     found, at = {}, 0
-    while (m := _RECORD.match(content, at)) and int(m[1]) > m.end() - at:
-        stop = at + int(m[1])
+    while content[at:].strip(b"\0"):
+        m = _RECORD.match(content, at)
+        stop = at + int(m[1]) if m else 0
+        if m is None or not m.end() < stop <= len(content):
+            raise CorruptArchive(
+                f"{stream.path.name}: the pax header of a member is damaged, at byte {stream.given:,} or before.",
+                hint=f"delete {stream.path} and fetch it again",
+            )
         found[m[2].decode(errors="replace")] = content[m.end() : stop - 1].decode(errors="replace")
         at = stop
     return found

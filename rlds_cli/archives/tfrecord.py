@@ -26,6 +26,7 @@ import numpy as np
 from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
 
 MAX_RECORD = 1 << 30  # bytes; protocol buffers end at 2 GiB, and an episode must fit in memory
+MAX_PACKED_RECORD = 256 << 20  # of a record that is unpacked into memory
 MAX_RATIO = 512  # what gzip makes of a byte, on the whole; deflate ends at 1,032
 FREE_OUTPUT = 64 << 20  # bytes that gzip may give before its ratio counts
 READ = 1 << 20
@@ -97,7 +98,7 @@ def records(path: Path, *, limit: int = MAX_RECORD) -> Iterator[Record]:
         file.seek(0)
         size = os.fstat(file.fileno()).st_size
         if packed:
-            yield from _records(path, _Unpacked(file, path), None, limit)
+            yield from _records(path, _Unpacked(file, path), None, min(limit, MAX_PACKED_RECORD))
         elif size:
             yield from _records(path, _Mapped(file, size), size, limit)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli import ids, registry, sizes
+from rlds_cli import environments, ids, registry, sizes
 from rlds_cli.checks.findings import MOST_PLACES, Place
 from rlds_cli.dataset import Dataset
 from rlds_cli.entries import Entry, short
@@ -62,10 +62,7 @@ class Subject:
     @cached_property
     def max_episode_steps(self) -> int | None:
         """The environment's time limit, where somebody says it."""
-        env = self.ds.manifest.env
-        found = (env.get("spec") or {}).get("max_episode_steps") or env.get("max_episode_steps")
-        found = found or (self.entry.max_episode_steps if self.entry else None)
-        return int(found) if found else None
+        return environments.time_limit(self.ds.manifest.env) or (self.entry.max_episode_steps if self.entry else None)
 
     def known(self, code: str) -> tuple[str, ...]:
         """References of the source's known defects that a finding of this code shows."""

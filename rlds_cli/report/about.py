@@ -40,7 +40,6 @@ def about(ds: Dataset) -> About:
     entry, facts, env = _entry(ds), ds.manifest.facts, ds.manifest.env
     family = next((f for f in registry.families() if entry and f.name == entry.family), None)
     low, high = _scores(ds)
-    limit = (env.get("spec") or {}).get("max_episode_steps") or env.get("max_episode_steps")
     return About(
         title=family.title if family else None,
         description=_text(facts, "description"),
@@ -51,7 +50,7 @@ def about(ds: Dataset) -> About:
         homepage=entry.homepage if entry else None,
         source=_source(ds, entry),
         env_id=env.get("id") or _text(facts, "env_id") or (entry.env_id if entry else None),
-        max_episode_steps=limit or (entry.max_episode_steps if entry else None),
+        max_episode_steps=environments.time_limit(env) or (entry.max_episode_steps if entry else None),
         ref_min_score=low,
         ref_max_score=high,
         portion=portions.described(ds.manifest.options),

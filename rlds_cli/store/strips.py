@@ -9,43 +9,57 @@ Images that end in an error are left to be decoded one by one, which says what i
 
 from __future__ import annotations
 
-import struct
+import io
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from rlds_cli.ted import Array, BoolArray, Field
 
 _MODES = {1: "L", 3: "RGB"}
 _START = b"\xff\xd8"
-_SIZES = (0xC0, 0xC1, 0xC2)  # frame headers: baseline, extended and progressive
-_BEFORE = {0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}  # what may stand before: tables, comments, applications' own
+_SCAN = 0xDA
+# What may stand before it: frame headers (baseline, extended and progressive), tables, comments, applications' own.
+_BEFORE = {0xC0, 0xC1, 0xC2, 0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
 
 
 def fit(encoded: Sequence[bytes], f: Field) -> bool:
-    """Whether all images are JPEG, of the dimensions and channels of the field."""
+    """Whether all images are JPEG of the dimensions and channels of the field, with headers that Pillow accepts."""
     channels = f.shape[2] if len(f.shape) == 3 else 1
     if channels not in _MODES or len(f.shape) not in (2, 3):
         return False
-    wanted = (f.shape[0], f.shape[1], channels)
-    return all(_dimensions(image) == wanted for image in encoded)
+    size, mode = (f.shape[1], f.shape[0]), _MODES[channels]
+    return all((end := _header_end(image)) and _opens(image[:end], size, mode) for image in encoded)
 
 
-def _dimensions(image: bytes) -> tuple[int, int, int] | None:
-    """Height, width and channels as the first frame header says; None for what has no such header."""
+def _header_end(image: bytes) -> int | None:
+    """Where the compressed values begin; None for what has markers before that stand in no usual image."""
     if not image.startswith(_START):
         return None
     at = len(_START)
-    while at + 10 <= len(image) and image[at] == 0xFF:
-        kind, length = image[at + 1], int.from_bytes(image[at + 2 : at + 4])
-        if kind in _SIZES:
-            depth, height, width, channels = struct.unpack_from(">BHHB", image, at + 4)
-            return (height, width, channels) if depth == 8 else None
+    while at + 4 <= len(image) and image[at] == 0xFF:
+        kind, at = image[at + 1], at + 2 + int.from_bytes(image[at + 2 : at + 4])
+        if kind == _SCAN:
+            return at if at <= len(image) else None
         if kind not in _BEFORE:
             return None
-        at += 2 + length
     return None
+
+
+@lru_cache(maxsize=1 << 10)
+def _opens(header: bytes, size: tuple[int, int], mode: str) -> bool:
+    """Whether Pillow opens an image with this header, and as what; images of one writer mostly share theirs.
+
+    The decoder alone passes over some of what Pillow refuses as it opens an image.
+    """
+    try:
+        with Image.open(io.BytesIO(header), formats=("JPEG",)) as image:
+            return type(image) is JpegImageFile and image.size == size and image.mode == mode
+    except Exception:  # whatever it is, decoding one by one says it
+        return False
 
 
 def decode(encoded: Sequence[bytes], f: Field) -> tuple[Array, BoolArray]:

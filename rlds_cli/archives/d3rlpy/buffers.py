@@ -24,7 +24,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives.hdf5 import reading, row_field
+from rlds_cli.archives.hdf5 import reading, row_field, whole
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Chunk, EpisodeData, Field, flags, lay_out
 
@@ -50,18 +50,18 @@ def columns(f: h5py.File, name: str, episode: int) -> dict[str, str]:
     CorruptArchive
         A column is not there.
     """
-    version = _text(f["version"][()])
+    version = _text(whole(f["version"]))
     if version != KNOWN:
         raise UnknownLayout(
             f"{name} is of version {version} of d3rlpy's format; 2.1 and the flat files of d3rlpy 1 are read.",
             hint="load it with the d3rlpy that wrote it, and dump it with a newer one",
         )
     found: dict[str, str] = {}
-    for column in map(_text, np.ravel(f["columns"][()])):
+    for column in map(_text, np.ravel(whole(f["columns"]))):
         key, field = f"{column}_{episode}", NAMES.get(column, column)
         parts = [f"{key}_{j}" for j in range(MAX_TUPLE) if f"{key}_{j}" in f] if key not in f else []
         if key not in f and not parts:
-            raise CorruptArchive(f"{name}: {key} is not there, though {f['num_episodes'][()]} episodes are.")
+            raise CorruptArchive(f"{name}: {key} is not there, though {whole(f['num_episodes'])} episodes are.")
         found |= {f"{field}/{j}": part for j, part in enumerate(parts)} if parts else {field: key}
     for needed in ("observation", "action"):
         if not any(n == needed or n.startswith(needed + "/") for n in found):
@@ -79,7 +79,7 @@ def fields(f: h5py.File, name: str) -> tuple[Field, ...]:
 
 def count(f: h5py.File) -> int:
     """How many episodes a file says that it has."""
-    return int(f["num_episodes"][()])
+    return int(whole(f["num_episodes"]))
 
 
 def lengths(f: h5py.File, name: str) -> list[int]:
@@ -132,15 +132,15 @@ def _episode(f: h5py.File, path: Path, schema: Sequence[Field], source: int, i: 
                 f"{path.name}: {key} is {made.dtype} {list(made.shape)}, unlike that of other episodes."
             )
         with reading(path, key):
-            values[name] = f[key][()].reshape(len(f[key]), *made.shape)
+            values[name] = whole(f[key]).reshape(len(f[key]), *made.shape)
     length = len(f[f"actions_{i}"])
-    end = TERMINATED if END in keys and bool(np.all(f[keys[END]][()])) else TRUNCATED
+    end = TERMINATED if END in keys and bool(np.all(whole(f[keys[END]]))) else TRUNCATED
     return EpisodeData(values | flags(length, end), length, end, source=source, group=f"episode_{i}")
 
 
 def constants(f: h5py.File, name: str) -> Mapping[str, str]:
     """What is not per row."""
-    return {"version": _text(f["version"][()])}
+    return {"version": _text(whole(f["version"]))}
 
 
 def _text(value: object) -> str:

@@ -43,15 +43,17 @@ def rows(path: Path) -> int:
 
 def table(path: Path, columns: Sequence[str] | None = None) -> Any:
     """A whole Parquet file, or those of some columns that it has."""
-    with reading(path), parquet.opened(path) as file:
+    with reading(path) as pa, parquet.opened(path) as file:
         there = file.schema_arrow.names
-        return file.read(columns=None if columns is None else [c for c in columns if c in there])
+        chosen = there if columns is None else [c for c in columns if c in there]
+        schema = pa.schema([file.schema_arrow.field(c) for c in chosen])
+        return pa.Table.from_batches(parquet.batches(file, path, chosen, parquet.BATCH_ROWS), schema)
 
 
 def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
     """The rows of a Parquet file, so many at a time."""
     with reading(path), parquet.opened(path, memory_map=True, pre_buffer=False) as file:
-        yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
+        yield from parquet.batches(file, path, columns, rows)
 
 
 def joined(batches: Sequence[Any]) -> Any:

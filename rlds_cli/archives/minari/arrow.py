@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import spaces
-from rlds_cli.archives import parquet
+from rlds_cli.archives import arrow_ipc, parquet
 from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.leaves import Episode, Leaf, Scanned
 from rlds_cli.archives.parquet import pyarrow
@@ -64,30 +64,24 @@ def _schema(path: Path) -> Any:
     with _reading(path) as pa:
         if path.suffix == ".parquet":
             return pa.parquet.read_schema(path)
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-            return reader.schema
+        return arrow_ipc.schema(path)
 
 
 def _count(path: Path) -> int:
     with _reading(path) as pa:
         if path.suffix == ".parquet":
             return int(pa.parquet.read_metadata(path).num_rows)
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-            return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+        return arrow_ipc.count(path)
 
 
 def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
     """The record batches of a file, validated; of parquet, ``rows`` at a time."""
-    with _reading(path) as pa:
+    with _reading(path):
         if path.suffix == ".parquet":
             with parquet.opened(path, memory_map=True, pre_buffer=False) as file:
-                yield from file.iter_batches(batch_size=rows, use_threads=False)
+                yield from parquet.batches(file, path, None, rows)
             return
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-            for i in range(reader.num_record_batches):
-                batch = reader.get_batch(i)
-                batch.validate(full=True)
-                yield batch
+        yield from arrow_ipc.batches(path)
 
 
 def read_through(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,15 @@ VERSIONS = {f"0.4.{n}" for n in range(4)} | {f"0.5.{n}" for n in range(5)}
 # Bounds of larger Box spaces are kept as one number where they are all the same: an image space would take megabytes.
 LARGE = 1024
 
+_SCORES = ("ref_min_score", "ref_max_score", "num_episodes_average_score")
+
 Described = tuple[int | None, str | None, tuple[Note, ...]]  # seed, options as JSON, what is odd about them
+
+_SPECS = ("env_spec", "eval_env_spec")
+_SPEC_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "id": lambda v: isinstance(v, str),
+    "max_episode_steps": lambda v: v is None or (isinstance(v, int) and not isinstance(v, bool) and 0 < v < 1 << 63),
+}
 
 _FACTS = {
     "dataset_id": "dataset_id",
@@ -59,7 +67,16 @@ def is_minari(content: Mapping[str, Any]) -> bool:
 
 def facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Who made the data, how, and the reference scores."""
-    return {name: metadata[key] for key, name in _FACTS.items() if metadata.get(key) is not None}
+    return {name: metadata[key] for key, name in _FACTS.items() if _is_fact(key, metadata.get(key))}
+
+
+def _is_fact(key: str, value: Any) -> bool:
+    """Whether a value is there, and of the kind that is shown under its name."""
+    if key in _SCORES:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if key == "jpeg_encoding":
+        return isinstance(value, bool | int)
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(v, str) for v in value))
 
 
 def space(metadata: Mapping[str, Any], which: str) -> dict[str, Any] | None:
@@ -82,9 +99,25 @@ def space(metadata: Mapping[str, Any], which: str) -> dict[str, Any] | None:
 
 def env(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """``id``, ``spec`` and ``eval_spec`` of the environment: Gymnasium's EnvSpec as JSON values."""
-    spec, eval_spec = _parsed(metadata, "env_spec"), _parsed(metadata, "eval_env_spec")
+    spec, eval_spec = (_spec(metadata, key) for key in _SPECS)
     found = {"id": (spec or {}).get("id"), "spec": spec, "eval_spec": eval_spec}
     return {k: v for k, v in found.items() if v is not None}
+
+
+def _spec(metadata: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """An EnvSpec without entries that are of another kind than Gymnasium's; `notes` names these."""
+    found = _parsed(metadata, key)
+    return found and {k: v for k, v in found.items() if k not in _SPEC_KINDS or _SPEC_KINDS[k](v)}
+
+
+def _odd(metadata: Mapping[str, Any]) -> list[str]:
+    """The entries of the metadata that are of another kind than Minari's, and are therefore not kept."""
+    facts = [k for k in _FACTS if metadata.get(k) is not None and not _is_fact(k, metadata[k])]
+    specs = {key: _parsed(metadata, key) or {} for key in _SPECS}
+    return [
+        *facts,
+        *(f"{key}.{k}" for key, s in specs.items() for k, fits in _SPEC_KINDS.items() if k in s and not fits(s[k])),
+    ]
 
 
 def notes(metadata: Mapping[str, Any], episodes: int, steps: int) -> list[Note]:
@@ -93,6 +126,9 @@ def notes(metadata: Mapping[str, Any], episodes: int, steps: int) -> list[Note]:
     version = metadata.get("minari_version")
     if metadata and str(version) not in VERSIONS:
         found.append(Note("minari-version", f"written by Minari {version}, which this reader was not checked against"))
+    if odd := _odd(metadata):
+        text = f"entries of metadata.json that are of another kind than Minari's were left out: {', '.join(odd)}"
+        found.append(Note("odd-metadata", text, len(odd)))
     for key, here in (("total_episodes", episodes), ("total_steps", steps)):
         stated = metadata.get(key)
         if isinstance(stated, int) and stated != here:

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from rlds_cli import spaces
-from rlds_cli.archives.hdf5 import open_file, reading
+from rlds_cli.archives.hdf5 import attribute, attribute_values, open_file, reading
 from rlds_cli.archives.minari import description
 from rlds_cli.archives.minari.leaves import Episode, Leaf, Scanned
 from rlds_cli.archives.minari.tree import datasets
@@ -47,7 +47,7 @@ def looks_right(path: Path) -> bool:
 def root_attributes(path: Path) -> dict[str, Any]:
     """What Minari before 0.5 wrote instead of ``metadata.json``: the attributes of the file, as JSON values."""
     with open_file(path, check=False) as f, reading(path, "its attributes"):
-        return {str(name): description.plain(value) for name, value in f.attrs.items()}
+        return {name: description.plain(value) for name, value in attribute_values(f)}
 
 
 def scan(path: Path, known: Mapping[str, Any]) -> Iterator[Scanned]:
@@ -188,9 +188,8 @@ class Rows:
         names: list[str] = []
         with self._reading("its attributes"):
             h5py.h5a.iterate(self._group.id, lambda name: names.append(name.decode("utf-8", "replace")))
-            attributes = self._group.attrs
-            seed = attributes["seed"] if "seed" in names else None
-            options = {n: attributes[n] for n in names if n.split("/")[0] == "options"}
+            seed = attribute(self._group, "seed") if "seed" in names else None
+            options = {n: attribute(self._group, n) for n in names if n.split("/")[0] == "options"}
         return description.described(seed, _nested(options).get("options"))
 
     def _column(self, name: str, count: int) -> h5py.h5d.DatasetID:

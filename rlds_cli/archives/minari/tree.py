@@ -10,10 +10,11 @@ from pathlib import Path
 
 import h5py
 
+from rlds_cli.archives import hdf5_chunks, hdf5_heap
 from rlds_cli.archives.hdf5 import MAX_DEPTH, UNWRITTEN_BYTES, check_dataset
 from rlds_cli.errors import UnsafeArchive
 
-_PLAIN_FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
+_PLAIN_FILTERS = {hdf5_chunks.DEFLATE, hdf5_chunks.SHUFFLE, hdf5_chunks.FLETCHER}
 
 
 def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:
@@ -37,6 +38,8 @@ def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:
         if isinstance(item, h5py.h5d.DatasetID):
             if not _harmless(item):
                 check_dataset(name, h5py.Dataset(item), path)
+            elif hdf5_chunks.filters(item):
+                hdf5_chunks.check(name, item, path)
             found[name] = item
     return found
 
@@ -72,5 +75,6 @@ def _harmless(d: h5py.h5d.DatasetID) -> bool:
         max(math.prod(d.shape or ()), math.prod(chunk)) * d.get_type().get_size() <= UNWRITTEN_BYTES
         and kind != h5py.h5d.VIRTUAL
         and (kind == h5py.h5d.CHUNKED or not layout.get_external_count())
+        and not hdf5_heap.is_variable(d.get_type())
         and all(layout.get_filter(i)[0] in _PLAIN_FILTERS for i in range(layout.get_nfilters()))
     )

@@ -17,7 +17,17 @@ import numpy as np
 
 from rlds_cli import documents
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan, Replan
-from rlds_cli.archives.hdf5 import attributes, differences, is_hdf5, open_file, plain, reading, row_field
+from rlds_cli.archives.hdf5 import (
+    attribute,
+    attribute_values,
+    attributes,
+    differences,
+    is_hdf5,
+    open_file,
+    plain,
+    reading,
+    row_field,
+)
 from rlds_cli.archives.robomimic.demos import DATA, Demo, by_chance, demo, masks, names, without
 from rlds_cli.archives.robomimic.looking import cells as cells
 from rlds_cli.archives.robomimic.rows import OWN, Differ, Source, chunk
@@ -31,6 +41,7 @@ PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20
 TEXT_BYTES = 64
 MODEL = "attributes/model_file"
+NUM_SAMPLES = "num_samples"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -158,7 +169,7 @@ def _demos(f: h5py.File, name: str) -> list[Demo]:
 
 def _environment(f: h5py.File) -> dict[str, Any]:
     """The environment as ``env_args`` has it, robosuite's own attributes else."""
-    about = {key: value for key, value in f[DATA].attrs.items() if isinstance(value, str | bytes)}
+    about = {key: value for key, value in attribute_values(f[DATA]) if isinstance(value, str | bytes)}
     try:
         args = documents.loads(about.get("env_args", "null"))
     except ValueError:
@@ -178,8 +189,8 @@ def _odd(f: h5py.File, name: str, demos: Sequence[Demo]) -> Iterator[Note]:
     unknown = sorted(n for members in masks(f, name).values() for n in members - there)
     if unknown:
         yield Note("unknown-demos", "names in masks are of no demonstration", len(unknown), f"{unknown[0]} of {name}")
-    said = {d.group: f[DATA][d.group].attrs.get("num_samples", d.rows) for d in demos}
-    if wrong := [d.group for d in demos if int(said[d.group]) != d.rows]:
+    said = {d.group: attribute(f[DATA][d.group], NUM_SAMPLES) for d in demos if NUM_SAMPLES in f[DATA][d.group].attrs}
+    if wrong := [d.group for d in demos if d.group in said and not np.array_equal(said[d.group], d.rows)]:
         text = "demonstrations have another number of steps than they say"
         yield Note("num-samples", text, len(wrong), f"{wrong[0]} of {name}")
 

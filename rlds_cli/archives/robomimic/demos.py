@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import h5py
 import numpy as np
 
-from rlds_cli.archives.hdf5 import datasets, free_name, keys_found, row_field
+from rlds_cli.archives.hdf5 import check_value, datasets, free_name, keys_found, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ordering import natural
 from rlds_cli.ted import FLAGS, REWARD, Field
@@ -126,6 +126,7 @@ def masks(f: h5py.File, name: str) -> dict[str, set[str]]:
     for key, d in datasets(group).items():
         if h5py.check_string_dtype(d.dtype) is None or len(found) >= MAX_MASKS:
             raise CorruptArchive(f"{name}: mask/{key} holds {d.dtype} values; names of demonstrations are expected.")
+        check_value(d)
         found[key] = set(map(str, np.ravel(d.asstr(errors="replace")[()])))
     return found
 

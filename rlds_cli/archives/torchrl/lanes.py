@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.hdf5 import datasets, free_name, open_file, reading, row_field
+from rlds_cli.archives.hdf5 import datasets, free_name, open_file, reading, row_field, whole
 from rlds_cli.archives.torchrl.stores import H5_MARKS, HDF5, Store
 from rlds_cli.archives.torchrl.tree import BFLOAT16, Leaf
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
@@ -381,8 +381,11 @@ def _read_groups(lanes: Lanes, f: Any) -> None:
     """Read what H5StorageCheckpointer wrote: a group per trajectory."""
     store = lanes.store
     names = sorted((k for k in f if k.startswith("traj_")), key=lambda k: (len(k), k))
-    store.marks = {"_storage_shape": [int(n) for n in np.ravel(f[H5_MARKS[0]][()])], "is_full": bool(f["is_full"][()])}
-    store.marks["shift"] = int(f["shift"][()]) if "shift" in f else None
+    store.marks = {
+        "_storage_shape": [int(n) for n in np.ravel(whole(f[H5_MARKS[0]]))],
+        "is_full": bool(whole(f["is_full"])),
+    }
+    store.marks["shift"] = int(whole(f["shift"])) if "shift" in f else None
     lanes.groups = f
     lengths = np.array([_steps(store, name, f) for name in names], np.int64)
     first: set[str] | None = None

@@ -1,0 +1,161 @@
+"""Parquet files whose few bytes stand for more than memory holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlds_cli.archives import arrow_ipc, parquet, parquet_pages
+from rlds_cli.archives.lerobot import tables
+from rlds_cli.archives.minari.arrow import _reading as arrow_reading
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
+from rlds_cli.importing import import_archive
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+
+
+def repeated(text: str | bytes, rows: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [text])
+
+
+def flat(path: Path, rows: int, **columns: Any) -> Path:
+    table = {"observation": np.zeros(rows), "action": np.zeros(rows), "done": np.arange(rows) % 10 == 9}
+    table = {k: pa.array(v) for k, v in table.items()} | columns
+    pq.write_table(pa.table(table), path, compression="zstd", store_schema=False, row_group_size=rows)
+    return path
+
+
+def refused(path: Path, match: str) -> None:
+    with pytest.raises(UnsafeArchive, match=match):
+        import_archive(path, "local/hostile")
+    assert not list(Path(os.environ["RLDS_HOME"]).glob("datasets/local/*"))
+
+
+def test_a_dictionary_of_one_long_text(tmp_path: Path) -> None:
+    path = flat(tmp_path / "a.parquet", 8192, note=repeated("x" * MIB, 8192))
+    assert path.stat().st_size < 10_000  # and 8 GiB when it is read
+    refused(path, "claims .* bytes, and has")
+
+
+def test_rows_of_long_texts_come_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "FREE_BYTES", 1 << 40)
+    path = flat(tmp_path / "a.parquet", 8192, note=repeated("x" * MIB, 8192))
+    with parquet.opened(path) as f:
+        batch = next(parquet.batches(f, path, ["note"], 8192))
+    assert 64 < len(batch) <= 128  # of a megabyte each
+
+
+def test_honest_dictionaries_and_images_are_read_in_large_batches(tmp_path: Path) -> None:
+    rows, rng = 4000, np.random.default_rng(0)
+    texts = pa.array([f"task {k}" for k in rng.integers(0, 50, rows)])
+    images = pa.array([rng.bytes(300) for _ in range(rows)])
+    path = flat(tmp_path / "a.parquet", rows, note=texts, image=images)
+    with parquet.opened(path) as f:
+        found = list(parquet.batches(f, path, None, 1 << 13))
+    assert [len(b) for b in found] == [rows]
+    assert found[0].column("image").to_pylist() == images.to_pylist()
+
+
+def test_a_row_of_a_list_that_has_all_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_pages, "FREE_LISTS", 4 * MIB)
+    values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(MIB, np.int8)), pa.array([1.5]))
+    lists = pa.ListArray.from_arrays(pa.array([0, MIB], pa.int32()), values)
+    pq.write_table(pa.table({"x": lists}), tmp_path / "a.parquet", compression="zstd", store_schema=False)
+    with (
+        pytest.raises(UnsafeArchive, match="in lists claims 8,388,608 bytes"),
+        parquet.opened(tmp_path / "a.parquet") as f,
+    ):
+        next(parquet.batches(f, tmp_path / "a.parquet", None, 1))
+
+
+def test_a_page_that_unpacks_to_a_thousandfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_pages, "FREE_BYTES", MIB)
+    options = {"compression": "zstd", "use_dictionary": False, "store_schema": False}
+    pq.write_table(pa.table({"x": [bytes(32 * MIB)]}), tmp_path / "a.parquet", **options)
+    with pytest.raises(UnsafeArchive, match="the column x"), parquet.opened(tmp_path / "a.parquet") as f:
+        next(parquet.batches(f, tmp_path / "a.parquet", None, 1))
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "brotli", "lz4"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_headers_of_pages(tmp_path: Path, compression: str, version: str) -> None:
+    """3,000 numbers of 8 bytes, and 3,000 texts of 2 in a dictionary of 100 texts of 600 characters."""
+    texts = [f"{k:03}" * 200 for k in range(100)]
+    table = pa.table({"a": np.arange(3000), "b": [texts[k % 100] for k in range(3000)]})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, compression=compression, data_page_version=version, use_dictionary=["b"])
+    stat = path.stat()
+    found = parquet_pages.row_bytes(str(path), (stat.st_size, stat.st_mtime_ns))
+    assert found == {"a": 8, "b": 608}
+
+
+def test_damaged_headers_of_pages(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": np.arange(100)}), path, use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[4:20] = b"\xff" * 16
+    path.write_bytes(content)
+    with pytest.raises(CorruptArchive, match="header of a page"), parquet.opened(path) as f:
+        next(parquet.batches(f, path, None, 10))
+
+
+def test_descriptions_of_lerobot_are_measured(tmp_path: Path) -> None:
+    path = flat(tmp_path / "tasks.parquet", 8192, task=repeated("x" * MIB, 8192))
+    with pytest.raises(UnsafeArchive):
+        tables.table(path)
+    assert tables.table(path, ["action"]).num_rows == 8192
+
+
+# -- Arrow
+
+
+def arrow(path: Path, compression: str | None, rows: int = 5, batches: int = 2) -> Path:
+    table = pa.table({"observations": np.zeros(rows * batches), "actions": np.arange(rows * batches)})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as f, pa.ipc.new_file(f, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_arrow_files_are_read(tmp_path: Path, compression: str | None) -> None:
+    path = arrow(tmp_path / "part-0.arrow", compression, rows=1000)
+    found = list(arrow_ipc.batches(path))
+    assert [b.num_rows for b in found] == [1000, 1000] and arrow_ipc.count(path) == 2000
+    assert found[1]["actions"].to_pylist() == list(range(1000, 2000))
+
+
+def test_arrow_buffers_that_unpack_to_a_thousandfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_ipc, "FREE_BYTES", MIB)
+    path = tmp_path / "part-0.arrow"
+    zeros = pa.table({"observations": np.zeros(4 * MIB)})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.OSFile(str(path), "wb") as f, pa.ipc.new_file(f, zeros.schema, options=options) as writer:
+        writer.write_table(zeros)
+    with pytest.raises(UnsafeArchive, match="claims 33,554,432 bytes"):
+        list(arrow_ipc.batches(path))
+
+
+def test_the_metadata_of_arrow_messages_may_be_anything(tmp_path: Path) -> None:
+    content = arrow(tmp_path / "part-0.arrow", "lz4").read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        damaged = bytearray(content)
+        damaged[int(rng.integers(8, 700))] = int(rng.integers(256))
+        (tmp_path / "part-0.arrow").write_bytes(damaged)
+        try:
+            with arrow_reading(tmp_path / "part-0.arrow"):
+                list(arrow_ipc.batches(tmp_path / "part-0.arrow"))
+        except ArchiveError:
+            continue
