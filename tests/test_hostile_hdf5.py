@@ -290,3 +290,23 @@ def test_values_of_other_types(tmp_path: Path, value: np.ndarray, key: str) -> N
             dict(reader(format).metadata(plan))
         except (RldsError, Replan):
             continue
+
+
+def test_large_chunks_of_lzf_are_measured(tmp_path: Path) -> None:
+    """Of 60 MB, stored in one chunk, in noise that LZF cannot pack, in runs, and in more than the chunk has."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, 10 << 20, np.uint8)
+    runs = np.repeat(noise, 6)
+    with h5py.File(tmp_path / "lzf.h5", "w") as f:
+        f.create_dataset("noise", data=noise, chunks=noise.shape, compression="lzf")
+        f.create_dataset("runs", data=runs, chunks=runs.shape, compression="lzf")
+        f.create_dataset("more", runs.shape, np.uint8, chunks=runs.shape, compression="lzf")
+    with h5py.File(tmp_path / "lzf.h5", "a") as f:
+        packed = f["runs"].id.read_direct_chunk((0,))[1]
+        assert len(packed) > hdf5_chunks.HARMLESS_LZF
+        f["more"].id.write_direct_chunk((0,), packed * 3)
+    with h5py.File(tmp_path / "lzf.h5") as f:
+        for name in ("noise", "runs"):
+            hdf5_chunks.check(name, f[name].id, tmp_path / "lzf.h5")
+        with pytest.raises(UnsafeArchive, match="more: a chunk of 62,914,560 bytes unpacks to more"):
+            hdf5_chunks.check("more", f["more"].id, tmp_path / "lzf.h5")

@@ -22,7 +22,7 @@ MAX_STORED_CHUNK = 1 << 30  # chunks that are larger and not much smaller as the
 MAX_PACKED = 4  # how much smaller
 # Deflate packs at most 1,032 to 1: what is stored in less becomes no more than half a gigabyte, and needs no look.
 HARMLESS = 512 << 10
-MAX_LZF = 8 << 20  # LZF packs at most about 90 to 1
+HARMLESS_LZF = 8 << 20  # LZF packs at most about 90 to 1
 PIECE = 16 << 10
 
 DEFLATE, SHUFFLE, FLETCHER = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32
@@ -111,9 +111,7 @@ def check(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
     largest, there = max(sizes, default=0), path.stat().st_size
     if largest > there:
         raise _refused(f"{what} claims a chunk of {largest:,} bytes as it is stored, and the file has {there:,}.")
-    if _LZF in codes and largest > min(MAX_LZF, 2 * size + PIECE):
-        raise _refused(f"{what} has chunks of LZF that may become more than memory holds.")
-    if DEFLATE in codes and largest > HARMLESS:
+    if (DEFLATE in codes and largest > HARMLESS) or (_LZF in codes and largest > HARMLESS_LZF):
         _check_large(name, d, size, path)
     if _SZIP in codes:
         for _, data in stored(d):
@@ -141,8 +139,10 @@ def _check_large(name: str, d: h5py.h5d.DatasetID, size: int, path: Path) -> Non
 
 
 def _exceeds(mask: int, data: bytes, codes: list[int], limit: int) -> bool:
-    """Whether the last deflate of a chunk gives more than ``limit`` bytes; damage is for HDF5 to name."""
+    """Whether the last deflate or LZF of a chunk gives more than ``limit`` bytes; damage is for HDF5 to name."""
     active = [code for k, code in enumerate(codes) if not mask >> k & 1]
+    if _LZF in active:
+        return _lzf_exceeds(data, limit)
     if DEFLATE not in active:
         return False
     inner, given = zlib.decompressobj(), 0
@@ -154,6 +154,20 @@ def _exceeds(mask: int, data: bytes, codes: list[int], limit: int) -> bool:
     except zlib.error:
         return False
     return active.count(DEFLATE) > 1 and given > HARMLESS  # which nobody writes, and is not unpacked twice here
+
+
+def _lzf_exceeds(data: bytes, limit: int) -> bool:
+    """Whether a chunk packed by LZF gives more than ``limit`` bytes, by its lengths of literals and references."""
+    at = given = 0
+    while at < len(data) - 1 and given <= limit:
+        control = data[at]
+        if control < 32:
+            at, given = at + control + 2, given + control + 1
+        elif control < 224:
+            at, given = at + 2, given + (control >> 5) + 2
+        else:
+            at, given = at + 3, given + data[at + 1] + 9
+    return given > limit
 
 
 def _refused(what: str) -> UnsafeArchive:
