@@ -139,22 +139,28 @@ class Bringer:
         return record
 
     def _fetch(self, step: Step, failures: list[_Unfit]) -> Fetched:
-        failures += [
-            _Unfit(u, "does not exist") for u in step.file.urls if local.is_local(u) and not local.path_of(u).is_file()
-        ]
-        urls = [sources.https(u, self.client.where) for u in step.file.urls if not local.is_local(u)]
-        if urls and self.client.where.offline:
+        remote = [u for u in step.file.urls if not local.is_local(u)]
+        gone = [u for u in step.file.urls if local.is_local(u) and not local.path_of(u).is_file()]
+        failures += [_Unfit(u, "does not exist") for u in gone]
+        if remote and self.client.where.offline:
             raise _offline(step, failures)
         most = self.client.patience.sources
         with opened(step.target, step.file) as part:
-            for url in urls[:most]:
+            for url in remote[:most]:
                 try:
-                    return self._from_url(step.file, url, part)
+                    return self._from_url(step.file, self._address(url), part)
                 except _Unfit as exc:
                     failures.append(exc)
-        if len(urls) > most:
-            failures.append(_Unfit(f"{len(urls) - most:,} further sources", "not asked any more"))
+        if len(remote) > most:
+            failures.append(_Unfit(f"{len(remote) - most:,} further sources", "not asked any more"))
         raise _failed(step, failures) from _cause(failures)
+
+    def _address(self, url: str) -> str:
+        """Where a source is asked; raises _Unfit where that cannot be told, so that the others are asked."""
+        try:
+            return sources.https(url, self.client.where)
+        except RldsError as exc:
+            raise _Unfit(names.shown(url), exc.message, error=exc) from exc
 
     def _from_url(self, file: RemoteFile, url: str, part: Part) -> Fetched:
         """The file from one URL; where an old part spoilt it, once more from the start."""

@@ -37,7 +37,7 @@ class Origin:
         etag, modified, size = (values.get(k) for k in ("etag", "last_modified", "size"))
         if any(v is not None and _validator(v) is None for v in (etag, modified)):
             return None
-        if size is not None and not (type(size) is int and 0 <= size < 10**18):
+        if size is not None and not records.is_count(size):
             return None
         return cls(values["url"], etag, modified, size)
 
