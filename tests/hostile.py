@@ -110,6 +110,17 @@ def beyond_the_range(talk: Talk) -> None:
 
 
 @behaviour
+def beyond_a_range_without_a_total(talk: Talk) -> None:
+    if talk.first is None:
+        half = talk.size // 2
+        talk.answer("200 OK", "Transfer-Encoding: chunked", 'ETag: "1"')
+        return talk.send(b"%x\r\n" % talk.size + talk.content[:half])
+    said = f"Content-Range: bytes {talk.first}-{'9' * 18}/*"
+    talk.answer("206 Partial Content", said, 'ETag: "1"', "Transfer-Encoding: chunked")
+    return talk.all(repeat(b"10000\r\n" + BLOCK + b"\r\n"))
+
+
+@behaviour
 def packed_body(talk: Talk) -> None:
     talk.answer("200 OK", "Content-Encoding: gzip", f"Content-Length: {len(BOMB)}", body=BOMB)
 

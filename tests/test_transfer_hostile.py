@@ -288,6 +288,14 @@ def test_a_document_takes_no_longer_than_that_in_silence(name: str, place: Place
     assert time.monotonic() - begun < 15  # 1 s, and a busy machine
 
 
+def test_long_waits_of_a_listing_are_told(place: Place) -> None:
+    told: list[str] = []
+    patience = replace(QUICK, told=told.append)
+    with Hostile("silent", CONTENT) as server, Client(place.where, patience=patience) as client, pytest.raises(Refused):
+        client.document(f"{server.url}/x.h5")
+    assert told[0] == "timed out: trying again" and told[-1] == "timed out: given up"
+
+
 @pytest.mark.parametrize("name", ["redirect-with-endless-body", "beyond-chunked", "packed-body", "redirect-to-bracket"])
 def test_a_listing_is_refused_by_the_same_rules(name: str, place: Place) -> None:
     with Hostile(name, CONTENT) as server, Client(place.where, patience=QUICK) as client, pytest.raises(Refused):

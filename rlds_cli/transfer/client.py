@@ -34,7 +34,7 @@ T = TypeVar("T")
 BLOCK = 1 << 20
 LONGEST = 64 << 20  # bytes of an answer that is read into memory
 _LONG = 2.0  # seconds
-_WORD = 30.0  # seconds after which a long wait is spoken of again
+_WORD = 20.0  # seconds after which something long is spoken of again
 _PASSING = {408, 423, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
 _FINAL = (
     requests.exceptions.SSLError,
@@ -66,6 +66,7 @@ class Patience:
     documents: int = 20_000  # requests of one listing
     sources: int = 16  # of one file
     unsized: int = 32 << 30  # bytes of a file whose size nobody says
+    told: Callable[[str], None] | None = None  # who hears of waits, where no file is fetched that has its own listener
 
     @property
     def answer(self) -> float:
@@ -116,6 +117,7 @@ class Client:
         self.spare = threading.Semaphore(self.width.connections)  # those that nobody uses
         self.limit = Limit(where.limit_rate)
         self._budget = Budget(self.patience.documents)
+        self._read, self._said = 0, time.monotonic()  # documents, and when that was last spoken of
         self._stop = threading.Event()
         self._watch = Watch()
         self._open: dict[requests.Response, Exchange] = {}
@@ -319,7 +321,7 @@ class Client:
         """Call ``act`` until it does not raise Again; enough progress of ``reached`` renews the patience.
 
         Progress is what goes beyond everything that was ever reached. ``waiting`` is told of waits that a person
-        would wonder about; where nobody is told, all of it, with its waits, takes no longer than ``patience.idle``.
+        would wonder about; where nobody is told, waits that the server asked for count as time without progress.
 
         Raises
         ------
@@ -337,6 +339,8 @@ class Client:
                 pause = self.patience.delay(failures)
                 spent = time.monotonic() - since + (pause if waiting else max(pause, exc.wait))
                 if failures >= self.patience.attempts or spent >= self.patience.idle:
+                    if waiting and exc.late:
+                        waiting(f"{exc.reason}: given up")
                     raise Refused(f"{exc.reason} ({failures} times)" if failures else exc.reason) from exc.__cause__
                 since += exc.wait
                 self._wait(max(exc.wait, pause), exc, waiting)
@@ -363,7 +367,12 @@ class Client:
                     raise Refused(f"HTTP {response.status_code}", response.status_code)
                 return self.whole(response, until=until), response
 
-        return self.persist(ask)
+        found = self.persist(ask, waiting=self.patience.told)
+        self._read += 1
+        if self.patience.told and time.monotonic() - self._said > _WORD:
+            self._said = time.monotonic()
+            self.patience.told(f"{self._read:,} pages of its listing have come so far")
+        return found
 
     def json(self, url: str) -> Answer:
         """A JSON document, asked for with patience; raises Refused."""

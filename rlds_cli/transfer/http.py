@@ -159,7 +159,7 @@ class _Pulling:
             raise Again(f"the connection closed after {part.offset:,} of {total:,} B")
         if total is None and limit is not None:
             return True  # a range of a file of unknown size: the next answer says whether that was all of it
-        if origin.size is None and not is_chunked(response):
+        if total is None and not is_chunked(response):
             self._check_unframed()
         return False
 
@@ -208,7 +208,7 @@ class _Pulling:
         """A body that ended with its connection may have been cut short."""
         if not self._part.offset:
             raise Again("the connection closed before the first byte")
-        if not self._file.hashed and self._file.size is None:
+        if not self._file.hashed:
             self._say(UNFRAMED)
 
     def _say_what_nobody_can_tell(self, response: requests.Response) -> None:
@@ -219,22 +219,21 @@ class _Pulling:
 
     def _write(self, blocks: Iterator[bytes], total: int | None, limit: int | None) -> bool:
         """Append the blocks, of no more than ``limit`` bytes; whether they ended at a piece of another connection."""
-        part, watched, most = self._part, None, total if limit is None else limit
+        part, watched = self._part, None
+        most = limit if total is not None and limit is not None else self._most(limit)
         for block in blocks:
             if watched is None or part.offset - watched >= _WATCH:
-                if most is None:
-                    most = self._most()
-                if total is None and limit is None and watched is not None:
+                if total is None and watched is not None:
                     self._say(f"{UNSIZED}: at most {sizes.text(most)} of it are taken")
                 watched = part.offset
                 kept = f"{sizes.text(part.there)} of {part.target.name} are kept; the next run goes on from there."
                 needed = total - part.there if total is not None else len(block) + _WATCH
                 space.check_space(needed, part.path.parent, kept=kept)
-            if most is not None and len(block) > most - part.offset:
+            if len(block) > most - part.offset:
                 self._ranges.restart()
                 raise Refused(
                     f"sends more than the {most:,} B that it should"
-                    if limit is not None
+                    if most == limit
                     else f"says no size, and sends more than {sizes.text(most)}"
                 )
             part.append(block)
@@ -245,10 +244,11 @@ class _Pulling:
                 return True
         return self._ranges.stop_at() == part.offset
 
-    def _most(self) -> int:
+    def _most(self, limit: int | None) -> int:
         """Bytes that a file may have whose size nobody says: half of what is free, and no more than anybody means."""
         free = space.free(self._part.path.parent) + self._part.offset
-        return min(free // 2, self._client.patience.unsized)
+        most = min(free // 2, self._client.patience.unsized)
+        return most if limit is None else min(most, limit)
 
 
 def _is_asked(answered: tuple[int, int, int | None], asked: str, offset: int) -> bool:

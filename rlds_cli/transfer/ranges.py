@@ -12,7 +12,6 @@ from threading import Condition, Event, Thread
 import requests
 
 from rlds_cli import space
-from rlds_cli.errors import RldsError
 from rlds_cli.transfer.client import Client
 from rlds_cli.transfer.connections import Exchange
 from rlds_cli.transfer.failures import Again, Refused, Stopped
@@ -133,7 +132,7 @@ class Ranges:
                         self._condition.notify_all()
         except Refused:
             self._refused = True
-        except (Stopped, Again, OSError, RldsError):
+        except Exception:
             return  # the first connection comes to it, and finds out what is wrong
         finally:
             self._client.spare.release()
