@@ -171,6 +171,14 @@ def test_the_sources_of_a_file_are_bounded(place: Place) -> None:
             place.fetch(file, patience=replace(QUICK, sources=16, attempts=1))
 
 
+def test_a_server_that_was_waited_for_in_vain_is_not_asked_at_another_address(sound: Server, place: Place) -> None:
+    with Hostile("silent", CONTENT) as server:
+        for k in range(2):
+            urls = (*(f"{server.url}/{j}/x.h5" for j in range(8)), f"{sound.url}/x.h5")
+            place.fetch(*(RemoteFile(f"{k}{j}.h5", urls) for j in range(3)), patience=QUICK, jobs=1)
+            assert 0 < len(server.requests) <= 3 * (k + 1)
+
+
 @pytest.mark.parametrize("name", ["cut-and-416", "cut-and-416-and-200", "cut-and-shorter", "cut-and-no-length"])
 def test_a_file_that_was_cut_short_is_no_file(name: str, place: Place) -> None:
     with Hostile(name, CONTENT) as server:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
+from urllib.parse import urlsplit
 
 from rlds_cli import hashing, links, sizes, space
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, WrongHash
@@ -64,6 +65,7 @@ class Bringer:
         self._id = id
         self._progress = progress
         self._said: set[str] = set()
+        self._silent: set[str] = set()  # servers that were waited for in vain: hosts with their ports
         self._lock = Lock()
 
     def bring(self, asked: Step) -> Fetched:
@@ -164,6 +166,8 @@ class Bringer:
 
     def _from_url(self, file: RemoteFile, url: str, part: Part) -> Fetched:
         """The file from one URL; where an old part spoilt it, once more from the start."""
+        if urlsplit(url).netloc in self._silent:
+            raise _Unfit(names.shown(url), "its server was waited for in vain")
         budget = Budget(self.client.patience.requests, lambda: part.there)
         for mixed_before in (False, True):
             self._pull(file, url, part, budget)
@@ -197,6 +201,8 @@ class Bringer:
         try:
             http.pull(self.client, url, file, part, budget=budget, told=lambda: paced(part.there), say=say)
         except Refused as exc:
+            if exc.late:
+                self._silent.add(urlsplit(url).netloc)
             raise _Unfit(names.shown(url), exc.reason, error=exc.error) from exc.__cause__
         except (RldsError, Stopped):
             raise

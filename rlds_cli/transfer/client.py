@@ -314,12 +314,13 @@ class Client:
 
     def persist(
         self,
-        act: Callable[[], T],
+        act: Callable[[float], T],
         reached: Callable[[], int] = lambda: 0,
         waiting: Callable[[str], None] | None = None,
     ) -> T:
         """Call ``act`` until it does not raise Again; enough progress of ``reached`` renews the patience.
 
+        ``act`` is given the seconds that are left of ``patience.idle`` for an answer to begin.
         Progress is what goes beyond everything that was ever reached. ``waiting`` is told of waits that a person
         would wonder about; where nobody is told, waits that the server asked for count as time without progress.
 
@@ -331,7 +332,7 @@ class Client:
         failures, best, since = 0, reached(), time.monotonic()
         while True:
             try:
-                return act()
+                return act(self.patience.idle - (time.monotonic() - since))
             except Again as exc:
                 failures += 1
                 if reached() - best >= self.patience.least:
@@ -341,7 +342,8 @@ class Client:
                 if failures >= self.patience.attempts or spent >= self.patience.idle:
                     if waiting and exc.late:
                         waiting(f"{exc.reason}: given up")
-                    raise Refused(f"{exc.reason} ({failures} times)" if failures else exc.reason) from exc.__cause__
+                    why = f"{exc.reason} ({failures} times)" if failures else exc.reason
+                    raise Refused(why, late=exc.late) from exc.__cause__
                 since += exc.wait
                 self._wait(max(exc.wait, pause), exc, waiting)
 
@@ -361,8 +363,8 @@ class Client:
         """A small document and the answer that brought it, asked for with patience; raises Refused."""
         until = time.monotonic() + self.patience.idle
 
-        def ask() -> tuple[bytes, requests.Response]:
-            with self.open(url, headers, seconds=max(0.0, until - time.monotonic())) as response:
+        def ask(left: float) -> tuple[bytes, requests.Response]:
+            with self.open(url, headers, seconds=min(left, until - time.monotonic())) as response:
                 if response.status_code != 200:
                     raise Refused(f"HTTP {response.status_code}", response.status_code)
                 return self.whole(response, until=until), response

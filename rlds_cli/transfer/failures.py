@@ -16,7 +16,8 @@ _LONGEST = 200  # characters of a server's words
 class Refused(Exception):
     """An answer that asking again will not change.
 
-    ``error`` is what to raise where no other source gives the file either.
+    ``error`` is what to raise where no other source gives the file either; ``late`` says that patience ended with
+    waiting for a server.
     """
 
     def __init__(
@@ -26,12 +27,14 @@ class Refused(Exception):
         headers: Mapping[str, str] | None = None,
         *,
         error: RldsError | None = None,
+        late: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.status = status
         self.headers = headers or {}
         self.error = error
+        self.late = late
 
 
 class Again(Exception):

@@ -83,14 +83,19 @@ class _Pulling:
         self._seen: Origin | None = None  # what this source has said of the file so far
         self._whole = False  # whether it has given ranges that did not fit: none is asked for again
 
-    def pull(self) -> None:
-        """Go on until the file is complete; raises Again where that may come with another request."""
+    def pull(self, left: float) -> None:
+        """Go on until the file is complete; raises Again where that may come with another request.
+
+        The first answer may take so many seconds to begin.
+        """
+        seconds: float | None = left
         while True:
             self._ranges.join()
             if self._complete():
                 return None
             headers = self._headers()
-            with self._client.open(self._url, headers, budget=self._budget) as response:
+            with self._client.open(self._url, headers, budget=self._budget, seconds=seconds) as response:
+                seconds = None
                 if response.status_code == 416:
                     return self._nothing_left(response, asked="Range" in headers)
                 if not self._stream(response, headers):
