@@ -131,6 +131,64 @@ def length_without_end(talk: Talk) -> None:
     talk.all(repeat(BLOCK))
 
 
+# -- further connections that lie, while the first one is honest and slow
+
+
+def beside(name: str, ranged: Behaviour) -> None:
+    """A behaviour of the answers to ranges; the file as a whole comes as it should, a little at a time."""
+
+    def answered(talk: Talk) -> None:
+        if talk.first is not None:
+            ranged(talk)
+            return
+        talk.answer("200 OK", f"Content-Length: {talk.size}", 'ETag: "1"', "Accept-Ranges: bytes")
+        for k in range(0, talk.size, 1 << 13):
+            talk.send(talk.content[k : k + (1 << 13)])
+            talk.server.stopped.wait(0.01)
+
+    BEHAVIOURS[f"beside-{name}"] = answered
+
+
+def _longer(talk: Talk) -> None:
+    said = f"Content-Range: bytes {talk.first}-{talk.size - 1}/{talk.size}"
+    talk.answer("206 Partial Content", said, 'ETag: "1"', "Transfer-Encoding: chunked")
+    talk.all(repeat(b"10000\r\n" + BLOCK + b"\r\n"))
+
+
+def _right(talk: Talk, *headers: str) -> None:
+    """The headers of the range that was asked for."""
+    last = talk.headers["range"].rpartition("-")[2] or str(talk.size - 1)
+    said = f"Content-Range: bytes {talk.first}-{last}/{talk.size}"
+    talk.answer("206 Partial Content", said, 'ETag: "1"', *headers)
+
+
+def _endless(talk: Talk) -> None:
+    """The right bytes of the range, and no end after them."""
+    _right(talk, "Transfer-Encoding: chunked")
+    rest = talk.content[talk.first : int(talk.headers["range"].rpartition("-")[2] or talk.size - 1) + 1]
+    talk.send(b"%x\r\n" % len(rest) + rest + b"\r\n")
+    talk.all(repeat(b"10000\r\n" + BLOCK + b"\r\n"))
+
+
+def _packed(talk: Talk) -> None:
+    _right(talk, "Content-Encoding: gzip", "Transfer-Encoding: chunked")
+    talk.all(repeat(b"%x\r\n" % len(BOMB) + BOMB + b"\r\n"))
+
+
+def _dripped(talk: Talk) -> None:
+    _right(talk, "Transfer-Encoding: chunked")
+    talk.drip(b"0")
+
+
+beside("longer", _longer)
+beside("endless", _endless)
+beside("packed", _packed)
+beside("dripped", _dripped)
+beside("silent", lambda talk: talk.drip(b"H", every=3600.0))
+beside("long", lambda talk: talk.answer("206 Partial Content", f"Content-Range: bytes 0-{'9' * 5000}/*"))
+beside("refusing", lambda talk: talk.answer("429 Slow Down", "Retry-After: 9999", "Content-Length: 0"))
+
+
 # -- no end of requests
 
 

@@ -27,7 +27,7 @@ from test_transfer_fetching import Place
 
 from rlds_cli.errors import DownloadFailed, NoSpace
 from rlds_cli.transfer import hops, http, planning
-from rlds_cli.transfer.client import Client, Patience
+from rlds_cli.transfer.client import Client, Patience, Width
 from rlds_cli.transfer.failures import Refused, Stopped
 from rlds_cli.transfer.pace import Budget
 from rlds_cli.transfer.records import Record
@@ -156,6 +156,17 @@ def test_requests_are_bounded_also_where_each_brings_something_new(place: Place)
         with pytest.raises(DownloadFailed, match="given up after 25 requests"):
             place.fetch(file, patience=replace(QUICK, least=1, requests=25))
     assert len(server.requests) == 25
+
+
+@pytest.mark.parametrize("name", [name for name in BEHAVIOURS if name.startswith("beside-")])
+def test_further_connections_that_lie_spoil_nothing(name: str, sound: Server, place: Place) -> None:
+    wide = Width(after=0.02, worth=0.01, smallest=1 << 14)
+    with Hostile(name, CONTENT) as server:
+        urls = (f"{server.url}/x.h5", f"{sound.url}/x.h5")
+        place.fetch(RemoteFile("x.h5", urls), patience=QUICK, width=wide)
+        assert 1 < len(server.requests) <= 40
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+    assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
 
 
 def test_the_budget_grows_with_what_is_kept_and_only_once() -> None:

@@ -34,6 +34,7 @@ T = TypeVar("T")
 BLOCK = 1 << 20
 LONGEST = 64 << 20  # bytes of an answer that is read into memory
 _LONG = 2.0  # seconds
+_LATE = 10.0  # seconds after which a failure is one of waiting, whatever it says
 _WORD = 20.0  # seconds after which something long is spoken of again
 _PASSING = {408, 423, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
 _FINAL = (
@@ -61,7 +62,7 @@ class Patience:
     connect: float = 10.0
     read: float = 30.0
     least: int = 64 << 10
-    idle: float = 55.0  # seconds without progress, or for one document, without those that the server asked for
+    idle: float = 50.0  # seconds without progress, or for one document, without those that the server asked for
     requests: int = 40  # of one file from one source, redirects included, and one more for each MiB that was kept
     documents: int = 20_000  # requests of one listing
     sources: int = 16  # of one file
@@ -331,9 +332,11 @@ class Client:
         """
         failures, best, since = 0, reached(), time.monotonic()
         while True:
+            begun = time.monotonic()
             try:
                 return act(self.patience.idle - (time.monotonic() - since))
             except Again as exc:
+                exc.late |= time.monotonic() - begun >= _LATE
                 failures += 1
                 if reached() - best >= self.patience.least:
                     failures, best, since = 0, reached(), time.monotonic()
@@ -361,10 +364,10 @@ class Client:
 
     def document(self, url: str, headers: Mapping[str, str] | None = None) -> tuple[bytes, requests.Response]:
         """A small document and the answer that brought it, asked for with patience; raises Refused."""
-        until = time.monotonic() + self.patience.idle
 
         def ask(left: float) -> tuple[bytes, requests.Response]:
-            with self.open(url, headers, seconds=min(left, until - time.monotonic())) as response:
+            until = time.monotonic() + left
+            with self.open(url, headers, seconds=left) as response:
                 if response.status_code != 200:
                     raise Refused(f"HTTP {response.status_code}", response.status_code)
                 return self.whole(response, until=until), response

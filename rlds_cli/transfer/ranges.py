@@ -164,6 +164,8 @@ class Ranges:
                 return self._request(start, stop)
             except Again as exc:
                 failures = 0 if self._part.ahead.sizes.get(start, 0) - before >= patience.least else failures + 1
+                if exc.late and failures:
+                    raise Refused(exc.reason) from exc  # the first connection may be waiting for this piece
                 if exc.wait or failures >= patience.attempts or stop.wait(patience.delay(failures)):
                     raise
 
