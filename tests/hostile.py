@@ -243,7 +243,7 @@ def redirect_with_packed_body(talk: Talk) -> None:
 
 @behaviour
 def redirect_to_itself(talk: Talk) -> None:
-    talk.answer("302 Found", "Location: /x.h5", "Content-Length: 0")
+    talk.answer("302 Found", "Location: /x.h5", "Content-Length: 0", "Connection: close")
 
 
 @behaviour
@@ -274,7 +274,7 @@ LOCATIONS = {
     "script": "javascript:alert(1)",
 }
 for _name, _location in LOCATIONS.items():
-    simple(f"redirect-to-{_name}", "302 Found", f"Location: {_location}", "Content-Length: 0")
+    simple(f"redirect-to-{_name}", "302 Found", f"Location: {_location}", "Content-Length: 0", "Connection: close")
 
 
 # -- files that are cut short

@@ -26,7 +26,8 @@ from server import Server
 from test_transfer_fetching import Place
 
 from rlds_cli.errors import DownloadFailed, NoSpace
-from rlds_cli.transfer import hops, http, planning
+from rlds_cli.progress import Event
+from rlds_cli.transfer import fetching, hops, http, planning
 from rlds_cli.transfer.client import Client, Patience, Width
 from rlds_cli.transfer.failures import Refused, Stopped
 from rlds_cli.transfer.pace import Budget
@@ -455,3 +456,14 @@ def test_a_source_that_cannot_even_be_asked_is_left_for_the_next(sound: Server, 
     bad = ["http://127.0.0.1:99999/x", "http://a..invalid/x", f"http://{'a' * 64}.invalid/x", "ftp://h/x", "gs://A B/x"]
     place.fetch(RemoteFile("x.h5", (*bad, f"{sound.url}/x.h5")), patience=QUICK)
     assert (place.directory / "x.h5").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), BrokenPipeError("mine")])
+def test_an_error_of_who_is_told_of_progress_is_theirs(error: Exception, sound: Server, place: Place) -> None:
+    def object_(event: Event) -> None:
+        if event.done:
+            raise error
+
+    file = RemoteFile("x.h5", (f"{sound.url}/x.h5", f"{sound.url}/y.h5"))
+    with pytest.raises(type(error), match="mine"):
+        fetching.fetch(planning.plan([file], place.directory, place.where), place.where, progress=object_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from rlds_cli.transfer.planning import Action, Plan, Step, ways
 from rlds_cli.transfer.records import Record
 from rlds_cli.transfer.remote import KINDS, RemoteFile
 
+_VAIN = 2  # addresses of one server that stall; of one that does not even answer it is one
 _EVERY = 0.1  # seconds between two events of a file
 
 
@@ -65,7 +67,7 @@ class Bringer:
         self._id = id
         self._progress = progress
         self._said: set[str] = set()
-        self._silent: set[str] = set()  # servers that were waited for in vain: hosts with their ports
+        self._vain: Counter[str] = Counter()  # hosts with their ports: how often they were waited for in vain
         self._lock = Lock()
 
     def bring(self, asked: Step) -> Fetched:
@@ -166,8 +168,6 @@ class Bringer:
 
     def _from_url(self, file: RemoteFile, url: str, part: Part) -> Fetched:
         """The file from one URL; where an old part spoilt it, once more from the start."""
-        if urlsplit(url).netloc in self._silent:
-            raise _Unfit(names.shown(url), "its server was waited for in vain")
         budget = Budget(self.client.patience.requests, lambda: part.there)
         for mixed_before in (False, True):
             self._pull(file, url, part, budget)
@@ -185,31 +185,46 @@ class Bringer:
         raise unfit
 
     def _pull(self, file: RemoteFile, url: str, part: Part, budget: Budget) -> None:
+        """Complete the part; what goes wrong becomes _Unfit, unless the disk or who is told of progress is to blame."""
+        objections: list[Exception] = []
+
+        def hear(event: Event) -> None:
+            try:
+                self._progress(event)
+            except Exception as exc:
+                objections.append(exc)
+                raise
+
         def tell(done: int) -> None:
             total = part.origin.size if part.origin and part.origin.size is not None else file.size
             note = f"resumed at {sizes.text(part.resumed)}" if part.resumed else ""
-            self._tell(file, "fetch", done, total, note)
+            hear(Event(self._id, "fetch", file.path, done, total, note=note))
 
         def say(note: str) -> None:
             with self._lock:
                 known = note.startswith(http.ONCE) and note in self._said
                 self._said.add(note)
             if not known:
-                self._progress(Event(self._id, "note", file.path, part.there, note=note))
+                hear(Event(self._id, "note", file.path, part.there, note=note))
 
         paced = _Paced(tell)
         try:
+            server = urlsplit(url).netloc
+            if self._vain[server] >= _VAIN:
+                raise Refused("its server was waited for in vain")
             http.pull(self.client, url, file, part, budget=budget, told=lambda: paced(part.there), say=say)
         except Refused as exc:
             if exc.late:
-                self._silent.add(urlsplit(url).netloc)
+                self._vain[server] += _VAIN if exc.silent else 1
             raise _Unfit(names.shown(url), exc.reason, error=exc.error) from exc.__cause__
         except (RldsError, Stopped):
             raise
-        except OSError as exc:  # those of the network are Refused
-            raise space.disk_error(exc, part.path) from exc
-        except Exception as exc:  # what nobody has thought of: the other sources are still asked
-            raise _Unfit(names.shown(url), reason(exc)) from exc
+        except Exception as exc:
+            if exc in objections:
+                raise
+            if isinstance(exc, OSError):  # those of the network are Refused
+                raise space.disk_error(exc, part.path) from exc
+            raise _Unfit(names.shown(url), reason(exc)) from exc  # nobody has thought of it: the others are asked
         paced(part.there, last=True)
 
     def _tell(self, file: RemoteFile, stage: Stage, done: int, total: int | None, note: str = "") -> None:

@@ -207,7 +207,11 @@ class Client:
             self.check()
             if not budget.spend():
                 raise Refused(f"given up after {budget.requests:,} requests")
-            response = self._get(here, url, headers, exchange)
+            try:
+                response = self._get(here, url, headers, exchange)
+            except Again as exc:
+                exc.silent = exc.late
+                raise
             try:
                 if not response.is_redirect:
                     return response
@@ -346,7 +350,7 @@ class Client:
                     if waiting and exc.late:
                         waiting(f"{exc.reason}: given up")
                     why = f"{exc.reason} ({failures} times)" if failures else exc.reason
-                    raise Refused(why, late=exc.late) from exc.__cause__
+                    raise Refused(why, late=exc.late, silent=exc.silent) from exc.__cause__
                 since += exc.wait
                 self._wait(max(exc.wait, pause), exc, waiting)
 

@@ -17,7 +17,7 @@ class Refused(Exception):
     """An answer that asking again will not change.
 
     ``error`` is what to raise where no other source gives the file either; ``late`` says that patience ended with
-    waiting for a server.
+    waiting for a server, ``silent`` that it did not even begin an answer.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class Refused(Exception):
         *,
         error: RldsError | None = None,
         late: bool = False,
+        silent: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -35,12 +36,14 @@ class Refused(Exception):
         self.headers = headers or {}
         self.error = error
         self.late = late
+        self.silent = silent
 
 
 class Again(Exception):
     """A failure that may pass.
 
-    ``wait`` is what the server asked for, in seconds; ``late`` says that time was spent waiting for it.
+    ``wait`` is what the server asked for, in seconds; ``late`` says that time was spent waiting for it, and
+    ``silent`` that no answer began meanwhile.
     """
 
     def __init__(self, reason: str, wait: float = 0.0, *, late: bool = False) -> None:
@@ -48,6 +51,7 @@ class Again(Exception):
         self.reason = reason
         self.wait = wait
         self.late = late
+        self.silent = False
 
 
 class Stopped(Exception):
