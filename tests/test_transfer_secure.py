@@ -101,14 +101,15 @@ def test_plain_http_without_a_hash_is_said_once(server: Server, place: Place) ->
     assert note.startswith("comes over plain HTTP, and no hash of it is published")
 
 
-def test_a_redirect_to_plain_http_is_said_too(
+def test_a_redirect_from_https_to_plain_http_is_refused(
     https: Server, server: Server, place: Place, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
-    server.add("/x.h5", CONTENT)
+    altered = server.add("/x.h5", CONTENT)
     https.add("/d/x.h5", b"", redirect=f"{server.url}/x.h5")
-    place.fetch(wanted(https))
-    assert any(note.startswith("comes over plain HTTP") for note in place.notes("note"))
+    with pytest.raises(DownloadFailed, match="leads from HTTPS to plain HTTP"):
+        place.fetch(wanted(https))
+    assert altered.requests == []
 
 
 @pytest.mark.parametrize("other", ["host", "port"])

@@ -80,7 +80,7 @@ def download(
         for ref in deliveries.expand(ids or ())
     ]
     with out.progress() as progress:
-        planned = deliveries.plan(orders, guess=dry_run)
+        planned = deliveries.plan(orders, guess=dry_run, progress=progress)
         if dry_run:
             return out.page(render.deliveries(planned), planned)
         out.note(render.deliveries(planned))

@@ -31,7 +31,7 @@ def resume(orders: Sequence[Order], *, jobs: int, dry_run: bool) -> None:
     with out.progress() as progress:
         for order in orders:
             try:
-                planned = deliveries.plan([order])
+                planned = deliveries.plan([order], progress=progress)
                 out.note(render.deliveries(planned))
                 with stopping.told(planned):
                     made.append(deliveries.deliver(order, jobs=jobs, progress=progress))

@@ -183,8 +183,8 @@ def _named(ref: str) -> list[str]:
     return [e.id for e in registry.match(ref)] if registry.is_glob(ref) else [ref]
 
 
-def plan(orders: Sequence[Order], *, guess: bool = False) -> Deliveries:
-    """What it would take; asks sources for their listings and writes nothing.
+def plan(orders: Sequence[Order], *, guess: bool = False, progress: Progress = silent) -> Deliveries:
+    """What it would take; asks sources for their listings and writes nothing. Tells ``progress`` of long waits.
 
     With ``guess`` it says also what cannot be done: neither a listing that may not be asked for nor a lack of room is
     an error.
@@ -195,7 +195,7 @@ def plan(orders: Sequence[Order], *, guess: bool = False) -> Deliveries:
         What is known of the sizes does not fit.
     """
     where = orders[0].where
-    planned = Deliveries(tuple(_plan(o, guess) for o in orders), where.home, space.free(where.home))
+    planned = Deliveries(tuple(_plan(o, guess, progress) for o in orders), where.home, space.free(where.home))
     if planned.needed > planned.free and not guess:
         raise NoSpace(
             f"{sizes.text(planned.to_fetch)} to download and about "
@@ -206,7 +206,7 @@ def plan(orders: Sequence[Order], *, guess: bool = False) -> Deliveries:
     return planned
 
 
-def _plan(order: Order, guess: bool) -> Delivery:
+def _plan(order: Order, guess: bool, progress: Progress) -> Delivery:
     where = order.where
     here = None if order.force else _present(order, where)
     if here is not None:
@@ -219,7 +219,7 @@ def _plan(order: Order, guess: bool) -> Delivery:
     from rlds_cli.delivery import making
 
     try:
-        steps = making.plan_transfer(order, id, entry, where).plan
+        steps = making.plan_transfer(order, id, entry, where, progress).plan
     except Offline:
         if not guess:
             raise

@@ -20,10 +20,11 @@ from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.ordering import natural
 from rlds_cli.portions import Portion
-from rlds_cli.progress import Event, Progress
+from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import fetching, hub, mirrors, planning, records, sources
 from rlds_cli.transfer.bringing import Fetched
+from rlds_cli.transfer.client import Patience
 from rlds_cli.transfer.records import Record
 from rlds_cli.transfer.remote import RemoteFile
 
@@ -41,16 +42,17 @@ class Transfer:
         return [len(self.plan.steps), len(self.plan.listed or self.plan.steps)]
 
 
-def plan_transfer(order: Order, id: DatasetId, entry: Entry, where: Settings) -> Transfer:
+def plan_transfer(order: Order, id: DatasetId, entry: Entry, where: Settings, progress: Progress = silent) -> Transfer:
     """What is to be done to have the archive here, or what is wanted of it; asks its source unless all of that is."""
+    patience = Patience(told=lambda note: progress(Event(str(id), "note", note=note)))
     destination = Home(where.home).archive(id)
     # Where the files are named ahead no listing is needed.
     asked = not entry.tree or order.source or order.force or order.files
     files = None if asked else _pin(planning.remembered(destination) or (), order.pinned) or None
-    read = partial(_read, where, destination)
+    read = partial(_read, where, destination, patience)
     wanted, portion = _wanted(order, entry, files, read) if files else ((), order.portion)
     if files is None or not planning.present(wanted, destination):
-        files = _listed(order, entry, where)
+        files = _pin(_listed(order, entry, where, patience), order.pinned)
         wanted, portion = _wanted(order, entry, files, read)
     some = files if len(wanted) < len(files) else None
     return Transfer(planning.plan(wanted, destination, where, rehash=order.force, listed=some), portion)
@@ -76,10 +78,10 @@ def _wanted(
     return tuple(f for f in files if f.path in kept), rest
 
 
-def _read(where: Settings, destination: Path, file: RemoteFile) -> bytes:
+def _read(where: Settings, destination: Path, patience: Patience, file: RemoteFile) -> bytes:
     """A small file of an archive, which is here already, or not yet."""
     here = destination / file.path
-    return here.read_bytes() if Record.read(here) else sources.read(file, where)
+    return here.read_bytes() if Record.read(here) else sources.read(file, where, patience=patience)
 
 
 def _pin(files: Iterable[RemoteFile], pinned: Sequence[File]) -> tuple[RemoteFile, ...]:
@@ -93,24 +95,21 @@ def _as_pinned(file: RemoteFile, pin: File) -> RemoteFile:
     return replace(file, urls=urls, size=pin.size or file.size, sha256=pin.sha256 or file.sha256)
 
 
-def _listed(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
-    return _pin(_listed_now(order, entry, where), order.pinned)
-
-
-def _listed_now(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
+def _listed(order: Order, entry: Entry, where: Settings, patience: Patience) -> tuple[RemoteFile, ...]:
     if order.source and len(entry.files) > 1 and not order.files and mirrors.names_file(order.source):
-        return _only_file(order, entry, where)
+        return _only_file(order, entry, where, patience)
     if order.files or entry.files:
-        return tuple(_listed_file(order, f, where) for f in order.files or entry.files)
+        return tuple(_listed_file(order, f, where, patience) for f in order.files or entry.files)
     tree = [*(hub.at(url, order.revision) for url in entry.tree if order.revision), *entry.tree]
-    files = sources.list_files([*dict.fromkeys(tree)], where, source=order.source, suffix=entry.suffix)
+    unique = [*dict.fromkeys(tree)]
+    files = sources.list_files(unique, where, source=order.source, suffix=entry.suffix, patience=patience)
     wanted = tuple(f for f in files if not entry.only or any(fnmatchcase(f.path, p) for p in entry.only))
     if not wanted:
         raise DownloadFailed(f"{entry.id} has no files called {', '.join(entry.only)}. Nothing was written.")
     return wanted
 
 
-def _only_file(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile, ...]:
+def _only_file(order: Order, entry: Entry, where: Settings, patience: Patience) -> tuple[RemoteFile, ...]:
     """The one file of several that ``--from`` names, where no other is wanted; it must not stand for the others."""
     name = str(order.source).rpartition("/")[2]
     wanted = [f for f in entry.files if not order.portion or order.portion.wants(f.path)]
@@ -119,11 +118,13 @@ def _only_file(order: Order, entry: Entry, where: Settings) -> tuple[RemoteFile,
             f"{entry.id} has {sizes.plural(len(wanted), 'file')}, and {order.source} is one. Nothing was written.",
             hint="--from takes the directory that they are in",
         )
-    return (_listed_file(order, wanted[0], where),)
+    return (_listed_file(order, wanted[0], where, patience),)
 
 
-def _listed_file(order: Order, file: File, where: Settings) -> RemoteFile:
-    listed = sources.list_files(file.urls, where, source=order.source, size=file.size, sha256=file.sha256)
+def _listed_file(order: Order, file: File, where: Settings, patience: Patience) -> RemoteFile:
+    listed = sources.list_files(
+        file.urls, where, source=order.source, size=file.size, sha256=file.sha256, patience=patience
+    )
     if len(listed) != 1:
         raise DownloadFailed(f"{file.path}: {len(listed)} files where one was expected.")
     return replace(listed[0], path=file.path)
@@ -140,7 +141,7 @@ def make(
 ) -> None:
     """Fetch and convert one dataset and publish it, unless ``check`` raises. The caller holds the lock of its id."""
     progress(Event(str(id), "plan"))
-    transfer = plan_transfer(order, id, entry, where)
+    transfer = plan_transfer(order, id, entry, where, progress)
     steps = transfer.plan
     if not steps.finished and where.offline and any(s.action == "fetch" for s in steps.steps):
         raise Offline(

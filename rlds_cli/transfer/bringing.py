@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
+from urllib.parse import urlsplit
 
 from rlds_cli import hashing, links, sizes, space
-from rlds_cli.errors import DownloadFailed, Offline, TransferError, WrongHash
+from rlds_cli.errors import DownloadFailed, Offline, RldsError, WrongHash
 from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.transfer import http, local, names, sources
-from rlds_cli.transfer.client import Client, Refused
+from rlds_cli.transfer.client import Client
+from rlds_cli.transfer.failures import Refused, Stopped, reason
+from rlds_cli.transfer.pace import Budget
 from rlds_cli.transfer.part import Part, alone, offset_of, opened
 from rlds_cli.transfer.planning import Action, Plan, Step, ways
 from rlds_cli.transfer.records import Record
 from rlds_cli.transfer.remote import KINDS, RemoteFile
 
+_VAIN = 2  # addresses of one server that stall; of one that does not even answer it is one
 _EVERY = 0.1  # seconds between two events of a file
 
 
@@ -36,12 +41,13 @@ class Fetched:
 
 
 class _Unfit(Exception):
-    """A way that did not give the file; ``wrong`` where it gave other bytes."""
+    """A way that did not give the file; ``wrong`` where it gave other bytes, ``error`` where the disk is to blame."""
 
-    def __init__(self, source: str, reason: str, *, wrong: bool = False) -> None:
+    def __init__(self, source: str, reason: str, *, wrong: bool = False, error: RldsError | None = None) -> None:
         super().__init__(reason)
         self.text = f"{source}: {reason}"
         self.wrong = wrong
+        self.error = error
 
 
 def reused(step: Step) -> Fetched:
@@ -61,6 +67,7 @@ class Bringer:
         self._id = id
         self._progress = progress
         self._said: set[str] = set()
+        self._vain: Counter[str] = Counter()  # hosts with their ports: how often they were waited for in vain
         self._lock = Lock()
 
     def bring(self, asked: Step) -> Fetched:
@@ -80,7 +87,7 @@ class Bringer:
             except _Unfit as exc:
                 exc.wrong &= step.action == "link"  # a source; what others have kept is not to blame
                 failures.append(exc)
-        raise _failed(asked, failures)
+        raise _failed(asked, failures) from _cause(failures)
 
     def _by(self, step: Step, failures: list[_Unfit]) -> Fetched:
         match step.action:
@@ -136,24 +143,34 @@ class Bringer:
         return record
 
     def _fetch(self, step: Step, failures: list[_Unfit]) -> Fetched:
-        failures += [
-            _Unfit(u, "does not exist") for u in step.file.urls if local.is_local(u) and not local.path_of(u).is_file()
-        ]
-        urls = [sources.https(u, self.client.where) for u in step.file.urls if not local.is_local(u)]
-        if urls and self.client.where.offline:
+        remote = [u for u in step.file.urls if not local.is_local(u)]
+        gone = [u for u in step.file.urls if local.is_local(u) and not local.path_of(u).is_file()]
+        failures += [_Unfit(u, "does not exist") for u in gone]
+        if remote and self.client.where.offline:
             raise _offline(step, failures)
+        most = self.client.patience.sources
         with opened(step.target, step.file) as part:
-            for url in urls:
+            for url in remote[:most]:
                 try:
-                    return self._from_url(step.file, url, part)
+                    return self._from_url(step.file, self._address(url), part)
                 except _Unfit as exc:
                     failures.append(exc)
-        raise _failed(step, failures)
+        if len(remote) > most:
+            failures.append(_Unfit(f"{len(remote) - most:,} further sources", "not asked any more"))
+        raise _failed(step, failures) from _cause(failures)
+
+    def _address(self, url: str) -> str:
+        """Where a source is asked; raises _Unfit where that cannot be told, so that the others are asked."""
+        try:
+            return sources.https(url, self.client.where)
+        except RldsError as exc:
+            raise _Unfit(names.shown(url), exc.message, error=exc) from exc
 
     def _from_url(self, file: RemoteFile, url: str, part: Part) -> Fetched:
         """The file from one URL; where an old part spoilt it, once more from the start."""
-        while True:
-            self._pull(file, url, part)
+        budget = Budget(self.client.patience.requests, lambda: part.there)
+        for mixed_before in (False, True):
+            self._pull(file, url, part, budget)
             record = part.record(revision=file.revision, promised=file.promise and file.promise[0])
             unfit = _misfit(file, record, f"{names.shown(url)} (what came is removed)")
             if unfit is None:
@@ -162,27 +179,52 @@ class Bringer:
                 return Fetched(file, part.target, "fetch", record)
             mixed = part.resumed or part.joined
             part.restart()
-            if not mixed:
-                raise unfit
+            if mixed_before or not mixed:
+                break
+        assert unfit is not None
+        raise unfit
 
-    def _pull(self, file: RemoteFile, url: str, part: Part) -> None:
+    def _pull(self, file: RemoteFile, url: str, part: Part, budget: Budget) -> None:
+        """Complete the part; what goes wrong becomes _Unfit, unless the disk or who is told of progress is to blame."""
+        objections: list[Exception] = []
+
+        def hear(event: Event) -> None:
+            try:
+                self._progress(event)
+            except Exception as exc:
+                objections.append(exc)
+                raise
+
         def tell(done: int) -> None:
             total = part.origin.size if part.origin and part.origin.size is not None else file.size
             note = f"resumed at {sizes.text(part.resumed)}" if part.resumed else ""
-            self._tell(file, "fetch", done, total, note)
+            hear(Event(self._id, "fetch", file.path, done, total, note=note))
 
         def say(note: str) -> None:
             with self._lock:
                 known = note.startswith(http.ONCE) and note in self._said
                 self._said.add(note)
             if not known:
-                self._progress(Event(self._id, "note", file.path, part.there, note=note))
+                hear(Event(self._id, "note", file.path, part.there, note=note))
 
         paced = _Paced(tell)
         try:
-            http.pull(self.client, url, file, part, told=lambda: paced(part.there), say=say)
+            server = urlsplit(url).netloc
+            if self._vain[server] >= _VAIN:
+                raise Refused("its server was waited for in vain")
+            http.pull(self.client, url, file, part, budget=budget, told=lambda: paced(part.there), say=say)
         except Refused as exc:
-            raise _Unfit(names.shown(url), exc.reason) from None
+            if exc.late:
+                self._vain[server] += _VAIN if exc.silent else 1
+            raise _Unfit(names.shown(url), exc.reason, error=exc.error) from exc.__cause__
+        except (RldsError, Stopped):
+            raise
+        except Exception as exc:
+            if exc in objections:
+                raise
+            if isinstance(exc, OSError):  # those of the network are Refused
+                raise space.disk_error(exc, part.path) from exc
+            raise _Unfit(names.shown(url), reason(exc)) from exc  # nobody has thought of it: the others are asked
         paced(part.there, last=True)
 
     def _tell(self, file: RemoteFile, stage: Stage, done: int, total: int | None, note: str = "") -> None:
@@ -221,7 +263,12 @@ def _called(file: RemoteFile) -> str:
     return file.promise[0].replace("_", " ") if file.promise else ""
 
 
-def _failed(step: Step, failures: list[_Unfit]) -> TransferError:
+def _cause(failures: list[_Unfit]) -> BaseException | None:
+    """The first exception behind the failures, for who wants to see more than the message."""
+    return next((f.__cause__ for f in failures if f.__cause__), None)
+
+
+def _failed(step: Step, failures: list[_Unfit]) -> RldsError:
     """All ways failed: say each, and what is left on the disk."""
     why = "; ".join(f.text for f in failures) or "no source is known for it"
     left = offset_of(step.target)
@@ -232,6 +279,8 @@ def _failed(step: Step, failures: list[_Unfit]) -> TransferError:
             f"{step.file.path} is not the file promised. {why}.",
             hint="a proxy or an altered mirror may be the cause; --from DIR|URL takes the file from another place",
         )
+    if error := next((f.error for f in failures if f.error), None):
+        return error
     again = "the same command goes on from there; " if left else ""
     return DownloadFailed(
         f"{name} could not be had. {why}. {kept}",

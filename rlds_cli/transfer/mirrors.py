@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import unquote
@@ -142,12 +143,15 @@ def _over_http(urls: Sequence[str], where: Settings, source: str, patience: Pati
 
 def _mapped(url: str, where: Settings, source: str, patience: Patience | None) -> tuple[RemoteFile, ...]:
     """What the mirror shows below a tail of the place; else what the source itself lists, at the mirror."""
+    patience = patience or Patience()
     for tail in () if local.is_local(url) else names.tails(_key(url)):
         below = names.join(source, tail if "*" in tail else f"{tail}/", safe="/*")
+        begun = time.monotonic()
         try:
             return listing.list_source(below, where, patience=patience)
         except (DownloadFailed, UnsafeArchive):
-            continue
+            if time.monotonic() - begun > patience.read:  # a server that has not answered will not do so elsewhere
+                raise
     return tuple(replace(f, urls=_mirror_urls(source, f)) for f in listing.list_source(url, where, patience=patience))
 
 

@@ -1,9 +1,10 @@
-"""How fast bytes come: not faster than allowed over all connections, and not slower than is worth waiting for."""
+"""How fast bytes come, and for how many requests: neither faster than allowed, nor slower than is worth waiting for."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from rlds_cli import sizes
 
@@ -38,10 +39,46 @@ class Floor:
         self._least, self._window = least, window
         self._waited, self._came = 0.0, 0
 
+    @property
+    def left(self) -> float:
+        """Seconds for which one more wait may go on."""
+        return self._window - self._waited + (self._window if self._came >= self._least else 0.0)
+
     def add(self, size: int, waited: float) -> str | None:
         """Count ``size`` bytes that came after ``waited`` seconds; why the connection is too slow, if it is."""
         self._waited, self._came = self._waited + waited, self._came + size
         if self._waited < self._window:
             return None
         came, self._waited, self._came = self._came, 0.0, 0
-        return None if came >= self._least else f"stalled: {sizes.text(came)} in {self._window:.3g} s"
+        return None if came >= self._least else self._said(came)
+
+    def over(self) -> str:
+        """Why a connection was given up whose wait went on for too long."""
+        return self._said(self._came)
+
+    def _said(self, came: int) -> str:
+        return f"stalled: {sizes.text(came)} in {self._window:.3g} s" if came else "timed out"
+
+
+class Budget:
+    """How many requests something may still cost: a number, and one more for every MiB that was kept.
+
+    What was kept once and given up is counted once: to bring it again brings nothing new.
+    """
+
+    def __init__(self, requests: int, kept: Callable[[], int] = lambda: 0) -> None:
+        self._requests, self._kept = requests, kept
+        self._most = self._spent = 0
+        self._lock = threading.Lock()
+
+    def spend(self) -> bool:
+        """Count one more request; whether it may be made."""
+        with self._lock:
+            self._most = max(self._most, self._kept())
+            self._spent += 1
+            return self._spent <= self.requests
+
+    @property
+    def requests(self) -> int:
+        """How many are allowed by now."""
+        return self._requests + (self._most >> 20)

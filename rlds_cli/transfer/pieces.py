@@ -56,7 +56,7 @@ class Pieces:
 
 def found(part: Path) -> dict[int, Path]:
     """The pieces ahead of a part by their first byte, in order."""
-    name = re.compile(re.escape(part.name) + r"\.(\d+)")
+    name = re.compile(re.escape(part.name) + r"\.(0|[1-9][0-9]{0,17})")
     try:
         entries = list(part.parent.iterdir())
     except OSError:

@@ -188,16 +188,31 @@ def recorded(destination: Path) -> tuple[RemoteFile, ...] | None:
 def remembered(destination: Path) -> tuple[RemoteFile, ...] | None:
     """What the source of an archive listed when something of it was brought here whole, or None. Needs no network."""
     values = records.read_json(destination / _LISTING)
-    try:
-        found = tuple(_remembered(v) for v in values["files"]) if values else None
-    except (KeyError, TypeError):
+    listed = values.get("files") if values else None
+    if not isinstance(listed, list) or not all(map(_is_listed, listed)):
         return None
-    return found or None
+    return tuple(_remembered(v) for v in listed) or None
 
 
 def present(files: Iterable[RemoteFile], destination: Path) -> bool:
     """Whether all of the files are there."""
     return all(os.access(destination / f.path, os.R_OK) for f in files)
+
+
+def _is_listed(values: object) -> bool:
+    """Whether a value of a listing says what a file is, each part of it in its type."""
+    if not isinstance(values, dict) or not isinstance(values.get("path"), str):
+        return False
+    urls, size = values.get("urls"), values.get("size")
+    texts = ("sha256", "git_sha1", "revision", "md5", "crc32c")
+    return (
+        isinstance(urls, list)
+        and len(urls) > 0
+        and all(isinstance(url, str) for url in urls)
+        and (size is None or records.is_count(size))
+        and all(isinstance(values.get(name), str | None) for name in texts)
+        and isinstance(values.get("key", ""), str)
+    )
 
 
 def _remembered(values: dict[str, Any]) -> RemoteFile:

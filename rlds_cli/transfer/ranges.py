@@ -12,9 +12,11 @@ from threading import Condition, Event, Thread
 import requests
 
 from rlds_cli import space
-from rlds_cli.errors import RldsError
-from rlds_cli.transfer.client import Again, Client, Refused, Stopped, shut
-from rlds_cli.transfer.origin import Origin, changed, range_of
+from rlds_cli.transfer.client import Client
+from rlds_cli.transfer.connections import Exchange
+from rlds_cli.transfer.failures import Again, Refused, Stopped
+from rlds_cli.transfer.origin import Origin, changed, check_plain, disagree, range_of
+from rlds_cli.transfer.pace import Budget
 from rlds_cli.transfer.part import Part
 
 _ROUND = 0.1  # seconds between two looks at what the others do
@@ -24,12 +26,12 @@ _PATIENCE = 1.0  # seconds until a connection that is to end is left to itself
 class Ranges:
     """The further connections of one file from one URL; used by the thread of the first one, and closed by it."""
 
-    def __init__(self, client: Client, url: str, part: Part, told: Callable[[], None]) -> None:
-        self._client, self._url, self._part, self._told = client, url, part, told
+    def __init__(self, client: Client, url: str, part: Part, budget: Budget, told: Callable[[], None]) -> None:
+        self._client, self._url, self._part, self._budget, self._told = client, url, part, budget, told
         self._width = client.width
         self._condition = Condition()
         self._threads: list[Thread] = []
-        self._open: set[requests.Response] = set()
+        self._open: set[Exchange] = set()
         self._working: set[int] = set()  # first bytes of the pieces that somebody is at
         self._next = 0
         self._size = 0
@@ -97,9 +99,11 @@ class Ranges:
         with self._condition:
             self._stop.set()
             self._condition.notify_all()
-        shut(list(self._open))
+        for exchange in list(self._open):
+            exchange.cut()
+        end = time.monotonic() + _PATIENCE
         for thread in self._threads:
-            thread.join(_PATIENCE)  # who waits for an answer still writes nothing when it comes
+            thread.join(max(0.0, end - time.monotonic()))  # who is left writes nothing when an answer comes
         self._threads, self._stop = [], Event()
         self._working.clear()
 
@@ -128,7 +132,7 @@ class Ranges:
                         self._condition.notify_all()
         except Refused:
             self._refused = True
-        except (Stopped, Again, OSError, RldsError):
+        except Exception:
             return  # the first connection comes to it, and finds out what is wrong
         finally:
             self._client.spare.release()
@@ -160,6 +164,8 @@ class Ranges:
                 return self._request(start, stop)
             except Again as exc:
                 failures = 0 if self._part.ahead.sizes.get(start, 0) - before >= patience.least else failures + 1
+                if exc.late and failures:
+                    raise Refused(exc.reason) from exc  # the first connection may be waiting for this piece
                 if exc.wait or failures >= patience.attempts or stop.wait(patience.delay(failures)):
                     raise
 
@@ -174,28 +180,24 @@ class Ranges:
         headers = {"Range": f"bytes={first}-{end - 1}"}
         if self._origin.validator:
             headers["If-Range"] = self._origin.validator
-        with self._client.open(self._url, headers) as response:
-            self._open.add(response)
-            try:
-                self._check(response, first)
-                if stop.is_set():
-                    raise Stopped
-                if start not in sizes and start < self._part.offset:
-                    return  # the first connection was here before
-                self._part.ahead.add(start)
-                self._write(response, start, end, stop)
-            finally:
-                self._open.discard(response)
+        with self._client.open(self._url, headers, budget=self._budget, among=self._open) as response:
+            self._check(response, first, end)
+            if stop.is_set():
+                raise Stopped
+            if start not in sizes and start < self._part.offset:
+                return  # the first connection was here before
+            self._part.ahead.add(start)
+            self._write(response, start, end, stop)
         if start + sizes[start] < end:
             raise Again("the connection closed early")
 
-    def _check(self, response: requests.Response, first: int) -> None:
+    def _check(self, response: requests.Response, first: int, end: int) -> None:
         assert self._origin is not None
-        answered = range_of(response)
-        now = Origin.of(response, self._url)
-        if response.status_code != 206 or answered is None or answered[0] != first:
+        check_plain(response, self._part.target.name)
+        answered, now = range_of(response), Origin.of(response, self._url)
+        if response.status_code != 206 or answered is None or answered[0] != first or answered[1] >= end:
             raise Refused("not the range that was asked for", response.status_code)
-        if changed(self._origin, now) or (None not in (self._origin.size, now.size) and now.size != self._origin.size):
+        if changed(self._origin, now) or disagree(self._origin.size, now.size):
             raise Refused("the file changed meanwhile")
 
     def _write(self, response: requests.Response, start: int, end: int, stop: Event) -> None:

@@ -7,9 +7,4 @@ from rlds_cli.transfer.client import Client
 
 def body(client: Client, url: str) -> bytes:
     """What a URL answers, asked for with patience; raises Refused, also over more than 64 MiB."""
-
-    def ask() -> bytes:
-        with client.open(url) as response:
-            return client.whole(response)
-
-    return client.persist(ask)
+    return client.document(url)[0]

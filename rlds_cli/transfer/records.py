@@ -36,10 +36,13 @@ class Record:
     def read(cls, file: Path) -> Self | None:
         """The record beside ``file``, or None where there is none that can be read."""
         values = read_json(path_of(file))
-        if values is None or not isinstance(values.get("size"), int) or not isinstance(values.get("sha256"), str):
+        if values is None or not all(is_count(values.get(k)) for k in ("size", "mtime_ns")):
             return None
         known: dict[str, Any] = {f.name: values.get(f.name) for f in fields(cls)}
-        return cls(**known)
+        if not all(isinstance(known[k], str) for k in ("url", "sha256", "fetched_at")):
+            return None
+        optional = ("revision", "etag", "last_modified", "git_sha1", "md5", "crc32c")
+        return cls(**known) if all(isinstance(known[k], str | None) for k in optional) else None
 
     @classmethod
     def of(
@@ -82,6 +85,11 @@ class Record:
 def path_of(file: Path) -> Path:
     """Where the record of ``file`` stands."""
     return file.with_name(file.name + ".json")
+
+
+def is_count(value: object) -> bool:
+    """Whether a value of a stranger's JSON is a number of bytes or nanoseconds."""
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
