@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -155,7 +154,7 @@ def make(
     except CorruptArchive as exc:
         raise _distrusted(exc, id, fetched) from exc
     if not order.keep_archive and not order.portion:
-        shutil.rmtree(steps.destination, ignore_errors=True)
+        planning.forget(steps)
     elif not order.keep_archive:
         _remove(f for f in fetched if f.action == "fetch")  # the others were there before, and are somebody's
 

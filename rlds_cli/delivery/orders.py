@@ -31,6 +31,7 @@ class Order:
     files: tuple[File, ...] = ()  # the very files of a lock, instead of what the registry or a listing says
     pinned: tuple[File, ...] = ()  # files of a lock, which are looked for among those that a listing says
     revision: str | None = None  # of the repository that is listed
+    withheld: bool = False  # ``source`` had credentials when the order was written down, and was written without them
 
     @property
     def variant(self) -> str | None:
