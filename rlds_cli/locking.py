@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rlds_cli import safe_files
-from rlds_cli.errors import NoPermission, NoSpace, RldsError
+from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.file_locks import FileLock, Held
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -26,9 +26,16 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
     ------
     NoPermission, NoSpace
         The home cannot be written, or a link stands where one of its directories should be.
+    NameTaken
+        A dataset is here whose id differs only in case.
     """
     with writing(home):
         check_directories(home, id)
+        if twin := home.twin(id):
+            raise NameTaken(
+                f"{id} and {twin}, which is here, differ only in case. Some file systems take them for one name.",
+                hint=f"another name, or rlds rm {twin}",
+            )
         path = home.lock(id)
         safe_files.directory(path.parent, home.root)
         lock = FileLock(path)

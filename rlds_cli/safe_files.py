@@ -111,6 +111,13 @@ def replace_text(path: Path, text: str, *, mode: int = 0o666) -> None:
         file.write(text.encode())
 
 
+def followed(path: Path) -> Path:
+    """Where a path that the user has named leads to, through links of their own; raises NoPermission over others'."""
+    if path.is_symlink() and not _is_mine(path.lstat().st_uid, path.parent):
+        raise refused(path, f"is a symbolic link of another user (uid {path.lstat().st_uid})")
+    return path.resolve()
+
+
 def temporary_name(name: str) -> str:
     """A name beside ``name`` that nobody can guess."""
     return f".{name.encode()[:_LONGEST].decode(errors='ignore')}.{os.urandom(8).hex()}"
@@ -210,6 +217,10 @@ def _down(path: Path, root: Path) -> Iterator[Path]:
         yield here
 
 
+def _kind(mode: int) -> str:
+    return "is a symbolic link" if stat.S_ISLNK(mode) else "is not a regular file"
+
+
 def _check_directory(path: Path) -> None:
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
@@ -243,7 +254,7 @@ def _check_below(path: Path) -> None:
                     if stat.S_ISDIR(status.st_mode):
                         waiting.append(Path(entry.path))
                     elif not stat.S_ISREG(status.st_mode):
-                        raise refused(Path(entry.path), "is a symbolic link or no regular file")
+                        raise refused(Path(entry.path), _kind(status.st_mode))
                     if status.st_uid != own:
                         raise refused(Path(entry.path), f"belongs to another user (uid {status.st_uid})")
 

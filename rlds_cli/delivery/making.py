@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import sizes
+from rlds_cli import safe_files, sizes
 from rlds_cli.archives import Archive, choose
 from rlds_cli.conversion import Conversion, convert
 from rlds_cli.delivery.orders import Order
@@ -21,7 +21,7 @@ from rlds_cli.ordering import natural
 from rlds_cli.portions import Portion
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import fetching, hub, mirrors, planning, records, sources
+from rlds_cli.transfer import fetching, hub, mirrors, names, planning, records, sources
 from rlds_cli.transfer.bringing import Fetched
 from rlds_cli.transfer.records import Record
 from rlds_cli.transfer.remote import RemoteFile
@@ -78,7 +78,10 @@ def _wanted(
 def _read(where: Settings, destination: Path, file: RemoteFile) -> bytes:
     """A small file of an archive, which is here already, or not yet."""
     here = destination / file.path
-    return here.read_bytes() if Record.read(here) else sources.read(file, where)
+    if Record.read(here) is None:
+        return sources.read(file, where)
+    with safe_files.reading(here) as content:
+        return content.read()
 
 
 def _pin(files: Iterable[RemoteFile], pinned: Sequence[File]) -> tuple[RemoteFile, ...]:
@@ -210,4 +213,4 @@ def _conversion(
 
 def _source(f: Fetched) -> dict[str, Any]:
     r = f.record
-    return {"file": f.file.path, "size": r.size, "sha256": r.sha256, "url": r.url, "revision": r.revision}
+    return {"file": f.file.path, "size": r.size, "sha256": r.sha256, "url": names.shown(r.url), "revision": r.revision}

@@ -113,7 +113,7 @@ _LINK, _FOREIGN, _UNKNOWN = "it is a link", "it belongs to another user", "rlds 
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
 _PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
-_WORK = re.compile(r"staging|encoding-(?:memmap|zarr)|create-[0-9a-f]+|[0-9a-f]{16}(?:-again|-shards)?")
+_WORK = re.compile(r"staging|encoding-(?:memmap|zarr)|create-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?")
 _CHECK = re.compile(r"check-\w+")
 _GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.DOTALL)
 
@@ -152,7 +152,7 @@ def _parts(home: Home) -> Iterator[Garbage]:
             if directory.is_symlink():
                 yield Garbage("partial", directory, 0, str(id), why)
             continue
-        found = (Path(top, name) for top, _, names in os.walk(directory) for name in names)
+        found = (Path(top, name) for top, below, names in os.walk(directory) for name in (*below, *names))
         for part in sorted(p for p in found if p.suffix == _PART or is_piece(p.name)):
             yield Garbage("partial", part, 0, str(id), _foreign(part, stat.S_ISREG))
 

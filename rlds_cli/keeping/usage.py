@@ -121,6 +121,8 @@ def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> Datas
 
 
 def _archive(path: Path, seen: set[Inode]) -> int:
+    if path.is_symlink():
+        return 0
     whole = (Path(top, name) for top, _, names in os.walk(path) for name in names if not is_unfinished(name))
     return sum(size for file in whole for size in _new(file, seen))
 

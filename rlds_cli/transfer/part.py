@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -204,5 +204,6 @@ def alone(target: Path, destination: Path, client: Client) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(PermissionError):  # of another user, in a directory where everybody removes their own files only
+            path.unlink(missing_ok=True)
         lock.release()

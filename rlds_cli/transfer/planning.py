@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -138,6 +139,8 @@ def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[Step]:
     try:
         status = target.stat()
     except OSError:
+        return
+    if not stat.S_ISREG(status.st_mode):
         return
     record = Record.read(target)
     untouched = record is not None and (record.size, record.mtime_ns) == (status.st_size, status.st_mtime_ns)

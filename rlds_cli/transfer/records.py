@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from rlds_cli import documents, hashing, safe_files
 from rlds_cli.errors import NoPermission
+from rlds_cli.transfer import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Record:
 
     def write(self, file: Path) -> None:
         """Write the record beside ``file``, in one step."""
-        write_json(path_of(file), asdict(self))
+        write_json(path_of(file), asdict(self) | {"url": names.shown(self.url)})
 
 
 def path_of(file: Path) -> Path:
