@@ -476,3 +476,11 @@ def test_files_with_addresses_are_their_owners(tmp_path: Path, home: Path) -> No
         rlds_cli.download(UNHASHED, source=server.url, progress=look)
     assert set(seen) >= {f"{FILE}.json", ".listing.json", f"{UNHASHED.replace('/', '+')}.order"}
     assert set(seen.values()) == {0o600}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_records_that_may_not_be_read_are_not_taken_for_files(tmp_path: Path, home: Path) -> None:
+    rlds_cli.download(SAMPLE)
+    for record in (home / ARCHIVE).glob("*.json"):
+        record.chmod(0)
+    assert rlds_cli.download(SAMPLE, source=str(home / ARCHIVE), cache_dir=tmp_path / "other").num_episodes > 0
