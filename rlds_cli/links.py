@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from rlds_cli import safe_files
+from rlds_cli.errors import DamagedDataset
 
 How = Literal["link", "reflink", "copy"]
 
@@ -35,9 +36,13 @@ def share(source: Path, target: Path, *, sealed: bool = False) -> How:
     ------
     NoPermission
         ``source`` is no regular file.
+    DamagedDataset
+        It is a link, and is to be ``sealed``: what it leads to is not part of a dataset.
     OSError
         Where even a copy cannot be written; nothing is left behind.
     """
+    if sealed and source.is_symlink():
+        raise DamagedDataset(f"{source} is a symbolic link, and datasets have none. Nothing of it was read.")
     source = source.resolve(strict=True)  # a link to a symbolic link would not hold the bytes
     temporary = target.with_name(safe_files.temporary_name(target.name))
     try:

@@ -8,7 +8,6 @@ import os
 import socket
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -93,7 +92,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gone() -> int:
     """The number of a process that has ended."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+    with subprocess.Popen(["true"]) as child:
         pass
     return child.pid
 

