@@ -394,7 +394,7 @@ def test_orders_hold_no_credentials_and_are_their_owners(home: Path) -> None:
     file = place.partial(id, "order")
     assert "pass" not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert pending.orders() == (replace(asked, source="https://host.example/mirror", withheld=True),)
+    assert pending.orders() == (replace(asked, source="https://host.example/mirror", withheld="user"),)
 
 
 def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_path: Path, home: Path) -> None:
@@ -443,6 +443,7 @@ def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> 
         {"ref": UNHASHED, "portion": {"include": 5, "what": 1}},
         {"ref": UNHASHED, "portion": "x"},
         {"ref": UNHASHED, "force": "yes"},
+        {"ref": UNHASHED, "withheld": ["user"]},
     ],
 )
 def test_an_order_that_is_none_is_passed_over(home: Path, values: dict[str, object]) -> None:

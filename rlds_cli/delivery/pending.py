@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
-from urllib.parse import urlsplit
 
 from rlds_cli import home, ids, safe_files, settings
-from rlds_cli.delivery.orders import Order, Store
+from rlds_cli.delivery.orders import Order, Store, Withheld
 from rlds_cli.entries import File
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
 from rlds_cli.file_locks import FileLock, Held
@@ -51,7 +50,7 @@ def credentials_asked(order: Order) -> Iterator[None]:
     """Say of a failed download whose credentials were not written down that they are to be given again."""
     source = order.source or ""
     hint = f"rlds download {order.ref} --from ADDRESS, with the whole address, goes on; so does ~/.netrc with its user"
-    if order.withheld and urlsplit(source).query:
+    if order.withheld == "query":
         raise DownloadFailed(
             f"{order.ref} was ordered from {names.shown(source)}, and what is left out there is not kept on the disk.",
             hint=hint,
@@ -72,12 +71,25 @@ def _without_credentials(order: Order) -> Order:
         tuple(replace(f, urls=tuple(names.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
         for found in (order.files, order.pinned)
     )
-    withheld = order.withheld or source != order.source
-    return replace(order, source=source, files=files, pinned=pinned, withheld=withheld)
+    return replace(
+        order, source=source, files=files, pinned=pinned, withheld=order.withheld or _withheld(source, order)
+    )
+
+
+def _withheld(shown: str | None, order: Order) -> Withheld:
+    """Where the source of an order has credentials that its address as ``shown`` has not."""
+    source = order.source or ""
+    if _has_secret_query(source):
+        return "query"
+    return "user" if source.partition("#")[0] != (shown or "").partition("#")[0] else ""
 
 
 def _has_secret_query(url: str) -> bool:
-    return urlsplit(names.shown(url)).query != urlsplit(url).query
+    return _query(names.shown(url)) != _query(url)
+
+
+def _query(url: str) -> str:
+    return url.partition("#")[0].partition("?")[2]
 
 
 def left(id: DatasetId, place: Home) -> int:
@@ -128,10 +140,10 @@ def _order(values: dict[str, Any]) -> Order | None:
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
     texts = (order.ref, order.store, order.frames, order.source or "", order.revision or "")
-    flags = (order.force, order.keep_archive, order.skip_bad, order.withheld)
+    flags = (order.force, order.keep_archive, order.skip_bad)
     urls = [u for f in (*order.files, *order.pinned) for u in (f.path, *f.urls)]
     sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
-    return order if sound and order.store in get_args(Store) else None
+    return order if sound and order.store in get_args(Store) and order.withheld in get_args(Withheld) else None
 
 
 def _read(values: dict[str, Any]) -> Order:
