@@ -71,17 +71,15 @@ def _without_credentials(order: Order) -> Order:
         tuple(replace(f, urls=tuple(names.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
         for found in (order.files, order.pinned)
     )
-    return replace(
-        order, source=source, files=files, pinned=pinned, withheld=order.withheld or _withheld(source, order)
-    )
+    withheld = order.withheld or _withheld(order.source or "")
+    return replace(order, source=source, files=files, pinned=pinned, withheld=withheld)
 
 
-def _withheld(shown: str | None, order: Order) -> Withheld:
-    """Where the source of an order has credentials that its address as ``shown`` has not."""
-    source = order.source or ""
-    if _has_secret_query(source):
+def _withheld(url: str) -> Withheld:
+    """Where an address has credentials."""
+    if _has_secret_query(url):
         return "query"
-    return "user" if source.partition("#")[0] != (shown or "").partition("#")[0] else ""
+    return "user" if url.partition("#")[0] != names.shown(url).partition("#")[0] else ""
 
 
 def _has_secret_query(url: str) -> bool:
