@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import framing, sizes, space
+from rlds_cli import framing, safe_files, sizes, space
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
 from rlds_cli.checks.recording import record
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, RldsError, UnsafeArchive
@@ -155,7 +155,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     threads = max(2, jobs)
     _check_room(c, plan, home, threads)
     key = _key(c, plan)
-    work.mkdir(parents=True, exist_ok=True)
+    safe_files.work_directory(work, home.root)
     built = write_rows(ArchiveJob(str(c.id), plan, key, c.frames, c.portion), work, jobs=jobs, progress=progress)
     if not len(built.episodes):
         shutil.rmtree(work, ignore_errors=True)

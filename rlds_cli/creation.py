@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli import environments, home, ids, originals, settings, spaces
+from rlds_cli import environments, home, ids, originals, safe_files, settings, spaces
 from rlds_cli import episodes as episode_dicts
 from rlds_cli.bars import shown
 from rlds_cli.checks.recording import record
@@ -107,6 +107,7 @@ def create(
     with exclusive(place, id, shown(progress)):
         _check_free(id, where, force)  # another process may have held the lock
         work = place.partial(id, f"create-{secrets.token_hex(4)}")
+        safe_files.work_directory(work, place.root)
         try:
             job = _EpisodesJob(str(id), episodes, keep_frames=frames == "encoded")
             found, notes = _spaces(told, env_id, job.schema)

@@ -63,6 +63,14 @@ class Home:
                 if is_dataset(entry):
                     yield id, entry
 
+    def twin(self, id: DatasetId) -> DatasetId | None:
+        """The published dataset in whose place ``id`` would stand where file systems ignore case; None mostly."""
+        path = self.dataset(id)
+        if path.exists():
+            return None
+        names = [e.name for e in _entries(path.parent) if e.name.lower() == path.name.lower() and is_dataset(e)]
+        return ids.from_component(id.family, names[0]) if names else None
+
     def archives(self) -> Iterator[tuple[DatasetId, Path]]:
         """All directories of archives, sorted."""
         for family in _entries(self.root / "archives"):

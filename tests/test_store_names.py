@@ -65,3 +65,13 @@ def test_any_names_become_safe_distinct_relative_paths(names: list[str]) -> None
             assert part.isascii()
             assert part.isprintable()
             assert len(part) <= 220
+
+
+def test_no_field_lies_in_the_directory_of_another() -> None:
+    assert paths(["A", "a/c", "a/c/0", "B/x", "b"]) == {
+        "A": "A",
+        "a/c": "a~2/c",
+        "a/c/0": "a~2/c~2/0",
+        "B/x": "B/x",
+        "b": "b~2",
+    }

@@ -135,3 +135,22 @@ def test_what_a_path_selects(wanted: str, expected: list[str]) -> None:
 def test_a_file_that_stands_beside_a_directory_of_its_name_with_a_suffix() -> None:
     assert names.selected(["data/x.h5", "data2/x.h5", "data"], "data") == {"data": "data"}
     assert names.selected(["data/x.h5", "data2/x.h5"], "data") == {"data/x.h5": "x.h5"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("A.bin", "a.bin"),
+        ("caf\u00e9.h5", "cafe\u0301.h5"),  # one letter, or a letter and its accent
+        ("\u00c9/x", "e\u0301/X"),
+        ("stra\u00dfe", "STRASSE"),
+        ("data", "DATA/x"),
+        ("x.h5", "X.H5.JSON"),
+    ],
+)
+def test_names_that_some_file_systems_take_for_one_are_refused_with_both(one: str, other: str) -> None:
+    for listed in ((one, other), (other, one)):
+        with pytest.raises(UnsafeArchive) as caught:
+            names.all_safe(listed)
+        assert f'"{one}"' in caught.value.message and f'"{other}"' in caught.value.message
+    names.all_safe(["A/x", "a/y", "B.bin", "b.bin2"])

@@ -6,11 +6,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from rlds_cli import settings
+from rlds_cli import safe_files, settings
 from rlds_cli.checks.findings import CheckReport
 from rlds_cli.checks.running import check
-from rlds_cli.errors import NoPermission
+from rlds_cli.home import Home
 from rlds_cli.importing import import_archive
+from rlds_cli.locking import writing
 from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 
@@ -29,12 +30,11 @@ def check_archive(
     NoSpace, NoPermission
         The home has no room for a copy of it, or may not be written.
     """
-    partial = settings.read(cache_dir).home / "partial"
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
+    place = Home(settings.read(cache_dir).home)
+    partial = place.root / "partial"
+    with writing(place):
+        safe_files.directory(partial, place.root)
         work = tempfile.TemporaryDirectory(prefix="check-", dir=partial)
-    except PermissionError as e:
-        raise NoPermission(f"{partial} may not be written.", hint="--cache-dir DIR, with room for a copy") from e
     with work as directory:
         ds = import_archive(path, "local/archive", cache_dir=directory, progress=progress)
         return replace(check(ds, progress=progress), id=str(path), path=Path(path))

@@ -12,7 +12,7 @@ from rlds_cli.bars import shown
 from rlds_cli.delivery import staging
 from rlds_cli.delivery.orders import Order, Store
 from rlds_cli.entries import Entry
-from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NameTaken, NoSpace, Offline
+from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidId, NameTaken, NoSpace, Offline, TransferError
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.portions import Portion
@@ -163,7 +163,7 @@ def deliver(
             if order.source is not None and staging.is_dataset(order.source, id):
                 staging.adopt(order.source, id, place, progress)
             else:
-                with pending.noted(order, id, place):
+                with pending.noted(order, id, place), pending.credentials_asked(order):
                     making.make(order, id, entry, where, jobs, progress, check)
     return open_dataset(str(id), cache_dir=order.cache_dir)
 
@@ -216,11 +216,16 @@ def _plan(order: Order, guess: bool, progress: Progress) -> Delivery:
     id, entry = _resolve(order, where)
     if order.source is not None and staging.is_dataset(order.source, id):
         return Delivery(str(id), None, actions={"copy": 1})
-    from rlds_cli.delivery import making
+    from rlds_cli.delivery import making, pending
 
     try:
-        steps = making.plan_transfer(order, id, entry, where, progress).plan
-    except Offline:
+        with pending.credentials_asked(order):
+            steps = making.plan_transfer(order, id, entry, where, progress).plan
+    except TransferError as exc:
+        if guess and order.withheld:
+            return Delivery(str(id), None, len(entry.files), 0, len(entry.files), entry.store_size, note=exc.message)
+        if not isinstance(exc, Offline):
+            raise
         if not guess:
             raise
         return _unlisted(id, entry)

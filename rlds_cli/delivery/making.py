@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -10,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import sizes
+from rlds_cli import safe_files, sizes
 from rlds_cli.archives import Archive, choose
 from rlds_cli.conversion import Conversion, convert
 from rlds_cli.delivery.orders import Order
@@ -22,7 +21,7 @@ from rlds_cli.ordering import natural
 from rlds_cli.portions import Portion
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import fetching, hub, mirrors, planning, records, sources
+from rlds_cli.transfer import fetching, hub, mirrors, names, planning, records, sources
 from rlds_cli.transfer.bringing import Fetched
 from rlds_cli.transfer.client import Patience
 from rlds_cli.transfer.records import Record
@@ -81,7 +80,10 @@ def _wanted(
 def _read(where: Settings, destination: Path, patience: Patience, file: RemoteFile) -> bytes:
     """A small file of an archive, which is here already, or not yet."""
     here = destination / file.path
-    return here.read_bytes() if Record.read(here) else sources.read(file, where, patience=patience)
+    if Record.read(here) is None:
+        return sources.read(file, where, patience=patience)
+    with safe_files.reading(here) as content:
+        return content.read()
 
 
 def _pin(files: Iterable[RemoteFile], pinned: Sequence[File]) -> tuple[RemoteFile, ...]:
@@ -156,7 +158,7 @@ def make(
     except CorruptArchive as exc:
         raise _distrusted(exc, id, fetched) from exc
     if not order.keep_archive and not order.portion:
-        shutil.rmtree(steps.destination, ignore_errors=True)
+        planning.forget(steps)
     elif not order.keep_archive:
         _remove(f for f in fetched if f.action == "fetch")  # the others were there before, and are somebody's
 
@@ -212,4 +214,4 @@ def _conversion(
 
 def _source(f: Fetched) -> dict[str, Any]:
     r = f.record
-    return {"file": f.file.path, "size": r.size, "sha256": r.sha256, "url": r.url, "revision": r.revision}
+    return {"file": f.file.path, "size": r.size, "sha256": r.sha256, "url": names.shown(r.url), "revision": r.revision}

@@ -11,6 +11,7 @@ from rlds_cli.portions import EVERYTHING, Portion
 from rlds_cli.settings import Settings, StrPath
 
 Store = Literal["memmap", "zarr"]
+Withheld = Literal["", "user", "query"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Order:
     files: tuple[File, ...] = ()  # the very files of a lock, instead of what the registry or a listing says
     pinned: tuple[File, ...] = ()  # files of a lock, which are looked for among those that a listing says
     revision: str | None = None  # of the repository that is listed
+    withheld: Withheld = ""  # where ``source`` had credentials that were not written down with the order
 
     @property
     def variant(self) -> str | None:

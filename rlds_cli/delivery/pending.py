@@ -2,7 +2,7 @@
 
 ::
 
-    <home>/partial/<family>+<name>.order     what was asked for; it goes with the last step
+    <home>/partial/<family>+<name>.order     what was asked for, without credentials; it goes with the last step
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from filelock import FileLock, Timeout
-
-from rlds_cli import home, ids, settings
-from rlds_cli.delivery.orders import Order
+from rlds_cli import home, ids, safe_files, settings
+from rlds_cli.delivery.orders import Order, Store, Withheld
 from rlds_cli.entries import File
-from rlds_cli.errors import ArchiveError, InvalidId, RldsError
+from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
+from rlds_cli.file_locks import FileLock, Held
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.portions import Portion
 from rlds_cli.settings import StrPath
+from rlds_cli.transfer import names
 from rlds_cli.transfer.pieces import is_unfinished
 from rlds_cli.transfer.records import read_json, write_json
 
@@ -34,8 +34,8 @@ _HERE = ("cache_dir", "offline", "limit_rate")  # of a process, not of the work
 def noted(order: Order, id: DatasetId, place: Home) -> Iterator[None]:
     """Keep ``order`` on record while it is worked at, and afterwards where it ended early and may be gone on with."""
     path = place.partial(id, _TAG)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {k: v for k, v in asdict(order).items() if k not in _HERE})
+    safe_files.directory(path.parent, place.root)
+    write_json(path, {k: v for k, v in asdict(_without_credentials(order)).items() if k not in _HERE})
     try:
         yield
     except RldsError as exc:
@@ -43,6 +43,51 @@ def noted(order: Order, id: DatasetId, place: Home) -> Iterator[None]:
             path.unlink(missing_ok=True)
         raise
     path.unlink(missing_ok=True)
+
+
+@contextmanager
+def credentials_asked(order: Order) -> Iterator[None]:
+    """Say of a failed download whose credentials were not written down that they are to be given again."""
+    source = order.source or ""
+    hint = f"rlds download {order.ref} --from ADDRESS, with the whole address, goes on; so does ~/.netrc with its user"
+    if order.withheld == "query":
+        raise DownloadFailed(
+            f"{order.ref} was ordered from {names.shown(source)}, and what is left out there is not kept on the disk.",
+            hint=hint,
+        )
+    try:
+        yield
+    except TransferError as exc:
+        if not order.withheld:
+            raise
+        told = f"{exc.message} Its address had credentials, which are not kept on the disk."
+        raise type(exc)(told, hint=hint) from exc
+
+
+def _without_credentials(order: Order) -> Order:
+    """An order as it may be written down; addresses in it that lead nowhere without their credentials go."""
+    source = order.source and names.shown(order.source)
+    files, pinned = (
+        tuple(replace(f, urls=tuple(names.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
+        for found in (order.files, order.pinned)
+    )
+    withheld = order.withheld or _withheld(order.source or "")
+    return replace(order, source=source, files=files, pinned=pinned, withheld=withheld)
+
+
+def _withheld(url: str) -> Withheld:
+    """Where an address has credentials."""
+    if _has_secret_query(url):
+        return "query"
+    return "user" if url.partition("#")[0] != names.shown(url).partition("#")[0] else ""
+
+
+def _has_secret_query(url: str) -> bool:
+    return _query(names.shown(url)) != _query(url)
+
+
+def _query(url: str) -> str:
+    return url.partition("#")[0].partition("?")[2]
 
 
 def left(id: DatasetId, place: Home) -> int:
@@ -66,21 +111,18 @@ def orders(
     for id, directory in place.archives():
         if id not in of and any(is_unfinished(f.name) for f in directory.rglob("*.part*")):
             known[str(id)] = {"ref": str(id)}
-    wanted = [
-        replace(_order(values), cache_dir=cache_dir, offline=offline, limit_rate=limit_rate)
-        for values in known.values()
-    ]
+    wanted = {ids.parse(id): _order(values) for id, values in known.items()}
     return tuple(
-        order
-        for id, order in zip(map(ids.parse, known), wanted, strict=True)
-        if (order.force or home.find(id, where) is None) and not _busy(place, id)
+        replace(order, cache_dir=cache_dir, offline=offline, limit_rate=limit_rate)
+        for id, order in wanted.items()
+        if order and (order.force or home.find(id, where) is None) and not _busy(place, id)
     )
 
 
 def _noted(place: Home) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted((place.root / "partial").glob(f"*.{_TAG}")):
         family, _, component = path.name.removesuffix(f".{_TAG}").partition("+")
-        values = read_json(path)
+        values = read_json(path) if safe_files.is_own_file(path) else None  # nobody orders for others
         try:
             id = ids.from_component(family, component)
         except InvalidId:
@@ -89,7 +131,20 @@ def _noted(place: Home) -> Iterator[tuple[str, dict[str, Any]]]:
             yield str(id), values
 
 
-def _order(values: dict[str, Any]) -> Order:
+def _order(values: dict[str, Any]) -> Order | None:
+    """The order that a file holds; None where it holds none."""
+    try:
+        order = _read(values)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+    texts = (order.ref, order.store, order.frames, order.source or "", order.revision or "")
+    flags = (order.force, order.keep_archive, order.skip_bad)
+    urls = [u for f in (*order.files, *order.pinned) for u in (f.path, *f.urls)]
+    sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
+    return order if sound and order.store in get_args(Store) and order.withheld in get_args(Withheld) else None
+
+
+def _read(values: dict[str, Any]) -> Order:
     known = {f.name: values[f.name] for f in fields(Order) if f.name in values and f.name not in _HERE}
     portion: dict[str, Any] = known.pop("portion", None) or {}
     portion = {k: tuple(v) if isinstance(v, list) else v for k, v in portion.items()}
@@ -103,7 +158,7 @@ def _busy(place: Home, id: DatasetId) -> bool:
     if not lock.exists():
         return False
     try:
-        with FileLock(lock, mode=0o666).acquire(timeout=0):
+        with FileLock(lock).acquire(timeout=0):
             return False
-    except Timeout:
+    except (Held, NoPermission, OSError):
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from rlds_cli import safe_files
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -43,13 +44,15 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
     found = _find(source, id)
     assert found is not None
     work = home.partial(id, "staging")
+    safe_files.work_directory(work, home.root)
+    copy = work / "dataset"
     try:
-        sharing.share_tree(found, work)
-        report = verification.verify_directory(work)
-        problems = report.problems or origins.unpublished(manifest.read(work), Store(work).sources)
+        sharing.share_tree(found, copy)
+        report = verification.verify_directory(copy)
+        problems = report.problems or origins.unpublished(manifest.read(copy), Store(copy).sources)
         if problems:
             raise DamagedDataset(f"{found}: {problems[0]}. Nothing was copied.", hint=f"rlds verify {id}")
-        publishing.publish(work, home.dataset(id))
+        publishing.publish(copy, home.dataset(id))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     progress(Event(str(id), "ready", note=f"copied from {found}"))

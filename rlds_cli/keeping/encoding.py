@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlds_cli import ids, links, settings, space, targets
+from rlds_cli import ids, links, safe_files, settings, space, targets
 from rlds_cli.bars import shown
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.home import Home
@@ -101,7 +101,9 @@ def _place(path: Path, cache_dir: StrPath | None) -> Home:
 
 
 def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: int, tell: Progress) -> Path:
-    work, target = home.partial(id, f"encoding-{to}"), home.dataset(id)
+    place, target = home.partial(id, f"encoding-{to}"), home.dataset(id)
+    work = place / "dataset"
+    safe_files.work_directory(place, home.root)
     shutil.rmtree(work, ignore_errors=True)
     try:
         if to == "memmap":
@@ -115,7 +117,7 @@ def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: in
         arrays.write_group(work, {"rlds": replace(store.manifest, encoding=to, shared={}).to_json()})
         publishing.publish(work, target)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
     return target
 
 
@@ -136,7 +138,7 @@ def _share_the_rest(store: Store, work: Path) -> None:
             if file != store.path / "zarr.json":
                 place = work / file.relative_to(store.path)
                 place.parent.mkdir(parents=True, exist_ok=True)
-                links.share(file, place)
+                links.share(file, place, sealed=True)
 
 
 def _field(store: Store, work: Path, f: StoredField, to: Encoding) -> None:

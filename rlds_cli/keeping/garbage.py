@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock, Timeout
-
-from rlds_cli import ids, settings
+from rlds_cli import ids, safe_files, settings
 from rlds_cli.bars import shown
-from rlds_cli.errors import InvalidId
+from rlds_cli.errors import InvalidId, NoPermission
+from rlds_cli.file_locks import FileLock, Held
 from rlds_cli.home import Home
 from rlds_cli.keeping.usage import freed_by
 from rlds_cli.locking import writing
@@ -25,8 +27,6 @@ from rlds_cli.transfer.pieces import is_piece
 Kind = Literal["packed", "partial", "archive"]
 
 _PART = ".part"
-_ASIDE = (".removed", ".old")  # directories that were on their way out when their process ended
-_BUSY = "another process is at it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collect
 
     Packed rows are built again when a loader needs them. Work in progress goes unless a process is at it; what it had
     finished is lost. An archive can go where the registry can bring it again, and its dataset, if it is here, was made
-    of just these files.
+    of just these files. What rlds has not made, what belongs to another user, and links stay.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collect
         The home may not be written, so that nobody can tell who is at work there.
     """
     home = Home(settings.read(cache_dir).home)
-    found = [*_packed(home), *_partial(home), *_parts(home), *_aside(home)]
+    found = [*_links(home), *_packed(home), *_partial(home), *_parts(home), *_aside(home)]
     if archives:
         found += _archives(home)
     with writing(home):
@@ -108,43 +108,98 @@ def _collection(home: Home, found: Sequence[Garbage]) -> Collection:
 
 # -- what there is
 
+_BUSY = "another process is at it"
+_LINK, _FOREIGN, _UNKNOWN = "it is a link", "it belongs to another user", "rlds has not made it"
+
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
+_PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
+_WORK = re.compile(r"staging|encoding-(?:memmap|zarr)|create-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?")
+_CHECK = re.compile(r"check-\w+")
+_GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.DOTALL)
+
+
+def _links(home: Home) -> Iterator[Garbage]:
+    """Links in the places of the home's own directories: nothing that they lead to is looked at."""
+    tops = (home.root / name for name in ("archives", "datasets", "locks", "packed", "partial"))
+    families = (f for top in ("archives", "datasets") for f in _children(home.root / top))
+    yield from (Garbage("partial", path, 0, why=_LINK) for path in (*tops, *families) if path.is_symlink())
+
 
 def _packed(home: Home) -> Iterator[Garbage]:
     for file in _children(home.root / "packed"):
-        yield Garbage("partial" if file.suffix == _PART else "packed", file, 0)
+        known = _PACKED.fullmatch(file.name) is not None
+        kind: Kind = "packed" if known and file.suffix != _PART else "partial"
+        yield Garbage(kind, file, 0, why=_foreign(file, stat.S_ISREG, known=known))
 
 
 def _partial(home: Home) -> Iterator[Garbage]:
     for path in _children(home.root / "partial"):
-        name = path.name.rpartition(".")[0]
-        yield Garbage("partial", path, 0, _id(*name.partition("+")[::2]))
+        hidden = _TEMPORARY.fullmatch(path.name)
+        name, _, tag = (hidden["name"] if hidden else path.name).rpartition(".")
+        id = _id(*name.partition("+")[::2])
+        if tag == "order" and id is not None:
+            why = _foreign(path, stat.S_ISREG)
+        else:
+            known = not hidden and (_CHECK.fullmatch(tag) if not name else id is not None and _WORK.fullmatch(tag))
+            why = _foreign(path, stat.S_ISDIR, known=bool(known))
+        yield Garbage("partial", path, 0, id, why)
 
 
 def _parts(home: Home) -> Iterator[Garbage]:
     """Downloads that were broken off."""
     for id, directory in home.archives():
-        for part in sorted(p for p in directory.rglob(f"*{_PART}*") if p.suffix == _PART or is_piece(p.name)):
-            yield Garbage("partial", part, 0, str(id))
+        if why := _led_away(home, directory):
+            if directory.is_symlink():
+                yield Garbage("partial", directory, 0, str(id), why)
+            continue
+        found = (Path(top, name) for top, below, names in os.walk(directory) for name in (*below, *names))
+        for part in sorted(p for p in found if p.suffix == _PART or is_piece(p.name)):
+            yield Garbage("partial", part, 0, str(id), _foreign(part, stat.S_ISREG))
 
 
 def _aside(home: Home) -> Iterator[Garbage]:
     for top in ("datasets", "archives"):
         for family in _children(home.root / top):
             for path in _children(family):
-                if path.name.startswith(".") and path.suffix in _ASIDE:
-                    yield Garbage("partial", path, 0, _id(family.name, path.stem.removeprefix(".")))
+                if going := _GOING.fullmatch(path.name):
+                    id = _id(family.name, going["name"])
+                    yield Garbage("partial", path, 0, id, _foreign(path, stat.S_ISDIR, known=id is not None))
 
 
 def _archives(home: Home) -> Iterator[Garbage]:
     from rlds_cli.keeping import originals
 
     for id, directory in home.archives():
-        if originals.files(directory):
-            yield Garbage("archive", directory, 0, str(id), originals.needed(home, id))
+        if not _led_away(home, directory) and originals.files(directory):
+            why = _foreign(directory, stat.S_ISDIR) or originals.needed(home, id)
+            yield Garbage("archive", directory, 0, str(id), why)
 
 
 def _children(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir()) if directory.is_dir() else []
+    """What is in a directory of a home; nothing where a link stands in its place."""
+    return sorted(directory.iterdir()) if directory.is_dir() and not directory.is_symlink() else []
+
+
+def _foreign(path: Path, is_kind: Callable[[int], bool], *, known: bool = True) -> str:
+    """Why rlds leaves something alone that it has not made; empty where it has."""
+    if path.is_symlink():
+        return _LINK
+    with suppress(FileNotFoundError):
+        if not known or not is_kind(path.lstat().st_mode):
+            return _UNKNOWN
+    ours = safe_files.is_own_file(path) or safe_files.is_own_directory(path)
+    return "" if ours else _FOREIGN
+
+
+def _led_away(home: Home, directory: Path) -> str:
+    """Whether a link stands in the place of a directory of the home, or of one above it."""
+    try:
+        safe_files.check_directories(directory, home.root)
+    except NoPermission:
+        return _LINK
+    except OSError:
+        return _UNKNOWN
+    return ""
 
 
 def _id(family: str, component: str) -> str | None:
@@ -159,7 +214,7 @@ def _id(family: str, component: str) -> str | None:
 
 def _busy(home: Home, g: Garbage) -> str:
     with ExitStack() as held:
-        return "" if _lock(held, [lock for lock in _locks(home, g) if lock.exists()]) else _BUSY
+        return _lock(home, held, [lock for lock in _locks(home, g) if os.path.lexists(lock)])
 
 
 def _locks(home: Home, g: Garbage) -> list[Path]:
@@ -182,16 +237,19 @@ def _locks(home: Home, g: Garbage) -> list[Path]:
     return locks
 
 
-def _lock(held: ExitStack, paths: Sequence[Path]) -> bool:
-    """Hold all of these locks, or none."""
+def _lock(home: Home, held: ExitStack, paths: Sequence[Path]) -> str:
+    """Hold all of these locks; or none, and why."""
     try:
         for path in paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(FileLock(path, mode=0o666).acquire(timeout=0))
-    except Timeout:
+            safe_files.directory(path.parent, home.root)
+            held.enter_context(FileLock(path).acquire(timeout=0))
+    except Held:
         held.close()
-        return False
-    return True
+        return _BUSY
+    except NoPermission as e:
+        held.close()
+        return f"nobody can tell whether a process is at it: {e.message.rstrip('.')}"
+    return ""
 
 
 # -- removing it
@@ -201,13 +259,15 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
     """Remove something; why not, where it has to stay."""
     if not g.path.exists():
         return "it is gone already"
+    if why := _led_away(home, g.path.parent) or _foreign(g.path, lambda mode: True):
+        return why
     with ExitStack() as held:
-        if not _lock(held, _locks(home, g)):
-            return _BUSY
+        if why := _lock(home, held, _locks(home, g)):
+            return why
         if g.kind == "archive":
             return _remove_archive(home, g, progress)
         if g.path.is_dir():
-            shutil.rmtree(g.path)
+            shutil.rmtree(g.path)  # which follows no link
         else:
             _remove_file(g.path)
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rlds_cli.errors import RldsError
@@ -31,7 +32,7 @@ def needed(home: Home, id: DatasetId) -> str:
     if not origins.downloadable(str(id)):
         return "it cannot be downloaded again"
     if not is_dataset(dataset):
-        return ""
+        return _holds_more(archive)
     try:
         made_of = {str(s.get("file")): s.get("sha256") for s in Store(dataset).sources}
     except (RldsError, OSError, ValueError, KeyError) as e:
@@ -40,6 +41,18 @@ def needed(home: Home, id: DatasetId) -> str:
         name, record = file.relative_to(archive).as_posix(), Record.read(file)
         if record is None or record.sha256 != made_of.get(name):
             return f"its dataset was not made of this {name}"
+    return _holds_more(archive)
+
+
+def _holds_more(archive: Path) -> str:
+    """What is in the directory of an archive that rlds has not brought; empty where there is nothing."""
+    for top, directories, names in os.walk(archive):
+        found = [Path(top, name) for name in (*directories, *names)]
+        links = (p for p in found if p.is_symlink())
+        files = (Path(top, n) for n in names if not (n.startswith(".") or is_unfinished(n)))
+        unknown = (f for f in files if Record.read(f) is None and Record.read(f.with_suffix("")) is None)
+        if (stranger := next(links, None) or next(unknown, None)) is not None:
+            return f"rlds has not brought its {stranger.relative_to(archive).as_posix()}"
     return ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli import home, ids, settings, targets
+from rlds_cli import home, ids, safe_files, settings, targets
 from rlds_cli.bars import shown
 from rlds_cli.errors import DatasetNotFound, NoPermission
 from rlds_cli.home import Home
@@ -46,7 +46,7 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
     DatasetNotFound, UnknownDataset
         One of them is not here.
     NoPermission
-        One is in a shared home, which others use.
+        One is in a shared home, which others use; or a link leads to it.
     """
     own = settings.read(cache_dir).home
     try:
@@ -59,6 +59,7 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
                 f"{path} is not in your home {own}. Nothing was removed.",
                 hint=f"--cache-dir {path.parents[2]} makes that home yours",
             )
+        safe_files.check_directories(path, own)
     lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]
     return tuple(_plan(Home(own), *one) for one in zip(paths, freed_by(paths), lost, strict=True))
 

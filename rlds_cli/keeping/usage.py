@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,9 +73,12 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
 def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
     """Bytes that a file, or all files below a directory, take on disk; 0 where there is nothing.
 
-    A file with several names counts once. An inode in ``seen`` counts nothing, new ones join it.
+    A link counts nothing, whatever it leads to. A file with several names counts once. An inode in ``seen`` counts
+    nothing, new ones join it.
     """
     counted = set() if seen is None else seen
+    if path.is_symlink():
+        return 0
     files = [path] if path.is_file() else (Path(top, name) for top, _, names in os.walk(path) for name in names)
     return sum(size for file in files for size in _new(file, counted))
 
@@ -84,13 +89,22 @@ def freed_by(paths: Sequence[Path]) -> list[int]:
     freed = []
     for path in paths:
         size = 0
-        for file in (f for f in (path, *path.rglob("*")) if f.is_file()):
-            stat = file.lstat()
-            inode = (stat.st_dev, stat.st_ino)
-            names[inode] = names.get(inode, stat.st_nlink) - 1
-            size += stat.st_blocks * _BLOCK if names[inode] == 0 else 0
+        for status in _files(path):
+            inode = (status.st_dev, status.st_ino)
+            names[inode] = names.get(inode, status.st_nlink) - 1
+            size += status.st_blocks * _BLOCK if names[inode] == 0 else 0
         freed.append(size)
     return freed
+
+
+def _files(path: Path) -> Iterator[os.stat_result]:
+    """What is known of a file, or of all files below a directory; links are not followed."""
+    below = (Path(top, name) for top, _, names in os.walk(path) for name in names) if not path.is_symlink() else ()
+    for file in (path, *below):
+        with suppress(OSError):  # gone meanwhile
+            status = file.lstat()
+            if stat.S_ISREG(status.st_mode):
+                yield status
 
 
 def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
@@ -101,12 +115,14 @@ def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
 def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> DatasetUsage:
     whole = size_on_disk(path)
     new = size_on_disk(path, seen)
-    stat = (path / "zarr.json").stat()
-    opened = datetime.fromtimestamp(max(stat.st_atime, stat.st_mtime), UTC).isoformat(timespec="seconds")
+    status = (path / "zarr.json").stat()
+    opened = datetime.fromtimestamp(max(status.st_atime, status.st_mtime), UTC).isoformat(timespec="seconds")
     return DatasetUsage(str(id), archive, whole, whole - new, opened, True)
 
 
 def _archive(path: Path, seen: set[Inode]) -> int:
+    if path.is_symlink():
+        return 0
     whole = (Path(top, name) for top, _, names in os.walk(path) for name in names if not is_unfinished(name))
     return sum(size for file in whole for size in _new(file, seen))
 
@@ -119,10 +135,10 @@ def _leftovers(root: Path, seen: set[Inode]) -> int:
 def _new(file: Path, seen: set[Inode]) -> Iterator[int]:
     """The bytes on disk of a file, unless it was seen before."""
     try:
-        stat = file.lstat()
+        status = file.lstat()
     except OSError:
         return  # gone meanwhile
-    inode = (stat.st_dev, stat.st_ino)
+    inode = (status.st_dev, status.st_ino)
     if inode not in seen:
         seen.add(inode)
-        yield stat.st_blocks * _BLOCK
+        yield status.st_blocks * _BLOCK

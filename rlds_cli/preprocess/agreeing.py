@@ -14,6 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlds_cli import safe_files
 from rlds_cli.preprocess import division, job, replanning
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import Known, Otherwise
@@ -97,6 +98,4 @@ def learn(work: Path, known: Known) -> None:
 def write_once(file: Path, text: str) -> None:
     """Write a file in one step, unless it is there."""
     if not file.exists():
-        new = file.with_name(f".{file.name}.{shards.attempt()}")
-        new.write_text(text)
-        new.replace(file)
+        safe_files.replace_text(file, text)

@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlds_cli import safe_files
 from rlds_cli.errors import MissingPackage, PreprocessError, RldsError
 from rlds_cli.home import Home
 from rlds_cli.preprocess import nodes
@@ -222,8 +223,8 @@ class Cluster:
     def _place(self) -> Iterator[Place]:
         """What nodes compare with what they see."""
         word, search = secrets.token_hex(8), tuple(str(Path(p).absolute()) for p in sys.path)
-        self.mark.parent.mkdir(parents=True, exist_ok=True)
-        self.mark.write_text(word)
+        safe_files.directory(self.mark.parent, self.home.root)
+        safe_files.replace_text(self.mark, word)
         try:
             yield Place(self.home.root, self.mark, word, str(Path.cwd()), search)
         finally:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from pathlib import Path
 
+from rlds_cli import safe_files
 from rlds_cli.preprocess.task import PART_ROWS
 
 FILE = "chunks.json"
@@ -30,10 +30,10 @@ def decided(work: Path, seconds: float, steps: int) -> int:
     if (rows := _read(file)) is not None:
         return rows
     rows = rows_of_chunk(seconds, steps)
-    new = work / f".{FILE}.{secrets.token_hex(4)}"
-    new.write_text(json.dumps({"rows": rows}))
+    new = work / safe_files.temporary_name(FILE)
+    safe_files.write_bytes(new, json.dumps({"rows": rows}).encode())
     try:
-        os.link(new, file)  # the first of several shards decides
+        os.link(new, file, follow_symlinks=False)  # the first of several shards decides
     except FileExistsError:
         new.unlink()
         return _read(file) or rows

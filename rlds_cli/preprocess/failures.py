@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from rlds_cli import safe_files
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan
 from rlds_cli.preprocess.task import Task
@@ -93,7 +94,7 @@ def write(directory: Path, found: Iterable[Failure]) -> None:
     lines = [json.dumps(asdict(failure)) + "\n" for failure in found]
     if lines:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / FILE).write_text("".join(lines))
+        safe_files.write_bytes(directory / FILE, "".join(lines).encode())
 
 
 def read(directory: Path) -> tuple[Failure, ...]:

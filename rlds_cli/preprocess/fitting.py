@@ -23,6 +23,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import safe_files
 from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.preprocess import calling, functions, job, states
 from rlds_cli.preprocess.calling import Caller, named_arguments, undisturbed
@@ -99,10 +100,9 @@ class _Journal:
     key: str
 
     def read(self) -> dict[int, str]:
-        try:
-            text = self.path.read_text()
-        except OSError:
+        if not safe_files.is_own_file(self.path):  # `trial` reads it where nobody has worked yet
             return {}
+        text = self.path.read_text()
         found: dict[int, str] = {}
         for line in text[: text.rfind("\n") + 1].splitlines():  # what a kill cut short is not there
             entry = json.loads(line)
@@ -112,7 +112,8 @@ class _Journal:
 
     def write(self, chunk: int, state: str) -> None:
         line = json.dumps({"key": self.key, "chunk": chunk, "sha256": states.digest(state), "state": state}) + "\n"
-        with self.path.open("a+b") as f:
+        descriptor = safe_files.open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(descriptor, "a+b") as f:
             f.seek(0, os.SEEK_END)
             if f.tell():
                 f.seek(-1, os.SEEK_END)

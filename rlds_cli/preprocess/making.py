@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from rlds_cli import sizes
+from rlds_cli import safe_files, sizes
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import division, fitting, job, result, verifying
 from rlds_cli.preprocess.executors import Staff
@@ -71,8 +71,7 @@ def _remember(work: Path, known: Known) -> None:
     for path in work.iterdir():
         if path.name not in (fitting.JOURNAL, division.FILE):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (work / "known.new").write_text(known.to_json())
-    (work / "known.new").rename(work / "known.json")
+    safe_files.replace_text(work / "known.json", known.to_json())
 
 
 def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:

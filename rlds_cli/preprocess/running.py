@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import settings
+from rlds_cli import safe_files, settings
 from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError
@@ -171,7 +171,7 @@ class _Making:
                 return None  # by whoever held the lock
             work = place.partial(t.id, t.key[:16])
             _forget_others(place, t, None if self.force else work)
-            work.mkdir(parents=True, exist_ok=True)
+            safe_files.work_directory(work, place.root)
             with _source_stays(t.dataset):
                 if self.office is None:
                     return self._make(t, None, work, place)
@@ -196,6 +196,7 @@ class _Making:
             )
         made, work = open_dataset(str(t.id), cache_dir=self.cache_dir), place.partial(t.id, f"{t.key[:16]}-again")
         with writing(place):
+            safe_files.work_directory(work, place.root)
             verifying.verify_made(t, made, work, Staff(t, self.jobs, self.progress))
 
     def _say(self, note: str) -> None:
@@ -230,5 +231,5 @@ def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:
     kept = [] if keep is None else [keep]
     kept += [shards.directory(place, t)] if keep and isinstance(t, Task) else []
     for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # those of ID@NAME.x are of others
-        if path not in kept and not shards.at_work(path):
+        if path not in kept and safe_files.is_own_directory(path) and not shards.at_work(path):
             shutil.rmtree(path, ignore_errors=True)

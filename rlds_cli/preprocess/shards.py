@@ -21,12 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from rlds_cli import settings
+from rlds_cli import safe_files, settings
 from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import PreprocessError
+from rlds_cli.errors import NoPermission, PreprocessError
+from rlds_cli.file_locks import FileLock, Held
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive, writing
 from rlds_cli.preprocess import fitting, result, verifying
@@ -109,7 +108,7 @@ def run_shard(
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
         place = Home(where.home)
         work = directory(place, t)
-        with writing(place), _at_work(work):
+        with writing(place), _at_work(work, place):
             report = _work(t, work, number, Staff(t, jobs, tell, in_place=False))
         if not force and result.is_made(t, where):
             shutil.rmtree(work, ignore_errors=True)  # another attempt at the same was enough
@@ -176,10 +175,10 @@ def at_work(work: Path) -> bool:
     with ExitStack() as held:
         try:
             for file in (work / "running").glob("*.lock"):
-                held.enter_context(FileLock(file, mode=0o666).acquire(timeout=0))
-        except Timeout:
+                held.enter_context(FileLock(file, marks=False).acquire(timeout=0))
+        except Held:
             return True
-        except (NotImplementedError, OSError):
+        except (OSError, NoPermission):
             return False
     return False
 
@@ -198,20 +197,20 @@ def _checked(shard: tuple[int, int]) -> Shard:
 
 
 @contextmanager
-def _at_work(work: Path) -> Iterator[None]:
+def _at_work(work: Path, place: Home) -> Iterator[None]:
     """Hold a lock that says so; where the file system has none, nobody is told."""
-    lock = FileLock(work / "running" / f"{shards.attempt()}.lock", mode=0o666)
-    (work / "running").mkdir(parents=True, exist_ok=True)
+    safe_files.work_directory(work, place.root)
+    lock = FileLock(safe_files.directory(work / "running", work) / f"{shards.attempt()}.lock", marks=False)
     try:
         lock.acquire(timeout=0)
-    except (NotImplementedError, OSError):
+    except OSError:
         yield
         return
     try:
         yield
     finally:
+        lock.path.unlink(missing_ok=True)
         lock.release()
-        Path(lock.lock_file).unlink(missing_ok=True)
 
 
 # -- one shard
@@ -258,13 +257,13 @@ def _fitted(t: Task, work: Path, staff: Staff) -> Task:
     """The task with the state of the first pass; one shard at a time is at it."""
     if not t.fits:
         return t
-    lock = FileLock(work / "first-pass.lock", mode=0o666)
+    lock = FileLock(work / "first-pass.lock", marks=False)
     try:
         lock.acquire(timeout=0)
-    except Timeout:
+    except Held:
         staff.progress(Event(str(t.id), "note", note="another shard is at the first pass: waiting"))
         lock.acquire()
-    except (NotImplementedError, OSError):  # no locks here: each does it for itself
+    except OSError:  # no locks here: each does it for itself
         alone = work / f"first-pass-{shards.attempt()}"
         alone.mkdir()
         return fitting.fitted(t, alone, staff)
@@ -279,7 +278,9 @@ def _fitted(t: Task, work: Path, staff: Staff) -> Task:
 
 def _publish(t: Task, place: Home, staff: Staff, *, verify: bool) -> None:
     work = directory(place, t)
-    if not work.exists():
+    if work.exists():
+        safe_files.work_directory(work, place.root)
+    else:
         raise PreprocessError(
             f"No shard of {t.id} is here{_others(t, place)}.", hint="--shard 1/4, and so on, makes them"
         )

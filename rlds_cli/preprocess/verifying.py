@@ -101,7 +101,7 @@ def verify_made(t: Task, made: Dataset, work: Path, staff: Staff) -> None:
             again = _Again(todo, number, staff, "The dataset stays as it is.")
             again.check_schema(made)
             try:
-                written = again.write(work)
+                written = again.write(work / "again")
             except Otherwise as e:
                 known = known | e.known
                 todo = PreprocessJob(t, job.plan(t, known)[0], todo.parts)

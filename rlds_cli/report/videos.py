@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlds_cli import safe_files
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import MissingPackage
 from rlds_cli.report.images import episode_rows, image_field, pictures
@@ -46,7 +46,7 @@ def write_video(ds: Dataset, path: StrPath, episode: int, *, field: str | None =
     rows = episode_rows(ds, f, episode)
     rate = Fraction(fps or ds.manifest.env.get("fps") or _FPS).limit_denominator(1000)
     target = Path(path)
-    work = target.with_name(f".{target.name}.{os.getpid()}.mp4")
+    work = target.with_name(f"{safe_files.temporary_name(target.name)}.mp4")
     try:
         with av.open(str(work), "w", format="mp4") as container:
             stream = container.add_stream("libx264", rate=rate, options={"crf": "18"})

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli import safe_files
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.ted import Array
 
@@ -92,14 +93,14 @@ def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Non
     directory.mkdir(parents=True, exist_ok=True)
     if size:
         index = _index(shape, dtype)
-        with file.open("r+b") as f:
+        with safe_files.updating(file) as f:
             f.truncate(shape[0] * row_bytes(shape, dtype))  # what an interrupted run wrote behind the rows
             f.truncate(size - len(index))
             f.seek(size - len(index))
             f.write(index)
     else:
         file.unlink(missing_ok=True)
-    (directory / "zarr.json").write_text(json.dumps(document(shape, dtype)))
+    safe_files.write_bytes(directory / "zarr.json", json.dumps(document(shape, dtype)).encode())
 
 
 def _index(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
@@ -125,7 +126,7 @@ def write(directory: Path, values: Array) -> None:
     file = data_file(directory, values.ndim)
     if values.size:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(values.tobytes())
+        safe_files.write_bytes(file, values.tobytes())
     finish(directory, values.shape, values.dtype)
 
 
@@ -232,4 +233,4 @@ def write_group(directory: Path, attributes: dict[str, Any] | None = None) -> No
     """Write the ``zarr.json`` of a group."""
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes or {}}, indent=1)
-    (directory / "zarr.json").write_text(text)
+    safe_files.write_bytes(directory / "zarr.json", text.encode())

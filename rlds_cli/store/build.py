@@ -23,7 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlds_cli import sizes
+from rlds_cli import safe_files, sizes
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.store import arrays, names, publishing, rows
@@ -295,13 +295,13 @@ def _splice(segment: Path, place: Path, f: Field, path: str, w: Written, before:
 
 
 def _write(file: Path, offset: int, values: Array) -> None:
-    with file.open("r+b") as out:
+    with safe_files.updating(file) as out:
         arrays.write_at(out.fileno(), offset, values)
 
 
 def copy_range(source: Path, target: Path, offset: int, size: int) -> None:
     """Copy the first ``size`` bytes of ``source`` into ``target`` at ``offset``, in the kernel where it can."""
-    with source.open("rb") as a, target.open("r+b") as b:
+    with source.open("rb") as a, safe_files.updating(target) as b:
         at = 0
         while at < size:
             n = _copy_some(a.fileno(), b.fileno(), size - at, at, offset + at)

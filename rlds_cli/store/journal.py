@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli import safe_files
+from rlds_cli.errors import NoPermission
 from rlds_cli.store import rows
 from rlds_cli.store.rows import Position, Written
 from rlds_cli.ted import EpisodeTable, Field, Note
@@ -26,14 +28,13 @@ class Journal:
     def begin(self, **about: Any) -> None:
         """Start it anew; ``about`` stands in its first line."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps({"key": self._key, **about}) + "\n")
+        safe_files.replace_text(self._path, json.dumps({"key": self._key, **about}) + "\n")
 
     def record(self, part: int, where: str, written: Written) -> None:
         """Add a finished part; ``where`` is its directory relative to the journal's."""
         line = json.dumps({"part": part, "where": where, **_to_json(written)}) + "\n"
-        with self._path.open("a") as f:
-            f.write(line)
-            f.flush()
+        with os.fdopen(safe_files.open_own(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as f:
+            f.write(line.encode())
 
     def load(
         self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str]
@@ -52,13 +53,13 @@ class Journal:
 
     def _lines(self) -> list[dict[str, Any]]:
         try:
-            text = self._path.read_text()
+            with safe_files.updating(self._path) as f:
+                data = f.read()
+                # A line that a kill cut short is not there; whatever follows would be glued to it.
+                whole = data[: data.rfind(b"\n") + 1]
+                f.truncate(len(whole))
         except FileNotFoundError:
             return []
-        # A line that a kill cut short is not there; whatever follows would be glued to it.
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            os.truncate(self._path, len(whole.encode()))
         try:
             return [json.loads(line) for line in whole.splitlines()]
         except ValueError:
@@ -68,10 +69,11 @@ class Journal:
 def read(path: Path) -> tuple[dict[str, Any], list[tuple[int, str, Written]]]:
     """A journal that another process may be writing: its first line, and the parts that it says are finished."""
     try:
-        text = path.read_text()
+        with safe_files.reading(path) as f:
+            text = f.read().decode()
         head, *lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         return head, [(line["part"], line["where"], _from_json(line)) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, NoPermission):
         return {}, []  # it is just beginning, or gone
 
 

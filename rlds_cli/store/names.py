@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import string
-from collections.abc import Iterable
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Set
 
 from rlds_cli.ted import split_name
 
@@ -28,18 +27,27 @@ def component(text: str) -> str:
 
 
 def paths(names: Iterable[str]) -> dict[str, str]:
-    """A path for each field name, distinct also where a file system ignores case."""
+    """A path for each field name, distinct also where a file system ignores case, and none below that of another."""
     taken: set[str] = set()
+    above: set[str] = set()  # directories that hold fields
     result = {}
     for name in sorted(names):
         parts = [component(c) for c in split_name(name)]
         if parts[0].lower() in RESERVED:
             parts[0] = f"%{ord(parts[0][0]):02X}{parts[0][1:]}"
-        path = str(PurePosixPath(*parts))
-        unique, n = path, 1
-        while unique.lower() in taken:
-            n += 1
-            unique = f"{path}~{n}"
-        taken.add(unique.lower())
-        result[name] = unique
+        for k in range(1, len(parts)):
+            parts[:k] = _numbered(parts[:k], taken)
+            above.add("/".join(parts[:k]).lower())
+        path = "/".join(_numbered(parts, taken | above))
+        taken.add(path.lower())
+        result[name] = path
     return result
+
+
+def _numbered(parts: list[str], taken: Set[str]) -> list[str]:
+    """A path, its last part numbered where one that differs at most in case is taken."""
+    path, n = parts, 1
+    while "/".join(path).lower() in taken:
+        n += 1
+        path = [*parts[:-1], f"{parts[-1]}~{n}"]
+    return path

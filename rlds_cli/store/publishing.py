@@ -9,6 +9,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rlds_cli import safe_files
 from rlds_cli.links import sync_directory
 
 _AT_FDCWD = -100
@@ -23,6 +24,8 @@ def publish(built: Path, target: Path) -> None:
     """
     _seal(built)
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_symlink():
+        raise safe_files.refused(target, "is a symbolic link, and no dataset")
     if target.exists():
         old = _replace(built, target)
         sync_directory(target.parent)
@@ -33,12 +36,28 @@ def publish(built: Path, target: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a dataset so that no half of it is ever seen under its name."""
-    aside = directory.with_name(f".{directory.name}.removed")
-    if aside.exists():
-        shutil.rmtree(aside, ignore_errors=True)
+    """Remove a dataset so that no half of it is ever seen under its name.
+
+    Raises
+    ------
+    NoPermission
+        It is a link, or no directory; nothing is removed.
+    """
+    if directory.is_symlink() or not directory.is_dir():
+        raise safe_files.refused(directory, "is no directory that rlds has made")
+    aside = _aside(directory, "removed")
     directory.rename(aside)
     shutil.rmtree(aside)
+
+
+def _aside(directory: Path, what: str) -> Path:
+    """A hidden name beside a directory that is on its way out; what an earlier run left under it goes."""
+    aside = directory.with_name(f".{directory.name}.{what}")
+    if safe_files.is_own_directory(aside):
+        shutil.rmtree(aside, ignore_errors=True)
+    if not os.path.lexists(aside):
+        return aside
+    return directory.with_name(f".{directory.name}.{os.urandom(8).hex()}.{what}")
 
 
 def _seal(directory: Path) -> None:
@@ -52,27 +71,34 @@ def _seal(directory: Path) -> None:
 
 
 def _seal_file(file: Path) -> None:
-    mode = file.stat().st_mode
-    if mode & 0o222:
-        with file.open("rb") as f:
-            os.fsync(f.fileno())
-        file.chmod(mode & ~0o222)
+    """Sync a file and take its permission to write; one that is sealed already may have names in other datasets."""
+    if not file.lstat().st_mode & 0o222:
+        return
+    descriptor = safe_files.open_own(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.fchmod(descriptor, os.fstat(descriptor).st_mode & ~0o222)
+    finally:
+        os.close(descriptor)
 
 
 def unseal(directory: Path) -> None:
     """Make files writable again where publishing was interrupted; those shared with other datasets stay as they are."""
     for file in directory.rglob("*"):
-        status = file.stat()
+        status = file.lstat()
         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and not status.st_mode & 0o200:
-            file.chmod(status.st_mode | 0o200)
+            descriptor = safe_files.open_own(file, os.O_RDONLY)
+            try:
+                os.fchmod(descriptor, os.fstat(descriptor).st_mode | 0o200)
+            finally:
+                os.close(descriptor)
 
 
 def _replace(new: Path, target: Path) -> Path:
     """Put ``new`` in the place of ``target``; where the old one is now."""
     if _exchange(new, target):
         return new
-    aside = target.with_name(f".{target.name}.old")
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = _aside(target, "old")
     target.rename(aside)
     new.rename(target)
     return aside

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli import safe_files
 from rlds_cli.errors import NoSpace, RldsError
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import StoredField
@@ -112,7 +113,7 @@ class RowWriter:
         for f in schema:
             for part, file in files(directory, f, paths[f.name]).items():
                 file.parent.mkdir(parents=True, exist_ok=True)
-                self._fds[f.name, part] = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+                self._fds[f.name, part] = safe_files.open_own(file, os.O_RDWR | os.O_CREAT)
 
     def __enter__(self) -> RowWriter:
         return self

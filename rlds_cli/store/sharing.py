@@ -24,14 +24,18 @@ class Shared:
     lasts: bool = True
 
 
-def share_tree(source: Path, target: Path) -> links.How:
-    """Share all files below ``source``; returns how (the worst of its files)."""
+def share_tree(source: Path, target: Path, *, sealed: bool = True) -> links.How:
+    """Share all files below ``source``; returns how (the worst of its files).
+
+    ``sealed`` says that the copies will be made read-only: a file that may be written now is then copied, not linked.
+    A link below ``source`` is a DamagedDataset.
+    """
     order: tuple[links.How, ...] = ("link", "reflink", "copy")
     how = 0
     shutil.rmtree(target, ignore_errors=True)
     for file in sorted(source.rglob("*")):
-        if file.is_file():
+        if file.is_symlink() or file.is_file():
             place = target / file.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
-            how = max(how, order.index(links.share(file, place)))
+            how = max(how, order.index(links.share(file, place, sealed=sealed)))
     return order[how]

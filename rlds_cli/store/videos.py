@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import mp4
+from rlds_cli import mp4, safe_files
 from rlds_cli.errors import DamagedDataset, NoSpace
 from rlds_cli.mp4 import Track
 from rlds_cli.store import arrays, digests
@@ -120,7 +121,8 @@ def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
     target.parent.mkdir(parents=True, exist_ok=True)
     hashes = []
     try:
-        with target.open("wb") as out:
+        with os.fdopen(safe_files.open_own(target, os.O_WRONLY | os.O_CREAT), "wb") as out:
+            out.truncate(0)
             for e in extents:
                 h = hashlib.sha256()
                 for piece in _pieces(e):

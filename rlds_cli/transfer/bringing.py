@@ -74,7 +74,7 @@ class Bringer:
         """Have the file of a step; raises as `fetching.fetch` does."""
         if asked.action == "reuse":
             return reused(asked)
-        with alone(asked.target, self.client), self.client.occupied():
+        with alone(asked.target, self._plan.destination, self.client), self.client.occupied():
             return self._by_any_way(asked)  # somebody else may have brought it meanwhile: decide again
 
     def _by_any_way(self, asked: Step) -> Fetched:

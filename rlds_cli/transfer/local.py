@@ -75,9 +75,9 @@ def _below(base: Path, pattern: str) -> Iterator[str]:
 
 
 def _is_record(path: Path) -> bool:
-    """Whether a file is one of our own records, beside the file that it describes."""
+    """Whether a file is a record, beside the file that it describes; those of other users cannot be read."""
     return (
         path.suffix == ".json"
         and path.with_suffix("").is_file()
-        and records.Record.read(path.with_suffix("")) is not None
+        and (records.Record.read(path.with_suffix("")) is not None or not os.access(path, os.R_OK))
     )

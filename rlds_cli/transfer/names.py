@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from unicodedata import normalize
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from rlds_cli.addresses import shown as shown
@@ -65,24 +66,41 @@ def too_long(name: str) -> str | None:
 def all_safe(names: Iterable[str]) -> None:
     """Check that names are safe and that none stands in the way of another or of its record.
 
+    Names count as the same that some file systems do not tell apart: those that differ only in the case of letters, or
+    in the way accents are encoded. They are refused on every system, so that an archive is the same on all of them.
+
     Raises
     ------
     UnsafeArchive
-        Naming the file.
+        Naming the file, or both.
     """
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for name in map(safe, names):
-        if is_unfinished(name):
+        key = folded(name)
+        if is_unfinished(key):
             raise UnsafeArchive(f'The source lists "{name}", which is what a file on its way would be called.')
-        if name in seen:
-            raise UnsafeArchive(f'The source lists "{name}" twice. Nothing was written.')
-        seen.add(name)
-    for name in seen:
-        parts = name.split("/")
-        taken = [name + s for s in (".json", ".part", ".part.json", ".part.lock")]
+        if key in seen:
+            raise _same(seen[key], name)
+        seen[key] = name
+    for key, name in seen.items():
+        parts = key.split("/")
+        taken = [key + s for s in (".json", ".part", ".part.json", ".part.lock")]
         clash = next((t for t in [*taken, *("/".join(parts[:k]) for k in range(1, len(parts)))] if t in seen), None)
         if clash:
-            raise UnsafeArchive(f'The source lists both "{name}" and "{clash}"; one would overwrite the other.')
+            raise UnsafeArchive(f'The source lists both "{name}" and "{seen[clash]}"; one would overwrite the other.')
+
+
+def folded(name: str) -> str:
+    """A name as file systems compare it that ignore the case of letters and the encoding of accents."""
+    return name.casefold() if name.isascii() else normalize("NFC", normalize("NFD", name).casefold())
+
+
+def _same(name: str, other: str) -> UnsafeArchive:
+    if name == other:
+        return UnsafeArchive(f'The source lists "{name}" twice. Nothing was written.')
+    return UnsafeArchive(
+        f'The source lists both "{name}" and "{other}", which some file systems take for one name. Nothing was written.'
+    )
 
 
 def basename(url: str) -> str:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from rlds_cli import hashing, sizes, space
+from rlds_cli import hashing, safe_files, sizes, space
 from rlds_cli.errors import RldsError
+from rlds_cli.file_locks import FileLock, Held
 from rlds_cli.links import sync_directory
 from rlds_cli.transfer import records
 from rlds_cli.transfer.behind import Behind
@@ -34,7 +33,7 @@ def offset_of(target: Path) -> int:
     """Bytes of ``target`` that an earlier transfer has left, 0 where it left none that can be gone on from."""
     part = path_of(target)
     try:
-        size = part.stat().st_size if Origin.read(part) else 0
+        size = part.lstat().st_size if safe_files.is_own_file(part) and Origin.read(part) else 0
     except OSError:
         return 0
     if not size:
@@ -113,7 +112,7 @@ class Part:
     def join(self, start: int) -> None:
         """Append what is there of the piece from ``start`` on, which is not ahead any more, and remove it."""
         try:
-            with self.ahead.path(start).open("rb", buffering=0) as piece:
+            with safe_files.updating(self.ahead.path(start)) as piece:
                 piece.seek(max(0, self.offset - start))
                 while block := piece.read(1 << 20):
                     self.joined = True
@@ -164,7 +163,7 @@ class Part:
 def opened(target: Path, file: RemoteFile) -> Iterator[Part]:
     """The part of ``target``, which is to be ``file``, open for writing; the caller holds `alone`."""
     try:
-        descriptor = os.open(path_of(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = safe_files.open_own(path_of(target), os.O_RDWR | os.O_CREAT)
     except OSError as exc:
         raise space.disk_error(exc, path_of(target)) from exc
     part = Part(target, descriptor, file)
@@ -181,29 +180,30 @@ def opened(target: Path, file: RemoteFile) -> Iterator[Part]:
 
 def _forget(target: Path) -> None:
     part = path_of(target)
-    if part.is_file() and not part.stat().st_size:
+    if safe_files.is_own_file(part) and not part.lstat().st_size:
         part.unlink()
         records.path_of(part).unlink(missing_ok=True)
 
 
 @contextmanager
-def alone(target: Path, client: Client) -> Iterator[None]:
-    """Let one process and thread at a time work on ``target``; the others wait."""
+def alone(target: Path, destination: Path, client: Client) -> Iterator[None]:
+    """Let one process and thread at a time work on ``target``, below ``destination``; the others wait."""
     path = target.with_name(target.name + ".part.lock")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path, mode=0o666)
+        safe_files.directory(target.parent, destination.parent)
+        lock = FileLock(path)
         while True:
             client.check()
             try:
                 lock.acquire(timeout=1)
                 break
-            except Timeout:
+            except Held:
                 continue
     except OSError as exc:
         raise space.disk_error(exc, target) from exc
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(PermissionError):  # of another user, in a directory where everybody removes their own files only
+            path.unlink(missing_ok=True)
         lock.release()

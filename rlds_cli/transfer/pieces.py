@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from rlds_cli import safe_files
+
 
 class Pieces:
     """What is there ahead of a part: the first byte of each piece, and how many bytes of it have come."""
@@ -23,7 +25,8 @@ class Pieces:
 
     def look(self) -> None:
         """Take up what an earlier process has left."""
-        self.sizes = {start: _size(path) for start, path in found(self._part).items()}
+        sizes = {start: _size(path) for start, path in found(self._part).items()}
+        self.sizes = {start: size for start, size in sizes.items() if size is not None}
 
     def path(self, start: int) -> Path:
         """Where the piece from byte ``start`` on is kept."""
@@ -75,8 +78,6 @@ def is_unfinished(name: str) -> bool:
     return re.search(r"\.part(\.(json|lock|\d+))?$", name) is not None
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _size(path: Path) -> int | None:
+    """Bytes of a piece; None of what is no file of ours, and is not gone on with."""
+    return path.lstat().st_size if safe_files.is_own_file(path) else None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import space
+from rlds_cli import safe_files, space
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import local, names, records
 from rlds_cli.transfer.part import offset_of
+from rlds_cli.transfer.part import path_of as part_path
 from rlds_cli.transfer.records import Record
 from rlds_cli.transfer.remote import RemoteFile
 
@@ -137,6 +140,8 @@ def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[Step]:
         status = target.stat()
     except OSError:
         return
+    if not stat.S_ISREG(status.st_mode):
+        return
     record = Record.read(target)
     untouched = record is not None and (record.size, record.mtime_ns) == (status.st_size, status.st_mtime_ns)
     if record and untouched and not rehash and _promised(file, record):
@@ -174,6 +179,26 @@ def remember(plan: Plan) -> None:
     files = plan.listed or [s.file for s in plan.steps]
     listed = [asdict(f) | {"urls": [names.shown(u) for u in f.urls]} for f in files]
     records.write_json(plan.destination / _LISTING, {"files": listed})
+
+
+def forget(plan: Plan) -> None:
+    """Remove the files of a plan with all that stands beside them; what else is in the directory stays there.
+
+    Raises
+    ------
+    NoPermission
+        A directory of them is a link; nothing is removed.
+    """
+    listed = plan.listed or [s.file for s in plan.steps]
+    top = plan.destination
+    for directory in {(top / f.path).parent for f in listed}:
+        safe_files.check_directories(directory, top.parent)
+    for path in [top / _LISTING, *(top / f.path for f in listed)]:
+        for beside in (path, records.path_of(path), part_path(path), records.path_of(part_path(path))):
+            beside.unlink(missing_ok=True)
+    for directory in sorted({d for f in listed for d in (top / f.path).parents if d.is_relative_to(top)}, reverse=True):
+        with suppress(OSError):  # it holds something else
+            directory.rmdir()
 
 
 def recorded(destination: Path) -> tuple[RemoteFile, ...] | None:

@@ -5,13 +5,14 @@ They only hasten: whatever goes wrong with one of them, the first connection com
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from threading import Condition, Event, Thread
 
 import requests
 
-from rlds_cli import space
+from rlds_cli import safe_files, space
 from rlds_cli.transfer.client import Client
 from rlds_cli.transfer.connections import Exchange
 from rlds_cli.transfer.failures import Again, Refused, Stopped
@@ -202,7 +203,8 @@ class Ranges:
 
     def _write(self, response: requests.Response, start: int, end: int, stop: Event) -> None:
         sizes = self._part.ahead.sizes
-        with self._part.ahead.path(start).open("ab", buffering=0) as piece:
+        descriptor = safe_files.open_own(self._part.ahead.path(start), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(descriptor, "ab", buffering=0) as piece:
             for block in self._client.blocks(response):
                 rest = memoryview(block)[: end - start - sizes[start]]
                 while rest and not stop.is_set():

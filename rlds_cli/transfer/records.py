@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from rlds_cli import documents, hashing
+from rlds_cli import documents, hashing, safe_files
+from rlds_cli.errors import NoPermission
+from rlds_cli.transfer import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Record:
 
     def write(self, file: Path) -> None:
         """Write the record beside ``file``, in one step."""
-        write_json(path_of(file), asdict(self))
+        write_json(path_of(file), asdict(self) | {"url": names.shown(self.url)})
 
 
 def path_of(file: Path) -> Path:
@@ -95,17 +96,13 @@ def is_count(value: object) -> bool:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None where there is none."""
     try:
-        values = documents.load(path)
-    except (OSError, ValueError):
+        with safe_files.reading(path) as file:
+            values = documents.loads(file.read(documents.LONGEST + 1))
+    except (OSError, ValueError, NoPermission):
         return None
     return values if isinstance(values, dict) else None
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON file in one step."""
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        temporary.write_text(json.dumps(values, indent=1) + "\n")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Write a JSON file in one step, for its owner alone: it may hold addresses."""
+    safe_files.replace_text(path, json.dumps(values, indent=1) + "\n", mode=0o600)

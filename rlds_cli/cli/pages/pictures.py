@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
-from rlds_cli import sizes
+from rlds_cli import safe_files, sizes
 from rlds_cli.cli import out
 from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import RldsError
@@ -38,9 +39,12 @@ def draw(dataset: Path, what: str, output: str | None, *, episode: int | None) -
         raise typer.BadParameter(f"{what} is {drawn}: -o {file.with_suffix(suffix)}")
     try:
         if picture:
-            images.contact_sheet(ds, what, episode=episode).save(file, "PNG")
+            sheet = io.BytesIO()
+            images.contact_sheet(ds, what, episode=episode).save(sheet, "PNG")
+            written = sheet.getvalue()
         else:
-            file.write_text(plots.plot(ds, what, episode=episode), encoding="utf-8")
+            written = plots.plot(ds, what, episode=episode).encode()
+        safe_files.followed(file).write_bytes(written)
     except OSError as e:
         raise _refused(e, file) from e
     _tell(Written(file, file.stat().st_size))

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from filelock import FileLock, Timeout
 
-from rlds_cli import settings, sizes, space
+from rlds_cli import file_locks, safe_files, settings, sizes, space
+from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home
 from rlds_cli.store import arrays
 from rlds_cli.ted import Array
@@ -123,13 +123,15 @@ class _Refused(Exception):
 def _refusals(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, NotImplementedError) as e:  # the latter: a file system without locks
-        code = e.errno if isinstance(e, OSError) else None
+    except NoPermission as e:  # a link, or something else that is not ours
+        raise _Refused(e.message.rstrip(".")) from e
+    except OSError as e:
+        code = e.errno
         if code in (errno.ENOSPC, errno.EDQUOT):
             raise _Refused(f"the disk of {path.parent} is full") from e
         if code in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise _Refused(f"{path.parent} may not be written") from e
-        raise _Refused(f"{path.parent}: {getattr(e, 'strerror', None) or e}") from e
+        raise _Refused(f"{path.parent}: {e.strerror or e}") from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +145,12 @@ class _File:
     def map(self) -> Array | None:
         """The content [nbytes], mapped; None where there is no file, or one that is not what its name says."""
         try:
-            with self.path.open("rb") as f:
+            with safe_files.reading(self.path) as f:
                 tail = os.pread(f.fileno(), len(self.about) + 64, self.nbytes)
                 if tail != self._tail(f.fileno()):
                     return None
                 buffer = mmap.mmap(f.fileno(), self.nbytes, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):
+        except (OSError, ValueError, NoPermission):
             return None
         return np.frombuffer(buffer, np.uint8)
 
@@ -211,7 +213,7 @@ def _built(file: _File, parts: Parts) -> Array:
         found = file.map()
         if found is None:
             with _refusals(file.path):
-                file.path.parent.mkdir(parents=True, exist_ok=True)
+                safe_files.directory(file.path.parent, home.root)
             file.write(parts)
             found = file.map()
     if found is None:
@@ -222,11 +224,11 @@ def _built(file: _File, parts: Parts) -> Array:
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     with _refusals(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path, mode=0o666)
+        safe_files.directory(path.parent, path.parents[1])
+        lock = file_locks.FileLock(path)
         try:
             lock.acquire(timeout=PATIENCE)
-        except Timeout:
+        except file_locks.Held:
             raise _Refused(f"another process has held {path} for {PATIENCE:.0f} s") from None
     try:
         yield

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from rlds_cli import safe_files
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.progress import Progress
@@ -115,19 +114,13 @@ def is_report(path: Path) -> bool:
 
 
 def _write(path: Path, page: bytes) -> None:
-    target = path.resolve()  # a link stays one
     try:
+        target = safe_files.followed(path)  # a link stays one
         if target.exists() and not stat.S_ISREG(target.stat().st_mode):
             target.write_bytes(page)  # a pipe or a device
             return
-        partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            partial.write_bytes(page)
-            partial.replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise
+        with safe_files.replacing(target) as file:
+            file.write(page)
     except PermissionError as e:
         raise NoPermission(f"{path} may not be written: {e.strerror}.") from e
     except OSError as e:
