@@ -9,6 +9,7 @@ from typing import Any
 from rlds_cli.errors import CorruptArchive, NoPermission
 
 LONGEST = 16 << 20  # bytes; descriptions of datasets have thousands
+_MOST_VALUES = 1 << 22  # of one document: each takes a hundred bytes of memory and more
 
 
 def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
@@ -17,10 +18,13 @@ def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
     Raises
     ------
     ValueError
-        It is no JSON, has more than ``longest`` characters or bytes, or is nested as deeply as nobody writes it.
+        It is no JSON, has more than ``longest`` characters or bytes or more values than any, or is nested as deeply
+        as nobody writes it.
     """
     if len(text) > longest:
         raise ValueError(f"{len(text):,} bytes are too many for a description; at most {longest:,} are read")
+    if sum(map(text.count, (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError(f"it has more than {_MOST_VALUES:,} values")
     try:
         return json.loads(text)
     except RecursionError:

@@ -235,7 +235,7 @@ def _state(made: Dataset) -> str:
 
 def _known(t: Task, made: Dataset) -> Known:
     """What the job had learned when it was done."""
-    changed = frozenset(made.manifest.provenance[-1]["changed"]) & frozenset(t.dataset.schema)
+    changed = frozenset(made.manifest.provenance[-1].get("changed", ())) & frozenset(t.dataset.schema)
     apart = frozenset(n for n in made.schema if f"next/{n}" in made.schema)
     return Known(changed, _lengths(t.dataset) == _lengths(made), apart)
 
