@@ -171,11 +171,13 @@ def _array(directory: Path, name: str, shape: tuple[int, ...], dtype: str) -> li
     if found != (shape, np.dtype(dtype)):
         what = f"zarr.json says {found[1]} {list(found[0])}; the manifest says {dtype} {list(shape)}"
         return [Problem(name, what)]
-    if compression.is_compressed(directory):
+    try:
+        layout = arrays.layout(directory)
+    except DamagedDataset:
+        return [Problem(name, "zarr.json does not describe the file")]
+    if layout.compressed:
         compression.check_shards(directory)
         return []
-    if json.loads((directory / "zarr.json").read_text())["codecs"] != arrays.document(shape, dtype)["codecs"]:
-        return [Problem(name, "zarr.json does not describe the file")]
     size = arrays.file_size(shape, dtype)
     if size == 0:
         return []

@@ -6,17 +6,17 @@ A symbolic link would lead out of the dataset, a pipe would wait for a writer fo
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 from rlds_cli.errors import DamagedDataset
 
 _MOST = 1 << 20  # files and directories of one dataset
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> io.FileIO:
     """Open a regular file to read, unbuffered; a link in its place is not followed.
 
     Raises
@@ -36,7 +36,7 @@ def open_regular(path: Path) -> BinaryIO:
     if not stat.S_ISREG(mode):
         os.close(handle)
         raise _foreign(path, mode)
-    return open(handle, "rb", buffering=0)
+    return io.FileIO(handle)
 
 
 def content(path: Path, longest: int) -> bytes:

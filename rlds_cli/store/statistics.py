@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.store.manifest import Stats
+from rlds_cli.store.validation import MAX_WIDTH
 from rlds_cli.ted import Array
 
-MAX_WIDTH = 4096  # wider rows (raw images) have statistics over all their elements
 SAMPLE = 1 << 16
 BINS = 16
 _QUANTILE_ELEMENTS = 1 << 21

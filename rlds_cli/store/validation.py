@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from rlds_cli import ids
@@ -420,7 +421,7 @@ def _check_paths(paths: Sequence[str]) -> None:
     if twice is not None:
         raise ValueError(f"two fields have the path {twice[:80]!r}")
     ordered = sorted(path + "/" for path in lower)
-    for one, other in zip(ordered, ordered[1:], strict=False):
+    for one, other in pairwise(ordered):
         if other.startswith(one):
             raise ValueError(f"the field at {other[:-1][:80]!r} lies inside the one at {one[:-1][:80]!r}")
 
