@@ -13,10 +13,10 @@ How = Literal["link", "reflink", "copy"]
 _FICLONE = 0x40049409
 
 
-def share(source: Path, target: Path) -> How:
+def share(source: Path, target: Path, *, link: bool = True) -> How:
     """Put the bytes of ``source`` at ``target``, replacing what is there in one step; ``source`` is not modified.
 
-    A copy is synced; the directory is not (``sync_directory``).
+    A copy is synced; the directory is not (``sync_directory``). ``link=False`` makes no hard link.
 
     Returns
     -------
@@ -30,7 +30,7 @@ def share(source: Path, target: Path) -> How:
     source = source.resolve(strict=True)  # a link to a symbolic link would not hold the bytes
     temporary = target.with_name(f".{target.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        how = _link(source, temporary) or _clone_or_copy(source, temporary)
+        how = (_link(source, temporary) if link else None) or _clone_or_copy(source, temporary)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)  # also after a rename onto the same inode, which does nothing

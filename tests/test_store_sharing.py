@@ -29,7 +29,7 @@ def test_files_become_hard_links(tmp_path: Path) -> None:
 def test_what_was_there_is_replaced(tmp_path: Path) -> None:
     source, target = tree(tmp_path / "s"), tmp_path / "t"
     (target / "old").mkdir(parents=True)
-    sharing.share_tree(source, target)
+    sharing.share_tree(source, target, within=tmp_path)
     assert contents(target) == contents(source)
     assert not (target / "old").exists()
 

@@ -44,7 +44,7 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
     assert found is not None
     work = home.partial(id, "staging")
     try:
-        sharing.share_tree(found, work)
+        sharing.share_tree(found, work, within=work)
         report = verification.verify_directory(work)
         problems = report.problems or origins.unpublished(manifest.read(work), Store(work).sources)
         if problems:

@@ -33,7 +33,10 @@ def publish(built: Path, target: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a dataset so that no half of it is ever seen under its name."""
+    """Remove a dataset so that no half of it is ever seen under its name; of a link to one, the link."""
+    if directory.is_symlink():
+        directory.unlink()
+        return
     aside = directory.with_name(f".{directory.name}.removed")
     if aside.exists():
         shutil.rmtree(aside, ignore_errors=True)

@@ -195,6 +195,9 @@ def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:
     low, high = float(x.min()), float(x.max())
     if low == high or not np.isfinite(high - low):
         return (int(x.size),), low, high
-    scaled = ((x - low) * (BINS / (high - low))).astype(np.int64)
-    counts = np.bincount(np.minimum(scaled, BINS - 1), minlength=BINS)
+    with np.errstate(over="ignore"):
+        per_unit = np.float64(BINS) / (high - low)
+    # Between subnormal numbers there are more bins to a unit than a float can say.
+    scaled = (x - low) * per_unit if np.isfinite(per_unit) else (x - low) / (high - low) * BINS
+    counts = np.bincount(np.minimum(scaled.astype(np.int64), BINS - 1), minlength=BINS)
     return tuple(int(c) for c in counts), low, high
