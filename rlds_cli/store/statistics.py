@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.validation import MAX_WIDTH
@@ -195,9 +196,18 @@ def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:
     low, high = float(x.min()), float(x.max())
     if low == high or not np.isfinite(high - low):
         return (int(x.size),), low, high
-    with np.errstate(over="ignore"):
-        per_unit = np.float64(BINS) / (high - low)
-    # Between subnormal numbers there are more bins to a unit than a float can say.
-    scaled = (x - low) * per_unit if np.isfinite(per_unit) else (x - low) / (high - low) * BINS
-    counts = np.bincount(np.minimum(scaled.astype(np.int64), BINS - 1), minlength=BINS)
+    scaled = in_bins(x, low, high - low, BINS).astype(np.int64)
+    counts = np.bincount(np.minimum(scaled, BINS - 1), minlength=BINS)
     return tuple(int(c) for c in counts), low, high
+
+
+def in_bins(x: Array, low: ArrayLike, width: ArrayLike, bins: ArrayLike) -> Float:
+    """Where values lie among ``bins`` equal bins of ``width`` together from ``low`` on, in bins: 0 to ``bins``.
+
+    Between subnormal numbers there are more bins to a unit than a float can say.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        per_unit = np.asarray(bins, np.float64) / width
+        if np.isfinite(per_unit).all():
+            return np.asarray((x - low) * per_unit)
+        return np.where(np.isfinite(per_unit), (x - low) * per_unit, (x - low) / width * bins)

@@ -87,7 +87,8 @@ def _whole(least: int = 0, most: int = MOST_ROWS) -> Check:
 
 
 def _number(value: Any, where: str) -> None:
-    if isinstance(value, bool) or not (isinstance(value, int | float) or value in _NOT_FINITE):
+    known = isinstance(value, float) or (isinstance(value, str) and value in _NOT_FINITE)
+    if isinstance(value, bool) or not (known or (isinstance(value, int) and abs(value) <= 1 << 64)):
         raise _wrong(value, where, "a number")
 
 
