@@ -23,12 +23,19 @@ def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
     """
     if len(text) > longest:
         raise ValueError(f"{len(text):,} bytes are too many for a description; at most {longest:,} are read")
-    if sum(map(text.count, (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{"))) > _MOST_VALUES:
+    if _most_values(text) > _MOST_VALUES:
         raise ValueError(f"it has more than {_MOST_VALUES:,} values")
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _most_values(text: str | bytes) -> int:
+    """At least as many as the values of a JSON text."""
+    if isinstance(text, str):
+        return text.count(",") + text.count("[") + text.count("{")
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def load(path: Path, *, longest: int = LONGEST) -> Any:

@@ -7,7 +7,6 @@ deterministic in the random generator, and know nothing of test frameworks: ``sc
 from __future__ import annotations
 
 import copy
-import io
 import json
 import math
 import os
@@ -18,7 +17,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from rlds_cli import catalogue, report
 from rlds_cli.checks.running import check
@@ -26,13 +24,15 @@ from rlds_cli.creation import create
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.keeping import encoding, usage, verification
+from rlds_cli.store.frames import encode_frames
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 7, 2**31, 2**32, 2**48, 2**60, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308,
-    math.nan, math.inf, "", "a", "NaN", "..", ".", "/", "../../x", "/etc", "a/../b", "./a", "a//b", "zarr.json", "episodes", "c",
-    "observation", "action", "next/reward", "float32", "float64", "object", "O", "V8", "datetime64", "str", "<f4",
-    "array", "frames", "text", "mp4", "png", "both", "next", "zarr", "memmap", "local/x", "x" * 5000, "\x00", "\x1b[2J",
-    "\ud800", [], {}, [[]], [-1], [0], [3], [2**40, 2**40], [1] * 40, {"a": 1}, [None], [{}], ["x"], "0" * 64,
+    math.nan, math.inf, "", "a", "NaN", "..", ".", "/", "../../x", "/etc", "a/../b", "./a", "a//b", "zarr.json",
+    "episodes", "c", "observation", "action", "next/reward", "float32", "float64", "object", "O", "V8", "datetime64",
+    "str", "<f4", "array", "frames", "text", "mp4", "png", "both", "next", "zarr", "memmap", "local/x",
+    "x" * 5000, "\x00", "\x1b[2J", "\ud800", [], {}, [[]], [-1], [0], [3], [2**40, 2**40], [1] * 40,
+    {"a": 1}, [None], [{}], ["x"], "0" * 64,
 )  # fmt: skip
 INTEGERS = (0, 1, 2, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**60, 2**63 - 1, -1, -2, -(2**31), -(2**63))
 
@@ -49,19 +49,13 @@ def _episodes() -> Iterator[dict[str, Any]]:
         yield {
             "observation": {
                 "state": rng.standard_normal((length + 1, 3)),
-                "image": [_png(k + t) for t in range(length + 1)],
+                "image": encode_frames(rng.integers(0, 255, (length + 1, 4, 5, 3), np.uint8), "png"),
             },
             "action": rng.uniform(-1, 1, (length, 2)).astype(np.float32),
             "info": {"word": ["go", "stop", "go", "wait", "go"][:length]},
             "next": {"reward": rng.standard_normal(length), "terminated": np.arange(length) == length - 1},
             "episode": {"task": f"task {k}", "success": k > 0, "operator": k},
         }
-
-
-def _png(seed: int) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (4, 5, 3), np.uint8)).save(out, "PNG")
-    return out.getvalue()
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import sharing
 
 
@@ -44,3 +45,31 @@ def test_without_links_there_are_copies(tmp_path: Path, monkeypatch: pytest.Monk
     assert contents(target) == contents(source)
     (target / "a/b/one").write_bytes(b"changed")
     assert (source / "a/b/one").read_bytes() == b"1" * 5000
+
+
+def test_nothing_is_removed_outside_of_a_directory_of_ones_own(tmp_path: Path) -> None:
+    source, work = tree(tmp_path / "s"), tmp_path / "work"
+    (tmp_path / "precious/old").mkdir(parents=True)
+    work.mkdir()
+    (work / "link").symlink_to(tmp_path / "precious")
+    for target in (tmp_path / "precious", work / "../precious", work / "link/old"):
+        with pytest.raises(ValueError, match=r"not in the subpath|not below|symbolic link"):
+            sharing.share_tree(source, target, within=work)
+    sharing.share_tree(source, tmp_path / "precious")
+    assert (tmp_path / "precious/old").is_dir()
+
+
+def test_a_link_is_not_shared(tmp_path: Path) -> None:
+    source = tree(tmp_path / "s")
+    (tmp_path / "key").write_text("secret")
+    (source / "a/key").symlink_to(tmp_path / "key")
+    with pytest.raises(DamagedDataset, match="symbolic link"):
+        sharing.share_tree(source, tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+
+
+def test_what_others_may_write_is_copied(tmp_path: Path) -> None:
+    source = tree(tmp_path / "s")
+    (source / "a/b/one").chmod(0o666)
+    assert sharing.share_tree(source, tmp_path / "t") in ("reflink", "copy")
+    assert not (tmp_path / "t/a/b/one").samefile(source / "a/b/one")

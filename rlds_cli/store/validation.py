@@ -29,6 +29,7 @@ _MOST_PIXELS, _MOST_CHANNELS = 1 << 26, 4  # of a frame
 _DEEPEST = 64
 _LARGEST = 1 << 1000  # still a float
 _LONGEST_NAME, _LONGEST_COLUMN = 1 << 14, 100
+_ELEMENTS = ("mean", "std", "min", "max", "q01", "q99")  # statistics of each element of a row
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _FINGERPRINT = re.compile("rlds1:[0-9a-f]{64}")
@@ -238,9 +239,8 @@ _COUNTS = _record(
     closed=True,
 )
 _STATS = _record(
-    {"count": _whole()},
+    {"count": _whole(), **dict.fromkeys(_ELEMENTS, _any)},  # whose shapes are those of the fields
     {
-        **dict.fromkeys(("mean", "std", "min", "max", "q01", "q99"), _any),  # their shapes are those of the fields
         "nonfinite": _whole(0, MOST_BYTES),
         "histogram": _list(_whole(0, MOST_BYTES), most=MAX_WIDTH),
         "low": _number,
@@ -468,8 +468,8 @@ def _check_stats(stats: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Ma
         if f is None or f["kind"] != "array":
             raise ValueError(f"{where} are of no field that has any")
         pooled = math.prod(f["shape"]) > MAX_WIDTH
-        for key in ("mean", "std", "min", "max", "q01", "q99"):
-            _nested(found.get(key, "NaN"), [] if pooled else f["shape"], f"{where}: {key}")
+        for key in _ELEMENTS:
+            _nested(found[key], [] if pooled else f["shape"], f"{where}: {key}")
 
 
 def _nested(value: Any, sides: Sequence[int], where: str) -> None:
