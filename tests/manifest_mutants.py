@@ -20,10 +20,12 @@ import numpy as np
 
 from rlds_cli import catalogue, report
 from rlds_cli.checks.running import check
+from rlds_cli.cli.info import _stored
 from rlds_cli.creation import create
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.keeping import encoding, usage, verification
+from rlds_cli.loader import Loader, Slice
 from rlds_cli.store.frames import encode_frames
 
 VALUES: tuple[Any, ...] = (
@@ -40,7 +42,25 @@ INTEGERS = (0, 1, 2, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**60, 2**63
 def sample(home: Path, encoding_: str = "memmap") -> Path:
     """A dataset with arrays, flags, frames, text, columns of its own, splits' worth of episodes; in ``home``."""
     ds = create("local/sample", list(_episodes()), cache_dir=home, frames="encoded")
+    _say_more(ds.path / "zarr.json")
     return encoding.convert("local/sample", to="zarr", cache_dir=home).path if encoding_ == "zarr" else ds.path
+
+
+def _say_more(file: Path) -> None:
+    """Add to a manifest what only archives say."""
+    document = json.loads(file.read_text())
+    low, high = [-1.0, "-Infinity"], [1.0, "Infinity"]
+    box = {"type": "Box", "dtype": "float32", "shape": [2], "low": low, "high": high}
+    parts = {"state": {"type": "Discrete", "n": 3}, "image": {"type": "MultiBinary", "n": [2, 3]}}
+    document["attributes"]["rlds"] |= {
+        "spaces": {"action": box, "observation": {"type": "Dict", "subspaces": parts}},
+        "env": {"id": "Hopper-v4", "fps": 20, "spec": {"id": "Hopper-v4", "max_episode_steps": 9, "kwargs": {}}},
+        "facts": {"ref_min_score": 0.0, "ref_max_score": 1.0, "flags": {"terminals": "bool"}, "description": "x"},
+        "options": {"portion": {"include": ["*"], "episodes": [0, 3], "files": [1, 2]}, "fields": {"a": "b"}},
+        "notes": [{"code": "c", "text": "t", "count": 2, "where": "here"}],
+    }
+    file.chmod(0o644)
+    file.write_text(json.dumps(document))
 
 
 def _episodes() -> Iterator[dict[str, Any]]:
@@ -189,8 +209,17 @@ def looks(directory: Path) -> dict[str, Callable[[], object]]:
         "episode": lambda: report.describe_episode(directory, 0, elements=True),
         "check": lambda: check(directory),
         "info": lambda: catalogue.card(os.fspath(directory)),
+        "load": lambda: next(iter(Loader(directory, 4, backend="numpy", window=Slice(2), memory=0))),
+        "spaces": lambda: (open_dataset(directory).action_space, open_dataset(directory).observation_space),
+        "info in words": lambda: _in_words(directory),
         "usage": lambda: usage.size_on_disk(directory),
     }
+
+
+def _in_words(directory: Path) -> None:
+    found = catalogue.card(os.fspath(directory)).here
+    if found is not None and found.manifest is not None:
+        list(_stored(found, found.manifest))
 
 
 def _read(ds: Dataset) -> None:

@@ -230,7 +230,7 @@ def _kind(f: Field | None) -> str:
 
 def _state(made: Dataset) -> str:
     name = made.manifest.provenance[-1]["state"]["metadata"]
-    return arrays.read_strings(made.path.joinpath("metadata", *map(component, name.split("/"))))[0]
+    return arrays.read_string(made.path.joinpath("metadata", *map(component, name.split("/"))))
 
 
 def _known(t: Task, made: Dataset) -> Known:

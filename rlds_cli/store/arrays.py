@@ -345,6 +345,14 @@ def read_strings(directory: Path) -> list[str]:
     return [data[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(offsets.tolist())]
 
 
+def read_string(directory: Path) -> str:
+    """The one string that was written there; raises DamagedDataset."""
+    found = read_strings(directory)
+    if len(found) != 1:
+        raise DamagedDataset(f"{directory} holds {len(found):,} texts; one expected.", hint=_HINT)
+    return found[0]
+
+
 def check_offsets(directory: Path, offsets: Array, data: Array) -> None:
     """Raise DamagedDataset unless ``offsets`` [n+1] rise from 0 to the end of the bytes ``data``."""
     fits = offsets.ndim == data.ndim == 1 and offsets.dtype == np.int64 and data.dtype == np.uint8 and len(offsets)

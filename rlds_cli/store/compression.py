@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli import space
-from rlds_cli.errors import DamagedDataset
+from rlds_cli.errors import DamagedDataset, NeedsMemory
 from rlds_cli.store import arrays, files
 from rlds_cli.store.arrays import COMPRESSED_INNER_BYTES as INNER_BYTES
 from rlds_cli.store.arrays import SHARD_BYTES, Layout
@@ -142,10 +143,19 @@ def open_column(array: Path) -> Array:
     ------
     DamagedDataset
         A file is missing, short, or does not decode.
+    NeedsMemory
+        It takes more than there is.
     """
     rows = open_rows(array)
     if not isinstance(rows, Compressed):
         return rows
+    needed, memory = (
+        math.prod(rows.shape) * rows.dtype.itemsize,
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
+    if needed > memory:
+        text = f"{array} takes {needed:,} bytes decoded; this machine has {memory:,}."
+        raise NeedsMemory(text, hint="rlds convert ID --to memmap")
     decoded = rows[:]
     decoded.flags.writeable = False
     return decoded

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import ArrayLike
 
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.validation import MAX_WIDTH
-from rlds_cli.ted import Array
+from rlds_cli.ted import Array, IntArray
 
 SAMPLE = 1 << 16
 BINS = 16
@@ -201,7 +200,7 @@ def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:
     return tuple(int(c) for c in counts), low, high
 
 
-def in_bins(x: Array, low: ArrayLike, width: ArrayLike, bins: ArrayLike) -> Float:
+def in_bins(x: Array, low: Float | float, width: Float | float, bins: IntArray | int) -> Float:
     """Where values lie among ``bins`` equal bins of ``width`` together from ``low`` on, in bins: 0 to ``bins``.
 
     Between subnormal numbers there are more bins to a unit than a float can say.
@@ -210,4 +209,4 @@ def in_bins(x: Array, low: ArrayLike, width: ArrayLike, bins: ArrayLike) -> Floa
         per_unit = np.asarray(bins, np.float64) / width
         if np.isfinite(per_unit).all():
             return np.asarray((x - low) * per_unit)
-        return np.where(np.isfinite(per_unit), (x - low) * per_unit, (x - low) / width * bins)
+        return np.asarray(np.where(np.isfinite(per_unit), (x - low) * per_unit, (x - low) / width * bins))

@@ -27,6 +27,7 @@ NUMERIC: Mapping[str, int] = {  # dtypes of arrays, and their bytes
 _MOST_EMPTY_ROWS = 1 << 24  # of a dataset without a byte of rows: no file bounds them
 _MOST_PIXELS, _MOST_CHANNELS = 1 << 26, 4  # of a frame
 _DEEPEST = 64
+_MOST_OF_SPACE = 1 << 28  # elements of one value
 _LARGEST = 1 << 1000  # still a float
 _LONGEST_NAME, _LONGEST_COLUMN = 1 << 14, 100
 _ELEMENTS = ("mean", "std", "min", "max", "q01", "q99")  # statistics of each element of a row
@@ -199,6 +200,21 @@ def _bound(value: Any, where: str) -> None:
         _number(value, where)
 
 
+def _space_shape(value: Any, where: str) -> None:
+    shape(value, where, most=_MOST_OF_SPACE)
+
+
+def _sides(value: Any, where: str) -> None:
+    """One side, or several."""
+    (_space_shape if isinstance(value, list) else _whole(0, _MOST_OF_SPACE))(value, where)
+
+
+def _rate(value: Any, where: str) -> None:
+    _number(value, where)
+    if isinstance(value, str) or not 0 < value < _MOST_OF_SPACE:
+        raise _wrong(value, where, "a rate")
+
+
 def _part_of_space(value: Any, where: str) -> None:
     (_mapping(_space) if isinstance(value, Mapping) else _list(_space))(value, where)
 
@@ -207,10 +223,10 @@ _shape: Check = _list(_whole(), most=MOST_DIMENSIONS + 1)
 _numbers: Check = _bound
 _dtype = _one_of(*NUMERIC)
 _SPACES: Mapping[Any, Check] = {
-    "Box": _record({"dtype": _dtype, "shape": _shape, "low": _bound, "high": _bound}),
+    "Box": _record({"dtype": _dtype, "shape": _space_shape, "low": _bound, "high": _bound}),
     "Discrete": _record({"n": _whole(0, 1 << 63)}, {"start": _or_none(_whole(-(1 << 63), 1 << 63)), "dtype": _dtype}),
     "MultiDiscrete": _record({"nvec": _numbers}, {"start": _numbers, "dtype": _dtype}),
-    "MultiBinary": _record({"n": lambda n, where: (_shape if isinstance(n, list) else _whole())(n, where)}),
+    "MultiBinary": _record({"n": _sides}),
     "Dict": _record({"subspaces": _part_of_space}),
     "Tuple": _record({"subspaces": _part_of_space}),
     "Text": _record({"max_length": _whole()}, {"min_length": _whole(), "charset": _text}),
@@ -267,7 +283,7 @@ _ENV = _record(
         "eval_id": _or_none(_text),
         "spec": _or_none(_SPEC),
         "eval_spec": _or_none(_SPEC),
-        "fps": _or_none(_number),
+        "fps": _or_none(_rate),
         "max_episode_steps": _or_none(_whole(-1)),
     },
 )
@@ -457,7 +473,7 @@ def _check_rows(rows: int, fields: Sequence[Mapping[str, Any]]) -> None:
 
 def _row_bytes(f: Mapping[str, Any]) -> int:
     if f["kind"] == "array":
-        return math.prod(f["shape"]) * NUMERIC[f["dtype"]]
+        return int(math.prod(f["shape"]) * NUMERIC[f["dtype"]])
     return 8 if f["kind"] == "frames" else 4
 
 
