@@ -209,7 +209,7 @@ def looks(directory: Path) -> dict[str, Callable[[], object]]:
         "episode": lambda: report.describe_episode(directory, 0, elements=True),
         "check": lambda: check(directory),
         "info": lambda: catalogue.card(os.fspath(directory)),
-        "load": lambda: next(iter(Loader(directory, 4, backend="numpy", window=Slice(2), memory=0))),
+        "load": lambda: next(iter(Loader(directory, 4, backend="numpy", window=Slice(2)))),
         "spaces": lambda: (open_dataset(directory).action_space, open_dataset(directory).observation_space),
         "info in words": lambda: _in_words(directory),
         "usage": lambda: usage.size_on_disk(directory),
