@@ -19,7 +19,7 @@ from rlds_cli import __version__
 from rlds_cli.store import arrays, compression, digests, episode_columns, names, rows, scanning, sharing, videos
 from rlds_cli.store.build import Built
 from rlds_cli.store.episode_columns import StoredColumn
-from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
+from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
 from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, EpisodeTable, Field, merge_notes
@@ -107,6 +107,7 @@ def finish(
     )
     _write_groups(built.directory)
     arrays.write_group(built.directory, {"rlds": manifest.to_json()})
+    read(built.directory)  # what would be refused when it is opened is not published
     return manifest
 
 

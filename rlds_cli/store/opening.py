@@ -149,16 +149,16 @@ class Store:
 
         What is decoded is kept.
         """
-        return self._open(name, self.directory(name))
+        return self._open(name, self.directory(name), name)
 
     def _identify(self) -> tuple[int, int]:
         status = (self.path / "zarr.json").stat()
         return status.st_ino, status.st_mtime_ns
 
-    def _open(self, key: str, directory: Path) -> Array:
+    def _open(self, key: str, directory: Path, name: str) -> Array:
         if key not in self._columns:
             with self.unchanged():
-                for array, shape, dtype in self._arrays(self.fields[key.partition("\0")[0]]):
+                for array, shape, dtype in self._arrays(self.fields[name]):
                     if array == directory:
                         self._check_layout(directory, shape, dtype)
                 column = compression.open_column(directory)
@@ -189,11 +189,11 @@ class Store:
 
     def frame_offsets(self, name: str) -> IntArray:
         """Where each row's encoded frame starts [rows + 1]."""
-        return self._open(f"{name}\0offsets", self.directory(name) / "offsets")
+        return self._open(f"{name}\0offsets", self.directory(name) / "offsets", name)
 
     def frame_bytes(self, name: str) -> Array:
         """The encoded frames, end to end."""
-        return self._open(f"{name}\0bytes", self.directory(name) / "bytes")
+        return self._open(f"{name}\0bytes", self.directory(name) / "bytes", name)
 
     def videos(self, name: str) -> Videos:
         """The videos of a field whose frames are in videos."""
