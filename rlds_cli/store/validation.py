@@ -196,7 +196,7 @@ def _bound(value: Any, where: str) -> None:
     if isinstance(value, list):
         for item in value:
             _bound(item, where)
-    elif value is not None:
+    elif not isinstance(value, str | None):  # archives say "Infinity", and worse: whoever needs the bounds looks again
         _number(value, where)
 
 
