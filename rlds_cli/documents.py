@@ -9,6 +9,7 @@ from typing import Any
 from rlds_cli.errors import CorruptArchive, NoPermission
 
 LONGEST = 16 << 20  # bytes; descriptions of datasets have thousands
+_MOST_VALUES = 1 << 22  # of one document: each takes a hundred bytes of memory and more
 
 
 def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
@@ -17,14 +18,24 @@ def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
     Raises
     ------
     ValueError
-        It is no JSON, has more than ``longest`` characters or bytes, or is nested as deeply as nobody writes it.
+        It is no JSON, has more than ``longest`` characters or bytes or more values than any, or is nested as deeply
+        as nobody writes it.
     """
     if len(text) > longest:
         raise ValueError(f"{len(text):,} bytes are too many for a description; at most {longest:,} are read")
+    if _most_values(text) > _MOST_VALUES:
+        raise ValueError(f"it has more than {_MOST_VALUES:,} values")
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _most_values(text: str | bytes) -> int:
+    """At least as many as the values of a JSON text."""
+    if isinstance(text, str):
+        return text.count(",") + text.count("[") + text.count("{")
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def load(path: Path, *, longest: int = LONGEST) -> Any:

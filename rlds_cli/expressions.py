@@ -6,6 +6,8 @@ import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,9 +28,13 @@ _COMBINE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+}
+_COMBINE_FLAGS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
 }
+_LOGICAL: dict[type[ast.boolop], Callable[[Any, Any], Any]] = {ast.And: np.logical_and, ast.Or: np.logical_or}
+
 _MAX_LENGTH = 1000
 _NUMBER = "episode"
 
@@ -49,14 +55,19 @@ def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | 
         raise InvalidExpression(f"An expression of {len(text):,} characters; at most {_MAX_LENGTH:,}.")
     try:
         tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError) as e:
-        why = e.msg if isinstance(e, SyntaxError) else e
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+        why = e.msg if isinstance(e, SyntaxError) else str(e) or "it is nested too deeply"
         raise InvalidExpression(f'"{text}" is not an expression: {why}', hint=_example()) from e
     episodes = len(next(iter(columns.values())))
     known = _Numbered(columns, np.arange(episodes) if numbers is None else numbers)
     try:
-        result = np.asarray(_value(tree, text, known))
-    except (TypeError, np.exceptions.DTypePromotionError) as e:
+        with np.errstate(all="ignore"):  # a column divided by one with zeros has infinities, which compare as such
+            result = np.asarray(_value(tree, text, known))
+    except ZeroDivisionError as e:
+        raise InvalidExpression(f'"{text}" divides by zero.', hint=_example()) from e
+    except RecursionError as e:
+        raise InvalidExpression(f'"{text}" is nested too deeply.', hint=_example()) from e
+    except (TypeError, ValueError, OverflowError, np.exceptions.DTypePromotionError) as e:
         raise InvalidExpression(f'"{text}" compares what cannot be compared: {e}', hint=_example()) from e
     if result.dtype == object and all(v is None or isinstance(v, bool) for v in result.flat):
         result = result.astype(bool)  # flags, some of which are missing
@@ -99,16 +110,27 @@ def _value(node: ast.expr, text: str, columns: Mapping[str, Array]) -> Any:
         case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
             return ~np.asarray(_value(operand, text, columns), bool)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, text, columns)
+            return -_number(operand, text, columns)
         case ast.BoolOp(op=op, values=values):
-            parts = [np.asarray(_value(v, text, columns), bool) for v in values]
-            return (np.logical_and if isinstance(op, ast.And) else np.logical_or).reduce(parts)
+            return reduce(_LOGICAL[type(op)], (np.asarray(_value(v, text, columns), bool) for v in values))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMBINE:
-            return _COMBINE[type(op)](_value(left, text, columns), _value(right, text, columns))
+            return _COMBINE[type(op)](_number(left, text, columns), _number(right, text, columns))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMBINE_FLAGS:
+            return _COMBINE_FLAGS[type(op)](_value(left, text, columns), _value(right, text, columns))
         case ast.Compare(left=left, ops=ops, comparators=others):
             values = [_value(v, text, columns) for v in (left, *others)]
-            return np.logical_and.reduce([_compare(o, a, b) for o, a, b in zip(ops, values, values[1:], strict=False)])
+            return reduce(np.logical_and, (_compare(o, a, b) for o, (a, b) in zip(ops, pairwise(values), strict=True)))
     raise InvalidExpression(f'"{text}": {ast.unparse(node)} is not allowed there.', hint=_example())
+
+
+def _number(node: ast.expr, text: str, columns: Mapping[str, Array]) -> Any:
+    """The value of an operand of arithmetic: a text times a number would be as long as anybody likes."""
+    value = _value(node, text, columns)
+    kind = np.asarray(value).dtype.kind
+    is_text = kind not in "biufO" or (kind == "O" and any(isinstance(v, str) for v in np.asarray(value).flat))
+    if isinstance(value, list) or is_text:
+        raise InvalidExpression(f'"{text}": {ast.unparse(node)} is no number.', hint=_example())
+    return value
 
 
 def _compare(op: ast.cmpop, a: Any, b: Any) -> Any:

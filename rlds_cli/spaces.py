@@ -61,6 +61,8 @@ def from_json(space: Json | str) -> gymnasium.Space[Any]:
         return _BUILDERS[kind](_gymnasium(), found)
     except KeyError as e:
         raise ArchiveError(f"The description of a {kind} space lacks {e}.") from e
+    except (TypeError, ValueError, AttributeError, AssertionError, OverflowError) as e:
+        raise ArchiveError(f"A {kind} space cannot be rebuilt from its description: {e}.") from e
 
 
 def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rlds_cli import home, ids, portions, registry, settings
-from rlds_cli.errors import DatasetNotFound, InvalidId, UnknownDataset
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, UnknownDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import manifest
+from rlds_cli.store import files, manifest
 
 
 def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
@@ -153,9 +153,12 @@ def id_of(path: Path) -> DatasetId:
 
 def is_dataset(path: Path) -> bool:
     """Whether a directory is a dataset of this program, in a home or not."""
-    if not (path / "zarr.json").exists():
+    try:
+        return b'"rlds"' in files.content(path / "zarr.json", manifest.LONGEST)
+    except (OSError, ValueError):
         return False
-    return '"rlds"' in (path / "zarr.json").read_text(errors="replace")
+    except DamagedDataset:  # a link or a pipe stands there, which opening says
+        return True
 
 
 def _by_id(ref: str, where: Settings) -> Path | None:

@@ -101,3 +101,41 @@ def test_the_number_of_an_episode_is_known() -> None:
     assert np.flatnonzero(episodes_where("episode == 1", own)).tolist() == [3]
     with pytest.raises(InvalidExpression, match='Did you mean "episode"'):
         episodes_where("epsiode > 1", COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("length > 3 and True", [False, True, True]),
+        ("length > 3 or False", [False, True, True]),
+        ("1 < 2 < length", [False, True, True]),
+        ("True", [True, True, True]),
+        ("length / zero > 1", [True, True, True]),
+        ("length > " + "9" * 900, [False, False, False]),
+    ],
+)
+def test_constants_are_like_columns(text: str, expected: list[bool]) -> None:
+    columns = {"length": np.array([1, 5, 9]), "zero": np.zeros(3)}
+    assert episodes_where(text, columns).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"a" * 99999999999 == task', "is no number"),
+        ('task * 99999999999 == "a"', "is no number"),
+        ("length in [1] * 99999999999", "is no number"),
+        ("1 / 0 > length", "divides by zero"),
+        ("length / " + "9" * 900 + " > 0", "cannot be compared"),
+        ("length in (1, (2, 3))", "cannot be compared"),
+    ],
+)
+def test_what_would_take_for_ever_is_refused(text: str, message: str) -> None:
+    columns = {"length": np.array([1, 5]), "task": np.array(["a", None], object)}
+    with pytest.raises(InvalidExpression, match=message):
+        episodes_where(text, columns)
+
+
+def test_an_expression_nested_as_deeply_as_it_is_long() -> None:
+    with pytest.raises(InvalidExpression, match="nested"):
+        episodes_where("(" * 400 + "length" + ")" * 400, {"length": np.array([1])})

@@ -20,7 +20,17 @@ SAMPLE = Manifest(
     fingerprint="rlds1:" + "0" * 64,
     created="2026-01-02T03:04:05+00:00",
     rlds_version="0.1.0",
-    stats={"next/reward": {"mean": math.nan, "max": math.inf, "min": -math.inf, "count": 4}},
+    stats={
+        "next/reward": {
+            "mean": math.nan,
+            "std": 1.0,
+            "min": -math.inf,
+            "max": math.inf,
+            "q01": 0.0,
+            "q99": 1.0,
+            "count": 4,
+        }
+    },
     notes=({"code": "a", "text": "b", "count": 1, "where": ""},),
     metadata=("policy",),
 )

@@ -118,3 +118,10 @@ def test_raw_images_are_what_numpy_says_of_all_their_elements(n: int, one: int, 
     assert [s.q01, s.q99] == pytest.approx(np.quantile(x, [0.01, 0.99]).tolist())
     bins = np.histogram(x, 16, (low, high))[0] if x.min() == low < high == x.max() else None
     assert bins is None or s.histogram == tuple(bins.tolist())
+
+
+@pytest.mark.parametrize("least", [5e-324, 1e-310, 1e-308])
+def test_subnormal_numbers_are_data(least: float) -> None:
+    s = gather(np.array([0.0, least, 0.0, least, 0.0]), [2])
+    assert (s.min, s.max, s.low, s.high) == (0.0, least, 0.0, least)
+    assert s.histogram == (3, *[0] * 14, 2)

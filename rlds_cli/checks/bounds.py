@@ -56,10 +56,10 @@ class _Outside:
 def bounds(space: Mapping[str, Any] | None, f: Field) -> tuple[Array, Array] | None:
     """Least and greatest value of every element of a row, rounding allowed for; None where nothing bounds them."""
     own = spaces.subspace(space, split_name(f.name)[1:]) if space else None
-    low, high = _limits(own or {})
     try:
+        low, high = _limits(own or {})
         low, high = (np.broadcast_to(np.array(x, object).astype(np.float64), f.shape).ravel() for x in (low, high))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if not (np.isfinite(low).any() or np.isfinite(high).any()):
         return None

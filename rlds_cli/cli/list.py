@@ -38,6 +38,8 @@ def list_(
     words = " ".join(query or ())
     rows = catalogue.listing(words, family=family, local=here, closed=all_, cache_dir=cache_dir)
     out.result(rows, _contents(rows) if here else _rows(rows))
+    for content in (c for r in rows for c in r.contents if c.steps is None):
+        out.note(f"{content.id} cannot be read: rlds info {content.id} says why")
     if not rows:
         out.note(_nothing(words, family, here=here))
     return None

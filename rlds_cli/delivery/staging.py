@@ -47,7 +47,7 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
     safe_files.work_directory(work, home.root)
     copy = work / "dataset"
     try:
-        sharing.share_tree(found, copy)
+        sharing.share_tree(found, copy, within=work)
         report = verification.verify_directory(copy)
         problems = report.problems or origins.unpublished(manifest.read(copy), Store(copy).sources)
         if problems:

@@ -97,7 +97,7 @@ def trace(
             f"{ds.id} was made by functions that dropped or moved steps: they cannot be followed.",
             hint=f"rlds verify {source} --trace {steps}",
         )
-    changed = {name for step in ds.manifest.provenance for name in step["changed"]}
+    changed = {name for step in ds.manifest.provenance for name in step.get("changed", ())}
     places = _places(ds, steps, seed)
     files = _files(ds, {p.file for p in places}, archive)
     look = _lookup(ds, [*files.values()])

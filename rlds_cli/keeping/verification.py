@@ -13,12 +13,12 @@ from rlds_cli import targets
 from rlds_cli.bars import shown
 from rlds_cli.checks import outdated
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.keeping import origins
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, digests, manifest
-from rlds_cli.store.checking import Checked, Problem, check_field, logical_size
+from rlds_cli.store import arrays, digests, files, manifest
+from rlds_cli.store.checking import Checked, Problem, check_field, logical_size, rows_there
 from rlds_cli.store.consistency import check_table
 from rlds_cli.store.finish import table_digests
 from rlds_cli.store.manifest import Manifest
@@ -26,6 +26,7 @@ from rlds_cli.store.opening import Store
 
 _THREADS = 8
 _PREFIX = "rlds1:"
+_MISSING_ROWS = 1 << 24  # of a file that was cut short: so many are looked for, and named
 _SHORTEST = 8  # digits that a fingerprint may be cut to
 
 
@@ -96,6 +97,8 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
     """Check one directory for itself: not its archive, nor the dataset that it was made of."""
     try:
         m = manifest.read(path)
+        files.check_tree(path)
+        _check_rows(path, m)
     except RldsError as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", e.message),), ())
     checked = _check_fields(path, m, jobs or min(_THREADS, os.cpu_count() or 1), shown(progress))
@@ -111,6 +114,13 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
             problems.append(Problem("episodes", f"the fingerprint is {fingerprint}; the manifest says {m.fingerprint}"))
     size = sum(c.bytes for c in checked)
     return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), ())
+
+
+def _check_rows(path: Path, m: Manifest) -> None:
+    """Refuse to look for many more rows than any file has room for."""
+    room = max((rows_there(path, f) for f in m.fields), default=0)
+    if m.counts.rows > room + _MISSING_ROWS:
+        raise DamagedDataset(f"{m.counts.rows:,} rows are said to be there; the files have room for {room:,}.")
 
 
 def _check_fields(path: Path, m: Manifest, threads: int, progress: Progress) -> list[Checked]:

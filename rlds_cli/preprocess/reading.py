@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays, compression
-from rlds_cli.store.frames import decode_frame
+from rlds_cli.store import compression
+from rlds_cli.store.compression import Compressed
+from rlds_cli.store.frames import check_frames, decode_frame
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, Array, Column, EncodedFrames, EpisodeTable, Field, IntArray, VideoFrames
 
@@ -62,7 +62,7 @@ class Reader:
     def __init__(self, dataset: Dataset) -> None:
         self.store, self._table = _opened(dataset.path, dataset.manifest.fingerprint)
         self._index = dataset.episodes.index
-        self._arrays: dict[Path, Any] = {}
+        self._arrays: dict[Path, Array | Compressed] = {}
 
     def table(self, first: int, last: int) -> EpisodeTable:
         """The episodes ``first`` to ``last`` of the selection, as the source describes them."""
@@ -132,7 +132,7 @@ class Reader:
         if f.kind == "frames":
             return self._decoded(f, joined)
         values = self._stored(self.store.directory(name), joined)
-        return self.store.strings(name)[values] if f.kind == "text" else values
+        return self.store.texts(name, values) if f.kind == "text" else values
 
     def column(self, name: str, runs: Iterable[Run]) -> Column:
         """The rows of ``runs`` as the store takes them: frames encoded, text as a list."""
@@ -145,13 +145,14 @@ class Reader:
         values = self.rows(name, runs)
         return values.tolist() if f.kind == "text" else values
 
-    def _stored(self, directory: Path, runs: Sequence[Run]) -> Array:
+    def _opened(self, directory: Path) -> Array | Compressed:
         if directory not in self._arrays:
-            self._arrays[directory] = _open(directory)
-        try:
-            blocks = [np.asarray(self._arrays[directory][a:b]) for a, b in runs]
-        except (ValueError, RuntimeError) as e:
-            raise DamagedDataset(f"{directory} does not decode: {e}", hint="rlds verify ID") from e
+            self._arrays[directory] = compression.open_rows(directory)
+        return self._arrays[directory]
+
+    def _stored(self, directory: Path, runs: Sequence[Run]) -> Array:
+        opened = self._opened(directory)
+        blocks = [np.asarray(opened[a:b]) for a, b in runs]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _encoded(self, f: Field, runs: Sequence[Run]) -> EncodedFrames:
@@ -159,6 +160,7 @@ class Reader:
         data, lengths = [np.zeros(0, np.uint8)], [np.zeros(0, np.int64)]
         for a, b in runs:
             offsets: IntArray = self._stored(directory / "offsets", [(a, b + 1)])
+            check_frames(offsets[:-1], offsets[1:], len(self._opened(directory / "bytes")), f.name)
             data.append(self._stored(directory / "bytes", [(int(offsets[0]), int(offsets[-1]))]))
             lengths.append(np.diff(offsets))
         return EncodedFrames(np.concatenate(data), np.concatenate(lengths))
@@ -183,12 +185,3 @@ def _joined(runs: Iterable[Run]) -> list[Run]:
         else:
             joined.append((a, b))
     return joined
-
-
-def _open(directory: Path) -> Any:
-    """An array to slice: mapped, or a Zarr array that decodes what is asked for."""
-    if not compression.is_compressed(directory):
-        return arrays.read(directory)
-    import zarr
-
-    return zarr.open_array(str(directory), mode="r")

@@ -48,7 +48,7 @@ def complete(
     for f in before.schema:
         for file in rows.files(segment, f, paths[f.name]).values():
             directory = file.parent.relative_to(segment)
-            sharing.share_tree(segment / directory, work / where / directory, sealed=False)
+            sharing.share_tree(segment / directory, work / where / directory, within=work, sealed=False)
     lacking = [f for f in now.schema if f.name not in written.hashes]
     with RowWriter(work / where, lacking, paths, Position()) as writer:
         for chunk in _rows(now.task, lacking, number, now):

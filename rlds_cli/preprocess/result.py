@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -85,7 +84,7 @@ def _description(t: Task, plan: Plan) -> Description:
             *m.provenance,
             {**t.provenance(), **_state(t), "changed": _changed(t, plan), "keeps_steps": plan.kept},
         ),
-        sources=tuple(_sources(t.dataset.path)),
+        sources=t.dataset.store.sources,
     )
 
 
@@ -106,15 +105,10 @@ def _keeps_space(name: str, t: Task, plan: Plan) -> bool:
     return before == after and before <= plan.same
 
 
-def _sources(path: Path) -> Iterator[dict[str, Any]]:
-    if (path / "sources").exists():
-        yield from map(json.loads, arrays.read_strings(path / "sources"))
-
-
 def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
     for name in t.dataset.manifest.metadata:
         path = t.dataset.path.joinpath("metadata", *(component(c) for c in name.split("/")))
-        yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_strings(path)[0]
+        yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
     if t.state is not None:
         yield _state_name(t), t.state
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import PreprocessError
+from rlds_cli.errors import DamagedDataset, PreprocessError
 from rlds_cli.store import arrays
 from rlds_cli.store.names import component
 
@@ -73,7 +73,10 @@ def state(ds: Dataset, function: str | None = None) -> Any:
     for step in reversed(ds.manifest.provenance):
         if "state" in step and function in (None, step.get("function")):
             path = ds.path.joinpath("metadata", *map(component, step["state"]["metadata"].split("/")))
-            return from_json(arrays.read_strings(path)[0])
+            try:
+                return from_json(arrays.read_string(path))
+            except (ValueError, TypeError, KeyError, RecursionError) as e:
+                raise DamagedDataset(f"{path} holds no state: {e}.", hint=f"rlds verify {ds.id}") from e
     which = f"called {function} " if function else ""
     raise PreprocessError(f"{ds.id} was made by no function {which}with a first pass (fit, merge).")
 

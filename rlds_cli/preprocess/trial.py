@@ -181,7 +181,9 @@ def _episodes(made: Dataset) -> tuple[Result, ...]:
 def _plan(source: Dataset, made: Dataset, results: Sequence[Result], before: Episode) -> Plan:
     """What all of it would share, and write, if all episodes came back like this one."""
     kept = len(results) == 1 and results[0].length == before.length
-    changed = {n for step in made.manifest.provenance[len(source.manifest.provenance) :] for n in step["changed"]}
+    changed = {
+        n for step in made.manifest.provenance[len(source.manifest.provenance) :] for n in step.get("changed", ())
+    }
     untouched = frozenset(n for n in made.schema if kept and n not in changed)
     return Plan(tuple(made.schema.values()), untouched, frozenset(), kept, kept, frozenset())
 

@@ -230,12 +230,12 @@ def _kind(f: Field | None) -> str:
 
 def _state(made: Dataset) -> str:
     name = made.manifest.provenance[-1]["state"]["metadata"]
-    return arrays.read_strings(made.path.joinpath("metadata", *map(component, name.split("/"))))[0]
+    return arrays.read_string(made.path.joinpath("metadata", *map(component, name.split("/"))))
 
 
 def _known(t: Task, made: Dataset) -> Known:
     """What the job had learned when it was done."""
-    changed = frozenset(made.manifest.provenance[-1]["changed"]) & frozenset(t.dataset.schema)
+    changed = frozenset(made.manifest.provenance[-1].get("changed", ())) & frozenset(t.dataset.schema)
     apart = frozenset(n for n in made.schema if f"next/{n}" in made.schema)
     return Known(changed, _lengths(t.dataset) == _lengths(made), apart)
 

@@ -12,6 +12,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.report.histograms import BINS, Histogram
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.ranges import read_range
+from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import Array, Field, IntArray
 
 SAMPLE_STEPS = 1 << 16
@@ -86,6 +87,6 @@ def _histograms(values: Array, low: Sequence[float], high: Sequence[float], bins
         elif span <= 0:
             found.append(Histogram((len(column),), low[k], high[k]))
         else:
-            scaled = np.clip((column - low[k]) * (bins / span), 0, bins - 1).astype(np.int64)
+            scaled = np.clip(in_bins(column, low[k], span, bins), 0, bins - 1).astype(np.int64)
             found.append(Histogram(tuple(np.bincount(scaled, minlength=bins).tolist()), low[k], high[k]))
     return found

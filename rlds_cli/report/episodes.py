@@ -184,7 +184,7 @@ def _field(ds: Dataset, f: Field, number: int, elements: bool) -> FieldTrace:
 
 def _texts(ds: Dataset, f: Field, codes: Array) -> tuple[str, ...]:
     first = np.sort(np.unique(codes, return_index=True)[1])
-    found = ds.store.strings(f.name)[codes[first]]
+    found = ds.store.texts(f.name, codes[first])
     return tuple(text for text in found if text is not None)[:MOST_TEXTS]
 
 

@@ -119,12 +119,17 @@ def tick(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
+_FINEST = 1e-300  # between ticks: powers of ten as small as subnormal numbers are none
+
+
 def ticks(low: float, high: float, count: int = _TICKS) -> list[float]:
     """At most about ``count`` round numbers in [low, high]: 1, 2 or 5 times a power of ten apart."""
     span = high - low
     if not (span > 0 and math.isfinite(span)):
         return [low]
     raw = span / count
+    if raw < _FINEST:
+        return [low]
     size = 10.0 ** math.floor(math.log10(raw))
     step = size * next(m for m in (1, 2, 5, 10) if m * size >= raw * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)

@@ -10,9 +10,12 @@ Any Zarr v3 reader opens the array; we map the file. An array of no bytes has a 
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import mmap
 import os
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,11 +23,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import safe_files
+from rlds_cli import documents, safe_files
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.store import files, validation
 from rlds_cli.ted import Array
 
 INNER_BYTES = 1 << 20
+COMPRESSED_INNER_BYTES, SHARD_BYTES = 256 << 10, 64 << 20  # of the zarr encoding, see `compression`
 _HINT = "rlds verify ID names what else is wrong; rlds download ID --force makes it anew"
 
 
@@ -35,7 +40,7 @@ def data_file(directory: Path, ndim: int) -> Path:
 
 def row_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
     """Bytes of one row of an array of ``shape`` [rows, ...]."""
-    return int(np.prod(shape[1:], dtype=np.int64)) * np.dtype(dtype).itemsize
+    return math.prod(shape[1:]) * np.dtype(dtype).itemsize
 
 
 def inner_rows(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
@@ -164,11 +169,25 @@ def open_map(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> A
         empty.flags.writeable = False
         return empty
     file = data_file(directory, len(shape))
-    check_size(file, size)
-    with file.open("rb") as f:
-        buffer = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-    count = int(np.prod(shape, dtype=np.int64))
-    return np.frombuffer(buffer, np.dtype(dtype).newbyteorder("<"), count).reshape(shape)
+    with open_sized(file, size) as f:
+        buffer = mmap.mmap(f.fileno(), size, access=mmap.ACCESS_READ)
+    return np.frombuffer(buffer, np.dtype(dtype).newbyteorder("<"), math.prod(shape)).reshape(shape)
+
+
+def open_sized(file: Path, size: int) -> io.FileIO:
+    """Open a file of a dataset, unbuffered; raises as `check_size`."""
+    try:
+        f = files.open_regular(file)
+    except FileNotFoundError as e:
+        raise DamagedDataset(f"{file} is missing.", hint=_HINT) from e
+    except OSError as e:
+        raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=_HINT) from e
+    try:
+        _compare_size(file, os.fstat(f.fileno()).st_size, size)
+    except DamagedDataset:
+        f.close()
+        raise
+    return f
 
 
 def check_size(file: Path, size: int) -> None:
@@ -177,40 +196,135 @@ def check_size(file: Path, size: int) -> None:
         found = file.stat().st_size
     except FileNotFoundError as e:
         raise DamagedDataset(f"{file} is missing.", hint=_HINT) from e
+    except OSError as e:
+        raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=_HINT) from e
+    _compare_size(file, found, size)
+
+
+def _compare_size(file: Path, found: int, size: int) -> None:
     if found != size:
         raise DamagedDataset(f"{file} has {found:,} bytes; {size:,} expected.", hint=_HINT)
 
 
-def open_document(directory: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of the array in ``directory``, from its ``zarr.json``."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an array lies on disk: rows of a shard and of an inner chunk; ``compressed`` in the zarr encoding."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    compressed: bool
+    shard: int
+    inner: int
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are; none where the array has no bytes."""
+        return -(-self.shape[0] // self.shard) if math.prod(self.shape) else 0
+
+
+def layout(directory: Path) -> Layout:
+    """How the array in ``directory`` lies on disk, from its ``zarr.json``, which must be as this program writes it.
+
+    Raises
+    ------
+    DamagedDataset
+        It cannot be read, or describes an array in another way.
+    """
+    d, shape, dtype = _described(directory)
     try:
-        d = json.loads((directory / "zarr.json").read_text())
-        return tuple(d["shape"]), np.dtype(d["data_type"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise DamagedDataset(f"{directory / 'zarr.json'} cannot be read: {e}") from e
+        plain = document(shape, dtype)
+        grid, codecs = d["chunk_grid"], d["codecs"]
+        if d["chunk_key_encoding"] != plain["chunk_key_encoding"]:
+            raise ValueError("its chunks are called otherwise")
+        if codecs == plain["codecs"] and grid == plain["chunk_grid"]:
+            inner = inner_rows(shape, dtype)
+            return Layout(shape, dtype, False, max(1, -(-shape[0] // inner)) * inner, inner)
+        return _compressed(shape, dtype, grid, codecs)
+    except (KeyError, TypeError, ValueError, IndexError) as e:
+        why = f"lacks {e}" if isinstance(e, KeyError) else str(e)[:200]
+        raise DamagedDataset(f"{directory / 'zarr.json'} does not describe the file: {why}.", hint=_HINT) from e
+
+
+def _described(directory: Path) -> tuple[dict[str, Any], tuple[int, ...], np.dtype[Any]]:
+    """The ``zarr.json`` of an array, and the shape and dtype that it says."""
+    d = _load(directory)
+    try:
+        kind = d["data_type"]
+        if d["zarr_format"] != 3 or d["node_type"] != "array" or kind not in validation.NUMERIC:
+            raise ValueError(f"{str(d['node_type'])[:40]!r} of {str(kind)[:40]!r}")
+        shape = validation.shape(d["shape"], "shape", itemsize=validation.NUMERIC[kind])
+        if not shape:
+            raise ValueError("an array without rows")
+    except (KeyError, TypeError, ValueError) as e:
+        why = f"lacks {e}" if isinstance(e, KeyError) else str(e)[:200]
+        raise DamagedDataset(f"{directory / 'zarr.json'} cannot be read: {why}.", hint=_HINT) from e
+    return d, shape, np.dtype(kind)
+
+
+def _compressed(shape: tuple[int, ...], dtype: np.dtype[Any], grid: Any, codecs: Any) -> Layout:
+    """The layout that the zarr encoding has; raises ValueError and its like for any other."""
+    shard, *tail = grid["configuration"]["chunk_shape"]
+    inner, *inner_tail = codecs[0]["configuration"]["chunk_shape"]
+    plain = document(shape, dtype)["codecs"][0]["configuration"]
+    zstd = codecs[0]["configuration"]["codecs"][1]["configuration"]
+    written = {
+        "chunk_shape": [inner, *inner_tail],
+        "codecs": [*plain["codecs"], {"name": "zstd", "configuration": zstd}],
+        "index_codecs": [*plain["index_codecs"], {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    width = max(1, row_bytes(shape, dtype))
+    sides = [max(1, d) for d in shape[1:]]
+    if grid["name"] != "regular" or codecs != [{"name": "sharding_indexed", "configuration": written}]:
+        raise ValueError("codecs that this program does not write")
+    for rows in (shard, inner):
+        if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+            raise ValueError(f"chunks of {str(rows)[:40]!r} rows")
+    if tail != sides or inner_tail != sides or shard % inner:
+        raise ValueError(f"chunks of {[shard, *tail]} and {[inner, *inner_tail]}")
+    if (inner > 1 and inner * width > COMPRESSED_INNER_BYTES) or (shard > inner and shard * width > SHARD_BYTES):
+        raise ValueError(f"chunks of {shard:,} and {inner:,} rows, which are too large")
+    return Layout(shape, dtype, True, shard, inner)
+
+
+def open_document(directory: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of the array in ``directory``, as its ``zarr.json`` says; raises DamagedDataset."""
+    return _described(directory)[1:]
+
+
+def _load(directory: Path) -> dict[str, Any]:
+    """The ``zarr.json`` of an array or a group."""
+    path = directory / "zarr.json"
+    try:
+        found = documents.loads(files.content(path, documents.LONGEST))
+    except (OSError, ValueError) as e:
+        raise DamagedDataset(f"{path} cannot be read: {e}") from e
+    if not isinstance(found, dict):
+        raise DamagedDataset(f"{path} cannot be read: {type(found).__name__}; an object expected.")
+    return found
 
 
 def is_array(directory: Path) -> bool:
     """Whether ``directory`` holds an array, not a group."""
     try:
-        return bool(json.loads((directory / "zarr.json").read_text())["node_type"] == "array")
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(_load(directory).get("node_type") == "array")
+    except DamagedDataset:
         return False
 
 
 def check_group(directory: Path) -> None:
     """Raise DamagedDataset unless the ``zarr.json`` in ``directory`` is that of a group."""
-    try:
-        kind = json.loads((directory / "zarr.json").read_text())["node_type"]
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise DamagedDataset(f"{directory / 'zarr.json'} cannot be read: {e}") from e
+    kind = _load(directory).get("node_type")
     if kind != "group":
-        raise DamagedDataset(f"{directory / 'zarr.json'} is of a node of type {kind!r}.")
+        raise DamagedDataset(f"{directory / 'zarr.json'} is of a node of type {str(kind)[:40]!r}.")
 
 
 def read(directory: Path) -> Array:
-    """Map the array in ``directory``, as its ``zarr.json`` describes it."""
-    return open_map(directory, *open_document(directory))
+    """Map the array in ``directory``, as its ``zarr.json`` describes it; raises DamagedDataset."""
+    found = layout(directory)
+    if found.compressed:
+        raise DamagedDataset(f"{directory} is compressed; an array that can be mapped is expected.", hint=_HINT)
+    return open_map(directory, found.shape, found.dtype)
 
 
 def write_strings(directory: Path, values: list[str]) -> None:
@@ -224,9 +338,26 @@ def write_strings(directory: Path, values: list[str]) -> None:
 
 
 def read_strings(directory: Path) -> list[str]:
-    """The strings of ``write_strings``."""
-    data, offsets = read(directory / "bytes").tobytes(), read(directory / "offsets").tolist()
-    return [data[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(offsets)]
+    """The strings of ``write_strings``; raises DamagedDataset."""
+    stored, offsets = read(directory / "bytes"), read(directory / "offsets")
+    check_offsets(directory / "offsets", offsets, stored)
+    data = stored.tobytes()
+    return [data[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(offsets.tolist())]
+
+
+def read_string(directory: Path) -> str:
+    """The one string that was written there; raises DamagedDataset."""
+    found = read_strings(directory)
+    if len(found) != 1:
+        raise DamagedDataset(f"{directory} holds {len(found):,} texts; one expected.", hint=_HINT)
+    return found[0]
+
+
+def check_offsets(directory: Path, offsets: Array, data: Array) -> None:
+    """Raise DamagedDataset unless ``offsets`` [n+1] rise from 0 to the end of the bytes ``data``."""
+    fits = offsets.ndim == data.ndim == 1 and offsets.dtype == np.int64 and data.dtype == np.uint8 and len(offsets)
+    if not fits or offsets[0] != 0 or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
+        raise DamagedDataset(f"{directory} do not rise from 0 to the {data.size:,} bytes beside them.", hint=_HINT)
 
 
 def write_group(directory: Path, attributes: dict[str, Any] | None = None) -> None:

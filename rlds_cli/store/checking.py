@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -66,6 +65,22 @@ def logical_size(dataset: Path, f: StoredField, rows: int) -> int:
         files = dataset / videos.DIRECTORY if f.codec == VIDEO else dataset
         return arrays.open_document(files / f.path / "bytes")[0][0] + rows * 8
     except DamagedDataset:
+        return 0
+
+
+def rows_there(dataset: Path, f: StoredField) -> int:
+    """About how many rows the files of a field have room for; 0 where they hold none, or cannot be looked at."""
+    dtype, shape = stored_row(f)
+    array = dataset / f.path
+    if f.kind == "frames" and f.codec != VIDEO:
+        array, dtype, shape = array / "offsets", np.dtype("int64"), ()
+    width = arrays.row_bytes((0, *shape), dtype)
+    try:
+        found = arrays.layout(array)
+        if found.compressed:
+            return min(found.shape[0], found.shard * sum(1 for _ in (array / "c").iterdir()))
+        return arrays.data_file(array, 1 + len(shape)).stat().st_size // width if width else 0
+    except (DamagedDataset, OSError):
         return 0
 
 
@@ -171,11 +186,13 @@ def _array(directory: Path, name: str, shape: tuple[int, ...], dtype: str) -> li
     if found != (shape, np.dtype(dtype)):
         what = f"zarr.json says {found[1]} {list(found[0])}; the manifest says {dtype} {list(shape)}"
         return [Problem(name, what)]
-    if compression.is_compressed(directory):
+    try:
+        layout = arrays.layout(directory)
+    except DamagedDataset:
+        return [Problem(name, "zarr.json does not describe the file")]
+    if layout.compressed:
         compression.check_shards(directory)
         return []
-    if json.loads((directory / "zarr.json").read_text())["codecs"] != arrays.document(shape, dtype)["codecs"]:
-        return [Problem(name, "zarr.json does not describe the file")]
     size = arrays.file_size(shape, dtype)
     if size == 0:
         return []

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import math
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 
 from rlds_cli import space
-from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import arrays
+from rlds_cli.errors import DamagedDataset, NeedsMemory
+from rlds_cli.store import arrays, files
+from rlds_cli.store.arrays import COMPRESSED_INNER_BYTES as INNER_BYTES
+from rlds_cli.store.arrays import SHARD_BYTES, Layout
 from rlds_cli.ted import VIDEO, Array, Field
 
-INNER_BYTES = 256 << 10
-SHARD_BYTES = 64 << 20
 LEVEL = 3
+_HINT = "rlds verify ID; --force makes it anew"
+_CRC_BYTES = 4
+_MAGIC, _FRAME_HEADER = b"\x28\xb5\x2f\xfd", 18
+_ABSENT = (1 << 64) - 1  # in the index: a chunk that was not written
 
 
 def column_arrays(f: Field, path: Path) -> list[Path]:
@@ -69,35 +74,66 @@ def _write_compressed(source: Path, target: Path) -> None:
 
 
 def _write_plain(source: Path, target: Path) -> None:
-    import zarr
-
-    values = zarr.open_array(str(source), mode="r")
+    values = Compressed(source)
     file = arrays.data_file(target, values.ndim)
     file.parent.mkdir(parents=True)
     step = max(1, SHARD_BYTES // max(1, arrays.row_bytes(values.shape, values.dtype)))
     with file.open("wb") as out:
         for a in range(0, values.shape[0], step):
-            out.write(arrays.raw(np.asarray(values[a : a + step])))
+            out.write(arrays.raw(values[a : a + step]))
     arrays.finish(target, values.shape, values.dtype)
 
 
 def is_compressed(array: Path) -> bool:
     """Whether the array in ``array`` is zarr-encoded."""
-    return _chunk_compression(_document(array)) is not None
+    return arrays.layout(array).compressed
 
 
-def _document(array: Path) -> dict[str, object]:
-    try:
-        document = json.loads((array / "zarr.json").read_text())
-    except (OSError, ValueError) as e:
-        raise DamagedDataset(f"{array / 'zarr.json'} cannot be read: {e}") from e
-    assert isinstance(document, dict)
-    return document
+class Compressed:
+    """The rows of a compressed array; a slice decodes what it asks for, after a look at what that will take.
+
+    Raises
+    ------
+    DamagedDataset
+        A shard is missing, its index points elsewhere, or what is in it does not decode.
+    """
+
+    def __init__(self, array: Path) -> None:
+        import zarr
+
+        self._array = array
+        self._layout = arrays.layout(array)
+        self._checked: set[int] = set()
+        check_shards(array)
+        try:
+            self._rows = zarr.open_array(str(array), mode="r", zarr_format=3)
+        except Exception as e:  # whatever zarr says of a document that it does not like
+            raise DamagedDataset(f"{array} cannot be opened: {e}", hint=_HINT) from e
+        self.shape, self.dtype, self.ndim = self._layout.shape, self._layout.dtype, len(self._layout.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(len(self))
+        if stop > start and self._layout.shards:
+            for shard in range(start // self._layout.shard, -(-stop // self._layout.shard)):
+                self._check(shard)
+        try:
+            return np.asarray(self._rows[start:stop])
+        except Exception as e:  # zarr and its codecs raise errors of all kinds
+            text = f"{self._array}: rows {start:,}-{stop:,} do not decode: {e}"
+            raise DamagedDataset(text, hint=_HINT) from e
+
+    def _check(self, shard: int) -> None:
+        if shard not in self._checked:
+            _check_shard(_shard_file(self._array, self._layout, shard), self._layout)
+            self._checked.add(shard)
 
 
-def _chunk_compression(document: object) -> str | None:
-    text = json.dumps(document)
-    return "zstd" if '"zstd"' in text else None
+def open_rows(array: Path) -> Array | Compressed:
+    """The rows of an array of either encoding, to slice: mapped, or decoded as they are asked for."""
+    return Compressed(array) if is_compressed(array) else arrays.read(array)
 
 
 def open_column(array: Path) -> Array:
@@ -107,33 +143,62 @@ def open_column(array: Path) -> Array:
     ------
     DamagedDataset
         A file is missing, short, or does not decode.
+    NeedsMemory
+        It takes more than there is.
     """
-    if not is_compressed(array):
-        return arrays.read(array)
-    import zarr
-
-    values = zarr.open_array(str(array), mode="r")
-    check_shards(array)
-    try:
-        decoded = np.asarray(values[...])
-    except (ValueError, RuntimeError, OSError) as e:
-        raise DamagedDataset(f"{array} does not decode: {e}", hint="rlds verify ID; --force makes it anew") from e
+    rows = open_rows(array)
+    if not isinstance(rows, Compressed):
+        return rows
+    needed, memory = (
+        math.prod(rows.shape) * rows.dtype.itemsize,
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
+    if needed > memory:
+        text = f"{array} takes {needed:,} bytes decoded; this machine has {memory:,}."
+        raise NeedsMemory(text, hint="rlds convert ID --to memmap")
+    decoded = rows[:]
     decoded.flags.writeable = False
     return decoded
 
 
 def check_shards(array: Path) -> None:
     """Raise DamagedDataset where a shard is missing: Zarr readers would give zeros."""
-    document = _document(array)
-    shape = document["shape"]
-    grid = document["chunk_grid"]
-    assert isinstance(shape, list)
-    assert isinstance(grid, dict)
-    shards = -(-shape[0] // grid["configuration"]["chunk_shape"][0])
-    if any(d == 0 for d in shape):
-        return
-    tail = ["0"] * (len(shape) - 1)
-    for i in range(shards):
-        file = array.joinpath("c", str(i), *tail)
-        if not file.exists():
-            raise DamagedDataset(f"{file} is missing.", hint="rlds verify ID; --force makes it anew")
+    found = arrays.layout(array)
+    for shard in range(found.shards):
+        file = _shard_file(array, found, shard)
+        if not file.is_file():
+            raise DamagedDataset(f"{file} is missing.", hint=_HINT)
+
+
+def _shard_file(array: Path, found: Layout, shard: int) -> Path:
+    return array.joinpath("c", str(shard), *["0"] * (len(found.shape) - 1))
+
+
+def _check_shard(file: Path, found: Layout) -> None:
+    """Refuse a shard whose index points outside of it, or whose chunks say that they decode to another size."""
+    chunks = found.shard // found.inner
+    size = found.inner * arrays.row_bytes(found.shape, found.dtype)
+    with files.open_regular(file) as f:
+        end = f.seek(0, os.SEEK_END) - 16 * chunks - _CRC_BYTES
+        if end < 0:
+            raise DamagedDataset(f"{file} is shorter than its index.", hint=_HINT)
+        f.seek(end)
+        index = np.frombuffer(f.read(16 * chunks), "<u8").reshape(-1, 2)
+        for offset, length in index[index[:, 0] != _ABSENT].tolist():
+            if offset + length > end:
+                raise DamagedDataset(f"{file} has an index that points outside of it.", hint=_HINT)
+            f.seek(offset)
+            if _decoded_size(f.read(min(length, _FRAME_HEADER))) != size:
+                raise DamagedDataset(f"{file} holds a chunk that does not decode to {size:,} bytes.", hint=_HINT)
+
+
+def _decoded_size(header: bytes) -> int | None:
+    """Bytes to which a Zstandard frame decodes, as its header says (RFC 8878, 3.1.1.1); None where it does not."""
+    if len(header) < 6 or header[:4] != _MAGIC:
+        return None
+    descriptor = header[4]
+    single = bool(descriptor & 0x20)
+    at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
+    width = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
+    stated = int.from_bytes(header[at : at + width], "little")
+    return stated + (256 if width == 2 else 0) if width and len(header) >= at + width else None

@@ -19,7 +19,7 @@ from rlds_cli import __version__
 from rlds_cli.store import arrays, compression, digests, episode_columns, names, rows, scanning, sharing, videos
 from rlds_cli.store.build import Built
 from rlds_cli.store.episode_columns import StoredColumn
-from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
+from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
 from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, EpisodeTable, Field, merge_notes
@@ -107,6 +107,7 @@ def finish(
     )
     _write_groups(built.directory)
     arrays.write_group(built.directory, {"rlds": manifest.to_json()})
+    read(built.directory)  # what would be refused when it is opened is not published
     return manifest
 
 
@@ -186,13 +187,12 @@ def text_hashes(codes: Array, strings: Sequence[str]) -> digests.Blocks:
 
 def _share(directory: Path, s: Shared) -> _Finished:
     f = s.field if s.name == s.field.name else _renamed(s)
-    how = sharing.share_tree(s.dataset / s.field.path, directory / f.path)
-    sharing.share_tree(s.dataset / "digests" / s.field.path, directory / "digests" / f.path)
-    if f.kind == "text":
-        sharing.share_tree(s.dataset / "text" / s.field.path, directory / "text" / f.path)
-    if f.codec == VIDEO:
-        places = (root / videos.DIRECTORY for root in (s.dataset, directory))
-        sharing.share_tree(*(place / one.path for place, one in zip(places, (s.field, f), strict=True)))
+    below = [Path(), Path("digests")]  # what a field has, by directories of the dataset
+    below += [Path("text")] if f.kind == "text" else []
+    below += [Path(videos.DIRECTORY)] if f.codec == VIDEO else []
+    how, *_ = [
+        sharing.share_tree(s.dataset / d / s.field.path, directory / d / f.path, within=directory) for d in below
+    ]
     return _Finished(f, s.stats, how if s.lasts else "")
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from rlds_cli.archives import image_header
-from rlds_cli.errors import Frames, InvalidArgument
+from rlds_cli.errors import DamagedDataset, Frames, InvalidArgument
 from rlds_cli.ted import Array, EncodedFrames, Field, IntArray
 
 Codec = Literal["jpeg", "png"]
@@ -37,10 +37,13 @@ def decode_frames(data: Array, offsets: IntArray, rows: IntArray, f: Field) -> A
     ------
     Frames
         A frame does not decode to the field's shape.
+    DamagedDataset
+        The offsets do not say where frames are.
     """
     out = np.zeros((len(rows), *f.shape), np.uint8)
     distinct, place, which = np.unique(rows, return_index=True, return_inverse=True)
     starts, ends = offsets[distinct], offsets[distinct + 1]
+    check_frames(starts, ends, len(data), f.name)
     there = np.flatnonzero(ends > starts)
     at_once = max(1, STRIP_PIXELS // max(1, f.shape[0] * f.shape[1]))
     for first in range(0, len(there), at_once):
@@ -51,6 +54,19 @@ def decode_frames(data: Array, offsets: IntArray, rows: IntArray, f: Field) -> A
     again[place] = False
     out[again] = out[place[which[again]]]
     return out
+
+
+def check_frames(starts: IntArray, ends: IntArray, size: int, name: str) -> None:
+    """Refuse encoded frames of ascending rows [n] that overlap, go back, or leave the ``size`` bytes that there are.
+
+    What does not overlap takes no more memory than its file.
+
+    Raises
+    ------
+    DamagedDataset
+    """
+    if len(starts) and (starts[0] < 0 or ends[-1] > size or (starts > ends).any() or (ends[:-1] > starts[1:]).any()):
+        raise DamagedDataset(f"{name} has offsets of frames that are not within its bytes.", hint="rlds verify ID")
 
 
 def _decode(encoded: list[bytes], f: Field, rows: IntArray, out: Array, place: IntArray) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import documents
 from rlds_cli.errors import DamagedDataset, NewerFormat
+from rlds_cli.store import files, validation
 
 FORMAT = 1
+LONGEST = 64 << 20  # bytes of zarr.json, written or read
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,31 +115,34 @@ def from_json(d: Mapping[str, Any]) -> Manifest:
 
 
 def read(dataset: Path) -> Manifest:
-    """Read the manifest of a dataset's directory.
+    """Read the manifest of a dataset's directory, and check all of it: a dataset may come from a stranger.
 
     Raises
     ------
     DamagedDataset
-        ``zarr.json`` cannot be read, or is not of a dataset.
+        ``zarr.json`` cannot be read, is not of a dataset, or says what no dataset of this program says.
     NewerFormat
         A later version wrote it.
     """
     path = dataset / "zarr.json"
     try:
-        attributes = json.loads(path.read_text())["attributes"]["rlds"]
-        version = int(attributes["format"])
+        attributes = documents.loads(files.content(path, LONGEST), longest=LONGEST)["attributes"]["rlds"]
+        version = attributes["format"]
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise ValueError(f"format {str(version)[:40]!r}")
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise DamagedDataset(f"{path} is not the manifest of a dataset ({type(e).__name__}: {e}).") from e
     if version > FORMAT:
-        writer = attributes.get("rlds_version", "a later version")
+        writer = str(attributes.get("rlds_version", "a later version"))[:40]
         raise NewerFormat(
-            f"{dataset} has format {version}, written by rlds {writer}; this version reads up to {FORMAT}.",
+            f"{dataset} has format {str(version)[:40]}, written by rlds {writer}; this version reads up to {FORMAT}.",
             hint="pip install --upgrade rlds-cli",
         )
     try:
+        validation.check(attributes)
         return from_json(attributes)
-    except (KeyError, TypeError, ValueError) as e:
-        raise DamagedDataset(f"{path} lacks something ({type(e).__name__}: {e}).", hint="--force makes it anew") from e
+    except ValueError as e:
+        raise DamagedDataset(f"{path}: {e}.", hint="--force makes it anew") from e
 
 
 def _encode(value: Any) -> Any:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import string
 from collections.abc import Iterable, Set
-
-from rlds_cli.ted import split_name
 
 # What stands beside the fields in a dataset's directory.
 RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "sources"})
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
 _MAX_BYTES = 200
+_COMPONENT = re.compile(r"(?!\.|__|zarr\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re.IGNORECASE)
 
 
 def component(text: str) -> str:
@@ -32,7 +32,7 @@ def paths(names: Iterable[str]) -> dict[str, str]:
     above: set[str] = set()  # directories that hold fields
     result = {}
     for name in sorted(names):
-        parts = [component(c) for c in split_name(name)]
+        parts = [component(c) for c in name.split("/")]
         if parts[0].lower() in RESERVED:
             parts[0] = f"%{ord(parts[0][0]):02X}{parts[0][1:]}"
         for k in range(1, len(parts)):
@@ -51,3 +51,9 @@ def _numbered(parts: list[str], taken: Set[str]) -> list[str]:
         n += 1
         path = [*parts[:-1], f"{parts[-1]}~{n}"]
     return path
+
+
+def is_field_path(path: str) -> bool:
+    """Whether a field can have this path: relative, canonical, of the characters of `component`, not reserved."""
+    parts = path.split("/")
+    return all(_COMPONENT.fullmatch(part) for part in parts) and parts[0].lower() not in RESERVED

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote
 
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.hashing import short
-from rlds_cli.store import arrays, compression, episode_columns, manifest
+from rlds_cli.store import arrays, compression, episode_columns, files, manifest, table
 from rlds_cli.store.episode_columns import StoredColumn
-from rlds_cli.store.frames import decode_frames
+from rlds_cli.store.frames import check_frames, decode_frames
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.names import component
 from rlds_cli.store.rows import stored_row
@@ -25,11 +23,18 @@ from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray, Kind, Plac
 
 
 class Store:
-    """The files of one dataset; ``check=False`` opens one that may be damaged, to look at it."""
+    """The files of one dataset; ``check=False`` opens one that may be damaged, to look at it.
+
+    The manifest, and that nothing leads out of the directory, are checked in any case; else the sizes of files, and
+    when it is read the episode table, too. Where a file shrinks later, while it is mapped, the system ends the process
+    that reads what is gone (SIGBUS).
+    """
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
         self.path = path
+        self._checks = check
         self.manifest: Manifest = manifest.read(path)
+        files.check_tree(path)
         self.fields = {f.name: _field(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
         self._columns: dict[str, Array] = {}
@@ -102,24 +107,40 @@ class Store:
         self._identity = now
 
     def _check_sizes(self) -> None:
-        rows = self.manifest.counts.rows
         for f in self.fields.values():
             if f.codec == VIDEO:
-                files = self.path / DIRECTORY / self._stored[f.name].path / "bytes"
-                self._check(files, *arrays.open_document(files))
-            if self.manifest.encoding == "zarr":
-                for array in compression.column_arrays(f, self.directory(f.name)):
-                    compression.check_shards(array)
-            elif f.kind == "frames" and f.codec != VIDEO:
-                self._check(self.directory(f.name) / "offsets", (rows + 1,), "int64")
-                self._check(self.directory(f.name) / "bytes", *arrays.open_document(self.directory(f.name) / "bytes"))
-            else:
-                dtype, shape = stored_row(f)
-                self._check(self.directory(f.name), (rows, *shape), dtype)
+                found = arrays.layout(self.path / DIRECTORY / self._stored[f.name].path / "bytes")
+                self._check(self.path / DIRECTORY / self._stored[f.name].path / "bytes", found.shape, found.dtype)
+            for directory, shape, dtype in self._arrays(f):
+                if self.manifest.encoding == "zarr":
+                    self._check_layout(directory, shape, dtype)
+                    compression.check_shards(directory)
+                else:
+                    self._check(directory, shape or arrays.layout(directory).shape, dtype)
+
+    def _arrays(self, f: Field) -> Iterator[tuple[Path, tuple[int, ...] | None, np.dtype[Any]]]:
+        """The arrays that hold the rows of a field, their dtypes and shapes; None where the rows do not say it."""
+        directory, rows = self.directory(f.name), self.manifest.counts.rows
+        if f.kind == "frames" and f.codec != VIDEO:
+            yield directory / "offsets", (rows + 1,), np.dtype("int64")
+            yield directory / "bytes", None, np.dtype("uint8")
+        else:
+            dtype, shape = stored_row(f)
+            yield directory, (rows, *shape), dtype
 
     @staticmethod
-    def _check(directory: Path, shape: tuple[int, ...], dtype: object) -> None:
-        size = arrays.file_size(shape, dtype)  # type: ignore[arg-type]
+    def _check_layout(directory: Path, shape: tuple[int, ...] | None, dtype: np.dtype[Any]) -> None:
+        found = arrays.layout(directory)
+        if found.dtype != dtype or (found.shape != shape if shape else len(found.shape) != 1):
+            said = f"{found.dtype} {list(found.shape)}"
+            raise DamagedDataset(
+                f"{directory / 'zarr.json'} says {said}; the manifest says {dtype} {list(shape or ())}.",
+                hint="rlds verify ID names what else is wrong",
+            )
+
+    @staticmethod
+    def _check(directory: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        size = arrays.file_size(shape, dtype)
         if size:
             arrays.check_size(arrays.data_file(directory, len(shape)), size)
 
@@ -128,15 +149,18 @@ class Store:
 
         What is decoded is kept.
         """
-        return self._open(name, self.directory(name))
+        return self._open(name, self.directory(name), name)
 
     def _identify(self) -> tuple[int, int]:
         status = (self.path / "zarr.json").stat()
         return status.st_ino, status.st_mtime_ns
 
-    def _open(self, key: str, directory: Path) -> Array:
+    def _open(self, key: str, directory: Path, name: str) -> Array:
         if key not in self._columns:
             with self.unchanged():
+                for array, shape, dtype in self._arrays(self.fields[name]):
+                    if array == directory:
+                        self._check_layout(directory, shape, dtype)
                 column = compression.open_column(directory)
             self._columns[key] = column
         return self._columns[key]
@@ -145,17 +169,31 @@ class Store:
         """The string table of a text field, as an object array whose last element is None (code -1)."""
         if name not in self._strings:
             with self.unchanged():
-                table = arrays.read_strings(self.path / "text" / self._stored[name].path)
-            self._strings[name] = np.array([*table, None], object)
+                texts = arrays.read_strings(self.path / "text" / self._stored[name].path)
+            self._strings[name] = np.array([*texts, None], object)
         return self._strings[name]
+
+    def texts(self, name: str, codes: Array) -> Array:
+        """The strings that the codes of a text field stand for, None for -1.
+
+        Raises
+        ------
+        DamagedDataset
+            A code stands for no string.
+        """
+        texts = self.strings(name)
+        if codes.size and not -1 <= codes.min() <= codes.max() < len(texts) - 1:
+            raise DamagedDataset(f"{name} has codes beyond its {len(texts) - 1:,} texts.", hint="rlds verify ID")
+        found: Array = texts[codes]
+        return found
 
     def frame_offsets(self, name: str) -> IntArray:
         """Where each row's encoded frame starts [rows + 1]."""
-        return self._open(f"{name}\0offsets", self.directory(name) / "offsets")
+        return self._open(f"{name}\0offsets", self.directory(name) / "offsets", name)
 
     def frame_bytes(self, name: str) -> Array:
         """The encoded frames, end to end."""
-        return self._open(f"{name}\0bytes", self.directory(name) / "bytes")
+        return self._open(f"{name}\0bytes", self.directory(name) / "bytes", name)
 
     def videos(self, name: str) -> Videos:
         """The videos of a field whose frames are in videos."""
@@ -170,8 +208,9 @@ class Store:
         if self.fields[name].codec == VIDEO:
             number, frame = self.rows(name)[row].tolist()
             return self.videos(name).packet(number, frame) if number >= 0 else b""
-        start, stop = self.frame_offsets(name)[row : row + 2].tolist()
-        return bytes(self.frame_bytes(name)[start:stop])
+        offsets, data = self.frame_offsets(name)[row : row + 2], self.frame_bytes(name)
+        check_frames(offsets[:-1], offsets[1:], len(data), name)
+        return bytes(data[offsets[0] : offsets[-1]])
 
     def frame_sizes(self, name: str, rows: IntArray) -> IntArray:
         """Bytes in which the frames at ``rows`` [n] are encoded; 0 for none."""
@@ -188,7 +227,7 @@ class Store:
         if f.kind == "frames":
             return self._gather_frames(f, rows)
         values = self.rows(name)[rows]
-        return self.strings(name)[values] if f.kind == "text" else values
+        return self.texts(name, values) if f.kind == "text" else values
 
     def _gather_frames(self, f: Field, rows: IntArray) -> Array:
         return decode_frames(self.frame_bytes(f.name), self.frame_offsets(f.name), rows, f)
@@ -198,29 +237,26 @@ class Store:
         """The archive's files: ``file size sha256``, and ``url revision`` where they were fetched."""
         path = self.path / "sources"
         with self.unchanged():
-            return tuple(json.loads(s) for s in arrays.read_strings(path)) if path.exists() else ()
+            return table.read_sources(path) if path.exists() else ()
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
         """The columns of the episode table, but for text; the user's own as they are stored, see `own_column`."""
         with self.unchanged():
-            return self._read_episodes(self.path / "episodes")
-
-    def _read_episodes(self, directory: Path) -> dict[str, Array]:
-        columns = {unquote(p.name): arrays.read(p) for p in directory.iterdir() if p.is_dir() and arrays.is_array(p)}
-        split = directory / "split"
-        if split.exists():
-            columns |= {f"split/{unquote(p.name)}": arrays.read(p) for p in split.iterdir() if p.is_dir()}
-        if "start" not in columns or len(columns["start"]) != self.manifest.counts.episodes:
-            raise DamagedDataset(f"{directory} is not the episode table of {self.manifest.id}.")
-        return columns
+            columns = table.read_columns(self.path / "episodes", self.manifest)
+            if self._checks:
+                table.check_places(columns, self.manifest)
+            return columns
 
     def episode_strings(self, column: str) -> list[str]:
         """A text column of the episode table (``group``, ``options``); empty strings where there is none."""
         if column not in self._episode_strings:
-            path = self.path / "episodes" / component(column)
+            path, count = self.path / "episodes" / component(column), self.manifest.counts.episodes
             with self.unchanged():
-                found = arrays.read_strings(path) if path.exists() else [""] * self.manifest.counts.episodes
+                if len(self.episodes["start"]) and path.exists():
+                    found = table.read_texts(path, count)
+                else:
+                    found = [""] * count
             self._episode_strings[column] = found
         return self._episode_strings[column]
 
@@ -236,11 +272,12 @@ class Store:
         return self._own_columns[name]
 
     def _read_own_column(self, name: str) -> StoredColumn:
-        dtype, count = self.manifest.episode_columns[name]["dtype"], self.manifest.counts.episodes
-        missing_at = self.path / "episodes" / "missing" / component(name)
+        dtype = self.manifest.episode_columns[name]["dtype"]
         with self.unchanged():
-            missing = arrays.read(missing_at) if missing_at.exists() else np.zeros(count, bool)
+            missing = table.read_missing(self.path / "episodes" / "missing" / component(name), self.episodes)
         if dtype != episode_columns.TEXT:
+            if name not in self.episodes or self.episodes[name].dtype != dtype:
+                raise DamagedDataset(f"The episode column {name} of {self.manifest.id} is not there as {dtype}.")
             return StoredColumn(dtype, self.episodes[name], missing)
         texts = self.episode_strings(name)
         return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)

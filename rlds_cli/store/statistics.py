@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.store.manifest import Stats
-from rlds_cli.ted import Array
+from rlds_cli.store.validation import MAX_WIDTH
+from rlds_cli.ted import Array, IntArray
 
-MAX_WIDTH = 4096  # wider rows (raw images) have statistics over all their elements
 SAMPLE = 1 << 16
 BINS = 16
 _QUANTILE_ELEMENTS = 1 << 21
@@ -195,6 +195,18 @@ def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:
     low, high = float(x.min()), float(x.max())
     if low == high or not np.isfinite(high - low):
         return (int(x.size),), low, high
-    scaled = ((x - low) * (BINS / (high - low))).astype(np.int64)
+    scaled = in_bins(x, low, high - low, BINS).astype(np.int64)
     counts = np.bincount(np.minimum(scaled, BINS - 1), minlength=BINS)
     return tuple(int(c) for c in counts), low, high
+
+
+def in_bins(x: Array, low: Float | float, width: Float | float, bins: IntArray | int) -> Float:
+    """Where values lie among ``bins`` equal bins of ``width`` together from ``low`` on, in bins: 0 to ``bins``.
+
+    Between subnormal numbers there are more bins to a unit than a float can say.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        per_unit = np.asarray(bins, np.float64) / width
+        if np.isfinite(per_unit).all():
+            return np.asarray((x - low) * per_unit)
+        return np.asarray(np.where(np.isfinite(per_unit), (x - low) * per_unit, (x - low) / width * bins))

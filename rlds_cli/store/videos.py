@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import mp4, safe_files
+from rlds_cli import documents, mp4, safe_files
 from rlds_cli.errors import DamagedDataset, NoSpace
 from rlds_cli.mp4 import Track
 from rlds_cli.store import arrays, digests
@@ -68,11 +68,23 @@ class Videos:
         self._first: IntArray = arrays.read(directory / "first")
         self._tracks = arrays.read_strings(directory / "tracks")
         self._bytes = arrays.read(directory / "bytes")
+        self._check()
         self._opened: dict[int, Video] = {}
         self._held = 0  # packets of those that are opened
 
     def __len__(self) -> int:
         return len(self._tracks)
+
+    def _check(self) -> None:
+        """Refuse tables that do not go together: what a video's packets say is checked when it is opened."""
+        arrays.check_offsets(self.directory / "offsets", self.offsets, self._bytes)
+        fits = self._packets.ndim == 2 and self._packets.shape[1] == 4 and self._packets.dtype == np.int64
+        if not fits or not len(self.offsets) == len(self._first) == len(self._tracks) + 1:
+            raise DamagedDataset(f"{self.directory}: tables of other sizes.", hint="rlds verify ID")
+        first = self._first
+        rises = first.dtype == np.int64 and first[0] == 0 and first[-1] == len(self._packets)
+        if not rises or (first[1:] < first[:-1]).any():
+            raise DamagedDataset(f"{self.directory}: first does not rise to the packets.", hint="rlds verify ID")
 
     def video(self, number: int) -> Video:
         """A video by its number."""
@@ -85,7 +97,12 @@ class Videos:
             if self._held > _MOST_HELD:  # what is in use stays in memory as long as it is
                 self._opened, self._held = {}, len(packets)
             data = self._bytes[self.offsets[number] : self.offsets[number + 1]]
-            video = Video((str(self.directory), number), data, _track(self._tracks[number], packets))
+            try:
+                track = _track(self._tracks[number], packets, len(data))
+            except (ValueError, TypeError, KeyError) as e:
+                text = f"{self.directory}: the tables of video {number:,} cannot be read: {str(e)[:200]}"
+                raise DamagedDataset(text, hint="rlds verify ID") from e
+            video = Video((str(self.directory), number), data, track)
             self._opened[number] = video
         return video
 
@@ -101,6 +118,8 @@ class Videos:
     def packet(self, number: int, frame: int) -> bytes:
         """The bytes in which one frame is encoded; they decode with those of the frames that it refers to only."""
         video = self.video(number)
+        if not 0 <= frame < len(video.track.frames):
+            raise DamagedDataset(f"{self.directory}: frame {frame:,} of video {number:,}.", hint="rlds verify ID")
         at = int(video.track.frames[frame])
         start = int(video.track.start[at])
         return video.data[start : start + int(video.track.size[at])].tobytes()
@@ -111,6 +130,10 @@ class Videos:
         for number in np.unique(index[:, 0]).tolist():
             if number >= 0:
                 at, track = index[:, 0] == number, self.video(number).track
+                frames = index[at, 1]
+                if not 0 <= frames.min() <= frames.max() < len(track.frames):
+                    text = f"{self.directory}: a frame beyond the {len(track.frames):,} of video {number:,}."
+                    raise DamagedDataset(text, hint="rlds verify ID")
                 out[at] = track.size[track.frames[index[at, 1]]]
         return out
 
@@ -158,7 +181,7 @@ def tables_digest(directory: Path) -> str:
 def stored_digest(directory: Path) -> str:
     """The sha256 that the tables had when they were written; empty where it cannot be read."""
     try:
-        return str(json.loads((directory / "zarr.json").read_text())["attributes"]["sha256"])
+        return str(documents.load(directory / "zarr.json")["attributes"]["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
@@ -193,10 +216,21 @@ def _described(track: Track) -> str:
 
 @lru_cache(maxsize=4096)
 def _header(text: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(text)
+    values: dict[str, Any] = documents.loads(text)
+    for name in ("height", "width", "timescale"):
+        if not isinstance(values[name], int) or isinstance(values[name], bool) or not 0 < values[name] < 1 << 31:
+            raise ValueError(f"{name} is {str(values[name])[:40]}")
+    matrix, delay = values["matrix"], values["delay"]
+    if not (matrix is None or (isinstance(matrix, int) and 0 <= matrix < 256)) or not isinstance(delay, int | float):
+        raise ValueError(f"matrix is {str(matrix)[:40]}, delay {str(delay)[:40]}")
+    if not isinstance(values["codec"], str) or not isinstance(values["full_range"], bool):
+        raise ValueError(f"codec is {str(values['codec'])[:40]}, full_range {str(values['full_range'])[:40]}")
     return values | {"extradata": bytes.fromhex(values["extradata"])}
 
 
-def _track(text: str, packets: IntArray) -> Track:
-    start, size, time, flags = packets.T
-    return Track(**_header(text), start=start, size=size, time=time, key=flags & _KEY > 0, shown=flags & _SHOWN > 0)
+def _track(text: str, packets: IntArray, size: int) -> Track:
+    """The track of a video of ``size`` bytes; raises ValueError and its like where a packet leaves them."""
+    start, length, time, flags = packets.T
+    if (start < 0).any() or (length < 0).any() or (start > size).any() or (length > size - start).any():
+        raise ValueError(f"packets are not within its {size:,} bytes")
+    return Track(**_header(text), start=start, size=length, time=time, key=flags & _KEY > 0, shown=flags & _SHOWN > 0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.loader.access import memory
 from rlds_cli.loader.access.residency import RandomMap
 from rlds_cli.loader.windowing.places import Rows
@@ -24,7 +25,10 @@ def open_rows(dataset: Dataset, name: str) -> Rows:
     row_bytes = stored.itemsize * prod(stored.shape[1:])
     path = arrays.data_file(dataset.store.directory(name), stored.ndim)
     with dataset.store.unchanged():
-        file = RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
+        try:
+            file = RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
+        except (OSError, ValueError) as e:  # it was whole a moment ago
+            raise DamagedDataset(f"{path} cannot be mapped any more: {e}", hint=f"rlds verify {dataset.id}") from e
     return Rows(np.ndarray(stored.shape, stored.dtype, file.content), file)
 
 

@@ -14,6 +14,7 @@ from rlds_cli.report.histograms import Histogram
 from rlds_cli.report.page.reading import Rows
 from rlds_cli.report.pictured import is_image
 from rlds_cli.store.manifest import Stats
+from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import Array, Field
 
 BINS = 32
@@ -131,7 +132,7 @@ class _Count:
         x = flat.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             width = np.where(r.high > r.low, r.high - r.low, 1.0)
-            scaled = (x - r.low) * (r.bins / width)
+            scaled = in_bins(x, r.low, width, r.bins)
             finite = np.isfinite(x)
             inside = finite & (x >= r.low) & (x <= r.high)
         self._nonfinite += (~finite).sum(0)

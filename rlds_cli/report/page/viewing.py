@@ -159,8 +159,8 @@ def _changes(ds: Dataset, rows: Rows, f: Field, start: int, steps: IntArray, len
     known = _known(f, steps, length)
     codes = rows.at(f, start + known)
     changed = np.flatnonzero(codes[1:] != codes[:-1]) + 1
-    table = ds.store.strings(f.name)
-    texts = ((int(known[i]), table[codes[i]]) for i in (0, *changed.tolist()[: _MOST_TEXTS - 1]) if len(codes))
+    at = np.array([0, *changed[: _MOST_TEXTS - 1]][: len(codes)], np.int64)
+    texts = zip(known[at].tolist(), ds.store.texts(f.name, codes[at]), strict=True)
     return [(step, "" if text is None else cut(str(text), 300)) for step, text in texts]
 
 

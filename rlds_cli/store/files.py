@@ -1,0 +1,82 @@
+"""The files of a dataset's directory, which may come from a stranger: directories and regular files, nothing else.
+
+A symbolic link would lead out of the dataset, a pipe would wait for a writer for ever. Needs neither NumPy nor zarr.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from pathlib import Path
+
+from rlds_cli import safe_files
+from rlds_cli.errors import DamagedDataset, NoPermission
+
+_MOST = 1 << 20  # files and directories of one dataset
+
+
+def open_regular(path: Path) -> io.FileIO:
+    """Open a regular file to read, unbuffered; a link in its place is not followed.
+
+    Raises
+    ------
+    DamagedDataset
+        It is a link, or no regular file.
+    OSError
+        It cannot be opened.
+    """
+    try:
+        return io.FileIO(safe_files.open_shared(path, os.O_RDONLY))
+    except NoPermission as e:
+        raise _foreign(path, path.lstat().st_mode) from e
+
+
+def content(path: Path, longest: int) -> bytes:
+    """The bytes of a regular file of at most so many.
+
+    Raises
+    ------
+    DamagedDataset
+        It is a link, or no regular file.
+    OSError
+        It cannot be read.
+    ValueError
+        It is longer.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > longest:
+            raise ValueError(f"{size:,} bytes; at most {longest:,} are read")
+        return b"".join(iter(lambda: file.read(longest), b""))
+
+
+def check_tree(directory: Path) -> None:
+    """Refuse a dataset's directory in which anything is neither a directory nor a regular file.
+
+    The directory itself may be reached through links: that is the user's own choice.
+
+    Raises
+    ------
+    DamagedDataset
+        Names the first; or the directory cannot be read, or holds more files than any dataset.
+    """
+    left, seen = [os.fspath(directory)], 0
+    try:
+        while left:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    seen += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+                    elif not entry.is_file(follow_symlinks=False):
+                        raise _foreign(Path(entry.path), entry.stat(follow_symlinks=False).st_mode)
+            if seen > _MOST:
+                raise DamagedDataset(f"{directory} holds more than {_MOST:,} files; no dataset does.")
+    except OSError as e:
+        raise DamagedDataset(f"{directory} cannot be read: {e.strerror}: {e.filename}") from e
+
+
+def _foreign(path: Path, mode: int) -> DamagedDataset:
+    what = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
+    return DamagedDataset(f"{path} is {what}; a dataset holds files and directories only.")
