@@ -17,15 +17,19 @@ from rlds_cli.errors import RldsError
 from rlds_cli.keeping import origins
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, digests, manifest
+from rlds_cli.store import arrays, digests, manifest, sealing
 from rlds_cli.store.checking import Checked, Problem, check_field, logical_size
-from rlds_cli.store.consistency import check_table
+from rlds_cli.store.consistency import check_statistics, check_table
 from rlds_cli.store.finish import table_digests
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 
 _THREADS = 8
 _PREFIX = "rlds1:"
+_UNCOVERED = (
+    "written by a version that kept no digests of files: metadata, sources and what the fingerprint leaves out of the "
+    "episode table are not compared; made again with --force it has them"
+)
 _SHORTEST = 8  # digits that a fingerprint may be cut to
 
 
@@ -79,7 +83,7 @@ def verify(
     found = verify_directory(path, jobs=jobs, progress=progress)
     remarks, problems = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
     problems = [*found.problems, *problems, *_expected(found, wanted)]
-    remarks = [*remarks, *_outdated(path)]
+    remarks = [*found.remarks, *remarks, *_outdated(path)]
     hint = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
     return replace(found, ok=not problems, problems=tuple(problems), remarks=tuple(remarks), hint=hint)
 
@@ -98,11 +102,13 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
         m = manifest.read(path)
     except RldsError as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", e.message),), ())
-    checked = _check_fields(path, m, jobs or min(_THREADS, os.cpu_count() or 1), shown(progress))
+    threads = jobs or min(_THREADS, os.cpu_count() or 1)
+    checked = _check_fields(path, m, threads, shown(progress))
     problems = [p for c in checked for p in c.problems]
-    columns, wrong = _check_episodes(path)
+    columns, wrong = _check_episodes(path, {c.name for c in checked if not c.problems}, threads)
     problems += wrong
-    problems += _check_others(path, m)
+    seal = sealing.check(path, m, threads)
+    problems += [*_check_others(path, m), *seal.problems]
     known = {c.name: c.digest for c in checked if c.digest is not None}
     fingerprint = None
     if columns is not None and len(known) == len(m.fields):
@@ -110,7 +116,8 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
         if fingerprint != m.fingerprint and not problems:
             problems.append(Problem("episodes", f"the fingerprint is {fingerprint}; the manifest says {m.fingerprint}"))
     size = sum(c.bytes for c in checked)
-    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), ())
+    remarks = () if seal.covers else (_UNCOVERED,)
+    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), remarks)
 
 
 def _check_fields(path: Path, m: Manifest, threads: int, progress: Progress) -> list[Checked]:
@@ -138,13 +145,21 @@ class _Teller:
             self._progress(Event(self._id, "verify", "", self._done, self._total))
 
 
-def _check_episodes(path: Path) -> tuple[dict[str, str] | None, list[Problem]]:
-    """Digests of the episode table, where it can be read, and what is wrong with it."""
+def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str, str] | None, list[Problem]]:
+    """Digests of the episode table, where it can be read, what is wrong with it, and with what follows from it.
+
+    That are the statistics of ``sound`` fields.
+    """
     try:
         store = Store(path, check=False)
         table = store.table()
-        return table_digests(table), check_table(store, table)
-    except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
+        problems = check_table(store, table)
+        if not problems:
+            with ThreadPoolExecutor(threads) as pool:
+                found = pool.map(lambda name: check_statistics(store, table, name), sorted(sound))
+                problems = [p for some in found for p in some]
+        return table_digests(table), problems
+    except (RldsError, OSError, ValueError, KeyError, IndexError, TypeError) as e:
         return None, [Problem("episodes", e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}")]
 
 

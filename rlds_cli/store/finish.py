@@ -16,7 +16,18 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.store import arrays, compression, digests, episode_columns, names, rows, scanning, sharing, videos
+from rlds_cli.store import (
+    arrays,
+    compression,
+    digests,
+    episode_columns,
+    names,
+    rows,
+    scanning,
+    sealing,
+    sharing,
+    videos,
+)
 from rlds_cli.store.build import Built
 from rlds_cli.store.episode_columns import StoredColumn
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField
@@ -106,8 +117,7 @@ def finish(
         episode_columns={name: {"dtype": c.dtype, "digest": c.digest(name)} for name, c in of_user.items()},
     )
     _write_groups(built.directory)
-    arrays.write_group(built.directory, {"rlds": manifest.to_json()})
-    return manifest
+    return sealing.seal(built.directory, manifest, known=_known(shared, finished), threads=threads)
 
 
 def _sync(files: Iterable[Path]) -> None:
@@ -194,6 +204,17 @@ def _share(directory: Path, s: Shared) -> _Finished:
         places = (root / videos.DIRECTORY for root in (s.dataset, directory))
         sharing.share_tree(*(place / one.path for place, one in zip(places, (s.field, f), strict=True)))
     return _Finished(f, s.stats, how if s.lasts else "")
+
+
+def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[str, str]:
+    """Digests of files that are another dataset's, as they were when that was written: damage is not made right."""
+    lists = {s.dataset: sealing.listed(s.dataset) for s in shared.values()}
+    known: dict[str, str] = {}
+    for f in (x.field for x in finished if x.field.name in shared):
+        s = shared[f.name]
+        for root in ("", "digests/", "text/", f"{videos.DIRECTORY}/"):
+            known |= sealing.below(lists[s.dataset], root + s.field.path, root + f.path)
+    return known
 
 
 def _renamed(s: Shared) -> StoredField:
