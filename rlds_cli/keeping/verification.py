@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from rlds_cli import targets
+from rlds_cli import settings, targets
 from rlds_cli.bars import shown
 from rlds_cli.checks import outdated
 from rlds_cli.dataset import Dataset
@@ -39,6 +39,7 @@ class Verification:
 
     ``fingerprint`` is that of what is on disk, None where some of it cannot be read. ``arrays`` counts fields,
     ``bytes`` what was hashed of them. ``remarks`` say what is known of the archive, or of the source dataset.
+    ``packed`` are files that loaders made of the dataset and that are not as they should be.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Verification:
     problems: tuple[Problem, ...]
     remarks: tuple[str, ...]
     hint: str | None = None
+    packed: tuple[Path, ...] = ()
 
 
 def verify(
@@ -81,11 +83,35 @@ def verify(
     wanted = None if expect is None else _digits(expect)
     path = targets.dataset(ref, cache_dir=cache_dir)
     found = verify_directory(path, jobs=jobs, progress=progress)
-    remarks, problems = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
-    problems = [*found.problems, *problems, *_expected(found, wanted)]
-    remarks = [*found.remarks, *remarks, *_outdated(path)]
+    remarks, of_origin = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
+    of_packed = _check_packed(path, intact=found.ok, cache_dir=cache_dir)
+    problems = [*found.problems, *of_origin, *_expected(found, wanted)]
     hint = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
-    return replace(found, ok=not problems, problems=tuple(problems), remarks=tuple(remarks), hint=hint)
+    if of_packed and not problems:
+        hint = f"rlds verify {found.id} --fix deletes what is packed; loaders pack it anew"
+    return replace(
+        found,
+        ok=not problems and not of_packed,
+        problems=(*problems, *of_packed.values()),
+        remarks=(*found.remarks, *remarks, *_outdated(path)),
+        hint=hint,
+        packed=tuple(of_packed),
+    )
+
+
+def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dict[Path, Problem]:
+    """What is wrong with the files that loaders have made of a dataset, in all homes where they may be."""
+    own = path.absolute().parents
+    roots = [*(own[2:3] if len(own) > 2 else ()), *settings.read(cache_dir).homes, settings.read().home]
+    there = [root for root in dict.fromkeys(roots) if (root / "packed").is_dir()]
+    if not there:
+        return {}
+    from rlds_cli.loader import repacked  # all that a loader needs
+
+    try:
+        return repacked.check(Dataset(Store(path, check=False)), there, intact=intact)
+    except (RldsError, OSError, ValueError, KeyError):
+        return {}  # the check of the dataset itself says so
 
 
 def _outdated(path: Path) -> list[str]:
