@@ -259,11 +259,13 @@ class _File:
     def _fill(self, fd: int, parts: Parts) -> bytes:
         """Write the content; the hashes of its blocks."""
         at, hashes = 0, _Hashes()
-        for part in parts():
-            hashes.add(arrays.raw(part))
-            with _refusals(self.path):
-                arrays.write_at(fd, at, part)
-            at += part.nbytes
+        with ThreadPoolExecutor(1) as beside:
+            for part in parts():
+                hashed = beside.submit(hashes.add, arrays.raw(part))
+                with _refusals(self.path):
+                    arrays.write_at(fd, at, part)
+                hashed.result()  # the next part may be in the same memory
+                at += part.nbytes
         assert at == self.nbytes, f"{at:,} bytes of {self.nbytes:,}"
         return hashes.all()
 
