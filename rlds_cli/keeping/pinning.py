@@ -14,7 +14,6 @@ Datasets come after those that they were made of.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -87,8 +86,7 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
             f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
             hint="--allow-unreproducible (allow_unreproducible=True) locks it, marked so",
         )
-    text = json.dumps({"rlds_lock": VERSION, "datasets": [_written(d) for d in found.values()]}, indent=1)
-    return text + "\n"
+    return documents.dumps({"rlds_lock": VERSION, "datasets": [_written(d) for d in found.values()]}, "the lock")
 
 
 def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None) -> None:
@@ -146,7 +144,7 @@ def read(file: StrPath) -> tuple[Locked, ...]:
         It cannot be read, is no lock file, or of a later version.
     """
     try:
-        content = documents.load(Path(file))
+        content = documents.load(Path(file), longest=documents.OWN)
         version = int(content["rlds_lock"])
         if version > VERSION:
             raise RldsError(f"{file} was written by a later rlds.", hint="pip install --upgrade rlds-cli")

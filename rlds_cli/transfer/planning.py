@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import space
+from rlds_cli import documents, space
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import local, names, records
 from rlds_cli.transfer.part import offset_of
@@ -171,9 +171,19 @@ def _may_be(copy: Path, file: RemoteFile, target: Path) -> bool:
 
 def remember(plan: Plan) -> None:
     """Note what the source listed, so that the next time it need not be asked."""
+    records.write_json(plan.destination / _LISTING, _listing(plan), lines=False)
+
+
+def check_listing(plan: Plan) -> None:
+    """Raise RldsError, before anything is fetched, where the source lists more files than can be noted."""
+    documents.dumps(_listing(plan), f"the list of {len(plan.listed or plan.steps):,} files", lines=False)
+
+
+def _listing(plan: Plan) -> dict[str, Any]:
     files = plan.listed or [s.file for s in plan.steps]
-    listed = [asdict(f) | {"urls": [names.shown(u) for u in f.urls]} for f in files]
-    records.write_json(plan.destination / _LISTING, {"files": listed})
+    known = [f.name for f in fields(RemoteFile)]
+    listed = ({name: getattr(f, name) for name in known} for f in files)
+    return {"files": [f | {"urls": [names.shown(u) for u in f["urls"]]} for f in listed]}
 
 
 def recorded(destination: Path) -> tuple[RemoteFile, ...] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -87,17 +86,18 @@ def path_of(file: Path) -> Path:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None where there is none."""
     try:
-        values = documents.load(path)
+        values = documents.load(path, longest=documents.OWN)
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON file in one step."""
+def write_json(path: Path, values: Mapping[str, Any], *, lines: bool = True) -> None:
+    """Write a JSON file in one step; raises RldsError where it would be too long to be read again."""
+    text = documents.dumps(values, path.name, lines=lines)
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        temporary.write_text(json.dumps(values, indent=1) + "\n")
+        temporary.write_text(text)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
