@@ -125,7 +125,7 @@ def write(directory: Path, values: Array) -> None:
     file = data_file(directory, values.ndim)
     if values.size:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(values.tobytes())
+        file.write_bytes(raw(values))
     finish(directory, values.shape, values.dtype)
 
 
