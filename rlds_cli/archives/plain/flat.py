@@ -100,7 +100,7 @@ def plan(archive: Archive) -> Plan:
 
 def _summary(joined: JoinedFiles) -> EpisodeSummary:
     lengths = np.diff(joined.view.stops, prepend=0) - joined.finals
-    return EpisodeSummary(tuple(lengths[lengths > 0].tolist()), dict(zip(END_NAMES, joined.ends.tolist(), strict=True)))
+    return EpisodeSummary(lengths[lengths > 0], dict(zip(END_NAMES, joined.ends.tolist(), strict=True)))
 
 
 def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
