@@ -13,6 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlds_cli import framing, safe_files, sizes, space
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
 from rlds_cli.checks.recording import record
@@ -21,7 +23,7 @@ from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.portions import EVERYTHING, Portion
 from rlds_cli.progress import Progress, Stage
-from rlds_cli.store import publishing
+from rlds_cli.store import arrays, publishing
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.frames import MAX_PIXELS
@@ -258,7 +260,7 @@ def _key(c: Conversion, plan: Plan) -> str:
         "reader": [plan.reader, reader(plan.reader).VERSION],
         "sources": [*map(dict, c.sources), *map(_named, () if c.sources else plan.archive.files)],
         "schema": [asdict(f) for f in plan.schema],
-        "parts": [asdict(p) for p in plan.parts],
+        "parts": [{"rows": p.rows, "args": dict(p.args)} for p in plan.parts],
         "episodes_by": plan.episodes_by,
         "fields": dict(plan.archive.fields),
         "frames": c.frames,
@@ -266,7 +268,12 @@ def _key(c: Conversion, plan: Plan) -> str:
         **({"skip_bad": True} if plan.archive.skip_bad else {}),
         **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),
     }
-    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=_plain).encode()).hexdigest()
+
+
+def _plain(value: object) -> str:
+    """What stands for a value that is none of JSON's."""
+    return hashlib.sha256(arrays.raw(value)).hexdigest() if isinstance(value, np.ndarray) else str(value)
 
 
 def _named(file: Path) -> tuple[str, int, int]:

@@ -1,4 +1,8 @@
-"""JSON of strangers: of bounded length and depth, before it becomes objects, which take twenty times its bytes."""
+"""JSON of bounded length and depth, which is checked before it becomes objects: they take twenty times its bytes.
+
+Strangers' files have at most `LONGEST` bytes. Files that this program writes and reads again have at most `OWN`, and
+that is checked when they are written: nothing is written that would be refused later.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.errors import CorruptArchive, NoPermission
+from rlds_cli.errors import CorruptArchive, NoPermission, RldsError
 
 LONGEST = 16 << 20  # bytes; descriptions of datasets have thousands
 _MOST_VALUES = 1 << 22  # of one document: each takes a hundred bytes of memory and more
+OWN = 128 << 20  # bytes of what this program writes and reads again: a listing of 300,000 files
 
 
 def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
@@ -21,14 +26,18 @@ def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
         It is no JSON, has more than ``longest`` characters or bytes or more values than any, or is nested as deeply
         as nobody writes it.
     """
-    if len(text) > longest:
-        raise ValueError(f"{len(text):,} bytes are too many for a description; at most {longest:,} are read")
-    if _most_values(text) > _MOST_VALUES:
-        raise ValueError(f"it has more than {_MOST_VALUES:,} values")
+    _check(text, longest)
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _check(text: str | bytes, longest: int) -> None:
+    if len(text) > longest:
+        raise ValueError(f"{len(text):,} bytes are too many for a description; at most {longest:,} are read")
+    if _most_values(text) > _MOST_VALUES:
+        raise ValueError(f"it has more than {_MOST_VALUES:,} values")
 
 
 def _most_values(text: str | bytes) -> int:
@@ -36,6 +45,24 @@ def _most_values(text: str | bytes) -> int:
     if isinstance(text, str):
         return text.count(",") + text.count("[") + text.count("{")
     return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def dumps(values: Any, what: str, *, lines: bool = True) -> str:
+    """The JSON text of a file of this program's own; ``what`` names it in the error.
+
+    With ``lines`` each value stands on one of its own, for people.
+
+    Raises
+    ------
+    RldsError
+        It would be longer than what is read again.
+    """
+    text = json.dumps(values, indent=1 if lines else None) + "\n"
+    try:
+        _check(text, OWN)
+    except ValueError as e:
+        raise RldsError(f"{what} is too large to be written: {e}.", hint="a part of the dataset has fewer files") from e
+    return text
 
 
 def load(path: Path, *, longest: int = LONGEST) -> Any:

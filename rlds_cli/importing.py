@@ -187,10 +187,11 @@ def import_archive(
         options=options,
         seen=seen,
     )
+    del planned  # the conversion plans by itself, and of millions of episodes a plan is large
     with exclusive(place, id, tell):
         if force or not _is_done(id, where, options, sources):  # another process may have held the lock
             convert(work, place, jobs=jobs or 0, progress=tell)
-    return open_dataset(planned.id, cache_dir=cache_dir)
+    return open_dataset(str(id), cache_dir=cache_dir)
 
 
 def _refuse_dataset(path: Path) -> None:

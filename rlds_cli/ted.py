@@ -15,14 +15,17 @@ the episode table says ``num_observed = T``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from itertools import repeat
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import InvalidEpisode
+
+T = TypeVar("T")
 
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
@@ -132,6 +135,48 @@ def merge_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
     return tuple(merged.values())
 
 
+class Repeated(Sequence[T]):
+    """A column with one value for all episodes, in no memory."""
+
+    __slots__ = ("_count", "value")
+
+    def __init__(self, value: T, count: int) -> None:
+        self.value, self._count = value, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Repeated[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Repeated[T]:
+        found = range(self._count)[index]
+        return self.value if isinstance(found, int) else Repeated(self.value, len(found))
+
+    def __iter__(self) -> Iterator[T]:
+        return repeat(self.value, self._count)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(other) == self._count and all(v == self.value for v in other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _compact(values: Sequence[T], nothing: T, count: int) -> Sequence[T]:
+    """A column of the episode table: lists in which nothing stands are not kept."""
+    return values if any(v != nothing for v in values) else Repeated(nothing, count)
+
+
+def _joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
+    """Columns one after the other; empty where nothing stands in them."""
+    return [] if all(isinstance(c, Repeated) for c in columns) else [v for c in columns for v in c]
+
+
+def _taken(values: Sequence[T], index: IntArray) -> Sequence[T]:
+    return [] if isinstance(values, Repeated) else [values[i] for i in index.tolist()]
+
+
 @dataclass(slots=True)
 class EpisodeTable:
     """Columns over episodes, in order.
@@ -147,9 +192,9 @@ class EpisodeTable:
     observed: BoolArray
     source: npt.NDArray[np.int32]
     row: IntArray
-    group: list[str] = field(default_factory=list)
-    seed: list[int | None] = field(default_factory=list)
-    options: list[str | None] = field(default_factory=list)
+    group: Sequence[str] = ()
+    seed: Sequence[int | None] = ()
+    options: Sequence[str | None] = ()
     splits: dict[str, BoolArray] = field(default_factory=dict)
     extra: dict[str, list[Scalar]] = field(default_factory=dict)
 
@@ -160,9 +205,9 @@ class EpisodeTable:
         self.observed = np.asarray(self.observed, bool)
         self.source = np.asarray(self.source, np.int32)
         self.row = np.asarray(self.row, np.int64)
-        self.group = self.group or [""] * n
-        self.seed = self.seed or [None] * n
-        self.options = self.options or [None] * n
+        self.group = _compact(self.group, "", n)
+        self.seed = _compact(self.seed, None, n)
+        self.options = _compact(self.options, None, n)
 
     def __len__(self) -> int:
         return len(self.length)
@@ -203,27 +248,26 @@ class EpisodeTable:
             np.concatenate([t.observed for t in tables]),
             np.concatenate([t.source for t in tables]),
             np.concatenate([t.row for t in tables]),
-            group=[g for t in tables for g in t.group],
-            seed=[s for t in tables for s in t.seed],
-            options=[o for t in tables for o in t.options],
+            group=_joined([t.group for t in tables]),
+            seed=_joined([t.seed for t in tables]),
+            options=_joined([t.options for t in tables]),
             splits={n: np.concatenate([t.splits.get(n, np.zeros(len(t), bool)) for t in tables]) for n in names},
             extra={n: [v for t in tables for v in t.extra.get(n, [None] * len(t))] for n in own},
         )
 
     def take(self, index: IntArray) -> EpisodeTable:
         """The episodes ``index``, in that order."""
-        chosen = [int(i) for i in index]
         return EpisodeTable(
             self.length[index],
             self.end[index],
             self.observed[index],
             self.source[index],
             self.row[index],
-            group=[self.group[i] for i in chosen],
-            seed=[self.seed[i] for i in chosen],
-            options=[self.options[i] for i in chosen],
+            group=_taken(self.group, index),
+            seed=_taken(self.seed, index),
+            options=_taken(self.options, index),
             splits={n: v[index] for n, v in self.splits.items()},
-            extra={n: [v[i] for i in chosen] for n, v in self.extra.items()},
+            extra={n: [v[i] for i in index.tolist()] for n, v in self.extra.items()},
         )
 
 
@@ -249,7 +293,7 @@ class Part:
     """A piece of the rows that is read in one go: one worker, whole episodes.
 
     ``rows`` is the number of store rows that it gives (T+1 per episode), None where that is not known ahead.
-    ``args`` is what its reader needs to find it; plain JSON values.
+    ``args`` is what its reader needs to find it; plain JSON values, and arrays where they may be long.
     """
 
     rows: int | None

@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from rlds_cli.errors import DatasetNotFound, RldsError, UnknownDataset
 from rlds_cli.importing import import_archive
 from rlds_cli.keeping.verification import Verification, verify, verify_all, verify_directory
 from rlds_cli.progress import silent
+from rlds_cli.store import sealing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 
@@ -243,10 +245,9 @@ def test_an_imported_archive(tmp_path: Path) -> None:
 def test_the_dataset_that_it_was_made_of(home: Path) -> None:
     small = [{"observation": np.arange(4.0), "action": np.arange(3)}]
     source, made = create("local/y", small), create("local/y@v", small)
-    document = json.loads((made.path / "zarr.json").read_text())
-    document["attributes"]["rlds"]["provenance"] = [{"from": "local/y", "source": source.fingerprint}]
     (made.path / "zarr.json").chmod(0o644)
-    (made.path / "zarr.json").write_text(json.dumps(document))
+    of = ({"from": "local/y", "source": source.fingerprint},)
+    sealing.write_manifest(made.path, replace(made.manifest, provenance=of))
     assert verify("local/y@v").remarks == ("source unchanged",)
     create("local/y", [{"observation": np.zeros(4), "action": np.arange(3)}], force=True)
     (remark,) = verify("local/y@v").remarks

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -13,8 +14,13 @@ import pytest
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.loader.access import packed
+from rlds_cli.keeping.encoding import convert
+from rlds_cli.keeping.repair import repair
+from rlds_cli.keeping.verification import verify
+from rlds_cli.loader import Loader, ReturnToGo, Transition
+from rlds_cli.loader.access import packed, packing
 from rlds_cli.loader.access.packed import Held, open_or_build
+from rlds_cli.loader.windowing import nstep
 from rlds_cli.ted import Array
 
 CONTENT = np.arange(100_000, dtype=np.uint32)
@@ -282,3 +288,121 @@ def test_nothing_to_hold(dataset: Dataset, home: Path) -> None:
     assert held.array is not None
     assert held.array.shape == (0,)
     assert not (home / "packed").exists()
+
+
+# -- hashes of blocks
+
+
+def alter(file: Path, at: int, size: int = 1) -> None:
+    file.chmod(0o644)
+    with file.open("r+b") as f:
+        f.seek(at)
+        old = f.read(size)
+        f.seek(at)
+        f.write(bytes(b ^ 1 for b in old))
+
+
+@pytest.mark.parametrize("at", [0, 65_535, 65_536, 250_000, 399_999])
+def test_one_altered_byte_is_found_when_the_file_is_mapped(dataset: Dataset, at: int) -> None:
+    held, _ = build(dataset)
+    assert held.path is not None
+    alter(held.path, at)
+    again, built = build(dataset)
+    assert (again.where, built) == ("packed file", 1)
+    assert again.reason == "built anew, for the file that was there was damaged"
+    assert again.place == f"{held.path}: {again.reason}"
+    assert again.array is not None
+    np.testing.assert_array_equal(again.array.view(np.uint32), CONTENT)
+    assert build(dataset)[0].reason == ""
+
+
+def test_a_process_looks_once_at_a_file(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(dataset)
+    looked: list[int] = []
+    sound = packed.block_is_sound
+    monkeypatch.setattr(packed, "block_is_sound", lambda *args: looked.append(args[3]) or sound(*args))
+    assert build(dataset)[1] == 0
+    assert looked == []
+    packed._checked.clear()  # as in another process
+    assert build(dataset)[1] == 0
+    assert sorted(looked) == list(range(7))  # 400,000 bytes are six blocks of 65,536 and some
+
+
+def test_of_a_large_file_every_nth_block_is_looked_at(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is altered over n blocks on end is always found: one of them is looked at, whichever comes first."""
+    monkeypatch.setattr(packed, "MOST_CHECKED", 3 * packed.BLOCK)  # 7 blocks: every third
+    for at in range(3):
+        held, _ = build(dataset)
+        assert held.path is not None
+        alter(held.path, at * packed.BLOCK + 9, 2 * packed.BLOCK + 1)
+        assert build(dataset)[1] == 1
+
+
+def test_blocks_do_not_depend_on_the_parts(dataset: Dataset) -> None:
+    held, _ = build(dataset)
+    assert held.path is not None
+    expected = [hashlib.sha256(CONTENT.tobytes()[a : a + 65_536]).digest() for a in range(0, 400_000, 65_536)]
+    with held.path.open("rb") as f:
+        found = packed.read(held.path, f.fileno())
+    assert found is not None
+    assert found[1:] == (400_000, b"".join(expected))
+
+
+@pytest.fixture
+def ds(monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    """A dataset that is packed although it is small."""
+    monkeypatch.setattr(packing, "LEAST_BYTES", 0)
+    monkeypatch.setattr(nstep, "LEAST_ROWS", 0)
+    rng = np.random.default_rng(0)
+    steps = 3000
+    observation, action, reward = (rng.normal(size=(steps, n)).astype(np.float32) for n in (11, 3, 1))
+    episode = {"observation": observation, "action": action, "next": {"reward": reward[:, 0]}}
+    return rlds_cli.create("local/small", [episode] * 2)
+
+
+def test_verify_compares_packed_files_with_the_columns(ds: Dataset, home: Path) -> None:
+    batch = next(iter(Loader(ds, 8, seed=1, backend="numpy")))
+    Loader(ds, 8, window=Transition(n_step=3), extra=(ReturnToGo(),), backend="numpy")
+    assert sorted(file.suffix for file in files(home)) == [".column", ".rows", ".steps", ".steps"]
+    assert verify(ds.path).ok
+    for file in files(home):
+        alter(file, 1000, 4000)
+        found = verify(ds.path)
+        assert [p.where for p in found.problems] == [f"packed {file.name}"]
+        assert "are not those of the columns that were packed" in found.problems[0].what
+        assert found.hint == "rlds verify local/small --fix deletes what is packed; loaders pack it anew"
+        done = repair(ds.path)
+        assert done.now.ok
+        assert (done.deleted, done.converted) == ((file,), False)
+    assert files(home) == []
+    again = Loader(ds, 8, seed=1, backend="numpy")
+    np.testing.assert_array_equal(next(iter(again))["observation"], batch["observation"])
+    (file,) = files(home)
+    alter(file, 0, file.stat().st_size)
+    assert [p.what for p in verify(ds.path).problems] == ["is not what its name says"]
+    mended = Loader(ds, 8, seed=1, backend="numpy")
+    np.testing.assert_array_equal(next(iter(mended))["observation"], batch["observation"])
+
+
+def test_every_byte_of_a_packed_file_counts(ds: Dataset, home: Path) -> None:
+    Loader(ds, 8, backend="numpy")
+    (file,) = files(home)
+    good, rng = file.read_bytes(), np.random.default_rng(0)
+    tail = len(good) - ds.num_rows * 64  # 11 + 3 + 1 floats, two flags, and what fills up to 4 bytes
+    places = [*rng.integers(len(good) - tail, size=3).tolist(), *(len(good) - 1 - rng.integers(tail, size=25)).tolist()]
+    for at in (*places, len(good) - 1, len(good) - 8, len(good) - 9, len(good) - tail):
+        alter(file, at)
+        assert not verify(ds.path).ok, at
+        file.write_bytes(good)
+    assert verify(ds.path).ok
+
+
+def test_packed_rows_of_a_compressed_dataset_and_in_another_home(ds: Dataset, home: Path, tmp_path: Path) -> None:
+    Loader(ds, 8, backend="numpy")
+    (file,) = files(home)
+    convert("local/small", to="zarr")
+    assert verify("local/small").ok
+    alter(file, 70_000)
+    assert [p.where for p in verify("local/small").problems] == [f"packed {file.name}"]
+    ds.path.rename(tmp_path / "moved")
+    assert [p.where for p in verify(tmp_path / "moved").problems] == [f"packed {file.name}"]

@@ -17,7 +17,7 @@ from rlds_cli.store import rows
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, Field, Note, lay_out
+from rlds_cli.ted import TERMINATED, Chunk, EncodedFrames, EpisodeData, EpisodeTable, Field, Note, Repeated, lay_out
 
 SCHEMA = (
     Field("action", "int16", (2,)),
@@ -212,3 +212,18 @@ def test_resumed_where_publishing_was_interrupted(tmp_path: Path, undisturbed: s
     assert "5 of 5" in events[0].note
     assert all(f.stat().st_mode & 0o200 for f in sealed)  # else only the superuser could finish it
     assert check(again) == undisturbed
+
+
+def test_columns_of_the_episode_table_without_values_take_no_memory() -> None:
+    n = 3
+    table = EpisodeTable(np.ones(n), np.zeros(n), np.ones(n), np.zeros(n), np.arange(n), group=["", "", ""])
+    assert isinstance(table.group, Repeated)
+    both = EpisodeTable.concat([table, table])
+    assert (list(both.group), list(both.seed), list(both.options)) == ([""] * 6, [None] * 6, [None] * 6)
+    assert isinstance(both.seed, Repeated)
+    assert (both.seed[5], list(both.group[4:])) == (None, ["", ""])
+    with pytest.raises(IndexError):
+        both.seed[6]
+    seeded = EpisodeTable(np.ones(n), np.zeros(n), np.ones(n), np.zeros(n), np.arange(n), seed=[None, 0, 5])
+    assert list(EpisodeTable.concat([table, seeded]).seed) == [None, None, None, None, 0, 5]
+    assert list(EpisodeTable.concat([table, seeded]).take(np.array([5, 0])).seed) == [5, None]

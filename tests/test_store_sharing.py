@@ -39,7 +39,7 @@ def test_what_was_there_is_replaced(tmp_path: Path) -> None:
 
 
 def test_without_links_there_are_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object) -> None:
+    def refuse(*args: object, **options: object) -> None:
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(os, "link", refuse)

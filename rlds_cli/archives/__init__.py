@@ -25,12 +25,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import numpy as np
+
 from rlds_cli.archives.boundary import Guarded, Signal
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.portions import Portion
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
-from rlds_cli.ted import Array, Chunk, Field, Note
+from rlds_cli.ted import Array, Chunk, Field, IntArray, Note
 from rlds_cli.ted import Part as Part
 
 READERS = (
@@ -83,18 +85,22 @@ class Archive:
 class EpisodeSummary:
     """The episodes of an archive as far as a plan knows them, for `--dry-run`.
 
-    ``lengths`` are the steps of each; ``ends`` counts them by how they end.
+    ``lengths`` [episodes] are the steps of each; ``ends`` counts them by how they end.
     """
 
-    lengths: tuple[int, ...]
+    lengths: IntArray
     ends: Mapping[str, int]
 
     def numbers(self) -> dict[str, Any]:
         """Numbers for people and JSON: how many episodes, the shortest, median and longest, and the ends."""
-        steps = sorted(self.lengths)
-        middle = steps[len(steps) // 2] if steps else 0
-        span = {"shortest": min(steps, default=0), "median": middle, "longest": max(steps, default=0)}
-        return {"episodes": len(steps), "steps": sum(steps), **span, "ends": dict(self.ends)}
+        steps = np.sort(self.lengths)
+        some = len(steps) > 0
+        span = {
+            "shortest": int(steps[0]) if some else 0,
+            "median": int(steps[len(steps) // 2]) if some else 0,
+            "longest": int(steps[-1]) if some else 0,
+        }
+        return {"episodes": len(steps), "steps": int(steps.sum()), **span, "ends": dict(self.ends)}
 
 
 @dataclass(frozen=True, slots=True)

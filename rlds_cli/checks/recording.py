@@ -9,7 +9,7 @@ from rlds_cli.checks.findings import Finding, as_note
 from rlds_cli.checks.running import CHECKS, manifest_findings
 from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset
-from rlds_cli.store import arrays
+from rlds_cli.store import sealing
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 
@@ -36,5 +36,5 @@ def record(directory: Path) -> Manifest:
     better = [located.get((f.code, f.field)) for f in found]
     notes = tuple(as_note(those.pop(0) if those else f) for f, those in zip(found, better, strict=True))
     manifest = replace(ds.manifest, notes=(*ds.manifest.notes, *notes))
-    arrays.write_group(directory, {"rlds": manifest.to_json()})
+    sealing.write_manifest(directory, manifest)
     return manifest

@@ -19,7 +19,7 @@ from rlds_cli.keeping import usage
 from rlds_cli.locking import exclusive
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, compression, manifest, publishing
+from rlds_cli.store import arrays, compression, manifest, publishing, sealing
 from rlds_cli.store.checking import Problem, check_field
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
@@ -114,7 +114,8 @@ def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: in
             for done, _ in enumerate(finished, 1):
                 tell(Event(str(id), "convert", "", done, len(store.fields), "arrays"))
         # Fields that were linked to those of another dataset are no longer.
-        arrays.write_group(work, {"rlds": replace(store.manifest, encoding=to, shared={}).to_json()})
+        known = _known(store)
+        sealing.seal(work, replace(store.manifest, encoding=to, shared={}), known=known, threads=threads)
         publishing.publish(work, target)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -135,10 +136,16 @@ def _share_the_rest(store: Store, work: Path) -> None:
         below[:] = [name for name in below if Path(top, name) not in fields]
         for name in names:
             file = Path(top, name)
-            if file != store.path / "zarr.json":
+            if file not in (store.path / sealing.MANIFEST, store.path / sealing.LISTING):
                 place = work / file.relative_to(store.path)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 links.share(file, place, sealed=True)
+
+
+def _known(store: Store) -> dict[str, str]:
+    """The digests of the files that are shared, as they were when they were written: damage is not made right."""
+    fields = tuple(f"{f.path}/" for f in store.manifest.fields)
+    return {name: digest for name, digest in sealing.listed(store.path).items() if not name.startswith(fields)}
 
 
 def _field(store: Store, work: Path, f: StoredField, to: Encoding) -> None:

@@ -15,7 +15,6 @@ Datasets come after those that they were made of. A lock that arrives is a stran
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,8 +76,7 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
             f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
             hint="--allow-unreproducible (allow_unreproducible=True) locks it, marked so",
         )
-    text = json.dumps({"rlds_lock": locks.VERSION, "datasets": [_written(d) for d in found.values()]}, indent=1)
-    return text + "\n"
+    return documents.dumps({"rlds_lock": locks.VERSION, "datasets": [_written(d) for d in found.values()]}, "the lock")
 
 
 def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None) -> None:
@@ -142,7 +140,7 @@ def read(file: StrPath) -> tuple[Locked, ...]:
     """
     hint = "rlds lock ID... > rlds.lock writes one"
     try:
-        return locks.datasets(documents.load(Path(file)))
+        return locks.datasets(documents.load(Path(file), longest=documents.OWN))
     except OSError as e:
         raise RldsError(f"{file} cannot be read: {e.strerror}.", hint=hint) from e
     except locks.LaterVersion as e:

@@ -31,8 +31,8 @@ from rlds_cli.transfer import fetching, planning
 class Repair:
     """What was found, what was done about it, and what a second verification found.
 
-    ``fetched`` are the files of the archive that came again; ``converted`` says whether the dataset was made again.
-    ``why`` says why nothing could be done.
+    ``fetched`` are the files of the archive that came again; ``converted`` says whether the dataset was made again;
+    ``deleted`` are damaged files that loaders had packed. ``why`` says why nothing could be done.
     """
 
     found: Verification
@@ -40,6 +40,7 @@ class Repair:
     fetched: tuple[str, ...] = ()
     converted: bool = False
     why: str = ""
+    deleted: tuple[Path, ...] = ()
 
 
 def repair(
@@ -49,7 +50,8 @@ def repair(
 
     A file of the archive with another hash than the dataset was made of is fetched again, by that hash. A dataset that
     is damaged itself is converted again, of files that are verified first; it replaces the damaged one in one step,
-    where it has the fingerprint that the damaged one had. An import is made again of the user's own files.
+    where it has the fingerprint that the damaged one had. An import is made again of the user's own files. What loaders
+    have packed and is damaged is deleted: the next loader packs it again.
 
     Parameters
     ----------
@@ -68,6 +70,8 @@ def repair(
     found = verify(ref, cache_dir=cache_dir, progress=progress)
     if found.ok:
         return Repair(found, found)
+    if found.packed:
+        return _unpack(found, ref, jobs=jobs, cache_dir=cache_dir, progress=progress)
     place = Home(settings.read(cache_dir).home)
     id = _id_of(found.path, place)
     why = _hopeless(id, found.path)
@@ -85,6 +89,19 @@ def repair(
         fetched = _convert(order, id, jobs, tell, expected) if damaged else _fetch(order, id, place, tell)
     now = verify(targets.dataset(str(id), cache_dir=cache_dir), expect=expected, cache_dir=cache_dir)
     return Repair(found, now, fetched, damaged)
+
+
+def _unpack(
+    found: Verification, ref: StrPath, *, jobs: int | None, cache_dir: StrPath | None, progress: Progress | bool | None
+) -> Repair:
+    """Delete packed files that are damaged, and mend what else is."""
+    for file in found.packed:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as e:
+            return Repair(found, found, why=f"{file} cannot be deleted: {e.strerror}")
+    rest = repair(ref, jobs=jobs, cache_dir=cache_dir, progress=progress)
+    return replace(rest, found=found, deleted=found.packed)
 
 
 def repair_all(

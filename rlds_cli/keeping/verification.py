@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from rlds_cli import targets
+from rlds_cli import settings, targets
 from rlds_cli.bars import shown
 from rlds_cli.checks import outdated
 from rlds_cli.dataset import Dataset
@@ -17,9 +17,9 @@ from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.keeping import origins
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, digests, files, manifest
+from rlds_cli.store import arrays, digests, files, manifest, sealing
 from rlds_cli.store.checking import Checked, Problem, check_field, logical_size, rows_there
-from rlds_cli.store.consistency import check_table
+from rlds_cli.store.consistency import check_statistics, check_table
 from rlds_cli.store.finish import table_digests
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
@@ -27,6 +27,10 @@ from rlds_cli.store.opening import Store
 _THREADS = 8
 _PREFIX = "rlds1:"
 _MISSING_ROWS = 1 << 24  # of a file that was cut short: so many are looked for, and named
+_UNCOVERED = (
+    "written by a version that kept no digests of files: metadata, sources and what the fingerprint leaves out of the "
+    "episode table are not compared; made again with --force it has them"
+)
 _SHORTEST = 8  # digits that a fingerprint may be cut to
 
 
@@ -36,6 +40,7 @@ class Verification:
 
     ``fingerprint`` is that of what is on disk, None where some of it cannot be read. ``arrays`` counts fields,
     ``bytes`` what was hashed of them. ``remarks`` say what is known of the archive, or of the source dataset.
+    ``packed`` are files that loaders made of the dataset and that are not as they should be.
     """
 
     id: str
@@ -47,6 +52,7 @@ class Verification:
     problems: tuple[Problem, ...]
     remarks: tuple[str, ...]
     hint: str | None = None
+    packed: tuple[Path, ...] = ()
 
 
 def verify(
@@ -78,11 +84,35 @@ def verify(
     wanted = None if expect is None else _digits(expect)
     path = targets.dataset(ref, cache_dir=cache_dir)
     found = verify_directory(path, jobs=jobs, progress=progress)
-    remarks, problems = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
-    problems = [*found.problems, *problems, *_expected(found, wanted)]
-    remarks = [*remarks, *_outdated(path)]
+    remarks, of_origin = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
+    of_packed = _check_packed(path, intact=found.ok, cache_dir=cache_dir)
+    problems = [*found.problems, *of_origin, *_expected(found, wanted)]
     hint = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
-    return replace(found, ok=not problems, problems=tuple(problems), remarks=tuple(remarks), hint=hint)
+    if of_packed and not problems:
+        hint = f"rlds verify {found.id} --fix deletes what is packed; loaders pack it anew"
+    return replace(
+        found,
+        ok=not problems and not of_packed,
+        problems=(*problems, *of_packed.values()),
+        remarks=(*found.remarks, *remarks, *_outdated(path)),
+        hint=hint,
+        packed=tuple(of_packed),
+    )
+
+
+def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dict[Path, Problem]:
+    """What is wrong with the files that loaders have made of a dataset, in all homes where they may be."""
+    own = path.absolute().parents
+    roots = [*(own[2:3] if len(own) > 2 else ()), *settings.read(cache_dir).homes, settings.read().home]
+    there = [root for root in dict.fromkeys(roots) if (root / "packed").is_dir()]
+    if not there:
+        return {}
+    from rlds_cli.loader import repacked  # all that a loader needs
+
+    try:
+        return repacked.check(Dataset(Store(path, check=False)), there, intact=intact)
+    except (RldsError, OSError, ValueError, KeyError):
+        return {}  # the check of the dataset itself says so
 
 
 def _outdated(path: Path) -> list[str]:
@@ -101,11 +131,13 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
         _check_rows(path, m)
     except RldsError as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", e.message),), ())
-    checked = _check_fields(path, m, jobs or min(_THREADS, os.cpu_count() or 1), shown(progress))
+    threads = jobs or min(_THREADS, os.cpu_count() or 1)
+    checked = _check_fields(path, m, threads, shown(progress))
     problems = [p for c in checked for p in c.problems]
-    columns, wrong = _check_episodes(path)
+    columns, wrong = _check_episodes(path, {c.name for c in checked if not c.problems}, threads)
     problems += wrong
-    problems += _check_others(path, m)
+    seal = sealing.check(path, m, threads)
+    problems += [*_check_others(path, m), *seal.problems]
     known = {c.name: c.digest for c in checked if c.digest is not None}
     fingerprint = None
     if columns is not None and len(known) == len(m.fields):
@@ -113,7 +145,8 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
         if fingerprint != m.fingerprint and not problems:
             problems.append(Problem("episodes", f"the fingerprint is {fingerprint}; the manifest says {m.fingerprint}"))
     size = sum(c.bytes for c in checked)
-    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), ())
+    remarks = () if seal.covers else (_UNCOVERED,)
+    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), remarks)
 
 
 def _check_rows(path: Path, m: Manifest) -> None:
@@ -148,13 +181,21 @@ class _Teller:
             self._progress(Event(self._id, "verify", "", self._done, self._total))
 
 
-def _check_episodes(path: Path) -> tuple[dict[str, str] | None, list[Problem]]:
-    """Digests of the episode table, where it can be read, and what is wrong with it."""
+def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str, str] | None, list[Problem]]:
+    """Digests of the episode table, where it can be read, what is wrong with it, and with what follows from it.
+
+    That are the statistics of ``sound`` fields.
+    """
     try:
         store = Store(path, check=False)
         table = store.table()
-        return table_digests(table), check_table(store, table)
-    except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
+        problems = check_table(store, table)
+        if not problems:
+            with ThreadPoolExecutor(threads) as pool:
+                found = pool.map(lambda name: check_statistics(store, table, name), sorted(sound))
+                problems = [p for some in found for p in some]
+        return table_digests(table), problems
+    except (RldsError, OSError, ValueError, KeyError, IndexError, TypeError) as e:
         return None, [Problem("episodes", e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}")]
 
 

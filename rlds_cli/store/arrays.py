@@ -131,7 +131,7 @@ def write(directory: Path, values: Array) -> None:
     file = data_file(directory, values.ndim)
     if values.size:
         file.parent.mkdir(parents=True, exist_ok=True)
-        safe_files.write_bytes(file, values.tobytes())
+        safe_files.write_bytes(file, raw(values))
     finish(directory, values.shape, values.dtype)
 
 

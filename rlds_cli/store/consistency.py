@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from rlds_cli.errors import RldsError
+from rlds_cli.store import scanning
 from rlds_cli.store.checking import Problem
+from rlds_cli.store.manifest import Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.store.ranges import read_range
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, EpisodeTable
 
 _STRIDE = 1 << 20
+_ROUNDING = 1e-9
 
 Read = Callable[[int, int], Array]
 
@@ -61,8 +65,42 @@ def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
         yield from _flags(table, _sums(truncated, table), *_last(store, table))
         done = _sums(lambda a, b: terminated(a, b) | truncated(a, b), table)
         yield from _sum_of("num_done", e.get("num_done"), done)
+        yield from _sum_of("num_terminated", e.get("num_terminated"), _sums(terminated, table))
     if "total_reward" in e:
         yield from _sum_of("total_reward", e["total_reward"], _sums(_reader(store, REWARD), table))
+
+
+def check_statistics(store: Store, table: EpisodeTable, name: str) -> list[Problem]:
+    """Whether the statistics of a field in the manifest are those of its rows."""
+    f, stored = store.fields[name], store.manifest.stats.get(name)
+    if f.kind != "array" or np.dtype(f.dtype).kind not in "biuf":
+        return [] if stored is None else [Problem(f"statistics of {name}", "are of what is no number")]
+    if stored is None:
+        return [Problem(f"statistics of {name}", "are missing")]
+    found = scanning.recount(_reader(store, name), store.manifest.counts.rows, f, table.start + table.length)
+    scale = _scale(found)
+    wrong = [
+        key
+        for key, value in asdict(found).items()
+        if not _near(stored.get(key), value, 0 if key in ("count", "nonfinite", "histogram") else scale)
+    ]
+    return [Problem(f"statistics of {name}", f"{', '.join(wrong)} are not those of its rows")] if wrong else []
+
+
+def _near(stored: Any, found: Any, scale: float) -> bool:
+    """Whether they are equal, but for what another processor rounds otherwise."""
+    try:
+        a, b = np.asarray(stored, np.float64), np.asarray(found, np.float64)
+    except (TypeError, ValueError):
+        return False
+    rounding = _ROUNDING if scale else 0
+    return a.shape == b.shape and bool(np.isclose(a, b, rtol=rounding, atol=rounding * scale, equal_nan=True).all())
+
+
+def _scale(stats: Stats) -> float:
+    """The largest finite value."""
+    limits = np.abs(np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in (stats.min, stats.max)]))
+    return float(limits[np.isfinite(limits)].max(initial=0))
 
 
 def _own_columns(store: Store) -> Iterator[tuple[str, str]]:

@@ -5,24 +5,48 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.store import arrays, compression, digests, episode_columns, names, rows, scanning, sharing, videos
+from rlds_cli.store import (
+    arrays,
+    compression,
+    digests,
+    episode_columns,
+    names,
+    rows,
+    scanning,
+    sealing,
+    sharing,
+    videos,
+)
 from rlds_cli.store.build import Built
 from rlds_cli.store.episode_columns import StoredColumn
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
 from rlds_cli.store.names import component
 from rlds_cli.store.sharing import Shared
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, EpisodeTable, Field, merge_notes
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    VIDEO,
+    Array,
+    EpisodeTable,
+    Field,
+    Repeated,
+    merge_notes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +102,9 @@ def finish(
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
         synced.result()
     of_user = episode_columns.all_typed(table.extra)
-    columns = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
+    terminated = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
     _write_own_columns(built.directory / "episodes", of_user)
-    counts = _counts(table, total, columns)
+    counts = _counts(table, total, terminated)
     manifest = Manifest(
         format=FORMAT,
         id=about.id,
@@ -106,9 +130,9 @@ def finish(
         episode_columns={name: {"dtype": c.dtype, "digest": c.digest(name)} for name, c in of_user.items()},
     )
     _write_groups(built.directory)
-    arrays.write_group(built.directory, {"rlds": manifest.to_json()})
+    sealed = sealing.seal(built.directory, manifest, known=_known(shared, finished), threads=threads)
     read(built.directory)  # what would be refused when it is opened is not published
-    return manifest
+    return sealed
 
 
 def _sync(files: Iterable[Path]) -> None:
@@ -196,6 +220,17 @@ def _share(directory: Path, s: Shared) -> _Finished:
     return _Finished(f, s.stats, how if s.lasts else "")
 
 
+def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[str, str]:
+    """Digests of files that are another dataset's, as they were when that was written: damage is not made right."""
+    lists = {s.dataset: sealing.listed(s.dataset) for s in shared.values()}
+    known: dict[str, str] = {}
+    for f in (x.field for x in finished if x.field.name in shared):
+        s = shared[f.name]
+        for root in ("", "digests/", "text/", f"{videos.DIRECTORY}/"):
+            known |= sealing.below(lists[s.dataset], root + s.field.path, root + f.path)
+    return known
+
+
 def _renamed(s: Shared) -> StoredField:
     """The field under its new name, which is part of its digest."""
     f = s.field
@@ -217,34 +252,31 @@ def content_columns(table: EpisodeTable) -> dict[str, Array | list[str | None]]:
         "end": table.end,
         "num_observed": table.num_observed,
     }
-    if any(s is not None for s in table.seed):
+    if not isinstance(table.seed, Repeated):
         columns["seed"] = np.array([s or 0 for s in table.seed], np.uint64)
         columns["has_seed"] = np.array([s is not None for s in table.seed], bool)
-    if any(o is not None for o in table.options):
-        columns["options"] = table.options
+    if not isinstance(table.options, Repeated):
+        columns["options"] = list(table.options)
     return columns | {f"split/{name}": values for name, values in table.splits.items()}
 
 
-def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str]) -> dict[str, Array]:
-    directory = built.directory / "episodes"
-    computed: dict[str, Array] = {
-        "num_transitions": table.num_transitions,
-        "source": table.source,
-        "row": table.row,
-        **_aggregates(built.directory, paths, table),
-    }
-    for name, values in (content_columns(table) | computed).items():
+def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str]) -> int | None:
+    """Write the episode table, one column after the other; how many steps are terminated, where there are flags."""
+    directory, terminated = built.directory / "episodes", None
+    for name, values in chain(content_columns(table).items(), _computed(built.directory, paths, table)):
         path = directory.joinpath(*(component(c) for c in name.split("/", 1)))  # names of splits may hold a slash
         if isinstance(values, np.ndarray):
             arrays.write(path, values)
         else:
             arrays.write_strings(path, [v or "" for v in values])
-    if any(table.group):
-        arrays.write_strings(directory / "group", table.group)
+        if name == "num_terminated":
+            terminated = int(np.asarray(values).sum())
+    if not isinstance(table.group, Repeated):
+        arrays.write_strings(directory / "group", list(table.group))
     if table.splits:
         arrays.write_group(directory / "split")
     arrays.write_group(directory)
-    return computed
+    return terminated
 
 
 def _write_own_columns(directory: Path, own: Mapping[str, StoredColumn]) -> None:
@@ -259,20 +291,20 @@ def _write_own_columns(directory: Path, own: Mapping[str, StoredColumn]) -> None
             arrays.write_group(directory / "missing")
 
 
-def _aggregates(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> dict[str, Array]:
-    """Return and number of ended steps of each episode."""
-    result = {}
+def _computed(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> Iterator[tuple[str, Array]]:
+    """Columns that are no content: what follows from the others, where episodes come from, returns, ended steps."""
+    yield "num_transitions", table.num_transitions
+    yield "source", table.source
+    yield "row", table.row
     start = table.start
     if REWARD in paths:
         reward = compression.open_column(dataset / paths[REWARD])
         if reward.ndim == 1 and reward.dtype.kind in "fiub":
-            result["total_reward"] = _episode_sums(reward, start)
+            yield "total_reward", _episode_sums(reward, start)
     if all(name in paths for name in FLAGS):
         terminated, truncated = (compression.open_column(dataset / paths[name]) for name in FLAGS)
-        done = _episode_sums(_Either(terminated, truncated), start)
-        result["num_done"] = done.astype(np.int64)
-        result["num_terminated"] = _episode_sums(terminated, start).astype(np.int64)
-    return result
+        yield "num_done", _episode_sums(_Either(terminated, truncated), start).astype(np.int64)
+        yield "num_terminated", _episode_sums(terminated, start).astype(np.int64)
 
 
 class _Either:
@@ -299,7 +331,7 @@ def _episode_sums(values: Array | _Either, start: Array) -> Array:
     return total
 
 
-def _counts(table: EpisodeTable, total: int, columns: Mapping[str, Array]) -> Counts:
+def _counts(table: EpisodeTable, total: int, terminated: int | None) -> Counts:
     ended = int((table.end == TERMINATED).sum())
     return Counts(
         rows=total,
@@ -310,7 +342,7 @@ def _counts(table: EpisodeTable, total: int, columns: Mapping[str, Array]) -> Co
         truncated=int((table.end == TRUNCATED).sum()),
         cut=int((table.end == CUT).sum()),
         final_observations=int(table.observed.sum()),
-        terminated_inside=int(columns["num_terminated"].sum()) - ended if "num_terminated" in columns else 0,
+        terminated_inside=0 if terminated is None else terminated - ended,
     )
 
 

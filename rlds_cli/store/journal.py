@@ -15,7 +15,7 @@ from rlds_cli import safe_files
 from rlds_cli.errors import NoPermission
 from rlds_cli.store import rows
 from rlds_cli.store.rows import Position, Written
-from rlds_cli.ted import EpisodeTable, Field, Note
+from rlds_cli.ted import EpisodeTable, Field, Note, Repeated
 
 
 class Journal:
@@ -88,11 +88,16 @@ def _to_json(w: Written) -> dict[str, Any]:
         "notes": [asdict(n) for n in w.notes],
         "episodes": {
             **{name: getattr(e, name).tolist() for name in ("length", "end", "observed", "source", "row")},
-            "group": e.group, "seed": e.seed, "options": e.options,
+            **{name: _given(getattr(e, name)) for name in ("group", "seed", "options")},
             "splits": {k: v.tolist() for k, v in e.splits.items()},
             "extra": e.extra,
         },
     }  # fmt: skip
+
+
+def _given(values: Sequence[Any]) -> list[Any]:
+    """A column of the episode table; empty where it has no values."""
+    return [] if isinstance(values, Repeated) else list(values)
 
 
 def _from_json(d: Mapping[str, Any]) -> Written:

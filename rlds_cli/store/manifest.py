@@ -93,6 +93,7 @@ class Manifest:
     notes: tuple[Mapping[str, Any], ...] = ()
     shared: Mapping[str, str] = field(default_factory=dict)  # field -> how it came from the source: link, reflink, copy
     episode_columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the user's own: dtype and digest
+    files: str = ""  # sha256 of the list of the digests of files, see `sealing`
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; NaN and infinities become strings, as Zarr writes them."""

@@ -287,17 +287,18 @@ class Store:
         e = self.episodes
         n = len(e["start"])
         has = e.get("has_seed", np.zeros(n, bool))
-        seeds = e.get("seed", np.zeros(n, np.uint64))
-        prefix = "split/"
+        seeds = e.get("seed")
+        prefix, there = "split/", self.path / "episodes"
+        group, options = (self.episode_strings(c) if (there / c).exists() else () for c in ("group", "options"))
         return EpisodeTable(
             e["length"],
             e["end"],
             e["num_observed"] > e["length"],
             e["source"],
             e["row"],
-            group=self.episode_strings("group"),
-            seed=[int(s) if h else None for s, h in zip(seeds, has, strict=True)],
-            options=[o or None for o in self.episode_strings("options")],
+            group=group,
+            seed=() if seeds is None else [s if h else None for s, h in zip(seeds.tolist(), has.tolist(), strict=True)],
+            options=[o or None for o in options],
             splits={k.removeprefix(prefix): np.asarray(v) for k, v in e.items() if k.startswith(prefix)},
             extra={name: self.own_column(name).scalars() for name in self.own_columns},
         )

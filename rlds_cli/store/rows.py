@@ -57,7 +57,7 @@ class Written:
         )
 
 
-def files(directory: Path, f: Field, path: str) -> dict[str, Path]:
+def files(directory: Path, f: Field | StoredField, path: str) -> dict[str, Path]:
     """The data files of a field: ``rows``; for frames with bytes of their own ``bytes`` and ``offsets``."""
     if f.kind == "frames" and f.codec != VIDEO:
         return {n: arrays.data_file(directory / path / n, 1) for n in ("bytes", "offsets")}

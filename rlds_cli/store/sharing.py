@@ -63,4 +63,3 @@ def _check_target(target: Path, within: Path) -> None:
         if place.is_symlink():
             raise ValueError(f"{place} is a symbolic link")
         place = place.parent
-

@@ -33,6 +33,7 @@ _LONGEST_NAME, _LONGEST_COLUMN = 1 << 14, 100
 _ELEMENTS = ("mean", "std", "min", "max", "q01", "q99")  # statistics of each element of a row
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _DIGEST = re.compile("[0-9a-f]{64}")
+_DIGEST_OR_NONE = re.compile("([0-9a-f]{64})?")
 _FINGERPRINT = re.compile("rlds1:[0-9a-f]{64}")
 _FLAGS, _REWARD = ("next/terminated", "next/truncated"), "next/reward"
 
@@ -367,6 +368,7 @@ _MANIFEST = _record(
         "env": _ENV,
         "stats": _mapping(_STATS),
         "archive": _ARCHIVE,
+        "files": _like(_DIGEST_OR_NONE, "a sha256"),
         "options": _OPTIONS,
         "provenance": _list(_STEP),
         "metadata": _list(_text),

@@ -9,7 +9,7 @@ from rlds_cli.progress import Progress, silent
 from rlds_cli.settings import Settings
 from rlds_cli.transfer.bringing import Bringer, Fetched, reused
 from rlds_cli.transfer.client import Client, Patience, Stopped, Width
-from rlds_cli.transfer.planning import Plan, remember
+from rlds_cli.transfer.planning import Plan, check_listing, remember
 from rlds_cli.transfer.tally import MANY, Tally
 
 JOBS = 8
@@ -57,6 +57,7 @@ def fetch(
     """
     if plan.finished:
         return tuple(map(reused, plan.steps))
+    check_listing(plan)
     space.check_space(plan.to_write, plan.destination)
     jobs = max(1, min(jobs or JOBS, len(plan.steps)))
     tally = Tally(plan, id=id, progress=progress) if len(plan.steps) > MANY else None

@@ -6,11 +6,11 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import safe_files, space
+from rlds_cli import documents, safe_files, space
 from rlds_cli.settings import Settings
 from rlds_cli.transfer import local, names, records
 from rlds_cli.transfer.part import offset_of
@@ -176,9 +176,19 @@ def _may_be(copy: Path, file: RemoteFile, target: Path) -> bool:
 
 def remember(plan: Plan) -> None:
     """Note what the source listed, so that the next time it need not be asked."""
+    records.write_json(plan.destination / _LISTING, _listing(plan), lines=False)
+
+
+def check_listing(plan: Plan) -> None:
+    """Raise RldsError, before anything is fetched, where the source lists more files than can be noted."""
+    documents.dumps(_listing(plan), f"the list of {len(plan.listed or plan.steps):,} files", lines=False)
+
+
+def _listing(plan: Plan) -> dict[str, Any]:
     files = plan.listed or [s.file for s in plan.steps]
-    listed = [asdict(f) | {"urls": [names.shown(u) for u in f.urls]} for f in files]
-    records.write_json(plan.destination / _LISTING, {"files": listed})
+    known = [f.name for f in fields(RemoteFile)]
+    listed = ({name: getattr(f, name) for name in known} for f in files)
+    return {"files": [f | {"urls": [names.shown(u) for u in f["urls"]]} for f in listed]}
 
 
 def forget(plan: Plan) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -97,12 +96,18 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None where there is none."""
     try:
         with safe_files.reading(path) as file:
-            values = documents.loads(file.read(documents.LONGEST + 1))
+            values = documents.loads(file.read(documents.OWN + 1), longest=documents.OWN)
     except (OSError, ValueError, NoPermission):
         return None
     return values if isinstance(values, dict) else None
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON file in one step, for its owner alone: it may hold addresses."""
-    safe_files.replace_text(path, json.dumps(values, indent=1) + "\n", mode=0o600)
+def write_json(path: Path, values: Mapping[str, Any], *, lines: bool = True) -> None:
+    """Write a JSON file in one step, for its owner alone: it may hold addresses.
+
+    Raises
+    ------
+    RldsError
+        It would be too long to be read again.
+    """
+    safe_files.replace_text(path, documents.dumps(values, path.name, lines=lines), mode=0o600)

@@ -100,7 +100,7 @@ def plan(archive: Archive) -> Plan:
 
 def _summary(joined: JoinedFiles) -> EpisodeSummary:
     lengths = np.diff(joined.view.stops, prepend=0) - joined.finals
-    return EpisodeSummary(tuple(lengths[lengths > 0].tolist()), dict(zip(END_NAMES, joined.ends.tolist(), strict=True)))
+    return EpisodeSummary(lengths[lengths > 0], dict(zip(END_NAMES, joined.ends.tolist(), strict=True)))
 
 
 def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
@@ -221,8 +221,8 @@ def _parts(joined: JoinedFiles, found: Layout, mode: str | None, *, by_episode: 
                 "first": a,
                 "start": start,
                 "stop": int(stops[b - 1]),
-                "stops": stops[a:b].tolist(),
-                "finals": np.flatnonzero(joined.finals[a:b]).tolist(),
+                "stops": stops[a:b],
+                "finals": np.flatnonzero(joined.finals[a:b]),
                 "episodes": int((steps > 0).sum()),
             },
         )
@@ -244,13 +244,13 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     if plan.facts["read"] == "episodes":
         yield from whole.chunks(_episodes(plan, part, first, view, extra), plan.schema)
         return
-    stops = np.array(part.args["stops"])
+    stops = part.args["stops"]
     try:
         for chunk in chunks(view, _stretch(plan, part, first)):
-            of = np.searchsorted(stops, chunk.episodes.row, "right").tolist()
-            chunk.episodes.extra = {name: [values[k] for k in of] for name, values in extra.items()}
-            for i, row in enumerate(chunk.episodes.row.tolist()):
-                chunk.episodes.source[i], chunk.episodes.row[i] = view.place(row)
+            if extra:
+                of = np.searchsorted(stops, chunk.episodes.row, "right").tolist()
+                chunk.episodes.extra = {name: [values[k] for k in of] for name, values in extra.items()}
+            chunk.episodes.source[:], chunk.episodes.row[:] = view.places(chunk.episodes.row)
             yield chunk
     except NextValuesDiffer:
         raise Replan(with_own_next(plan, first.layout)) from None
@@ -278,7 +278,7 @@ def _constant(part: Part, view: View, name: str, key: str) -> list[Scalar]:
     found: list[Scalar] = []
     start = int(part.args["start"])
     with view.rows([key]) as rows:
-        for stop in part.args["stops"]:
+        for stop in part.args["stops"].tolist():
             values = rows.read(start, stop)[key].reshape(-1)
             if differs(values[:-1], values[1:]).any():
                 at = start + int(np.argmax(differs(values[:-1], values[1:]))) + 1
@@ -295,7 +295,7 @@ def _view(plan: Plan, part: Part, first: FileSurvey) -> View:
     if plan.facts["ordered"]:
         return join(plan.archive, [first, *(survey(plan.archive, p) for p in plan.archive.files[1:])]).view
     derived = tuple(dict.fromkeys((*first.keys.values(), *first.by.keys)))
-    stops = np.array(part.args["stops"], np.int64)
+    stops = part.args["stops"]
     fill = plan.facts["read"] == "episodes"
     return View(plan.archive.files, tuple(plan.facts["counts"]), derived, stops, fill=fill)
 
@@ -346,14 +346,14 @@ def _episodes(
     observed = {n: k for n, k in keys.items() if is_observation(n)}
     stepwise = {n: k for n, k in keys.items() if n not in observed}
     longer = plan.facts["longer"]
-    finals = set(part.args["finals"])
+    finals = set(part.args["finals"].tolist())
     missing = _missing_keys(plan, stepwise)
     view = replace(view, derived=(*view.derived, *missing))
     seen_at = view if not longer else replace(view, counts=_observation_counts(plan))
     wanted = {*stepwise.values(), *missing}
     with seen_at.rows(sorted(set(observed.values()))) as observations, view.rows(sorted(wanted)) as steps:
         start = int(part.args["start"])
-        for k, stop in enumerate(part.args["stops"]):
+        for k, stop in enumerate(part.args["stops"].tolist()):
             length = stop - start - (k in finals)
             shift = int(part.args["first"]) + k if longer else 0
             o = observations.read(start + shift, stop + shift + longer)

@@ -324,7 +324,7 @@ def plan(archive: Archive) -> Plan:
         facts={"read": "grouped", "episode": found.level, "fields": found.keys, "per_episode": found.once},
         notes=tuple(found.notes),
         episode_summary=EpisodeSummary(
-            tuple(u.length for u in entries),
+            np.array([u.length for u in entries], np.int64),
             {name: sum(u.end == i for u in entries) for i, name in enumerate(END_NAMES)},
         ),
     )

@@ -59,10 +59,15 @@ class View:
 
     def place(self, row: int) -> tuple[int, int]:
         """(file, row in the file) of a row in the order of reading."""
-        at = int(row if self.order is None else self.order[row])
+        file, at = self.places(np.array([row]))
+        return int(file[0]), int(at[0])
+
+    def places(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Files, and rows in them, of rows in the order of reading."""
+        at = rows if self.order is None else self.order[rows]
         starts = np.cumsum([0, *self.counts])
-        file = int(np.searchsorted(starts, at, "right")) - 1
-        return file, at - int(starts[file])
+        file = np.searchsorted(starts, at, "right") - 1
+        return file, at - starts[file]
 
 
 class _FileRows:

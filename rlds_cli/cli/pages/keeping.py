@@ -45,7 +45,8 @@ def _repaired(r: Repair) -> str:
     if r.why:
         return f"not repaired: {r.why}"
     files = [f"fetched {', '.join(r.fetched[:3])}{' ...' if len(r.fetched) > 3 else ''}"] if r.fetched else []
-    done = [*files, *(["converted again"] if r.converted else [])]
+    deleted = [f"deleted {', '.join(f.name for f in r.deleted[:3])}{' ...' if len(r.deleted) > 3 else ''}"]
+    done = [*(deleted if r.deleted else []), *files, *(["converted again"] if r.converted else [])]
     return f"was bad ({r.found.problems[0]}); {', '.join(done)}: {'as it was' if r.now.ok else 'still bad'}"
 
 

@@ -2,11 +2,15 @@
 
 ::
 
-    <home>/packed/<fingerprint>-<hash of the key>.<kind>     content | key as JSON | check, sizes, magic
+    <home>/packed/<fingerprint>-<hash of the key>.<kind>     content | key as JSON | sha256 per block | of both | end
     <home>/locks/packed-<fingerprint>.lock                   held while one is built
 
 A process that has mapped a file keeps it when the name goes. Where no file can be had, the content is built in memory
 of this process, if the caller has some to spare.
+
+Before a process maps a file for the first time it hashes blocks of it, up to `MOST_CHECKED` bytes: all of a file that
+is not larger; else every nth, from one drawn anew each time. That finds whatever is altered over n blocks on end, at a
+cost that does not grow with the file. A damaged file is built anew.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import os
 import secrets
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rlds_cli import file_locks, safe_files, settings, sizes, space
+from rlds_cli import documents, file_locks, safe_files, settings, sizes, space
 from rlds_cli.errors import NoPermission
 from rlds_cli.home import Home
 from rlds_cli.store import arrays
@@ -35,14 +40,19 @@ from rlds_cli.ted import Array
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = 8 << 30  # of one file
 SHARE_OF_FREE = 10  # a file takes at most a tenth of what is free
 PATIENCE = 600.0  # seconds to wait for the process that builds
 
-_MAGIC = b"rldspack"
+BLOCK = 1 << 16  # bytes that are hashed at a time
+MOST_CHECKED = 64 << 20  # bytes that are hashed when a file is first mapped
+
+_MAGIC, _MAGIC_BEFORE = b"rldspak2", b"rldspack"
 _END = struct.Struct("<QQ8s")  # bytes of the content, bytes of the key, magic
-_PAGE, _PAGES = 4096, 16  # of the content, looked at when a file is opened
+_HASH, _LONGEST_KEY = 32, 1 << 20
+_THREADS = 4
+_checked: set[tuple[int, ...]] = set()  # files that this process has looked at, as they were then
 
 Parts = Callable[[], Iterable[Array]]
 
@@ -51,13 +61,20 @@ Parts = Callable[[], Iterable[Array]]
 class Held:
     """Where the content is: mapped from a file, in memory of this process, or nowhere.
 
-    ``array`` is uint8 [nbytes], read-only. ``reason`` says why it is not in a file.
+    ``array`` is uint8 [nbytes], read-only. ``reason`` says why it is not in a file, or why the file that was there was
+    not taken.
     """
 
     array: Array | None
     where: Literal["packed file", "private memory"] | None
     reason: str = ""
     path: Path | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the content is, for people."""
+        where = str(self.path) if self.path else self.where
+        return f"{where}: {self.reason}" if self.reason else str(where)
 
 
 def open_or_build(
@@ -86,16 +103,21 @@ def open_or_build(
     if nbytes == 0:
         return Held(np.empty(0, np.uint8), "private memory")
     about = json.dumps({"format": FORMAT, "fingerprint": dataset.manifest.fingerprint, **key}, sort_keys=True).encode()
-    name = f"{_short(dataset)}-{hashlib.sha256(about).hexdigest()[:16]}.{kind}"
-    files = [_File(home.packed(name), nbytes, about) for home in _homes(dataset)]
+    name = f"{_short(dataset)}-{_hash(about)}.{kind}"
+    files = [_File(home.packed(name), nbytes, about) for home in homes(dataset)]
+    damaged = ""
     for file in files:
-        found = file.map()
+        try:
+            found = file.map()
+        except _Damaged:
+            damaged = "built anew, for the file that was there was damaged"
+            continue
         if found is not None:
             return Held(found, "packed file", path=file.path)
     reasons = []
     for file in files:
         try:
-            return Held(_built(file, parts), "packed file", path=file.path)
+            return Held(_built(file, parts), "packed file", damaged, file.path)
         except _Refused as e:
             reasons.append(str(e))
     reason = "; ".join(dict.fromkeys(reasons))
@@ -104,15 +126,53 @@ def open_or_build(
     return Held(None, None, f"{reason}; {sizes.text(nbytes)} of memory are more than {sizes.text(budget)}")
 
 
+def files(dataset: Dataset, home: Path) -> list[Path]:
+    """The files in a home that are packed from a dataset, by their names."""
+    return sorted(file for file in (home / "packed").glob(f"{_short(dataset)}-*") if file.is_file())
+
+
+def is_older(fd: int) -> bool:
+    """Whether a version wrote the file that kept no hashes; this one reads no such file."""
+    return _end(fd)[2] == _MAGIC_BEFORE
+
+
+def _end(fd: int) -> tuple[int, int, bytes]:
+    end = os.pread(fd, _END.size, max(0, os.fstat(fd).st_size - _END.size))
+    return _END.unpack(end) if len(end) == _END.size else (0, 0, b"")
+
+
+def read(path: Path, fd: int) -> tuple[dict[str, Any], int, bytes] | None:
+    """The key of a file, the bytes of its content and the hashes of their blocks; None where its tail is damaged."""
+    nbytes, length, magic = _end(fd)
+    size = nbytes + length + _HASH * (-(-nbytes // BLOCK) + 1) + _END.size
+    if magic != _MAGIC or length > _LONGEST_KEY or size != os.fstat(fd).st_size:
+        return None
+    about = os.pread(fd, length, nbytes)
+    hashes = _File(path, nbytes, about).hashes(fd)
+    if hashes is None or path.stem.partition("-")[2] != _hash(about):
+        return None
+    key: dict[str, Any] = documents.loads(about)
+    return key, nbytes, hashes
+
+
+def _hash(about: bytes) -> str:
+    return hashlib.sha256(about).hexdigest()[:16]
+
+
 def _short(dataset: Dataset) -> str:
+    """What the names of all files of a dataset begin with."""
     return dataset.manifest.fingerprint.partition(":")[2][:12]
 
 
-def _homes(dataset: Dataset) -> list[Home]:
+def homes(dataset: Dataset) -> list[Home]:
     """The home that the dataset lies in, and the user's own."""
     own, parents = settings.read().home, dataset.path.absolute().parents
     roots = [parents[2], own] if len(parents) > 2 and parents[1].name == "datasets" else [own]
     return [Home(root) for root in dict.fromkeys(roots)]
+
+
+class _Damaged(Exception):
+    """The content of a file is not what it was when it was written."""
 
 
 class _Refused(Exception):
@@ -143,23 +203,35 @@ class _File:
     about: bytes
 
     def map(self) -> Array | None:
-        """The content [nbytes], mapped; None where there is no file, or one that is not what its name says."""
+        """The content [nbytes], mapped; None where there is no file, or one that is not what its name says.
+
+        Raises
+        ------
+        _Damaged
+            Some block that was looked at has another hash.
+        """
         try:
             with safe_files.reading(self.path) as f:
-                tail = os.pread(f.fileno(), len(self.about) + 64, self.nbytes)
-                if tail != self._tail(f.fileno()):
+                hashes = self.hashes(f.fileno())
+                if hashes is None:
                     return None
+                _check(f.fileno(), hashes, self.nbytes)
                 buffer = mmap.mmap(f.fileno(), self.nbytes, access=mmap.ACCESS_READ)
         except (OSError, ValueError, NoPermission):
             return None
         return np.frombuffer(buffer, np.uint8)
 
-    def _tail(self, fd: int) -> bytes:
-        """The key, and a hash of some pages from start to end: enough to tell a file of holes."""
-        digest = hashlib.sha256()
-        for at in np.linspace(0, max(0, self.nbytes - _PAGE), _PAGES).astype(np.int64).tolist():
-            digest.update(os.pread(fd, min(_PAGE, self.nbytes - at), at))
-        return self.about + digest.digest() + _END.pack(self.nbytes, len(self.about), _MAGIC)
+    def hashes(self, fd: int) -> bytes | None:
+        """The hashes of the blocks, where the tail is that of this file."""
+        size = _HASH * -(-self.nbytes // BLOCK)
+        tail = os.pread(fd, len(self.about) + size + _HASH + _END.size + 1, self.nbytes)
+        hashes = tail[len(self.about) : len(self.about) + size]
+        return hashes if tail == self._tail(hashes) else None
+
+    def _tail(self, hashes: bytes) -> bytes:
+        """What stands behind the content."""
+        named = self.about + hashes
+        return named + hashlib.sha256(named).digest() + _END.pack(self.nbytes, len(self.about), _MAGIC)
 
     def write(self, parts: Parts) -> None:
         """Write it beside, whole and synced, and give it its name; the caller holds the lock.
@@ -174,9 +246,9 @@ class _File:
             beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
             fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            self._fill(fd, parts)
+            hashes = self._fill(fd, parts)
             with _refusals(self.path):
-                os.pwrite(fd, self._tail(fd), self.nbytes)
+                arrays.write_at(fd, self.nbytes, np.frombuffer(self._tail(hashes), np.uint8))
                 os.fsync(fd)
                 os.fchmod(fd, os.fstat(fd).st_mode & 0o444)
                 beside.replace(self.path)
@@ -186,18 +258,75 @@ class _File:
         finally:
             os.close(fd)
 
-    def _fill(self, fd: int, parts: Parts) -> None:
-        at = 0
-        for part in parts():
-            with _refusals(self.path):
-                arrays.write_at(fd, at, part)
-            at += part.nbytes
+    def _fill(self, fd: int, parts: Parts) -> bytes:
+        """Write the content; the hashes of its blocks."""
+        at, hashes = 0, _Hashes()
+        with ThreadPoolExecutor(1) as beside:
+            for part in parts():
+                hashed = beside.submit(hashes.add, arrays.raw(part))
+                with _refusals(self.path):
+                    arrays.write_at(fd, at, part)
+                hashed.result()  # the next part may be in the same memory
+                at += part.nbytes
         assert at == self.nbytes, f"{at:,} bytes of {self.nbytes:,}"
+        return hashes.all()
 
     def _sweep(self) -> None:
         """Remove what processes that were killed have left: nobody else writes while the lock is held."""
         for left in self.path.parent.glob(f".{self.path.name}.*.part"):
             left.unlink(missing_ok=True)
+
+
+class _Hashes:
+    """The sha256 of each block of what comes in parts of any size."""
+
+    def __init__(self) -> None:
+        self._done: list[bytes] = []
+        self._open, self._size = hashlib.sha256(), 0
+
+    def add(self, content: memoryview) -> None:
+        while content:
+            piece = content[: BLOCK - self._size]
+            self._open.update(piece)
+            self._size += len(piece)
+            content = content[len(piece) :]
+            if self._size == BLOCK:
+                self._close()
+
+    def _close(self) -> None:
+        self._done.append(self._open.digest())
+        self._open, self._size = hashlib.sha256(), 0
+
+    def all(self) -> bytes:
+        if self._size:
+            self._close()
+        return b"".join(self._done)
+
+
+def _check(fd: int, hashes: bytes, nbytes: int) -> None:
+    """Raise _Damaged where a block differs, of as many as are looked at, unless this process has looked at the file."""
+    status = os.fstat(fd)
+    which = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    if which in _checked:
+        return
+    count = len(hashes) // _HASH
+    every = -(-count * BLOCK // max(BLOCK, MOST_CHECKED))
+    numbers = range(secrets.randbelow(every), count, every)
+    if len(numbers) < 4 * _THREADS:
+        sound = all(block_is_sound(fd, hashes, nbytes, k) for k in numbers)
+    else:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            shares = [numbers[i::_THREADS] for i in range(_THREADS)]
+            sound = all(pool.map(lambda some: all(block_is_sound(fd, hashes, nbytes, k) for k in some), shares))
+    if not sound:
+        raise _Damaged
+    _checked.add(which)
+
+
+def block_is_sound(fd: int, hashes: bytes, nbytes: int, k: int) -> bool:
+    """Whether block ``k`` of a file has the hash that is kept of it."""
+    content = os.pread(fd, min(BLOCK, nbytes - k * BLOCK), k * BLOCK)
+    return hashlib.sha256(content).digest() == hashes[k * _HASH : (k + 1) * _HASH]
 
 
 def _built(file: _File, parts: Parts) -> Array:
@@ -210,15 +339,23 @@ def _built(file: _File, parts: Parts) -> Array:
             f"{sizes.text(file.nbytes)} are too large for a file in {home.root} (at most {sizes.text(most)})"
         )
     with _lock(home.packed_lock(file.path.name)):
-        found = file.map()
+        found = _sound(file)
         if found is None:
             with _refusals(file.path):
                 safe_files.directory(file.path.parent, home.root)
             file.write(parts)
-            found = file.map()
+            found = _sound(file)
     if found is None:
         raise _Refused(f"{file.path} was removed or altered while it was written")
     return found
+
+
+def _sound(file: _File) -> Array | None:
+    """The content of a file, mapped; None also where it is damaged."""
+    try:
+        return file.map()
+    except _Damaged:
+        return None
 
 
 @contextmanager

@@ -123,13 +123,12 @@ def pack(
     block, held = blocks.open_block(dataset, fields, budget=options.budget)
     if block is None:
         return None, f"no packed rows: {held.reason}"
-    where = str(held.path) if held.path else f"{held.where}: {held.reason}"
     file = _mapped(held.path, layout.row_bytes, dataset.num_rows)
     if file is not None:
         block = Block(layout, dataset.num_rows, file.content)
     return Packed(
         block, chosen, outcomes, views=options.views, file=file
-    ), f"packed rows of {layout.row_bytes} B, {where}"
+    ), f"packed rows of {layout.row_bytes} B, {held.place}"
 
 
 def _mapped(path: Path | None, row_bytes: int, rows: int) -> RandomMap | None:

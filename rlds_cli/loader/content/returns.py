@@ -91,17 +91,22 @@ class ReturnToGo:
         dataset = fields.dataset
         if REWARD not in dataset.schema:
             raise no_reward(dataset)
-        stops = not self.through_terminals and FLAGS[0] in dataset.schema
-        terminated = dataset.column(FLAGS[0]) if stops else None
-        scan = Scan(dataset.column(REWARD), terminated, _last_rows(dataset), self.gamma)
+        sums = scan(dataset, self.gamma, self.through_terminals)
         key = {"column": NAME, "gamma": self.gamma, "through_terminals": self.through_terminals}
-        held = packed.open_or_build(dataset, key, scan.nbytes, scan.parts, kind="column", budget=fields.budget)
+        held = packed.open_or_build(dataset, key, sums.nbytes, sums.parts, kind="column", budget=fields.budget)
         if held.array is None:
             raise NeedsMemory(
-                f"{NAME} of {dataset.id} takes {sizes.text(scan.nbytes)}: {held.reason}.", hint="a larger memory="
+                f"{NAME} of {dataset.id} takes {sizes.text(sums.nbytes)}: {held.reason}.", hint="a larger memory="
             )
-        values = held.array.view(np.float64).reshape(scan.reward.shape)
+        values = held.array.view(np.float64).reshape(sums.reward.shape)
         return {NAME: Returns(Rows(values), self.scale, f"scanned once, {held.where}")}
+
+
+def scan(dataset: Dataset, gamma: float, through_terminals: bool) -> Scan:
+    """What adds up the rewards of a dataset."""
+    stops = not through_terminals and FLAGS[0] in dataset.schema
+    terminated = dataset.column(FLAGS[0]) if stops else None
+    return Scan(dataset.column(REWARD), terminated, _last_rows(dataset), gamma)
 
 
 def _last_rows(dataset: Dataset) -> IntArray:

@@ -16,7 +16,7 @@ from rlds_cli.loader.access import packed
 from rlds_cli.loader.sampling.guide import Guide
 from rlds_cli.loader.sampling.table import Table
 from rlds_cli.loader.windowing.places import Rows
-from rlds_cli.ted import Array, IntArray
+from rlds_cli.ted import FLAGS, REWARD, Array, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -78,13 +78,15 @@ def sum_dtype(reward: np.dtype[Any], floats: str | None) -> np.dtype[Any]:
     return np.result_type(reward, np.float32) if floats is None else np.dtype(floats)
 
 
+WorkOut = Callable[[Table, IntArray, IntArray], Array]  # of transitions: episodes and steps
+
+
 def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
     """The same with the answers for all rows of a large dataset, worked out once."""
     if not LEAST_ROWS <= dataset.store.manifest.counts.rows <= MOST_ROWS:
         return reach
-    kind = np.min_scalar_type(reach.n_step)
     key = {"steps summed up": reach.n_step}
-    known, where = _kept(dataset, key, kind, lambda table, episode, step: reach(table, episode, step), budget)
+    known, where = _kept(dataset, key, np.min_scalar_type(reach.n_step), reach, budget)
     return replace(reach, known=known, kept=where)
 
 
@@ -94,40 +96,57 @@ def keep_sums(
     """Sums of rewards from every row of a large dataset on, [rows, 1] of ``kind``; None where they are not kept."""
     if reach.known is None or reward.values.ndim > 1:
         return None
+    key = {"rewards summed up in float64": reach.n_step, "gamma": gamma, "dtype": kind.name}
+    kept, _ = _kept(dataset, key, kind, _sums(reach, reward, gamma), budget)
+    return None if kept is None else Rows(kept.values[:, None])
 
+
+def reach_parts(dataset: Dataset, n_step: int) -> Iterator[Array]:
+    """What `keep_reach` keeps, worked out again."""
+    return _parts(dataset, np.min_scalar_type(n_step), _reach(dataset, n_step))
+
+
+def sum_parts(dataset: Dataset, n_step: int, gamma: float, kind: np.dtype[Any]) -> Iterator[Array]:
+    """What `keep_sums` keeps, worked out again."""
+    return _parts(dataset, kind, _sums(_reach(dataset, n_step), Rows(dataset.column(REWARD)), gamma))
+
+
+def _reach(dataset: Dataset, n_step: int) -> Reach:
+    terminated, truncated = (Rows(dataset.column(name)) for name in FLAGS)
+    return Reach(n_step, terminated, truncated)
+
+
+def _sums(reach: Reach, reward: Rows, gamma: float) -> WorkOut:
     def sums(table: Table, episode: IntArray, step: IntArray) -> Array:
         row = table.start.take(episode) + step
         return reward_sum(reward, gamma, None, row, reach(table, episode, step))
 
-    key = {"rewards summed up in float64": reach.n_step, "gamma": gamma, "dtype": kind.name}
-    kept, _ = _kept(dataset, key, kind, sums, budget)
-    return None if kept is None else Rows(kept.values[:, None])
+    return sums
 
 
 def _kept(
-    dataset: Dataset,
-    key: dict[str, Any],
-    kind: np.dtype[Any],
-    work_out: Callable[[Table, IntArray, IntArray], Array],
-    budget: int,
+    dataset: Dataset, key: dict[str, Any], kind: np.dtype[Any], work_out: WorkOut, budget: int
 ) -> tuple[Rows | None, str]:
     """A column that says something of every transition of the whole store; and where it is, or why there is none."""
-    everything = type(dataset)(dataset.store)
-    rows = everything.num_rows
-
-    def parts() -> Iterator[Array]:
-        table = Table.of(everything)
-        table = table.where(table.transitions > 0)
-        guide, done = Guide(table.transitions), 0
-        for first in range(0, guide.total, _CHUNK):
-            episode, step = guide.find(np.arange(first, min(first + _CHUNK, guide.total)))
-            row = table.start.take(episode) + step
-            part = np.zeros(int(row[-1]) + 1 - done, kind)
-            part[row - done] = work_out(table, episode, step)
-            done += len(part)
-            yield part
-        yield np.zeros(rows - done, kind)
-
-    held = packed.open_or_build(dataset, key, rows * kind.itemsize, parts, kind="steps", budget=budget)
-    where = str(held.path) if held.path else f"{held.where or 'worked out at each gather'}: {held.reason}"
+    size = dataset.store.manifest.counts.rows * kind.itemsize
+    held = packed.open_or_build(
+        dataset, key, size, lambda: _parts(dataset, kind, work_out), kind="steps", budget=budget
+    )
+    where = held.place if held.where else f"worked out at each gather: {held.reason}"
     return None if held.array is None else Rows(held.array.view(kind)), where
+
+
+def _parts(dataset: Dataset, kind: np.dtype[Any], work_out: WorkOut) -> Iterator[Array]:
+    """The column, from the first row on."""
+    everything = type(dataset)(dataset.store)
+    table = Table.of(everything)
+    table = table.where(table.transitions > 0)
+    guide, done = Guide(table.transitions), 0
+    for first in range(0, guide.total, _CHUNK):
+        episode, step = guide.find(np.arange(first, min(first + _CHUNK, guide.total)))
+        row = table.start.take(episode) + step
+        part = np.zeros(int(row[-1]) + 1 - done, kind)
+        part[row - done] = work_out(table, episode, step)
+        done += len(part)
+        yield part
+    yield np.zeros(everything.num_rows - done, kind)

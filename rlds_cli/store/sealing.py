@@ -1,0 +1,145 @@
+"""Digests of a dataset's files: whatever the digests of fields do not cover is under the hash of its file.
+
+``digests/zarr.json`` lists the sha256 of every file but two kinds: plain rows, which the blocks of their field cover,
+and the manifest, which holds the sha256 of that list. The manifest holds a hash of itself, too, taken with zeros in its
+place: that finds damage. Whoever changes a dataset on purpose can hash it anew; only a fingerprint, a lock or a sha256
+from elsewhere tells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlds_cli import documents
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.hashing import sha256_of
+from rlds_cli.store import arrays, rows, videos
+from rlds_cli.store import files as store_files
+from rlds_cli.store.checking import Problem
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.ted import VIDEO
+
+MANIFEST, LISTING = "zarr.json", "digests/zarr.json"
+_OWN = "rlds_sha256"  # of the manifest's file, in it
+_KEY = f'"{_OWN}": "'
+_NONE = "0" * 64
+
+
+def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads: int = 2) -> Manifest:
+    """Write the list of digests and the manifest, which are the last files of a dataset; the manifest as it is then.
+
+    ``known`` are digests of files by path: of those that are another dataset's, what they were when they were written.
+    """
+    files = sorted(_files(directory) - {MANIFEST, LISTING} - _rows(m))
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        hashes = pool.map(lambda name: known.get(name) or sha256_of(directory / name), files)
+        listed = dict(zip(files, hashes, strict=True))
+    (directory / LISTING).unlink(missing_ok=True)  # it may be a link to another dataset's
+    arrays.write_group(directory / "digests", {"files": listed})
+    m = replace(m, files=sha256_of(directory / LISTING))
+    write_manifest(directory, m)
+    return m
+
+
+def write_manifest(directory: Path, m: Manifest) -> None:
+    """Write the manifest with its own digest."""
+    arrays.write_group(directory, {"rlds": m.to_json(), _OWN: _NONE})
+    text = (directory / MANIFEST).read_text()
+    (directory / MANIFEST).write_text(_with(text, hashlib.sha256(text.encode()).hexdigest()))
+
+
+def listed(directory: Path) -> dict[str, str]:
+    """The digests of a dataset's files by path, as the list says; nothing where there is none."""
+    try:
+        text = store_files.content(directory / LISTING, documents.OWN)
+        found: Any = documents.loads(text, longest=documents.OWN)["attributes"]["files"]
+    except (OSError, ValueError, KeyError, TypeError, DamagedDataset):
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def below(digests: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+    """Of the digests of another dataset those of the tree ``old``, for the place ``new`` at which it is shared."""
+    return {new + name.removeprefix(old): digest for name, digest in digests.items() if name.startswith(f"{old}/")}
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What a check of the files found; ``covers`` is False for a dataset that was written before files had digests."""
+
+    problems: tuple[Problem, ...]
+    covers: bool
+
+
+def check(directory: Path, m: Manifest, threads: int) -> Seal:
+    """Compare the manifest and every file that the list names with their digests."""
+    found, files = _own_digest(directory), listed(directory)
+    if found is None and not m.files and not files:
+        return Seal((), covers=False)
+    problems = [] if found else [Problem("manifest", "its digest is not that of zarr.json")]
+    try:
+        intact = m.files == sha256_of(directory / LISTING)
+    except OSError as e:
+        return Seal((*problems, Problem(LISTING, f"cannot be read: {e.strerror}")), covers=True)
+    if not intact:
+        return Seal((*problems, Problem(LISTING, "is not what the manifest says: the digests of files")), covers=True)
+    there = _files(directory)
+    with ThreadPoolExecutor(threads) as pool:
+        problems += filter(None, pool.map(lambda name: _compare(directory, name, files[name], there), sorted(files)))
+    added = sorted(n for n in there - set(files) if n.startswith("episodes/") and "/." not in n)
+    return Seal((*problems, *(Problem(n, "is not of this dataset") for n in added)), covers=True)
+
+
+def _own_digest(directory: Path) -> bool | None:
+    """Whether the manifest's file has the digest that stands in it; None where it has none."""
+    text = (directory / MANIFEST).read_bytes().decode("utf-8", "surrogateescape")
+    head, key, tail = text.rpartition(_KEY)
+    if not key:
+        return None
+    plain = head + key + _NONE + tail[64:]
+    return hashlib.sha256(plain.encode("utf-8", "surrogateescape")).hexdigest() == tail[:64]
+
+
+def _with(text: str, digest: str) -> str:
+    head, key, tail = text.rpartition(_KEY)
+    return head + key + digest + tail[64:]
+
+
+def _compare(directory: Path, name: str, digest: str, there: set[str]) -> Problem | None:
+    if name not in there:
+        return Problem(name, "is missing")
+    try:
+        return (
+            None if sha256_of(directory / name) == digest else Problem(name, "is not what it was when it was written")
+        )
+    except OSError as e:
+        return Problem(name, f"cannot be read: {e.strerror}")
+
+
+def _files(directory: Path) -> set[str]:
+    """Paths of all regular files of a dataset."""
+    return set(_walk(directory, directory))
+
+
+def _walk(directory: Path, root: Path) -> Iterator[str]:
+    for top, _, names in os.walk(directory):
+        for name in names:
+            file = Path(top, name)
+            if stat.S_ISREG(file.lstat().st_mode):
+                yield file.relative_to(root).as_posix()
+
+
+def _rows(m: Manifest) -> set[str]:
+    """Files of plain rows: the blocks of a field cover its rows; what is behind them follows from the shape."""
+    films = [arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1) for f in m.fields if f.codec == VIDEO]
+    plain = m.fields if m.encoding == "memmap" else ()
+    return {file.as_posix() for file in films} | {
+        file.as_posix() for f in plain for file in rows.files(Path(), f, f.path).values()
+    }

@@ -1,0 +1,221 @@
+"""No byte of a dataset is changed unseen: whatever is flipped, in whichever file, `verify` fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lerobot_archives import Content, write_v3
+from test_store_build import Job
+
+import rlds_cli
+from rlds_cli import preprocess
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.importing import import_archive
+from rlds_cli.keeping.encoding import convert
+from rlds_cli.keeping.verification import verify_directory
+from rlds_cli.progress import silent
+from rlds_cli.store import arrays, manifest, sealing
+from rlds_cli.store.build import write_rows
+from rlds_cli.store.finish import Description, finish
+
+
+def everything(directory: Path, encoding: str) -> Path:
+    """Arrays, frames, texts, all columns that an episode table may have, metadata and sources."""
+    built = write_rows(Job(), directory, jobs=0, progress=silent)
+    n = len(built.episodes)
+    table = replace(
+        built.episodes,
+        group=[f"episode_{k}" for k in range(n)],
+        seed=[None if k % 3 else k for k in range(n)],
+        options=[None if k % 2 else json.dumps({"level": k}) for k in range(n)],
+        splits={"train": np.arange(n) % 4 > 0},
+        extra={
+            "task": [k % 5 for k in range(n)],
+            "success": [None if k == 1 else k % 2 == 0 for k in range(n)],
+            "note": [f"number {k}" for k in range(n)],
+        },
+    )
+    sources = ({"file": "a.hdf5", "size": 3, "sha256": "0" * 64, "url": "https://example.org/a.hdf5"},)
+    about = Description("local/all", encoding=encoding, sources=sources, options={"skip_bad": False})
+    metadata = [("policy/weights", np.arange(6.0)), ("algorithm", "sac")]
+    finish(replace(built, episodes=table), about, metadata=metadata)
+    return built.directory
+
+
+def made(kind: str, directory: Path) -> Path:
+    """A dataset of each kind."""
+    if kind in ("memmap", "zarr"):
+        return everything(directory, kind)
+    if kind == "videos":
+        archive = write_v3(directory / "a", Content(lengths=(3, 2), video=("top",)))
+        return import_archive(archive, "local/film").path
+    return derived().path
+
+
+def derived() -> Dataset:
+    """Most of it is shared with its source."""
+    step = {"observation": np.arange(8.0).reshape(4, 2), "action": np.arange(3), "next": {"reward": np.ones(3)}}
+    rlds_cli.create("local/source", [step | {"info": {"word": ["a", None, "b"]}}] * 2)
+    return preprocess.run("local/source", "scale_reward", "scaled", args={"scale": 2.0}, jobs=0)
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(p for p in directory.rglob("*") if p.is_file())
+
+
+def flip(file: Path, at: int, bit: int) -> bytes:
+    """Change one bit; the file as it was. What is shared with another dataset stays as it is there."""
+    good = file.read_bytes()
+    file.unlink()
+    file.write_bytes(good[:at] + bytes([good[at] ^ bit]) + good[at + 1 :])
+    return good
+
+
+def flip_any(file: Path, rng: np.random.Generator) -> bytes:
+    return flip(file, int(rng.integers(file.stat().st_size)), 1 << int(rng.integers(8)))
+
+
+KINDS = ["memmap", "zarr", "videos", "derived"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_file_is_named_in_which_a_bit_is_flipped(kind: str, tmp_path: Path) -> None:
+    directory, rng = made(kind, tmp_path / "work"), np.random.default_rng(0)
+    assert verify_directory(directory).problems == ()
+    fields = {f.path: f.name for f in manifest.read(directory).fields}
+    names = {file.relative_to(directory).as_posix(): file for file in files(directory)}
+    rows = set(names) - set(sealing.listed(directory)) - {sealing.MANIFEST, sealing.LISTING}
+    assert rows or kind == "zarr"
+    for some in (sorted(rows), sorted(sealing.listed(directory))):
+        good = {name: flip_any(names[name], rng) for name in some}
+        found = {p.where for p in verify_directory(directory).problems}
+        for name in some:
+            array = name.removeprefix("video/").partition("/c/")[0]
+            field = fields.get(array) or fields.get(array.rpartition("/")[0])
+            assert name in found or any(where == field or where.startswith(f"{field} ") for where in found), name
+        for name, content in good.items():
+            names[name].write_bytes(content)
+    assert verify_directory(directory).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_bit_of_one_file_is_enough(kind: str, tmp_path: Path) -> None:
+    directory, rng = made(kind, tmp_path / "work"), np.random.default_rng(1)
+    for file in files(directory):
+        good = flip_any(file, rng)
+        assert not verify_directory(directory).ok, file
+        file.write_bytes(good)
+
+
+def check(directory: Path) -> sealing.Seal:
+    return sealing.check(directory, manifest.read(directory), 1)
+
+
+@pytest.mark.parametrize("name", [sealing.MANIFEST, sealing.LISTING])
+def test_the_manifest_and_the_list_anywhere(name: str, tmp_path: Path) -> None:
+    directory = everything(tmp_path, "memmap")
+    file, rng = directory / name, np.random.default_rng(2)
+    for at in rng.integers(file.stat().st_size, size=60).tolist():
+        good = flip(file, at, 1 << int(rng.integers(8)))
+        try:
+            found = check(directory).problems
+        except DamagedDataset:
+            found = (None,)
+        assert found, f"byte {at}"
+        file.write_bytes(good)
+    assert check(directory) == sealing.Seal((), covers=True)
+
+
+@pytest.mark.parametrize("key", ["rlds_sha256", '"files": "'])
+def test_a_key_of_the_digests_that_is_lost(key: str, tmp_path: Path) -> None:
+    directory = everything(tmp_path, "memmap")
+    text = (directory / "zarr.json").read_text()
+    flip(directory / "zarr.json", text.index(key) + 2, 1)
+    assert not verify_directory(directory).ok
+
+
+def test_space_between_values_counts(tmp_path: Path) -> None:
+    directory = everything(tmp_path, "memmap")
+    text = (directory / "zarr.json").read_text()
+    (directory / "zarr.json").write_text(text.replace(": ", ":\t", 1))
+    assert json.loads((directory / "zarr.json").read_text()) == json.loads(text)
+    assert [str(p) for p in check(directory).problems] == ["manifest: its digest is not that of zarr.json"]
+
+
+def test_a_column_that_is_added_or_removed(tmp_path: Path) -> None:
+    directory = everything(tmp_path, "memmap")
+    (directory / "episodes/.DS_Store").write_text("of a file manager")
+    (directory / "notes.txt").write_text("of the user")
+    assert check(directory).problems == ()
+    arrays.write(directory / "episodes/extra", np.zeros(10))
+    shutil.rmtree(directory / "episodes/note")
+    found = {str(p) for p in check(directory).problems}
+    assert "episodes/extra/c/0: is not of this dataset" in found
+    assert "episodes/note/bytes/c/0: is missing" in found
+
+
+def unseal(directory: Path) -> None:
+    """As versions wrote datasets that kept no digests of files."""
+    m = replace(manifest.read(directory), files="")
+    for file in ("zarr.json", "digests/zarr.json"):
+        (directory / file).chmod(0o644)
+    arrays.write_group(directory, {"rlds": m.to_json()})
+    arrays.write_group(directory / "digests")
+
+
+def test_a_dataset_without_digests_of_files_verifies_and_says_so(tmp_path: Path) -> None:
+    directory = everything(tmp_path, "memmap")
+    unseal(directory)
+    found = verify_directory(directory)
+    assert found.ok
+    assert found.remarks[0].startswith("written by a version that kept no digests of files: metadata, sources")
+    assert rlds_cli.open_dataset(directory).num_episodes == 10
+
+
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_statistics_follow_from_the_rows(store: str, tmp_path: Path) -> None:
+    directory = everything(tmp_path, store)
+    m = manifest.read(directory)
+    for key in ("mean", "std", "min", "max", "q01", "q99", "count", "nonfinite", "histogram", "low", "high"):
+        other = (np.asarray(m.stats["action"][key]) + 1).tolist()
+        sealing.write_manifest(directory, replace(m, stats=m.stats | {"action": {**m.stats["action"], key: other}}))
+        assert [str(p) for p in verify_directory(directory).problems] == [
+            f"statistics of action: {key} are not those of its rows"
+        ]
+
+
+def test_the_other_encoding_keeps_digests_and_seals_what_had_none(tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/x", [{"observation": np.arange(4.0), "action": np.arange(3)}])
+    before = sealing.listed(ds.path)
+    convert("local/x", to="zarr")
+    after = sealing.listed(ds.path)
+    assert {n for n in after if n.startswith("action/c/")}
+    assert {n: d for n, d in after.items() if n.startswith(("episodes/", "digests/"))} == {
+        n: d for n, d in before.items() if n.startswith(("episodes/", "digests/"))
+    }
+    convert("local/x", to="memmap")
+    assert sealing.listed(ds.path) == before
+    unseal(ds.path)
+    convert("local/x", to="zarr")
+    assert check(ds.path) == sealing.Seal((), covers=True)
+
+
+def test_damage_that_is_shared_is_not_made_right(tmp_path: Path) -> None:
+    source = derived().manifest.provenance[0]["from"]
+    file = rlds_cli.open_dataset(source).path / "text/info/word/offsets/zarr.json"
+    flip_in_place(file, 3)
+    again = preprocess.run(source, "scale_reward", "again", args={"scale": 3.0}, jobs=0)
+    assert "text/info/word/offsets/zarr.json" in {p.where for p in verify_directory(again.path).problems}
+
+
+def flip_in_place(file: Path, at: int) -> None:
+    content = file.read_bytes()
+    file.chmod(0o644)
+    file.write_bytes(content[:at] + b"\t" + content[at + 1 :] if content[at : at + 1] == b" " else content + b"\n")
