@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,14 @@ def encode(path: Path, frames: np.ndarray, codec: str, options: dict[str, str]) 
 def encode_depth(path: Path, codes: np.ndarray, codec: str, pixels: str) -> None:
     """A video of grey values, lossless, as lerobot writes depth."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lossless = {"x265-params": "lossless=1:log-level=none:keyint=2"} if codec == "libx265" else {}
+    # With B-frames, x265 makes up the decoding times of films as short as these.
+    lossless = {"x265-params": "lossless=1:log-level=none:keyint=2:bframes=0"} if codec == "libx265" else {}
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=FPS, options=lossless)
         stream.height, stream.width, stream.pix_fmt = codes.shape[1], codes.shape[2], pixels
-        for values in codes:
+        for k, values in enumerate(codes):
             frame = av.VideoFrame(codes.shape[2], codes.shape[1], pixels)
+            frame.pts, frame.time_base = k, Fraction(1, FPS)
             plane = frame.planes[0]
             lines = np.zeros((plane.height, plane.line_size // values.itemsize), values.dtype)
             lines[:, : values.shape[1]] = values

@@ -292,6 +292,7 @@ def test_values_of_other_types(tmp_path: Path, value: np.ndarray, key: str) -> N
             continue
 
 
+@pytest.mark.slow
 def test_large_chunks_of_lzf_are_measured(tmp_path: Path) -> None:
     """Of 60 MB, stored in one chunk, in noise that LZF cannot pack, in runs, and in more than the chunk has."""
     rng = np.random.default_rng(0)

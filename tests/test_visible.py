@@ -60,7 +60,8 @@ def test_breaks_between_lines_are_ours() -> None:
     assert visible.line(visible.lines(["c", "d"])) == "c\nd"
 
 
-def test_every_way_to_print(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_way_to_print(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # no line is broken
     table = Table(HOSTILE)
     table.add_row(out.plain({"a": HOSTILE})["a"].replace("[", "("))
     out.result(None, HOSTILE)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import requests
 import urllib3
 
+from rlds_cli import visible
 from rlds_cli.errors import RldsError
 
 _LONGEST = 200  # characters of a server's words
@@ -60,7 +61,7 @@ class Stopped(Exception):
 
 def quoted(text: str) -> str:
     """A server's words, fit for one line of a message."""
-    return "".join(c for c in text[: 4 * _LONGEST] if c.isprintable())[:_LONGEST].strip()
+    return visible.line(text[:_LONGEST].strip())
 
 
 def reason(exc: BaseException) -> str:

@@ -66,7 +66,7 @@ def strings_that_share_their_bytes(scene: Scene) -> None:
         brought_in(scene, file)
 
 
-@attack(quick=True)
+@attack()
 def dictionaries_of_parquet(scene: Scene) -> None:
     """Rows that repeat one long value, which takes a few bytes each in the file."""
     for rows, size in ((STEPS, 1 << 20), (8000, 1 << 20), (1_000_000, 1 << 16)):
@@ -181,7 +181,7 @@ def descriptions_of_other_types(scene: Scene) -> None:
         shutil.rmtree(copy)
 
 
-@attack(quick=True)
+@attack()
 def numbers_that_are_valid(scene: Scene) -> None:
     """Denormal, infinite and largest numbers are data, and come in."""
     file = flat(scene.work / "denormal.h5")

@@ -110,7 +110,7 @@ def what_gc_does_not_know(scene: Scene) -> None:
             scene.fault(f"gc removed {path.relative_to(scene.home)}, which rlds has not made")
 
 
-@attack(quick=True)
+@attack()
 def secrets_of_addresses(scene: Scene) -> None:
     """What stands in an address is in no file and no message."""
     with Server() as server:

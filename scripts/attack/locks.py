@@ -169,7 +169,7 @@ def mutants(scene: Scene) -> None:
             scene.fault(f"{text[:40]!r} was taken for a lock")
 
 
-@attack(quick=True)
+@attack()
 def modules_of_the_current_directory(scene: Scene) -> None:
     """No command imports what lies in the current directory, unless it is asked to."""
     names = (

@@ -169,6 +169,9 @@ def watched(command: tuple[str, ...], directory: Path, environment: Mapping[str,
         time.sleep(0.02)
     for reader in readers:
         reader.join(5)
+    for stream in (process.stdout, process.stderr):
+        assert stream is not None
+        stream.close()
     end = time.monotonic()
     out, err = (output[name].decode("utf-8", "replace") for name in ("out", "err"))
     return Result(command, process.returncode, out, err, end - start, max(longest, end - last), peak)

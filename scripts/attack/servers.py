@@ -261,7 +261,7 @@ def headers_of_absurd_values(scene: Scene) -> None:
         scene.run("rm", ANTMAZE, "--yes")
 
 
-@attack(quick=True)
+@attack()
 def listings(scene: Scene) -> None:
     """Listings without an end, in circles, and of other types."""
     paths: tuple[Callable[[int], str], ...] = (
