@@ -7,8 +7,10 @@ that is checked when they are written: nothing is written that would be refused 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rlds_cli.errors import CorruptArchive, NoPermission, RldsError
 
@@ -68,10 +70,19 @@ def dumps(values: Any, what: str, *, lines: bool = True) -> str:
 def load(path: Path, *, longest: int = LONGEST) -> Any:
     """The value of a JSON file; raises as `loads`, and OSError."""
     with path.open("rb") as file:
-        text = file.read(longest + 1)
-    if len(text) > longest:
-        raise ValueError(f"{path.stat().st_size:,} bytes are too many for a description; at most {longest:,} are read")
-    return loads(text, longest=longest)
+        return loads(read(file, longest=longest), longest=longest)
+
+
+def read(file: BinaryIO, *, longest: int = LONGEST) -> bytes:
+    """The bytes of an open file; raises ValueError where they are too many, and OSError.
+
+    No more memory is asked for than a file has: ``longest`` bytes at once may be more than there are.
+    """
+    status = os.fstat(file.fileno())
+    size = status.st_size if stat.S_ISREG(status.st_mode) else longest
+    if size <= longest and len(text := file.read(size + 1)) <= longest:
+        return text
+    raise ValueError(f"{size:,} bytes are too many for a description; at most {longest:,} are read")
 
 
 def load_object(path: Path, *, longest: int = LONGEST) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Feed damaged files to every parser of binary data that is our own: nothing but errors of rlds may come out.
+"""Feed damaged input to every parser of our own: nothing but errors of rlds may come out.
 
 Usage: python scripts/fuzz.py [TARGET...] [--minutes N] [--seed N]        default: all targets, five minutes together
 
@@ -15,6 +15,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
 import resource
 import struct
@@ -24,13 +25,17 @@ import tempfile
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
 from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import fuzz_strangers
 
 from rlds_cli import mp4
 from rlds_cli.archives import Archive, example, gen_dgrl, image_header, npz, openx, rlu_atari, tar, tfrecord, unpacking
@@ -474,6 +479,7 @@ TARGETS = {
     "lerobot_lists": _among("meta/episodes/chunk-000/file-000.parquet", "v3.0"),
     "lerobot_data": _among("data/chunk-000/file-000.parquet", "v3.0"),
     "image": Target((_image("png", 4, 5, 3), _image("jpeg", 16, 9, 3), _image("jpeg", 8, 8)), _headers),
+    **{name: Target(*target, slow=True) for name, target in fuzz_strangers.targets().items()},
 }
 
 
@@ -617,15 +623,21 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        os.environ |= {"RLDS_HOME": f"{home}/rlds", "HOME": f"{home}/user", "NO_PROXY": "*"}
+        _run(asked.targets, asked.minutes, asked.seed)
+
+
+def _run(targets: Sequence[str], minutes: float, seed: int) -> None:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
-    for name in asked.targets:
+    for name in targets:
         if name not in TARGETS:
             kept = Path(name)
             print(f"{name}: {attempt(TARGETS[kept.stem.removeprefix('fuzz-')], kept.read_bytes())}")
             continue
-        counts = fuzz(name, seconds=60 * asked.minutes / len(asked.targets), seed=asked.seed)
-        print(f"{name:10} seed {asked.seed}: {counts['read']:,} read, {counts['refused']:,} refused", flush=True)
+        counts = fuzz(name, seconds=60 * minutes / len(targets), seed=seed)
+        print(f"{name:10} seed {seed}: {counts['read']:,} read, {counts['refused']:,} refused", flush=True)
 
 
 if __name__ == "__main__":

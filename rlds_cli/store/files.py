@@ -48,7 +48,7 @@ def content(path: Path, longest: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > longest:
             raise ValueError(f"{size:,} bytes; at most {longest:,} are read")
-        return b"".join(iter(lambda: file.read(longest), b""))
+        return b"".join(iter(lambda: file.read(size + 1), b""))
 
 
 def check_tree(directory: Path) -> None:

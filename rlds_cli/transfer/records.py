@@ -96,7 +96,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None where there is none."""
     try:
         with safe_files.reading(path) as file:
-            values = documents.loads(file.read(documents.OWN + 1), longest=documents.OWN)
+            values = documents.loads(documents.read(file, longest=documents.OWN), longest=documents.OWN)
     except (OSError, ValueError, NoPermission):
         return None
     return values if isinstance(values, dict) else None

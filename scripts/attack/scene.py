@@ -111,6 +111,13 @@ class Scene:
         own = {"RLDS_HOME": str(self.home), "HOME": str(self.root / "user"), "NO_PROXY": "127.0.0.1"}
         return keep | own | self.environment
 
+    def clear(self) -> None:
+        """Leave only the samples in the home."""
+        for place in ("archives", "datasets", "partial"):
+            for directory in (self.home / place).glob("*"):
+                if directory.name != "sample":
+                    subprocess.run(["rm", "-rf", directory], check=True)
+
     def remember(self) -> None:
         """Take down the user's files as they are now."""
         self._before = _state(self.victim)

@@ -84,6 +84,8 @@ def mirrored(scene: Scene) -> Iterator[str]:
 
 def attempt(scene: Scene, answer: Answer, *, stored: int = 64 * MIB, requests: int = 60, mirror: bool = True) -> None:
     """Download from a liar alone, and with a sound mirror behind it, which must do."""
+    scene.clear()
+    scene.environment.pop("RLDS_MIRROR", None)
     with Liar(answer) as liar:
         scene.refused(scene.run("download", ANTMAZE, "--from", liar.url, "--verbose"))
         kept = sum(p.stat().st_size for p in scene.home.rglob("*") if p.is_file() and not p.is_symlink())
@@ -94,6 +96,7 @@ def attempt(scene: Scene, answer: Answer, *, stored: int = 64 * MIB, requests: i
         if not mirror:
             return
     with Liar(answer) as liar, mirrored(scene) as sound:
+        scene.clear()
         scene.environment["RLDS_MIRROR"] = f"{liar.url} {sound}"
         result = scene.run("download", ANTMAZE, "--verbose")
         if result.code:
@@ -256,9 +259,6 @@ def headers_of_absurd_values(scene: Scene) -> None:
             say(connection, s, *h)
 
         attempt(scene, answer, mirror=k in (0, 3, 4))
-        for part in (scene.home / "archives" / ANTMAZE).glob("*"):
-            part.unlink()
-        scene.run("rm", ANTMAZE, "--yes")
 
 
 @attack()
