@@ -87,7 +87,7 @@ class _Ranges:
         q01, q99 = (np.ravel(np.asarray(q, np.float64)) for q in (stats.q01, stats.q99))
         pooled = is_image(f) or known["min"].size != int(np.prod(f.shape, dtype=np.int64))
         if pooled:
-            known, q01, q99 = _pooled(known), np.array([np.nanmin(q01)]), np.array([np.nanmax(q99)])
+            known, q01, q99 = _pooled(known), np.fmin.reduce(q01, keepdims=True), np.fmax.reduce(q99, keepdims=True)
         known = {k: v[:MOST_ELEMENTS] for k, v in known.items()}
         low, high = known["min"], known["max"]
         if not np.isfinite(low).any():
