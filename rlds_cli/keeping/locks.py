@@ -25,6 +25,7 @@ _DEEPEST = 32  # levels of lists and objects
 _LARGEST = 1 << 63  # an integer of 64 bits
 _WIDEST = 1 << 20  # steps before and after each, of a window
 _SHOWN = 60  # characters of a wrong value
+_PLAIN_NAME = re.compile(r"\w{1,60}", re.ASCII)  # of a member, as a place shows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,13 @@ def datasets(content: Any) -> tuple[Locked, ...]:
     if version < 1:
         raise top.member("rlds_lock").wrong("a version")
     found: dict[str, Locked] = {}
+    seen: set[str] = set()  # ids, as file systems compare them that ignore the case of letters
     for value in top.member("datasets").items():
         value.check_size()
         locked = _dataset(value, found)
-        if locked.id.lower() in {id.lower() for id in found}:
+        if locked.id.lower() in seen:
             raise value.member("id").wrong("an id that stands there once")
+        seen.add(locked.id.lower())
         found[locked.id] = locked
     return tuple(found.values())
 
@@ -99,7 +102,7 @@ class _Value:
         return self._below(name) if self.mapping().get(name) is not None else None
 
     def _below(self, name: str) -> _Value:
-        key = name if re.fullmatch(r"\w{1,60}", name, re.ASCII) else f"[{json.dumps(name[:_SHOWN])}]"
+        key = name if _PLAIN_NAME.fullmatch(name) else f"[{json.dumps(name[:_SHOWN])}]"
         dot = "." if self.place and not key.startswith("[") else ""
         return _Value(self.value[name], f"{self.place}{dot}{key}")
 
@@ -167,12 +170,13 @@ class _Value:
         waiting = [(self.value, 0)]
         while waiting:
             value, depth = waiting.pop()
-            if isinstance(value, dict | list) and depth == _DEEPEST:
-                raise InvalidLock(f"{self.place} is nested more than {_DEEPEST} levels deep")
-            if isinstance(value, int) and abs(value) >= _LARGEST:
+            if isinstance(value, dict | list):
+                if depth == _DEEPEST:
+                    raise InvalidLock(f"{self.place} is nested more than {_DEEPEST} levels deep")
+                inner = value.values() if isinstance(value, dict) else value
+                waiting += [(v, depth + 1) for v in inner if isinstance(v, dict | list | int)]
+            elif isinstance(value, int) and abs(value) >= _LARGEST:
                 raise InvalidLock(f"{self.place} holds an integer of {len(str(abs(value)))} digits, not of 64 bits")
-            inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
-            waiting += [(v, depth + 1) for v in inner]
 
 
 def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:

@@ -16,6 +16,7 @@ _LONGEST = 240  # bytes of a component, so that .part.json fits behind it
 _LONG, _DEEP = 1024, 64  # characters and components of a whole name
 _BAD = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE | re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def safe(name: str) -> str:
@@ -46,7 +47,7 @@ def safe(name: str) -> str:
         else "is a device on Windows"
         if any(_DEVICE.fullmatch(p) for p in parts)
         else "is not text"
-        if any("\ud800" <= c <= "\udfff" for c in name)
+        if _SURROGATE.search(name)
         else None
     )
     if reason:
