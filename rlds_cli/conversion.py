@@ -165,15 +165,17 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *unwritten.notes(plan.archive)))
     built = replace(built, notes=notes)
     _finish(c, plan, built, threads=threads)
-    manifest = record(built.directory)
+    directory = built.directory
+    del built  # with its episode table, of which the checks read their own
+    manifest = record(directory)
     _check_unchanged(c, work)
     try:
         if c.check is not None:
-            c.check(built.directory)
+            c.check(directory)
     except RldsError:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    publishing.publish(built.directory, home.dataset(c.id))
+    publishing.publish(directory, home.dataset(c.id))
     shutil.rmtree(work, ignore_errors=True)
     return manifest
 

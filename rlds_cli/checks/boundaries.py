@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_cli.checks.findings import MOST_PLACES, Finding
 from rlds_cli.checks.subject import Subject, first_places, plural
-from rlds_cli.ted import Array, BoolArray, Field, IntArray, split_name
+from rlds_cli.ted import TRUNCATED, Array, BoolArray, Field, IntArray, split_name
 
 NAME = "boundaries"
 
@@ -198,5 +198,5 @@ def _beyond_others(s: Subject) -> tuple[int, IntArray]:
     most = max(1, len(s.length) // 100)
     usual = int(np.percentile(np.sort(s.length)[:-most], 99))
     at = np.flatnonzero(s.length > _TIMES * max(1, usual))
-    limited = (np.asarray(s.ds.episodes["end"])[at] == "truncated") & (s.length[at] % _ROUND == 0)
+    limited = (s.end[at] == TRUNCATED) & (s.length[at] % _ROUND == 0)
     return usual, at[~limited] if len(s.length) >= _MANY and len(at) <= most else at[:0]

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlds_cli.checks.findings import MOST_PLACES, Finding, Place
 from rlds_cli.checks.subject import Seen, Skipped, Subject, first_places, plural
-from rlds_cli.ted import FLAGS, IntArray
+from rlds_cli.ted import FLAGS, TERMINATED, IntArray
 
 NAME = "flags"
 
@@ -48,7 +48,7 @@ def _episodes(s: Subject) -> tuple[Place, ...]:
     count = s.ds.episodes.get("num_terminated")
     if count is None:
         return ()
-    return first_places(np.flatnonzero(count > (np.asarray(s.ds.episodes["end"]) == "terminated")))
+    return first_places(np.flatnonzero(count > (s.end == TERMINATED)))
 
 
 def _kinds(s: Subject) -> Iterator[Finding]:
@@ -64,7 +64,7 @@ def _kinds(s: Subject) -> Iterator[Finding]:
 def _ends(s: Subject) -> Iterator[Finding]:
     """The flags of the last steps against the episode table."""
     terminated, truncated = (np.asarray(s.at(name, s.last), bool) for name in FLAGS)
-    ended = np.asarray(s.ds.episodes["end"]) == "terminated"
+    ended = s.end == TERMINATED
     unflagged = np.flatnonzero(~terminated & ~truncated)
     differs = np.flatnonzero((terminated != ended) & (terminated | truncated))
     both = np.flatnonzero(terminated & truncated)

@@ -93,6 +93,11 @@ class Subject:
         return np.asarray(self.ds.episodes["length"])
 
     @property
+    def end(self) -> Array:
+        """How every episode ends: TERMINATED, TRUNCATED or CUT. Names of ends take forty times as much memory."""
+        return self.ds.store.episodes["end"]
+
+    @property
     def last(self) -> IntArray:
         """Rows of the last steps."""
         return np.asarray(self.start + self.length - 1)

@@ -74,6 +74,7 @@ def import_(
     if dry_run:
         out.page(render.import_plan(planned), planned.summary())
         return
+    del planned  # of millions of episodes it is large
     with out.progress() as progress:
         ds = importing.import_archive(path, as_, **what, **how, cache_dir=cache_dir, progress=progress)
     render.ready(ds)

@@ -101,6 +101,7 @@ def finish(
         linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
         synced.result()
+    del last_rows  # of millions of episodes it is large
     of_user = episode_columns.all_typed(table.extra)
     terminated = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
     _write_own_columns(built.directory / "episodes", of_user)
@@ -241,29 +242,27 @@ def _renamed(s: Shared) -> StoredField:
 
 def table_digests(table: EpisodeTable) -> dict[str, str]:
     """Digests of the columns of the episode table that count as content."""
-    return {name: digests.column_digest(name, values) for name, values in content_columns(table).items()}
+    return {name: digests.column_digest(name, values) for name, values in content_columns(table)}
 
 
-def content_columns(table: EpisodeTable) -> dict[str, Array | list[str | None]]:
+def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str | None]]]:
     """The columns that the fingerprint covers; ``seed`` and ``options`` only where some episode has one."""
-    columns: dict[str, Array | list[str | None]] = {
-        "start": table.start,
-        "length": table.length,
-        "end": table.end,
-        "num_observed": table.num_observed,
-    }
+    yield "start", table.start
+    yield "length", table.length
+    yield "end", table.end
+    yield "num_observed", table.num_observed
     if not isinstance(table.seed, Repeated):
-        columns["seed"] = np.array([s or 0 for s in table.seed], np.uint64)
-        columns["has_seed"] = np.array([s is not None for s in table.seed], bool)
+        yield "seed", np.array([s or 0 for s in table.seed], np.uint64)
+        yield "has_seed", np.array([s is not None for s in table.seed], bool)
     if not isinstance(table.options, Repeated):
-        columns["options"] = list(table.options)
-    return columns | {f"split/{name}": values for name, values in table.splits.items()}
+        yield "options", list(table.options)
+    yield from ((f"split/{name}", values) for name, values in table.splits.items())
 
 
 def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str]) -> int | None:
     """Write the episode table, one column after the other; how many steps are terminated, where there are flags."""
     directory, terminated = built.directory / "episodes", None
-    for name, values in chain(content_columns(table).items(), _computed(built.directory, paths, table)):
+    for name, values in chain(content_columns(table), _computed(built.directory, paths, table)):
         path = directory.joinpath(*(component(c) for c in name.split("/", 1)))  # names of splits may hold a slash
         if isinstance(values, np.ndarray):
             arrays.write(path, values)

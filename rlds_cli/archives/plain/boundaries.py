@@ -28,6 +28,7 @@ from rlds_cli.ordering import natural
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray
 
 SCAN_ROWS = 1 << 18
+PACKED_BYTES = 32  # of a text among ids
 ID_KINDS = "iufbOS"  # of dtypes
 DECIDE = "say which column is right: --episodes-by field:KEY, steps:KEY, starts:KEY or flags"
 
@@ -235,8 +236,9 @@ def find(table: Readable, by: BoundaryColumns, rows: int, place: Callable[[int],
     at = place if order is None else _Reordered(place, order)
     missing = np.logical_and.reduce([seen[MISSING + a] for a in by.actions]) if by.actions else np.zeros(rows, bool)
     ends, rule = _ends(seen, by, rows, missing, at)
-    stops = np.flatnonzero(ends).astype(np.int64) + 1
-    finals = np.asarray(missing[stops - 1])
+    stops = np.flatnonzero(ends).astype(np.int64, copy=False)
+    stops += 1
+    finals = np.asarray(missing[ends])
     _check_missing(missing, ends, at)
     last = ends | np.append(missing[1:] & ends[1:], False)[:rows]
     if not by.explicit:
@@ -262,12 +264,16 @@ def _has_flags(by: BoundaryColumns) -> bool:
 def _count_ends(seen: dict[str, Array], by: BoundaryColumns, stops: IntArray, finals: BoolArray) -> IntArray:
     """Count the episodes with steps that are terminated, truncated and cut. int [3]."""
     rows = int(stops[-1]) if len(stops) else 0
-    some = np.diff(stops, prepend=0) > finals
-    at, last = stops[some] - 1, stops[some] - 1 - finals[some]  # a flag may stand in the row of the final observation
-    terminated, truncated = (
-        (found := is_set(seen, key, rows))[at] | found[last] for key in (by.terminated, by.truncated)
-    )
-    return np.array([terminated.sum(), (truncated & ~terminated).sum(), (~truncated & ~terminated).sum()])
+    flags = [is_set(seen, key, rows) for key in (by.terminated, by.truncated)]
+    counts = np.zeros(3, np.int64)
+    for a in range(0, len(stops), SCAN_ROWS):
+        those, final = stops[a : a + SCAN_ROWS], finals[a : a + SCAN_ROWS]
+        some = np.diff(those, prepend=stops[a - 1] if a else 0) > final
+        at = those[some] - 1
+        last = at - final[some]  # a flag may stand in the row of the final observation
+        terminated, truncated = (found[at] | found[last] for found in flags)
+        counts += terminated.sum(), (truncated & ~terminated).sum(), (~truncated & ~terminated).sum()
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +293,33 @@ def _read(table: Readable, by: BoundaryColumns, rows: int) -> dict[str, Array]:
     with table.rows(by.keys) as reader:
         for start in range(0, rows, SCAN_ROWS):
             for key, values in reader.read(start, min(start + SCAN_ROWS, rows)).items():
-                parts[key].append(values.reshape(-1))
-    seen = {k: np.concatenate(v) if v else np.zeros(0) for k, v in parts.items()}
+                flat = values.reshape(-1)
+                parts[key].append(_packed(flat) if key == by.ids else flat)
+    seen = {k: _end_to_end(parts.pop(k)) for k in by.keys}
     return seen if by.steps is None else {**seen, by.steps: signed(seen[by.steps])}
+
+
+def _packed(texts: Array) -> Array:
+    """Texts as bytes of one width, which take a tenth of the memory; as they are where they are long or hold a NUL."""
+    if texts.dtype.kind != "O" or not len(texts):
+        return texts
+    try:
+        encoded = [text.encode() for text in texts.tolist()]
+    except (AttributeError, UnicodeEncodeError):  # no texts, or none that can be written
+        return texts
+    width = max(map(len, encoded))
+    return texts if width > PACKED_BYTES or any(b"\0" in text for text in encoded) else np.array(encoded, "S")
+
+
+def _end_to_end(pieces: list[Array]) -> Array:
+    """The pieces of a column as one array; as objects where some of its texts are."""
+    if len({p.dtype.kind for p in pieces}) > 1:
+        pieces = [np.char.decode(p, "utf-8").astype(object) if p.dtype.kind == "S" else p for p in pieces]
+    return np.concatenate(pieces) if pieces else np.zeros(0)
+
+
+def _label(id: object) -> str:
+    return id.decode() if isinstance(id, bytes) else str(id)
 
 
 def is_count(values: Array) -> bool:
@@ -331,7 +361,7 @@ def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callab
     if steps is None:
         assert again is not None
         raise UnknownLayout(
-            f"episode {ids[begins[again]]!s} comes back in {place(int(begins[again]))}, after other episodes.",
+            f"episode {_label(ids[begins[again]])} comes back in {place(int(begins[again]))}, after other episodes.",
             hint="name the column that counts steps, to sort the rows: --map step=KEY; or " + DECIDE,
         )
     return _sorted(ids, steps, by, place)
@@ -339,6 +369,10 @@ def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callab
 
 def _first_again(ids: Array) -> int | None:
     """The index of the first id that occurred before, or None."""
+    if ids.dtype.kind != "O":
+        ordered = np.sort(ids)
+        if differs(ordered[:-1], ordered[1:]).all():
+            return None
     _, first = np.unique(ids.astype(str) if ids.dtype.kind == "O" else ids, return_index=True)
     if len(first) == len(ids):
         return None
@@ -354,9 +388,9 @@ def _continues(steps: Array, begins: IntArray) -> bool:
 
 def _sorted(ids: Array, steps: Array, by: BoundaryColumns, place: Callable[[int], str]) -> IntArray:
     labels, codes = np.unique(ids.astype(str) if ids.dtype.kind == "O" else ids, return_inverse=True)
-    if ids.dtype.kind == "O":
+    if ids.dtype.kind in "OS":
         rank = np.empty(len(labels), np.int64)
-        rank[sorted(range(len(labels)), key=lambda i: natural(str(labels[i])))] = np.arange(len(labels))
+        rank[sorted(range(len(labels)), key=lambda i: natural(_label(labels[i])))] = np.arange(len(labels))
         codes = rank[codes]
     order = np.lexsort((steps, codes))
     after = np.diff(steps[order]) - 1
@@ -366,7 +400,7 @@ def _sorted(ids: Array, steps: Array, by: BoundaryColumns, place: Callable[[int]
         a, b = order[wrong[0]], order[wrong[0] + 1]
         there = f"step {steps[b]!s} in {place(int(b))}, and none between them"
         raise UnknownLayout(
-            f"episode {ids[a]!s} has step {steps[a]!s} in {place(int(a))} and "
+            f"episode {_label(ids[a])} has step {steps[a]!s} in {place(int(a))} and "
             f"{there if steps[a] != steps[b] else f'again in {place(int(b))}'}.",
             hint=f"{by.ids} and {by.steps} contradict each other: --episodes-by field:{by.ids} takes the rows as they "
             f"stand, --episodes-by steps:{by.steps} goes by the steps",

@@ -24,6 +24,7 @@ from rlds_cli.archives.d4rl.layout import Layout
 from rlds_cli.archives.d4rl.rows import NextValuesDiffer, Stretch, chunks
 from rlds_cli.archives.hdf5 import differences, is_observation, reading
 from rlds_cli.archives.names import episode_column, scalar
+from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.episode_arrays import ended, shaped, with_final
 from rlds_cli.archives.plain.joining import JoinedFiles, join
 from rlds_cli.archives.plain.survey import FileSurvey, survey
@@ -99,7 +100,9 @@ def plan(archive: Archive) -> Plan:
 
 
 def _summary(joined: JoinedFiles) -> EpisodeSummary:
-    lengths = np.diff(joined.view.stops, prepend=0) - joined.finals
+    lengths = np.diff(joined.view.stops, prepend=0)
+    lengths -= joined.finals
+    lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))  # a plan of millions of episodes stays small
     return EpisodeSummary(lengths[lengths > 0], dict(zip(END_NAMES, joined.ends.tolist(), strict=True)))
 
 
@@ -276,18 +279,25 @@ def _extra(plan: Plan, part: Part, view: View) -> dict[str, list[Scalar]]:
 def _constant(part: Part, view: View, name: str, key: str) -> list[Scalar]:
     """The values [episodes] of a column that is constant within each episode."""
     found: list[Scalar] = []
-    start = int(part.args["start"])
+    first, stop = int(part.args["start"]), int(part.args["stops"][-1])
+    begins = np.concatenate([[first], part.args["stops"][:-1]])
     with view.rows([key]) as rows:
-        for stop in part.args["stops"].tolist():
-            values = rows.read(start, stop)[key].reshape(-1)
-            if differs(values[:-1], values[1:]).any():
-                at = start + int(np.argmax(differs(values[:-1], values[1:]))) + 1
+        before: Array | None = None  # the value of the row before the block
+        for a in range(first, stop, SCAN_ROWS):
+            b = min(a + SCAN_ROWS, stop)
+            values = rows.read(a, b)[key].reshape(-1)
+            here = begins[slice(*np.searchsorted(begins, (a, b)))] - a
+            pairs = values if before is None else np.concatenate([before, values])
+            changes = np.flatnonzero(differs(pairs[:-1], pairs[1:])) + (before is None)
+            inside = np.setdiff1d(changes, here, assume_unique=True)
+            if len(inside):
                 raise UnknownLayout(
-                    f"{key} changes within an episode, at row {at:,}; a column of the episode table has one value.",
+                    f"{key} changes within an episode, at row {a + int(inside[0]):,}; a column of the episode table "
+                    "has one value.",
                     hint=f"leave out --map episode/{name}={key}: it is kept as a field of the steps",
                 )
-            found.append(scalar(values[0]))
-            start = stop
+            found += [scalar(v) for v in values[here]]
+            before = values[-1:]
     return found
 
 
