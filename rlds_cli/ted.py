@@ -226,8 +226,10 @@ class EpisodeTable:
     @property
     def start(self) -> IntArray:
         """First row of each episode, when they lie end to end from row 0."""
-        ends: IntArray = np.cumsum(self.length + 1)
-        return ends - self.length - 1
+        start: IntArray = np.cumsum(self.length + 1)
+        start -= self.length
+        start -= 1
+        return start
 
     @classmethod
     def empty(cls) -> EpisodeTable:

@@ -17,6 +17,7 @@ from own_files import FORMATS, write
 
 from rlds_cli import archives
 from rlds_cli.archives.faults import ConversionRecord, faults
+from rlds_cli.archives.plain import boundaries, flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.keeping.tracing import trace
@@ -632,3 +633,49 @@ def test_datasets_that_the_first_version_merged_are_known(fields: list[str], tol
     made = ConversionRecord("plain", 1, dict.fromkeys(fields, "int64"), facts, {"episodes_by": None}, lambda name: "")
     assert bool(faults(made)) == old
     assert not faults(replace(made, version=2)) and not faults(replace(made, options={"episodes_by": "flags"}))
+
+
+LONG = "x" * 40  # longer than what is kept as bytes of one width
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return path
+
+
+@pytest.mark.parametrize("ids", [["e2", "e10", "é"], ["e2", LONG, "e10"], ["a", "a\0b", "b"], [LONG, "b", LONG + "y"]])
+def test_ids_that_are_texts_of_any_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str]) -> None:
+    monkeypatch.setattr(boundaries, "SCAN_ROWS", 3)  # blocks of short ids, of long ones, and of both
+    rows = [{"episode_id": e, "obs": [1.0], "action": [0.5], "reward": 1.0} for e in ids for _ in range(2)]
+    ds = import_archive(written(tmp_path / "a.jsonl", rows), "local/ids", cache_dir=tmp_path / "home", progress=False)
+    assert ds.episodes["length"].tolist() == [2, 2, 2]
+
+
+def test_texts_out_of_order_are_sorted_as_people_count(tmp_path: Path) -> None:
+    order = [("e10", 0), ("e2", 1), ("e10", 1), ("e2", 0)]
+    rows = [{"episode_id": e, "step": t, "obs": [1.0], "action": [0.5], "reward": int(e[1:]) + t} for e, t in order]
+    ds = import_archive(written(tmp_path / "a.jsonl", rows), "local/ids", cache_dir=tmp_path / "home", progress=False)
+    assert ds.episodes["total_reward"].tolist() == [2 + 3, 10 + 11]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 4, 100])
+def test_a_column_of_the_episode_table_is_read_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(flat, "SCAN_ROWS", block)
+    lengths, scores = [1, 4, 2, 1], [0.5, 0.5, -1.0, 3.0]
+    made = {
+        "obs": np.zeros((8, 1), np.float32),
+        "action": np.zeros((8, 1), np.float32),
+        "reward": np.ones(8, np.float32),
+        "terminals": np.array([1, 0, 0, 0, 1, 0, 1, 1], bool),
+        "score": np.repeat(scores, lengths),
+    }
+    np.savez(tmp_path / "a.npz", **made)
+    what: dict[str, Any] = {"fields": {"episode/score": "score"}, "progress": False, "cache_dir": tmp_path / "home"}
+    ds = import_archive(tmp_path / "a.npz", "local/a", **what)
+    assert ds.episodes["score"].tolist() == scores
+    made["score"][3] = 9.0
+    np.savez(tmp_path / "b.npz", **made)
+    with pytest.raises(UnknownLayout, match="score changes within an episode, at row 3;"):
+        import_archive(tmp_path / "b.npz", "local/b", **what)

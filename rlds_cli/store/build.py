@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from pathlib import Path
@@ -97,7 +98,16 @@ def write_rows(job: Job, work: Path, *, jobs: int, progress: Progress, executor:
         _work_apart(job, work, journal, done, executor, tell)
     else:
         _work_here(job, work, journal, done, tell)
-    return assemble(job, work, done)
+    built = assemble(job, work, done)
+    done.clear()
+    _give_back()
+    return built
+
+
+def _give_back() -> None:
+    """Return what the tables of the parts took to the system; glibc would keep it, a third of a large table."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _forget_unfinished(work: Path, done: Mapping[int, tuple[str, Written]]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rlds_cli import __version__
 from rlds_cli.store import (
@@ -88,7 +89,7 @@ def finish(
     ``locate`` says where the videos are that rows name.
     """
     table, total = built.episodes, built.end.rows
-    last_rows = np.cumsum(table.length + 1) - 1
+    last_rows = table.start + table.length
     # Fields wait for their blocks, which are looked at by threads of their own; the disk has begun meanwhile.
     with (
         ThreadPoolExecutor(1) as disk,
@@ -302,8 +303,8 @@ def _computed(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> I
             yield "total_reward", _episode_sums(reward, start)
     if all(name in paths for name in FLAGS):
         terminated, truncated = (compression.open_column(dataset / paths[name]) for name in FLAGS)
-        yield "num_done", _episode_sums(_Either(terminated, truncated), start).astype(np.int64)
-        yield "num_terminated", _episode_sums(terminated, start).astype(np.int64)
+        yield "num_done", _episode_sums(_Either(terminated, truncated), start, np.int64)
+        yield "num_terminated", _episode_sums(terminated, start, np.int64)
 
 
 class _Either:
@@ -319,14 +320,14 @@ class _Either:
         return np.asarray(self._a[index] | self._b[index])
 
 
-def _episode_sums(values: Array | _Either, start: Array) -> Array:
+def _episode_sums(values: Array | _Either, start: Array, dtype: npt.DTypeLike = np.float64) -> Array:
     """Sums over episodes in float64, block by block; the last row of an episode holds zero."""
-    total = np.zeros(len(start))
+    total = np.zeros(len(start), dtype)
     for a in digests.blocks(len(values)):
         block = np.asarray(values[a : a + digests.BLOCK_ROWS], np.float64)
         first = int(np.searchsorted(start, a, "right")) - 1
         end = int(np.searchsorted(start, a + len(block)))
-        total[first:end] += np.add.reduceat(block, np.maximum(start[first:end] - a, 0))
+        total[first:end] += np.add.reduceat(block, np.maximum(start[first:end] - a, 0)).astype(dtype)
     return total
 
 

@@ -103,6 +103,7 @@ def _sampled(rows: int, last_rows: IntArray, width: int) -> IntArray:
     steps = rows - len(last_rows)
     index = np.arange(0, steps, statistics.sample_steps(steps, width))
     # Step k lies in the episode that has more than k steps up to its end, and so many rows further as it has before it.
-    ends = last_rows + 1 - np.arange(1, len(last_rows) + 1)
+    ends = np.arange(len(last_rows))
+    np.subtract(last_rows, ends, out=ends)
     found: IntArray = index + np.searchsorted(ends, index, "right")
     return found
