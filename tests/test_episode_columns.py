@@ -115,7 +115,7 @@ def test_verify_sees_that_one_was_changed(name: str) -> None:
     changed[0] ^= 1
     file.write_bytes(changed)
     found = verify("local/x")
-    assert [p.where for p in found.problems][0] == f"episodes/{name}"
+    assert found.problems[0].where == f"episodes/{name}"
     assert all(p.where.startswith(f"episodes/{name}") for p in found.problems)
 
 

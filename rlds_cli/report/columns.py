@@ -97,7 +97,12 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
         return {}
     mean, std = mean[known], std[known]
     spread = math.sqrt(float((std**2).mean() + mean.var()))
-    return {"mean": float(mean.mean()), "std": spread, "min": float(np.fmin.reduce(low)), "max": float(np.fmax.reduce(high))}
+    return {
+        "mean": float(mean.mean()),
+        "std": spread,
+        "min": float(np.fmin.reduce(low)),
+        "max": float(np.fmax.reduce(high)),
+    }
 
 
 def _bytes(ds: Dataset, f: Field) -> int:
