@@ -121,6 +121,17 @@ def test_a_chunk_that_was_packed_twice_or_altered_after_it(tmp_path: Path) -> No
             pass
 
 
+def test_an_attribute_of_many_megabytes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as f:
+        f["x"] = np.zeros(3)
+        f.attrs["huge"] = np.zeros(17 * MIB, np.uint8)
+        f.attrs["small"] = "kept"
+    with hdf5.open_file(tmp_path / "a.h5") as f:
+        assert hdf5.attribute(f, "small") == "kept"
+        with pytest.raises(UnsafeArchive, match="has 17,825,792 bytes"):
+            hdf5.attribute(f, "huge")
+
+
 @pytest.mark.skipif(not h5py.h5z.filter_avail(h5py.h5z.FILTER_SZIP), reason="HDF5 without szip")
 def test_szip_leaves_alone_what_it_does_not_make_smaller(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(100, 4)).astype("f4")

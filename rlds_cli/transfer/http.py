@@ -162,8 +162,6 @@ class _Pulling:
             return True
         if total is not None and part.offset != total:
             raise Again(f"the connection closed after {part.offset:,} of {total:,} B")
-        if not part.offset and file.size is None and not file.hashed:
-            raise Refused("answered nothing where a file was asked for")
         if total is None and limit is not None:
             return True  # a range of a file of unknown size: the next answer says whether that was all of it
         if total is None and not is_chunked(response):
