@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from threading import Lock
+import time
+from threading import Event as Signal
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rlds_cli import sizes, visible
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 _STAGE = 7  # the width of "convert"
+_WORD = 30.0  # seconds without a line after which one says how far the work has come
 
 
 def shown(progress: Progress | bool | None) -> Progress:
@@ -36,26 +39,36 @@ def shown(progress: Progress | bool | None) -> Progress:
 class Bars:
     """A ``Progress`` that draws; safe to call from several threads.
 
-    ``live`` says whether bars can be drawn on ``stream``; unless given, on a terminal.
+    ``live`` says whether bars can be drawn on ``stream``; unless given, on a terminal. Within ``with``, a line says how
+    far the work has come after every ``word`` seconds in which nothing else was shown.
     """
 
-    def __init__(self, stream: TextIO, *, live: bool | None = None) -> None:
+    def __init__(self, stream: TextIO, *, live: bool | None = None, word: float = _WORD) -> None:
         self._stream = stream
         self._live = stream.isatty() if live is None else live
         self._bars: dict[tuple[str, str, str], tqdm[Any]] = {}
         self._told: set[tuple[str, str, str, str]] = set()
         self._lock = Lock()
+        self._word = word
+        self._last: Event | None = None
+        self._shown = time.monotonic()  # when something was shown last
+        self._closed = Signal()
 
     def __enter__(self) -> Bars:
+        self._shown = time.monotonic()
+        Thread(target=self._speak, name="rlds-bars", daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._closed.set()
         for bar in self._bars.values():
             bar.close()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
         with self._lock:
+            self._last = event
             if event.total is None or event.stage in ("adopt", "ready", "note", "plan"):
                 if event.note:
                     self._line(event)
@@ -63,6 +76,15 @@ class Bars:
                 self._advance(event)
             elif self._is_new(event) or (event.total and event.done >= event.total and event.stage != "verify"):
                 self._line(event)
+
+    def _speak(self) -> None:
+        """Say now and then that the work goes on, where no bar shows it."""
+        while not self._closed.wait(max(0.01, self._shown + self._word - time.monotonic())):
+            with self._lock:
+                if self._bars or self._closed.is_set():
+                    self._shown = time.monotonic()
+                elif time.monotonic() >= self._shown + self._word:
+                    self._line(_so_far(self._last))
 
     def _is_new(self, event: Event) -> bool:
         """Whether an event has a note that its file has not had yet: one of a transfer has it each time."""
@@ -75,6 +97,7 @@ class Bars:
         said = event.note or (_amount(event.total, event.unit) if event.total else "")
         text = f"{event.id}  {event.stage:{_STAGE}}  {': '.join(p for p in (event.what, said) if p)}".rstrip()
         text = visible.line(text)
+        self._shown = time.monotonic()
         if self._live:
             from tqdm import tqdm  # where something is drawn: commands and libraries start sooner without it
 
@@ -105,6 +128,14 @@ class Bars:
             bar.close()
             del self._bars[key]
             self._line(event)
+
+
+def _so_far(last: Event | None) -> Event:
+    """What to say after a long silence, by the last event."""
+    if last is None:
+        return Event("rlds", "note", note="still at work")
+    done = f"{_amount(last.done, last.unit)} so far" if last.done else "waiting"
+    return Event(last.id, last.stage, last.what, note=done)
 
 
 def _amount(n: int, unit: str) -> str:

@@ -107,6 +107,41 @@ def test_a_chunk_that_inflates_to_more(tmp_path: Path, dtype: str, monkeypatch: 
         pass
 
 
+def test_a_chunk_that_was_packed_twice_or_altered_after_it(tmp_path: Path) -> None:
+    """A few kilobytes, which HDF5 unpacks to megabytes and these to gigabytes."""
+    for k, add in enumerate((h5py.h5p.PropDCID.set_deflate, h5py.h5p.PropDCID.set_shuffle)):
+        with h5py.File(tmp_path / f"{k}.h5", "w") as f:
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_chunk((10,))
+            plist.set_deflate(9)
+            add(plist)
+            h5py.h5d.create(f.id, b"x", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((100,)), plist)
+            f["x"].id.write_direct_chunk((0,), zlib.compress(zlib.compress(bytes(MIB))))
+        with pytest.raises(UnsafeArchive, match="only a checksum may follow"), hdf5.open_file(tmp_path / f"{k}.h5"):
+            pass
+
+
+def test_an_attribute_of_many_megabytes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as f:
+        f["x"] = np.zeros(3)
+        f.attrs["huge"] = np.zeros(17 * MIB, np.uint8)
+        f.attrs["small"] = "kept"
+    with hdf5.open_file(tmp_path / "a.h5") as f:
+        assert hdf5.attribute(f, "small") == "kept"
+        with pytest.raises(UnsafeArchive, match="has 17,825,792 bytes"):
+            hdf5.attribute(f, "huge")
+
+
+@pytest.mark.skipif(not h5py.h5z.filter_avail(h5py.h5z.FILTER_SZIP), reason="HDF5 without szip")
+def test_szip_leaves_alone_what_it_does_not_make_smaller(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(100, 4)).astype("f4")
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f.create_dataset("x", data=values, chunks=(10, 4), compression="szip")
+        assert f["x"].id.get_chunk_info(0).filter_mask == 1
+    with hdf5.open_file(tmp_path / "a.h5") as f:
+        assert np.array_equal(f["x"][()], values)
+
+
 def test_large_chunks_of_incompressible_values_are_fine(tmp_path: Path) -> None:
     values = np.random.default_rng(0).random(200_000)
     with h5py.File(tmp_path / "a.h5", "w") as f:
@@ -311,3 +346,11 @@ def test_large_chunks_of_lzf_are_measured(tmp_path: Path) -> None:
             hdf5_chunks.check(name, f[name].id, tmp_path / "lzf.h5")
         with pytest.raises(UnsafeArchive, match="more: a chunk of 62,914,560 bytes unpacks to more"):
             hdf5_chunks.check("more", f["more"].id, tmp_path / "lzf.h5")
+
+
+@pytest.mark.skipif(not hasattr(np, "float128"), reason="no such numbers on this machine")
+def test_long_doubles_are_read(tmp_path: Path) -> None:
+    with flat(tmp_path / "a.h5", 50) as f:
+        f["info/long"] = np.arange(50, dtype=np.longdouble)
+    ds = import_archive(tmp_path / "a.h5", "local/fine")
+    assert ds.episode(0)["info/long"][:3].tolist() == [0, 1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -467,3 +469,32 @@ def test_an_error_of_who_is_told_of_progress_is_theirs(error: Exception, sound: 
     file = RemoteFile("x.h5", (f"{sound.url}/x.h5", f"{sound.url}/y.h5"))
     with pytest.raises(type(error), match="mine"):
         fetching.fetch(planning.plan([file], place.directory, place.where), place.where, progress=object_)
+
+
+@pytest.mark.parametrize("headers", [{"Transfer-Encoding": "gzip"}, {"Transfer-Encoding": "gzip, chunked"}])
+def test_transfer_encodings_that_nobody_asked_for(headers: dict[str, str], sound: Server, place: Place) -> None:
+    with Server() as server:
+        server.add("/x.h5", b"x" * 100, headers=headers)
+        place.fetch(RemoteFile("x.h5", (f"{server.url}/x.h5", f"{sound.url}/x.h5")), patience=QUICK)
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (gzip.compress(b'{"sha": "abc"}'), None),
+        (zlib.compress(b'{"sha": "abc"}'), None),
+        (b'{"sha": "abc"}', "is not packed as gzip"),
+        (gzip.compress(bytes((64 << 20) + 1), 1), "unpacks to more than 64.0 MiB"),
+    ],
+)
+def test_documents_that_a_server_packs_unasked(
+    body: bytes, said: str | None, sound: Server, place: Place, tmp_path: Path
+) -> None:
+    sound.add("/list", body, headers={"Content-Encoding": "gzip"})
+    with Client(sound.settings(tmp_path), patience=QUICK) as client:
+        if said is None:
+            assert client.json(f"{sound.url}/list").value == {"sha": "abc"}
+        else:
+            with pytest.raises(Refused, match=said):
+                client.json(f"{sound.url}/list")

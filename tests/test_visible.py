@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -85,6 +87,24 @@ def test_bars_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
         bars(Event(HOSTILE, "fetch", HOSTILE, 5, 5))
     shown = capsys.readouterr().err
     assert "\x1b[2J" not in shown and "\u202e" not in shown and "\x9b" not in shown and BEGINS in shown
+
+
+def test_a_long_silence_ends_with_a_word() -> None:
+    stream = Spoken()
+    with Bars(stream, live=False, word=0.01) as bars:
+        assert stream.waits_for("rlds  note     still at work")
+        bars(Event("a/b", "fetch", "x.h5", 3 << 20))
+        assert stream.waits_for("a/b  fetch    x.h5: 3.0 MiB so far")
+
+
+class Spoken(io.StringIO):
+    """A stream that can be waited for."""
+
+    def waits_for(self, line: str) -> bool:
+        end = time.monotonic() + 30
+        while f"{line}\n" not in self.getvalue() and time.monotonic() < end:
+            time.sleep(0.01)
+        return f"{line}\n" in self.getvalue()
 
 
 def test_warnings_and_logs_of_libraries(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

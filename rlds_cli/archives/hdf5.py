@@ -36,6 +36,8 @@ MAX_VALUE = 256 << 20  # bytes of a value that is not per row, beyond those of t
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
+_checked: set[tuple[str, int, int, int, int, int]] = set()  # files that are safe to read, as they were
+
 
 def is_hdf5(path: Path) -> bool:
     """Whether a file starts as HDF5 does (a user block of 512, 1024, ... bytes may come first)."""
@@ -144,6 +146,11 @@ def _hint(path: Path) -> str:
 
 
 def _check(f: h5py.File, path: Path) -> None:
+    """Refuse a file that is not safe to read; one that was looked at, and is as it was, is not looked at again."""
+    stat = path.stat()
+    known = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    if known in _checked:
+        return
     try:
         for name, item in walk(f):
             if isinstance(item, h5py.Dataset):
@@ -152,6 +159,9 @@ def _check(f: h5py.File, path: Path) -> None:
         raise
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, zlib.error) as e:
         raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
+    if len(_checked) >= hdf5_chunks.MOST_KNOWN:
+        _checked.clear()
+    _checked.add(known)
 
 
 def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:

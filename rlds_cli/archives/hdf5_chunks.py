@@ -28,6 +28,7 @@ PIECE = 16 << 10
 DEFLATE, SHUFFLE, FLETCHER = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32
 COUNTED = (h5py.h5z.FILTER_SCALEOFFSET, h5py.h5z.FILTER_NBIT)  # their parameters say what they unpack to
 _SZIP, _LZF = h5py.h5z.FILTER_SZIP, h5py.h5z.FILTER_LZF
+_PACKING = (DEFLATE, _SZIP, _LZF)  # what they unpack to is counted here
 _CHECKSUM = 4  # bytes of Fletcher32
 MOST_KNOWN = 1 << 16
 
@@ -106,6 +107,7 @@ def check(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
             raise _refused(f"{what}: the parameters of filter {code} are not those of chunks of {list(chunk)} values.")
     if not codes:
         return
+    _check_order(what, codes)
     sizes: list[int] = []
     d.chunk_iter(lambda c: sizes.append(c.size))
     largest, there = max(sizes, default=0), path.stat().st_size
@@ -114,9 +116,17 @@ def check(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
     if (DEFLATE in codes and largest > HARMLESS) or (_LZF in codes and largest > HARMLESS_LZF):
         _check_large(name, d, size, path)
     if _SZIP in codes:
-        for _, data in stored(d):
-            if int.from_bytes(data[:4], "little") > 2 * size + PIECE:
+        position = codes.index(_SZIP)
+        for mask, data in stored(d):
+            if not mask >> position & 1 and int.from_bytes(data[:4], "little") > 2 * size + PIECE:
                 raise _refused(f"{what}: a chunk of {size:,} bytes unpacks to more.")
+
+
+def _check_order(what: str, codes: list[int]) -> None:
+    """Refuse what is packed twice, or altered after it was packed: what it becomes cannot be counted piece by piece."""
+    packed = next((k for k, code in enumerate(codes) if code in _PACKING), None)
+    if packed is not None and set(codes[packed + 1 :]) - {FLETCHER}:
+        raise _refused(f"{what} went through the filters {codes}: after one that packs, only a checksum may follow.")
 
 
 def _check_large(name: str, d: h5py.h5d.DatasetID, size: int, path: Path) -> None:
@@ -153,7 +163,7 @@ def _exceeds(mask: int, data: bytes, codes: list[int], limit: int) -> bool:
                 return True
     except zlib.error:
         return False
-    return active.count(DEFLATE) > 1 and given > HARMLESS  # which nobody writes, and is not unpacked twice here
+    return False
 
 
 def _lzf_exceeds(data: bytes, limit: int) -> bool:

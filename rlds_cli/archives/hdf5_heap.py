@@ -21,6 +21,7 @@ from rlds_cli.errors import UnsafeArchive
 from rlds_cli.ted import Array
 
 FREE_BYTES = 64 << 20  # what may become of a file of any size
+MAX_ATTRIBUTE = 16 << 20  # bytes; most versions of HDF5 write 64 KiB at most, and texts of any length elsewhere
 MAX_UNMEASURED = 256 << 20  # of attributes, and other values whose lengths are known roughly
 BLOCK = 4 << 20
 _COLLECTION = b"GCOL\x01"
@@ -49,7 +50,14 @@ def check(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
 
 def check_attribute(item: h5py.Group | h5py.Dataset, name: str | bytes, path: Path) -> None:
     """Refuse an attribute in the same way; raises as `check`. A name that is no UTF-8 comes as bytes."""
-    attribute = h5py.h5a.open(item.id, name if isinstance(name, bytes) else name.encode())
+    raw = name if isinstance(name, bytes) else name.encode()
+    size = h5py.h5a.get_info(item.id, raw).data_size
+    if size > MAX_ATTRIBUTE:
+        raise UnsafeArchive(
+            f"{path.name}: the attribute {name!r} of {item.name} has {size:,} bytes, more than {MAX_ATTRIBUTE:,}.",
+            hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it",
+        )
+    attribute = h5py.h5a.open(item.id, raw)
     kind, count = attribute.get_type(), math.prod(attribute.shape or ())
     if is_variable(kind):
         _check_roughly(f"{path.name}: the attribute {name!r} of {item.name}", kind, count, path)

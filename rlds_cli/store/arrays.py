@@ -252,6 +252,8 @@ def _described(directory: Path) -> tuple[dict[str, Any], tuple[int, ...], np.dty
         kind = d["data_type"]
         if d["zarr_format"] != 3 or d["node_type"] != "array" or kind not in validation.NUMERIC:
             raise ValueError(f"{str(d['node_type'])[:40]!r} of {str(kind)[:40]!r}")
+        if kind not in np.sctypeDict:
+            raise ValueError(f"this machine has no {kind}")
         shape = validation.shape(d["shape"], "shape", itemsize=validation.NUMERIC[kind])
         if not shape:
             raise ValueError("an array without rows")

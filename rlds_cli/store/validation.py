@@ -22,7 +22,7 @@ MOST_ROWS, MOST_ROW_BYTES, MOST_BYTES = 1 << 48, 1 << 40, 1 << 60
 MOST_DIMENSIONS = 31  # NumPy has had 32, and rows are one more
 NUMERIC: Mapping[str, int] = {  # dtypes of arrays, and their bytes
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
-    "float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+    "float16": 2, "float32": 4, "float64": 8, "float128": 16, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 _MOST_EMPTY_ROWS = 1 << 24  # of a dataset without a byte of rows: no file bounds them
 _MOST_PIXELS, _MOST_CHANNELS = 1 << 26, 4  # of a frame

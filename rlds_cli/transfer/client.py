@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -374,7 +375,7 @@ class Client:
             with self.open(url, headers, seconds=left) as response:
                 if response.status_code != 200:
                     raise Refused(f"HTTP {response.status_code}", response.status_code)
-                return self.whole(response, until=until), response
+                return _plain(self.whole(response, until=until), response), response
 
         found = self.persist(ask, waiting=self.patience.told)
         self._read += 1
@@ -402,6 +403,23 @@ class Answer:
     value: Any
     commit: str | None
     following: str | None
+
+
+def _plain(body: bytes, response: requests.Response) -> bytes:
+    """A document as it was before the server packed it, unasked; raises Refused over 64 MiB."""
+    packed = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if packed not in ("gzip", "x-gzip", "deflate"):
+        return body
+    unpacking = zlib.decompressobj(wbits=47)  # gzip or zlib, as its head says
+    try:
+        found = unpacking.decompress(body, LONGEST + 1)
+    except zlib.error as exc:
+        raise Refused(f"the answer is not packed as {packed}, as it says") from exc
+    if len(found) > LONGEST:
+        raise Refused(f"the answer unpacks to more than {sizes.text(LONGEST)}")
+    if not unpacking.eof:
+        raise Again("the connection closed early")
+    return found
 
 
 def authorities() -> str | None:

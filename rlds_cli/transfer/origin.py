@@ -90,6 +90,8 @@ def is_chunked(response: requests.Response) -> bool:
 
 def check_plain(response: requests.Response, path: str) -> None:
     """Refuse what a server packs on its own account; files that are packed themselves are often labelled so too."""
+    if response.headers.get("Transfer-Encoding", "chunked").strip().lower() not in ("chunked", "identity"):
+        raise Refused("answered in a transfer encoding that was not asked for")
     packed = response.headers.get("Content-Encoding", "identity").strip().lower()
     if packed not in ("", "identity") and not path.lower().endswith(_PACKED):
         raise Refused(f"answered {quoted(packed)} where the bytes themselves were asked for")

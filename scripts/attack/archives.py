@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import zlib
 from pathlib import Path
 
 import h5py
@@ -179,6 +180,26 @@ def descriptions_of_other_types(scene: Scene) -> None:
         if brought_in(scene, copy):
             scene.fault(f"info.json of {info!r} was imported")
         shutil.rmtree(copy)
+
+
+@attack()
+def chunks_that_are_packed_twice(scene: Scene) -> None:
+    """Chunks of HDF5 whose filters follow one another so that nobody can count what they become."""
+    packed = b"".join(map((bomb := zlib.compressobj(9)).compress, [bytes(1 << 24)] * 192)) + bomb.flush()
+    packed += bytes(-len(packed) % 4)
+    shuffled = np.frombuffer(packed, np.uint8).reshape(-1, 4).T.tobytes()
+    for second, data in (("deflate", zlib.compress(packed, 9)), ("shuffle", shuffled)):
+        file = flat(scene.work / f"{second}.h5")
+        with h5py.File(file, "a") as f:
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_chunk((10,))
+            plist.set_deflate(9)
+            plist.set_deflate(9) if second == "deflate" else plist.set_shuffle()
+            space = h5py.h5s.create_simple((STEPS,))
+            h5py.h5d.create(f.id, b"twice", h5py.h5t.IEEE_F32LE, space, plist)
+            f["twice"].id.write_direct_chunk((0,), data)
+        if brought_in(scene, file):
+            scene.fault(f"a chunk that went through deflate and {second} was imported")
 
 
 @attack()

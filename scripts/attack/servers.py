@@ -233,6 +233,23 @@ def continue_without_an_end(scene: Scene) -> None:
 
 
 @attack()
+def trailers_that_drip(scene: Scene) -> None:
+    """A whole file, and after it trailers without an end."""
+    good = content(scene)
+
+    def answer(connection: socket.socket, request: str, number: int) -> None:
+        say(connection, "200 OK", "Transfer-Encoding: chunked", body=b"%x\r\n%s\r\n0\r\n" % (len(good), good))
+        while True:
+            connection.sendall(b"X-Trailer: 1\r\n")
+            time.sleep(0.5)
+
+    with Liar(answer) as liar, mirrored(scene) as sound:
+        scene.environment["RLDS_MIRROR"] = f"{liar.url} {sound}"
+        if (result := scene.run("download", ANTMAZE)).code:
+            scene.fault(f"the sound mirror was not used: {result.err[-300:]!r}")
+
+
+@attack()
 def headers_of_absurd_values(scene: Scene) -> None:
     """Numbers of thousands of digits, dates of another age, words of a terminal."""
     good = content(scene)
