@@ -79,9 +79,11 @@ def inspect(
     elif html is not None:
         from rlds_cli.cli.pages import html as html_page
 
-        html_page.write(path, html, is_dataset=is_dataset, whole=episode is None, force=force)
+        with out.progress():  # says now and then that the work goes on
+            html_page.write(path, html, is_dataset=is_dataset, whole=episode is None, force=force)
     elif not is_dataset:
-        found = report.describe_file(path)
+        with out.progress():
+            found = report.describe_file(path)
         out.page(file.FilePage(found), found)
     elif episode is not None:
         one = report.describe_episode(path, episode, elements=stats)
