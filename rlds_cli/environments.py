@@ -82,15 +82,27 @@ def make(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasiu
         warnings.warn(f"{manifest.id}: {recipe.id} is made. {recipe.note}.", UserWarning, stacklevel=3)
     limit = kwargs.pop("max_episode_steps", recipe.max_episode_steps)
     try:
-        env = gym.make(recipe.id, max_episode_steps=limit, **{**recipe.kwargs, **kwargs})
+        env = _made(gym, recipe, limit, kwargs)
     except (gym.error.DependencyNotInstalled, ImportError) as e:
         raise MissingPackage(f"{recipe.id}, the environment of {manifest.id}, needs a package: {e}") from e
     except gym.error.Error as e:
         raise NoEnvironment(f"Gymnasium cannot make {recipe.id}, the environment of {manifest.id}: {e}") from e
+    except Exception as e:  # whatever environments and wrappers raise over settings
+        if kwargs:  # the caller's own
+            raise
+        raise NoEnvironment(
+            f"{recipe.id} cannot be made with the settings that {manifest.id} records: {type(e).__name__}: {e}",
+            hint="gymnasium.make(...) makes one that you know; ds.manifest.env holds the description",
+        ) from e
+    _check(manifest, fields, env, recipe.id)
+    return env
+
+
+def _made(gym: Any, recipe: Recipe, limit: int | None, kwargs: Json) -> gymnasium.Env[Any, Any]:
+    env = gym.make(recipe.id, max_episode_steps=limit, **{**recipe.kwargs, **kwargs})
     for name, arguments in recipe.wrappers:
         package, _, kind = name.partition(":")
         env = getattr(import_module(f"{package}.wrappers"), kind)(env, **arguments)
-    _check(manifest, fields, env, recipe.id)
     return env
 
 

@@ -120,7 +120,7 @@ def followed(path: Path) -> Path:
 
 def temporary_name(name: str) -> str:
     """A name beside ``name`` that nobody can guess."""
-    return f".{name.encode()[:_LONGEST].decode(errors='ignore')}.{os.urandom(8).hex()}"
+    return f".{name.encode(errors='surrogateescape')[:_LONGEST].decode(errors='ignore')}.{os.urandom(8).hex()}"
 
 
 def _open(path: Path, flags: int, mode: int) -> int:

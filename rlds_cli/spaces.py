@@ -13,6 +13,7 @@ Text                  ``type max_length min_length charset``
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ Json = Mapping[str, Any]
 
 # What a Text space is said to allow where the archive does not tell: Gymnasium wants a limit.
 _ANY_LENGTH = 1 << 20
+_MOST_ELEMENTS = 1 << 24  # of a space that is built: Gymnasium keeps several arrays of each Box
 
 
 def from_json(space: Json | str) -> gymnasium.Space[Any]:
@@ -43,7 +45,8 @@ def from_json(space: Json | str) -> gymnasium.Space[Any]:
     MissingPackage
         Gymnasium is not installed.
     ArchiveError
-        A type of space that Minari does not define, or a description that lacks something.
+        A type of space that Minari does not define, a description that lacks something, or a space whose bounds would
+        take hundreds of MiB of memory.
 
     Examples
     --------
@@ -58,11 +61,25 @@ def from_json(space: Json | str) -> gymnasium.Space[Any]:
             hint="its description is in the manifest: ds.manifest.spaces",
         )
     try:
+        elements = _elements(found)
+        if elements > _MOST_ELEMENTS:
+            raise ArchiveError(
+                f"A {kind} space of {elements:,} elements is not built; at most {_MOST_ELEMENTS:,} are.",
+                hint="its description is in the manifest: ds.manifest.spaces",
+            )
         return _BUILDERS[kind](_gymnasium(), found)
     except KeyError as e:
         raise ArchiveError(f"The description of a {kind} space lacks {e}.") from e
     except (TypeError, ValueError, AttributeError, AssertionError, OverflowError) as e:
         raise ArchiveError(f"A {kind} space cannot be rebuilt from its description: {e}.") from e
+
+
+def _elements(space: Json) -> int:
+    """Elements of all Boxes of a space, as their descriptions say: they alone take memory by their shape."""
+    inner = space.get("subspaces", ())
+    parts = inner.values() if isinstance(inner, Mapping) else inner
+    own = math.prod(space.get("shape", ())) if space.get("type") == "Box" else 0
+    return int(own) + sum(_elements(part) for part in parts)
 
 
 def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
@@ -192,12 +209,13 @@ def _holding(f: Field) -> dict[str, Any]:
     low, high = (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
     if dtype.kind in "iu":
         low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    sides = f.shape if math.prod(f.shape) <= _MOST_ELEMENTS else ()  # one number for all of many
     return {
         "type": "Box",
         "dtype": "int8" if dtype.kind == "b" else f.dtype,
         "shape": list(f.shape),
-        "low": np.full(f.shape, low, object).tolist(),
-        "high": np.full(f.shape, high, object).tolist(),
+        "low": np.full(sides, low, object).tolist(),
+        "high": np.full(sides, high, object).tolist(),
     }
 
 

@@ -101,6 +101,7 @@ def _place(path: Path, cache_dir: StrPath | None) -> Home:
 
 
 def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: int, tell: Progress) -> Path:
+    sealing.check_listing(store.path, store.manifest)  # what is sealed anew would hide what happened to the files
     place, target = home.partial(id, f"encoding-{to}"), home.dataset(id)
     work = place / "dataset"
     safe_files.work_directory(place, home.root)

@@ -79,8 +79,20 @@ def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
     counted = set() if seen is None else seen
     if path.is_symlink():
         return 0
-    files = [path] if path.is_file() else (Path(top, name) for top, _, names in os.walk(path) for name in names)
+    files = [path] if path.is_file() else _files_below(path)
     return sum(size for file in files for size in _new(file, counted))
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    """All that is no directory, at any depth; `os.walk` ends in an error where a stranger's tree is a thousand deep."""
+    left = [os.fspath(directory)]
+    while left:
+        with suppress(OSError), os.scandir(left.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+                else:
+                    yield Path(entry.path)
 
 
 def freed_by(paths: Sequence[Path]) -> list[int]:
@@ -99,7 +111,7 @@ def freed_by(paths: Sequence[Path]) -> list[int]:
 
 def _files(path: Path) -> Iterator[os.stat_result]:
     """What is known of a file, or of all files below a directory; links are not followed."""
-    below = (Path(top, name) for top, _, names in os.walk(path) for name in names) if not path.is_symlink() else ()
+    below = _files_below(path) if not path.is_symlink() else ()
     for file in (path, *below):
         with suppress(OSError):  # gone meanwhile
             status = file.lstat()
@@ -123,7 +135,7 @@ def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> Datas
 def _archive(path: Path, seen: set[Inode]) -> int:
     if path.is_symlink():
         return 0
-    whole = (Path(top, name) for top, _, names in os.walk(path) for name in names if not is_unfinished(name))
+    whole = (file for file in _files_below(path) if not is_unfinished(file.name))
     return sum(size for file in whole for size in _new(file, seen))
 
 

@@ -204,7 +204,7 @@ def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
     fields = {path / f.path for f in m.fields}
     for document in sorted(path.rglob("zarr.json")):
         array = document.parent
-        if array == path or any(array == f or f in array.parents for f in fields):
+        if array == path or not fields.isdisjoint((array, *array.parents)):
             continue
         try:
             arrays.read(array) if arrays.is_array(array) else arrays.check_group(array)

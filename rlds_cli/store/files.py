@@ -14,6 +14,7 @@ from rlds_cli import safe_files
 from rlds_cli.errors import DamagedDataset, NoPermission
 
 _MOST = 1 << 20  # files and directories of one dataset
+_DEEPEST = 600  # directories inside each other: whoever removes or walks a tree calls itself for each
 
 
 def open_regular(path: Path) -> io.FileIO:
@@ -61,14 +62,17 @@ def check_tree(directory: Path) -> None:
     DamagedDataset
         Names the first; or the directory cannot be read, or holds more files than any dataset.
     """
-    left, seen = [os.fspath(directory)], 0
+    left, seen = [(os.fspath(directory), 0)], 0
     try:
         while left:
-            with os.scandir(left.pop()) as entries:
+            here, depth = left.pop()
+            if depth > _DEEPEST:
+                raise DamagedDataset(f"{directory} holds directories more than {_DEEPEST} deep; no dataset does.")
+            with os.scandir(here) as entries:
                 for entry in entries:
                     seen += 1
                     if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
+                        left.append((entry.path, depth + 1))
                     elif not entry.is_file(follow_symlinks=False):
                         raise _foreign(Path(entry.path), entry.stat(follow_symlinks=False).st_mode)
             if seen > _MOST:

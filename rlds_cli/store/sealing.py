@@ -65,6 +65,21 @@ def listed(directory: Path) -> dict[str, str]:
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
 
+def check_listing(directory: Path, m: Manifest) -> None:
+    """Refuse a dataset whose list of digests is not what its manifest says, where that says anything.
+
+    Raises
+    ------
+    DamagedDataset
+    """
+    try:
+        intact = not m.files or m.files == sha256_of(directory / LISTING)
+    except OSError:
+        intact = False
+    if not intact:
+        raise DamagedDataset(f"{directory / LISTING} is not what the manifest says.", hint=f"rlds verify {m.id}")
+
+
 def below(digests: Mapping[str, str], old: str, new: str) -> dict[str, str]:
     """Of the digests of another dataset those of the tree ``old``, for the place ``new`` at which it is shared."""
     return {new + name.removeprefix(old): digest for name, digest in digests.items() if name.startswith(f"{old}/")}

@@ -25,6 +25,7 @@ NUMERIC: Mapping[str, int] = {  # dtypes of arrays, and their bytes
     "float16": 2, "float32": 4, "float64": 8, "float128": 16, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 _MOST_EMPTY_ROWS = 1 << 24  # of a dataset without a byte of rows: no file bounds them
+_MOST_FIELDS = 1 << 14
 _MOST_PIXELS, _MOST_CHANNELS = 1 << 26, 4  # of a frame
 _DEEPEST = 64
 _MOST_OF_SPACE = 1 << 28  # elements of one value
@@ -216,6 +217,13 @@ def _rate(value: Any, where: str) -> None:
         raise _wrong(value, where, "a rate")
 
 
+def _range(value: Any, where: str) -> None:
+    """The first episode and the one behind the last, which may be None: all of them."""
+    _list(_or_none(_whole()), least=2, most=2)(value, where)
+    _whole()(value[0], f"{where}[0]")
+    _or_none(_whole(value[0] + 1))(value[1], f"{where}[1]")
+
+
 def _part_of_space(value: Any, where: str) -> None:
     (_mapping(_space) if isinstance(value, Mapping) else _list(_space))(value, where)
 
@@ -303,7 +311,7 @@ _PORTION = _record(
         "include": _list(_text),
         "exclude": _list(_text),
         "split": _or_none(_text),
-        "episodes": _or_none(_list(_or_none(_whole()), least=2, most=2)),
+        "episodes": _or_none(_range),
         "files": _or_none(_list(_whole(), least=2, most=2)),
     },
 )
@@ -353,7 +361,7 @@ _MANIFEST = _record(
         "format": _whole(1),
         "id": _id,
         "encoding": _one_of("memmap", "zarr"),
-        "fields": _list(_FIELD),
+        "fields": _list(_FIELD, most=_MOST_FIELDS),
         "counts": _COUNTS,
         "fingerprint": _like(_FINGERPRINT, "a fingerprint"),
         "created": _text,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ COMMANDS = (
     ("check",),
     ("info",),
     ("preprocess", "--fn", "scale_reward", "--arg", "scale=2", "--force"),
-    ("usage",),
-    ("list", "--local"),
+    ("du",),
+    ("list", "--here"),
     ("gc", "--yes"),
 )
 
@@ -29,7 +31,7 @@ def everything(scene: Scene, dataset: object) -> list[int]:
     """Run every command that opens a dataset on this one; their exit codes."""
     codes = []
     for name, *options in COMMANDS:
-        named = () if name in ("usage", "list", "gc") else (dataset,)
+        named = () if name in ("du", "list", "gc") else (dataset,)
         codes.append(scene.run(name, *named, *options).code)
     return codes
 
@@ -146,7 +148,7 @@ def documents_that_are_no_manifest(scene: Scene) -> None:
         "NaN",
     ):
         (scene.dataset / "zarr.json").write_text(text)
-        for words in (("inspect", scene.dataset), ("verify", "sample/pendulum-d4rl"), ("list", "--local"), ("usage",)):
+        for words in (("inspect", scene.dataset), ("verify", "sample/pendulum-d4rl"), ("list", "--here"), ("du",)):
             scene.run(*words)
 
 
@@ -248,3 +250,35 @@ def mutants(scene: Scene) -> None:
         (scene.dataset / "zarr.json").write_text(json.dumps(document))
         for words in (("inspect", scene.dataset), ("verify", scene.dataset)):
             scene.run(*words)
+
+
+@attack()
+def directories_in_directories(scene: Scene) -> None:
+    """A tree that is deeper than Python can call itself."""
+    descriptor = os.open(scene.dataset, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    for words in (("inspect", scene.dataset), ("verify", scene.dataset), ("list", "--here"), ("du",)):
+        scene.run(*words)
+    subprocess.run(["rm", "-rf", scene.dataset], check=True)
+
+
+@attack()
+def more_fields_than_any(scene: Scene) -> None:
+    """20,000 fields of no values."""
+    manifest(scene.dataset, lambda m: m["fields"].extend(field(f"info/f{k}", name=f"info/f{k}") for k in range(20_000)))
+    for words in (("inspect", scene.dataset), ("verify", scene.dataset)):
+        scene.refused(scene.run(*words))
+
+
+@attack()
+def damage_made_right(scene: Scene) -> None:
+    """A dataset whose list of digests was damaged is encoded anew; nothing would be compared afterwards."""
+    listing = scene.dataset / "digests" / "zarr.json"
+    listing.chmod(0o644)
+    listing.write_text(listing.read_text() + " ")
+    scene.refused(scene.run("convert", scene.dataset, "--to", "zarr"))

@@ -190,3 +190,14 @@ def modules_of_the_current_directory(scene: Scene) -> None:
             subprocess.run(
                 [script, *words], cwd=scene.work, env=environment, capture_output=True, timeout=120, check=False
             )
+
+
+@attack()
+def dtypes_that_are_none(scene: Scene) -> None:
+    """Arguments of a built-in function that NumPy raises its own errors over."""
+    content = derived(scene)
+    for dtype in ("(100000,100000)f8", "S2000000000", "O", "f8," * 1000):
+        evil = copy.deepcopy(content)
+        step = evil["datasets"][1]["made_by"][0]
+        step.update(reference="cast", function="cast", args={"fields": "observation", "dtype": dtype})
+        refused(scene, evil, f"dtype {dtype[:20]}")

@@ -361,7 +361,8 @@ class Fields:
         return Stored(self.rows(f.name), late, int(after), self._is_flag(name))
 
     def _is_flag(self, name: str) -> bool:
-        return name in (REWARD, *FLAGS) and self.dataset.schema[name].shape == ()
+        f = self.dataset.schema.get(name)
+        return f is not None and name in (REWARD, *FLAGS) and f.shape == ()
 
     def _named(self, name: str) -> str | None:
         """What says the offsets of a field that is read from rows."""

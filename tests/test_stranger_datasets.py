@@ -1,0 +1,89 @@
+"""What else a stranger's dataset may hold: deep trees, many fields, settings of environments, spaces of any size."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlds_cli
+from rlds_cli import spaces
+from rlds_cli.errors import ArchiveError, DamagedDataset, InvalidArgument, NoEnvironment
+from rlds_cli.keeping import encoding, usage
+from rlds_cli.preprocess.builtin.dtypes import dtype_of
+from rlds_cli.safe_files import temporary_name
+from rlds_cli.store import manifest
+from rlds_cli.store.opening import Store
+
+CARTPOLE = "sample/cartpole-minari"
+
+
+def say(dataset: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Change a manifest."""
+    file = dataset / "zarr.json"
+    document = json.loads(file.read_text())
+    change(document["attributes"]["rlds"])
+    file.chmod(0o644)
+    file.write_text(json.dumps(document))
+    return dataset
+
+
+@pytest.mark.parametrize("settings", [{"id": "x"}, {"nope": 1}, {"max_episode_steps": 3}])
+def test_settings_of_an_environment_that_it_does_not_take(settings: dict[str, Any]) -> None:
+    ds = rlds_cli.download(CARTPOLE)
+    say(ds.path, lambda m: m.update(env={"spec": {"id": "CartPole-v1", "kwargs": settings}}))
+    with pytest.raises(NoEnvironment, match="the settings that sample/cartpole-minari records"):
+        rlds_cli.open_dataset(CARTPOLE).make_env()
+
+
+def test_spaces_that_would_take_the_memory() -> None:
+    box = {"type": "Box", "dtype": "float32", "shape": [1 << 13, 1 << 11], "low": 0, "high": 1}
+    for space in ({**box, "shape": [1 << 27]}, {"type": "Tuple", "subspaces": [box, box]}):
+        with pytest.raises(ArchiveError, match="elements is not built"):
+            spaces.from_json(space)
+
+
+def test_a_range_of_episodes_that_is_none() -> None:
+    path = rlds_cli.download(CARTPOLE).path
+    for episodes in ([None, None], [5, 2], [3, 3]):
+        say(path, lambda m, e=episodes: m.update(options={"portion": {"episodes": e}}))  # type: ignore[misc]
+        with pytest.raises(DamagedDataset, match="options: portion: episodes"):
+            manifest.read(path)
+    say(path, lambda m: m.update(options={"portion": {"episodes": [5, None]}}))
+    assert manifest.read(path).options == {"portion": {"episodes": [5, None]}}
+
+
+def test_a_tree_that_is_too_deep() -> None:
+    path = rlds_cli.download(CARTPOLE).path
+    before = usage.size_on_disk(path)
+    descriptor = os.open(path, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    with pytest.raises(DamagedDataset, match="more than 600 deep"):
+        Store(path)
+    assert usage.size_on_disk(path) == before
+    subprocess.run(["rm", "-rf", path / "d"], check=True)  # too deep for shutil.rmtree
+
+
+def test_a_damaged_list_of_digests_is_not_made_right() -> None:
+    path = rlds_cli.download(CARTPOLE).path
+    listing = path / "digests" / "zarr.json"
+    listing.chmod(0o644)
+    listing.write_text(listing.read_text() + " ")
+    with pytest.raises(DamagedDataset, match="is not what the manifest says"):
+        encoding.convert(CARTPOLE, to="zarr")
+
+
+def test_dtypes_and_names_that_nothing_has() -> None:
+    with pytest.raises(InvalidArgument, match="no dtype of numbers"):
+        dtype_of("(100000,100000)f8")
+    assert temporary_name(os.fsdecode(b"\xff\x1b")).startswith(".\x1b.")
