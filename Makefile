@@ -39,7 +39,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow'
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --hypothesis-profile=all
 
 test-ray: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'

@@ -35,8 +35,8 @@ SHORT = Patience(
     attempts=2, first=0.001, longest=0.002, asked=0.1, connect=1.0, read=1.0, least=100, idle=1.0, unsized=1 << 20
 )
 _STEP = {
-    "id": "sample/pendulum-d4rl@scale_reward",
-    "from": "sample/pendulum-d4rl",
+    "id": "local/x@scale_reward",
+    "from": "local/x",
     "reference": "scale_reward",
     "function": "scale_reward",
     "files": [],

@@ -30,7 +30,8 @@ _ANY_SPEED = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.register_profile("rlds", _ANY_SPEED, max_examples=50)
+settings.register_profile("rlds", _ANY_SPEED, max_examples=25)
+settings.register_profile("all", _ANY_SPEED, max_examples=100)  # of make test-all
 settings.register_profile("thorough", _ANY_SPEED, derandomize=False, max_examples=500)
 settings.load_profile("rlds")
 
@@ -75,9 +76,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def no_modules_left(tmp_path: Path) -> Iterator[None]:
     """Forget modules that a test imported from files of its own: another may write different ones of that name."""
+    before = set(sys.modules)
     yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__dict__", {}).get("__file__")).startswith(str(tmp_path)):
+    for name in sys.modules.keys() - before:
+        if str(getattr(sys.modules[name], "__dict__", {}).get("__file__")).startswith(str(tmp_path)):
             del sys.modules[name]
 
 

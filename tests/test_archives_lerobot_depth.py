@@ -159,6 +159,7 @@ def test_parameters_that_are_no_formula(tmp_path: Path, given: dict[str, Any]) -
         plan_import(write_v3(tmp_path / "a", depth(**given)), "local/a")
 
 
+@pytest.mark.slow
 def test_depth_in_other_places(tmp_path: Path) -> None:
     """Decoded at conversion, made smaller, drawn, and looked up in the archive."""
     c = depth()

@@ -226,6 +226,7 @@ def test_from_the_host_and_when_it_is_down_from_its_mirror(tmp_path: Path, monke
     assert again.fingerprint == ds.fingerprint
 
 
+@pytest.mark.slow
 def test_the_shards_of_a_large_set_come_from_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     id = "ogbench/puzzle-4x5-play-100m-v0"
     name = id.removeprefix("ogbench/")

@@ -50,6 +50,7 @@ def test_a_private_repository_leaves_no_trace_of_its_token(
         assert TOKEN not in text
 
 
+@pytest.mark.slow
 def test_the_token_is_in_no_list_of_processes(tmp_path: Path) -> None:
     with Server() as server:
         pages = server.add_repository("farama-minari/cartpole", FILES, token=TOKEN, pace=0.02)

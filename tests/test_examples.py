@@ -75,10 +75,10 @@ def nested(name: str = "local/nested", reward: bool = True) -> None:
     [
         ("behaviour_cloning", PENDULUM),
         ("td3_bc", MOUNTAINCAR),
-        ("iql", CARTPOLE),
+        pytest.param("iql", CARTPOLE, marks=pytest.mark.slow),
         ("iql", MOUNTAINCAR),
-        ("decision_transformer", CARTPOLE),
-        ("decision_transformer", MOUNTAINCAR),
+        pytest.param("decision_transformer", CARTPOLE, marks=pytest.mark.slow),
+        pytest.param("decision_transformer", MOUNTAINCAR, marks=pytest.mark.slow),
     ],
 )
 def test_a_few_steps(name: str, id: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,6 +243,7 @@ def test_the_values_of_goals_are_of_steps_to_them() -> None:
     assert (trainer.weight(s[:3], s2[:3], g[:3]) > 10).all() and (trainer.weight(s2[:2], s[:2], g[:2]) < 0.1).all()
 
 
+@pytest.mark.slow
 def test_noise_becomes_one_of_the_actions_that_were_done_not_their_mean() -> None:
     torch.manual_seed(0)
     module = load("examples/action_chunks.py")

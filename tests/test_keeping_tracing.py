@@ -62,7 +62,9 @@ def test_the_source_of_a_selection_is_that_of_its_own_transitions():
         assert np.array_equal(some[-1]["observation"], f["episode_2/observations"][at.row])
 
 
-@pytest.mark.parametrize("name", ["pendulum-d4rl", "cartpole-minari", "mountaincar-robohive"])
+@pytest.mark.parametrize(
+    "name", ["pendulum-d4rl", "cartpole-minari", pytest.param("mountaincar-robohive", marks=pytest.mark.slow)]
+)
 def test_every_sample_is_as_in_its_archive_and_one_wrong_element_is_seen(name):
     ds = rlds_cli.download(f"sample/{name}")
     found = trace(ds, 150)
@@ -157,6 +159,7 @@ def test_minari_in_every_format(name, format):
     assert trace("local/x", 20).ok
 
 
+@pytest.mark.slow
 def test_the_command_shows_places_and_fails_where_values_differ(pendulum, home):
     def rlds(*words):
         code = "from rlds_cli.cli import main; main()"

@@ -122,6 +122,7 @@ def test_ranks_pad_alike_and_part_the_batch(ds, chosen, window, sampler, share, 
                 assert np.array_equal(parts[r][n][name], values[ranks.places(len(values), r, world)]), name
 
 
+@pytest.mark.slow
 @MANY
 @given(SELECTIONS, WINDOWS, st.sampled_from([Shuffled(), Uniform()]), st.integers(0, 8), st.integers(1, 5))
 def test_an_order_does_not_depend_on_the_batch_size(ds, chosen, window, sampler, consumed, size):

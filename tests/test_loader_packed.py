@@ -384,6 +384,7 @@ def test_verify_compares_packed_files_with_the_columns(ds: Dataset, home: Path) 
     np.testing.assert_array_equal(next(iter(mended))["observation"], batch["observation"])
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_packed_file_counts(ds: Dataset, home: Path) -> None:
     Loader(ds, 8, backend="numpy")
     (file,) = files(home)

@@ -55,7 +55,7 @@ def test_few_slow_episodes_use_all_workers(ds):
     assert len(at_work) == EPISODES and len(set(at_work)) == 3
 
 
-@pytest.mark.parametrize("again", [0, 2])
+@pytest.mark.parametrize("again", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_an_interrupted_run_goes_on_where_it_was(ds, again):
     undisturbed = preprocess.run(ds, "prep.py:slow", "whole", args={"seconds": 0}, jobs=0)
     Path("calls").unlink()

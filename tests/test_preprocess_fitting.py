@@ -51,6 +51,7 @@ def joined(truth, name, rows=slice(None)):
     return np.concatenate([e[name][rows] for e in truth])
 
 
+@pytest.mark.slow
 def test_statistics_of_the_steps_are_those_of_numpy_with_any_number_of_workers(ds, truth):
     made = [preprocess.run(ds, functions.standardise, f"by{n}", jobs=n) for n in (0, 1, 2)]
     assert len({m.fingerprint for m in made}) == 1
@@ -195,7 +196,7 @@ slowly.fit, slowly.merge = fit, _merge
 """
 
 
-@pytest.mark.parametrize("jobs", [0, 2])
+@pytest.mark.parametrize("jobs", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_first_pass_that_is_killed_is_gone_on_with(ds, home, tmp_path, monkeypatch, jobs):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))

@@ -342,6 +342,7 @@ def test_the_viewer_has_the_episodes_worth_a_look() -> None:
     assert "highest return" in why[int(total.argmax())] and "lowest return" in why[int(total.argmin())]
 
 
+@pytest.mark.slow
 def test_compressed_datasets_give_the_same_page(tmp_path: Path) -> None:
     made = []
     for store in ("memmap", "zarr"):

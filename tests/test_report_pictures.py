@@ -262,6 +262,7 @@ def test_files_are_written(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
 # the page in terminals of any kind
 
 
+@pytest.mark.slow
 def test_no_line_of_the_page_is_too_long(ds: rlds_cli.Dataset) -> None:
     from io import StringIO
 
@@ -287,6 +288,7 @@ def test_no_line_of_the_page_is_too_long(ds: rlds_cli.Dataset) -> None:
         assert lines and max(len(line.rstrip()) for line in lines) <= columns
 
 
+@pytest.mark.slow
 def test_pipes_have_no_colour_and_break_no_line(ds: rlds_cli.Dataset) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
     for command in (("inspect", "local/x"), ("check", "local/x"), ("diff", "local/x", "sample/pendulum-d4rl")):

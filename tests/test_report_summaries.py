@@ -172,6 +172,7 @@ def test_everything_is_json() -> None:
     json.dumps(out.plain(describe_episode("local/x", 1)), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_large_datasets_are_no_slower() -> None:
     n = 2_000_000
     create("local/big", [{"observation": np.zeros((n + 1, 8), np.float32), "action": np.zeros((n, 2), np.float32)}])

@@ -37,6 +37,7 @@ def test_there_and_back(tmp_path: Path, shape: tuple[int, ...], dtype: str) -> N
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 def test_several_shards_and_any_range_of_them(tmp_path: Path) -> None:
     values = np.arange(3 * (9 << 20), dtype=np.float64).reshape(-1, 3)  # 216 MB raw: shards are 64 MiB
     arrays.write(tmp_path / "a", values)

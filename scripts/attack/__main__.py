@@ -33,7 +33,7 @@ ATTACKS = {
     for name, attack in module.ATTACKS.items()
 }
 QUICK = [name for name, attack in ATTACKS.items() if getattr(attack, "quick", False)]
-COMMANDS = 4  # of each of these
+COMMANDS = 2  # of each of these
 
 
 def main() -> int:
