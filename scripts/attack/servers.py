@@ -188,7 +188,7 @@ def redirects(scene: Scene) -> None:
         def odd(connection: socket.socket, request: str, number: int, to: str = location) -> None:
             say(connection, "302 Found", f"Location: {to}", "Content-Length: 0")
 
-        attempt(scene, odd, mirror=location == "http://[::1")
+        attempt(scene, odd, mirror=location == "http://[::1", requests=100)  # ten hops at each of eight places
 
 
 @attack()
