@@ -135,7 +135,7 @@ def _order(values: dict[str, Any]) -> Order | None:
     """The order that a file holds; None where it holds none."""
     try:
         order = _read(values)
-    except (TypeError, ValueError, KeyError, AttributeError):
+    except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
         return None
     texts = (order.ref, order.store, order.frames, order.source or "", order.revision or "")
     flags = (order.force, order.keep_archive, order.skip_bad)

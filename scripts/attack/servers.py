@@ -122,11 +122,11 @@ def chunks_without_an_end(scene: Scene) -> None:
 
     def answer(connection: socket.socket, request: str, number: int) -> None:
         say(connection, "200 OK", "Transfer-Encoding: chunked")
-        flood(connection, 3 << 30, b"100000\r\n" + bytes(MIB) + b"\r\n")
+        flood(connection, 1200 << 20, b"100000\r\n" + bytes(MIB) + b"\r\n")
         connection.shutdown(socket.SHUT_RDWR)
 
-    # No size is known: what a disk holds is the bound, and 3 GiB are less.
-    attempt(scene, answer, stored=4 << 30, mirror=False)
+    # No size is known: the free disk is the bound. The flood is larger than the memory that a command may hold.
+    attempt(scene, answer, stored=2 << 30, mirror=False)
 
 
 @attack()

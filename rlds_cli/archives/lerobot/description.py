@@ -109,7 +109,7 @@ def read(path: Path) -> Info:
             splits={str(k): str(v) for k, v in (content.get("splits") or {}).items()},
             robot=content.get("robot_type"),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as e:
         raise CorruptArchive(f"{path} is not what LeRobot writes ({type(e).__name__}: {e}).") from e
 
 
@@ -137,7 +137,7 @@ def _v2(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
     for line in tables.json_lines(_only(info, files, "meta/episodes.jsonl")):
         try:
             number, length = int(line["episode_index"]), int(line["length"])
-        except (KeyError, TypeError, ValueError) as e:
+        except (KeyError, TypeError, ValueError, OverflowError) as e:
             raise CorruptArchive(f"meta/episodes.jsonl: {e!r} in a line.") from e
         slots = {"episode_chunk": number // info.chunks_size, "episode_index": number}
         videos = {key: (fill(info.video_path, slots | {"video_key": key}), 0.0) for key in cameras}
@@ -157,7 +157,7 @@ def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
                 slots = {"chunk_index": int(row["data/chunk_index"]), "file_index": int(row["data/file_index"])}
                 videos = {key: _v3_video(info, row, key) for key in cameras}
                 yield Listed(int(row["episode_index"]), int(row["length"]), fill(info.data_path, slots), videos)
-            except (KeyError, TypeError, ValueError) as e:
+            except (KeyError, TypeError, ValueError, OverflowError) as e:
                 raise CorruptArchive(f"{path}: {e!r} in a row.") from e
 
 

@@ -92,7 +92,7 @@ def space(metadata: Mapping[str, Any], which: str) -> dict[str, Any] | None:
         return None
     try:
         _check(value)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as e:
         raise CorruptArchive(f"metadata.json: {which}_space does not describe a space: {e!r}") from e
     return _compact(value)
 

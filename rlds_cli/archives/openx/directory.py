@@ -105,7 +105,7 @@ def _lengths(info: Mapping[str, Any]) -> dict[str, list[int]]:
         if isinstance(splits, Mapping):  # written so by early versions
             splits = [{"name": name, **split} for name, split in splits.items()]
         return {str(s["name"]): [int(n) for n in s.get("shardLengths", ())] for s in splits}
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as e:
         raise CorruptArchive(f"{INFO} does not describe splits as TFDS does: {e!r}") from e
 
 

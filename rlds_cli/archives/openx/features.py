@@ -103,7 +103,7 @@ def load(path: Path) -> Features:
         steps = {x.key: x for x in _leaves(top[STEPS]["sequence"]["feature"], STEPS, 0)}
         others = ((name, node) for name, node in top.items() if name != STEPS)
         episode = {x.key: x for name, node in others for x in _leaves(node, name, 0)}
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise CorruptArchive(f"{path.name} does not describe features as TFDS does: {e!r}") from e
     if len(steps) + len(episode) > MAX_LEAVES:
         raise CorruptArchive(f"{path.name} describes {len(steps) + len(episode):,} features; {MAX_LEAVES:,} are read.")
