@@ -18,7 +18,7 @@ from typing import Any
 
 MEMORY = 1 << 30  # bytes that a process may hold at most
 SILENCE = 60.0  # seconds that a command may run without a word
-KILLED_AFTER = 150.0  # seconds
+KILLED_AFTER = 300.0  # three tries of a minute each, and a busy machine
 SECRET = "a-key-of-the-user-7f3a91"
 
 
