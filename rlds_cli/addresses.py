@@ -35,6 +35,7 @@ _SECRET = r"[\w.-]{0,40}(?:token|secret|passw|pwd|jwt|sig|credential|auth|api_?k
 _VALUE = r"((?:(?!%26|%3B|%2F)[^/&;])*)"
 _INNER_QUERY = re.compile(rf"(%3F|%26|%3B)([\w.-]+)(=|%3D){_VALUE}", re.IGNORECASE)
 _INNER_SECRET = re.compile(rf"([;&])({_SECRET})(=){_VALUE}", re.IGNORECASE)
+_NAMED_SECRET = re.compile(rf"(?<![\w.-])({_SECRET}=)[^\s&;,]+", re.IGNORECASE)
 
 _END = ")]}'\".,;:!?\u2026"  # what follows an address in a sentence
 _IN_TEXT = re.compile(  # of bounded repetitions: a stranger's text is not searched again from each of its letters
@@ -68,6 +69,14 @@ def within(text: str) -> str:
     if "/" not in text and "?" not in text and "@" not in text and "earer " not in text:
         return text
     return _IN_TEXT.sub(_replaced, text)
+
+
+def quoted(text: str) -> str:
+    """A server's words, in which what follows ``token=`` is hidden, too: it may repeat what it was sent.
+
+    Texts of our own are left as they are by `within`: ``--arg sigma=0.1`` is no secret.
+    """
+    return _NAMED_SECRET.sub(rf"\1{HIDDEN}", within(text))
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -376,6 +376,19 @@ def endless_continue(talk: Talk) -> None:
 
 
 @behaviour
+def endless_hints(talk: Talk) -> None:
+    talk.all(repeat(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 1000))
+
+
+@behaviour
+def hints_before_the_answer(talk: Talk) -> None:
+    """Not a lie: any number of answers may announce the one that counts."""
+    for status in ("102 Processing", "103 Early Hints", "100 Continue", "103 Early Hints"):
+        talk.answer(status, "Link: </style.css>; rel=preload", "Transfer-Encoding: chunked")
+    talk.plain()
+
+
+@behaviour
 def dripped_body(talk: Talk) -> None:
     talk.answer("200 OK", f"Content-Length: {talk.size}")
     talk.drip(b"x")

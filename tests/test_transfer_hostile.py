@@ -248,6 +248,13 @@ def test_each_long_wait_is_told(place: Place) -> None:
     assert place.notes("note").count("timed out before the end of its headers: trying again") >= 1
 
 
+def test_answers_that_announce_another_one_are_skipped(place: Place) -> None:
+    with Hostile("hints-before-the-answer", CONTENT) as server:
+        place.fetch(RemoteFile("x.h5", (f"{server.url}/x.h5",)), patience=QUICK)
+        assert len(server.requests) == 1
+    assert (place.directory / "x.h5").read_bytes() == CONTENT
+
+
 def test_memory_stays_where_it_is(place: Place) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name in ("redirect-with-endless-body", "redirect-with-packed-body", "error-with-endless-body", "packed-body"):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.client import SWITCHING_PROTOCOLS, HTTPResponse
 from typing import Any
 
 from requests.adapters import HTTPAdapter
@@ -167,9 +168,20 @@ def _watched(pool: Any) -> Any:
     return type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": connection})
 
 
+class _Answer(HTTPResponse):
+    """An answer after those that only announce it, such as 103 Early Hints; http.client itself skips 100 alone."""
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 < self.status < 200 and self.status != SWITCHING_PROTOCOLS:
+            self.headers = self.msg = None  # type: ignore[assignment]
+            super().begin()
+
+
 class _Watched:
     """What is added to the connections of urllib3."""
 
+    response_class = _Answer
     _handle: _Handle | None = None
 
     def _new_conn(self) -> socket.socket:

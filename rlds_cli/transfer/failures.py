@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import requests
 import urllib3
 
-from rlds_cli import visible
+from rlds_cli import addresses, visible
 from rlds_cli.errors import RldsError
 
 _LONGEST = 200  # characters of a server's words
@@ -61,7 +61,7 @@ class Stopped(Exception):
 
 def quoted(text: str) -> str:
     """A server's words, fit for one line of a message."""
-    return visible.line(text[:_LONGEST].strip())
+    return addresses.quoted(visible.line(text[:_LONGEST].strip()))
 
 
 def reason(exc: BaseException) -> str:
