@@ -10,6 +10,7 @@ import py_compile
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,17 @@ def test_what_a_function_imports_is_of_its_source(alone: dict[str, Any]) -> None
     Path("prep.py").write_text("import helper\n" + SOURCE)
     made(alone, "f")["files"] = [["helper.py", "0" * 64], ["prep.py", sha256("prep.py")]]
     with pytest.raises(WrongFingerprint, match=r"helper\.py has sha256"):
+        pinning.sync(write(alone), allow_code=True)
+    assert not Path("hit").exists()
+
+
+@pytest.mark.parametrize("name", ["helper.pyc", "helper/__init__.pyc", f"helper{EXTENSION_SUFFIXES[0]}", "helper/x.so"])
+def test_what_a_function_imports_has_a_source(alone: dict[str, Any], name: str) -> None:
+    Path("prep.py").write_text(f"import helper{'.x' if '/x' in name else ''}\n{SOURCE}")
+    Path("evil.py").write_text(HIT)
+    py_compile.compile("evil.py", cfile=name)
+    made(alone, "f")["files"] = [["prep.py", sha256("prep.py")]]
+    with pytest.raises(PreprocessError, match=f"imports .*/{name}, which has no source"):
         pinning.sync(write(alone), allow_code=True)
     assert not Path("hit").exists()
 

@@ -67,6 +67,8 @@ def find(reference: str, files: Files) -> Found | None:
     now = sources.made_of(file, [Path.cwd()])
     if now != files:
         raise WrongFingerprint(f"{reference} has another source now: {_difference(files, now)}.")
+    if compiled := sources.compiled(file, [Path.cwd()]):
+        raise _refused(reference, f"it imports {compiled[0]}, which has no source")
     return Found(reference, file, name, files)
 
 

@@ -13,29 +13,47 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 Files = tuple[tuple[str, str], ...]  # (path below its root, sha256), sorted
 
+_COMPILED = (*EXTENSION_SUFFIXES, *BYTECODE_SUFFIXES)
 _HERE = Path(__file__).resolve().parents[1]
 
 
 def made_of(file: Path, roots: Iterable[Path]) -> Files:
     """``file`` and the files under ``roots`` that it imports, directly or not, with the sha256 of each."""
-    file = file.resolve()
-    top = package_root(file)
-    tops = [top, *(r.resolve() for r in roots)]
-    found: dict[Path, str] = {}
-    waiting = [file, *(p / "__init__.py" for p in file.parents if p.is_relative_to(top) and p != top)]
+    tops = _tops(file, roots)
+    return tuple(sorted((_relative(p, tops), sha) for p, sha in _read(file, tops) if sha))
+
+
+def compiled(file: Path, roots: Iterable[Path]) -> list[Path]:
+    """The modules without a source that ``file``, or what it imports, imports from ``roots``."""
+    return sorted(p for p, sha in _read(file, _tops(file, roots)) if not sha)
+
+
+def _tops(file: Path, roots: Iterable[Path]) -> list[Path]:
+    return [package_root(file.resolve()), *(r.resolve() for r in roots)]
+
+
+def _read(file: Path, tops: list[Path]) -> Iterator[tuple[Path, str]]:
+    """The modules that an import of a file runs, and their sha256, empty for those without a source."""
+    file, seen = file.resolve(), set()
+    waiting = [file, *(p / "__init__.py" for p in file.parents if p.is_relative_to(tops[0]) and p != tops[0])]
     while waiting:
         path = waiting.pop()
-        if path not in found:
-            data = path.read_bytes()
-            found[path] = hashlib.sha256(data).hexdigest()
-            waiting += [p for p in _imports(path, data, tops) if is_users(p)]
-    return tuple(sorted((_relative(p, tops), sha) for p, sha in found.items()))
+        if path in seen:
+            continue
+        seen.add(path)
+        if path.name.endswith(_COMPILED):
+            yield path, ""
+            continue
+        data = path.read_bytes()
+        yield path, hashlib.sha256(data).hexdigest()
+        waiting += [p for p in _imports(path, data, tops) if is_users(p)]
 
 
 def package_root(file: Path) -> Path:
@@ -78,8 +96,18 @@ def _files_of(dotted: str, tops: list[Path]) -> Iterator[Path]:
     for top in tops:
         at = top
         for part in dotted.split("."):
-            yield from (p.resolve() for p in (at / f"{part}.py", at / part / "__init__.py") if p.is_file())
+            yield from _modules(at, part)
+            yield from _modules(at / part, "__init__")
             at = at / part
+
+
+def _modules(directory: Path, name: str) -> Iterator[Path]:
+    """The files that Python would take for a module: an extension goes before a source, which goes before bytecode."""
+    source = directory / f"{name}.py"
+    if source.is_file():
+        yield source.resolve()
+    others = _COMPILED if not source.is_file() else EXTENSION_SUFFIXES
+    yield from (p for p in (directory / f"{name}{suffix}" for suffix in others) if p.is_file())
 
 
 def module_files(module: str, roots: Iterable[Path]) -> Files:
