@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.store.names import component, paths
+from rlds_cli.errors import RldsError
+from rlds_cli.store.names import component, is_field_path, paths
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,14 @@ def test_long_names_are_cut_and_stay_apart() -> None:
     a, b = component("x" * 300 + "a"), component("x" * 300 + "b")
     assert a != b
     assert max(len(a), len(b)) <= 200
+
+
+@pytest.mark.parametrize("name", ["a/" * 64 + "b", "/".join(["x" * 160] * 10), "/".join(["\u4e2d" * 60] * 8)])
+def test_names_that_no_file_system_takes_are_refused(name: str) -> None:
+    with pytest.raises(RldsError, match="cannot be stored"):
+        paths(["observation", name])
+    assert paths(["a/" * 63 + "b"])
+    assert not is_field_path("a/" * 600 + "b")
 
 
 def test_what_stands_beside_the_fields_is_not_overwritten() -> None:

@@ -33,7 +33,7 @@ from rlds_cli.store import (
 from rlds_cli.store.build import Built
 from rlds_cli.store.episode_columns import StoredColumn
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
-from rlds_cli.store.names import component
+from rlds_cli.store.names import component, components
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import (
     CUT,
@@ -371,7 +371,7 @@ def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _write_metadata(directory: Path, metadata: Iterable[tuple[str, Array | str]]) -> list[str]:
     written = []
     for name, value in metadata:
-        path = directory.joinpath("metadata", *(component(c) for c in name.split("/")))
+        path = directory.joinpath("metadata", *components(name))
         if isinstance(value, str):
             arrays.write_strings(path, [value])
         else:

@@ -7,10 +7,14 @@ import re
 import string
 from collections.abc import Iterable, Set
 
+from rlds_cli.errors import RldsError
+
 # What stands beside the fields in a dataset's directory.
 RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "sources"})
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
 _MAX_BYTES = 200
+_MOST_LEVELS, _LONGEST = 64, 1500  # of a path that is written: systems take 1,024 to 4,096 bytes, with the home's
+_MOST_READ, _LONGEST_READ = 512, 4096
 _COMPONENT = re.compile(r"(?!\.|__|zarr\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re.IGNORECASE)
 
 
@@ -26,13 +30,36 @@ def component(text: str) -> str:
     return encoded
 
 
+def components(name: str) -> list[str]:
+    """The directory names of a name with ``/``.
+
+    Raises
+    ------
+    RldsError
+        It is deeper, or longer, than a file system takes.
+    """
+    parts = [component(c) for c in name.split("/")]
+    if len(parts) > _MOST_LEVELS or sum(map(len, parts)) > _LONGEST:
+        raise RldsError(
+            f'The name "{name[:60]}..." of {len(parts):,} levels and {len(name):,} characters cannot be stored.',
+            hint=f"a name has at most {_MOST_LEVELS} levels, and about {_LONGEST:,} characters",
+        )
+    return parts
+
+
 def paths(names: Iterable[str]) -> dict[str, str]:
-    """A path for each field name, distinct also where a file system ignores case, and none below that of another."""
+    """A path for each field name, distinct also where a file system ignores case, and none below that of another.
+
+    Raises
+    ------
+    RldsError
+        As of `components`.
+    """
     taken: set[str] = set()
     above: set[str] = set()  # directories that hold fields
     result = {}
     for name in sorted(names):
-        parts = [component(c) for c in name.split("/")]
+        parts = components(name)
         if parts[0].lower() in RESERVED:
             parts[0] = f"%{ord(parts[0][0]):02X}{parts[0][1:]}"
         for k in range(1, len(parts)):
@@ -56,4 +83,6 @@ def _numbered(parts: list[str], taken: Set[str]) -> list[str]:
 def is_field_path(path: str) -> bool:
     """Whether a field can have this path: relative, canonical, of the characters of `component`, not reserved."""
     parts = path.split("/")
+    if len(path) > _LONGEST_READ or len(parts) > _MOST_READ:
+        return False
     return all(_COMPONENT.fullmatch(part) for part in parts) and parts[0].lower() not in RESERVED

@@ -24,7 +24,7 @@ def dtype_of(name: Any) -> np.dtype[Any]:
     """
     try:
         dtype: np.dtype[Any] = np.dtype(name).newbyteorder("=")
-    except (TypeError, ValueError):  # the second: sizes that no array has
+    except (TypeError, ValueError, SyntaxError, OverflowError, RecursionError, MemoryError):  # NumPy evaluates a text
         dtype = np.dtype(object)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise InvalidArgument(f"{name!r} is no dtype of numbers.", hint="float16, float32, float64, int32, uint8, bool")
