@@ -347,6 +347,13 @@ def cut_in_a_chunk(talk: Talk) -> None:
 
 
 @behaviour
+def cut_behind_a_broken_header(talk: Talk) -> None:
+    """Headers after a line that is none are not read, so that the length is lost."""
+    length = f"Content-Length: {talk.size}"
+    talk.answer("200 OK", "no header", length, "Connection: close", body=talk.content[: talk.size // 2])
+
+
+@behaviour
 def cut_in_the_headers(talk: Talk) -> None:
     talk.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n")
 

@@ -193,7 +193,10 @@ def test_a_server_that_was_waited_for_in_vain_is_not_asked_at_another_address(so
             assert 0 < len(server.requests) <= 3 * (k + 1)
 
 
-@pytest.mark.parametrize("name", ["cut-and-416", "cut-and-416-and-200", "cut-and-shorter", "cut-and-no-length"])
+@pytest.mark.parametrize(
+    "name",
+    ["cut-and-416", "cut-and-416-and-200", "cut-and-shorter", "cut-and-no-length", "cut-behind-a-broken-header"],
+)
 def test_a_file_that_was_cut_short_is_no_file(name: str, place: Place) -> None:
     with Hostile(name, CONTENT) as server:
         fails(place, server)

@@ -45,6 +45,7 @@ _FINAL = (
     requests.exceptions.InvalidSchema,
     requests.exceptions.MissingSchema,
     requests.exceptions.InvalidProxyURL,
+    urllib3.exceptions.HeaderParsingError,
 )
 _FAR = 1e9  # seconds: longer than anybody waits
 

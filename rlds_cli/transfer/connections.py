@@ -16,6 +16,7 @@ from http.client import SWITCHING_PROTOCOLS, HTTPResponse
 from typing import Any
 
 from requests.adapters import HTTPAdapter
+from urllib3.util.response import assert_header_parsing
 
 _ROUND = 0.1  # seconds between two looks at the clock
 _LONG_NAME = 253  # characters; no host has a longer name
@@ -169,13 +170,17 @@ def _watched(pool: Any) -> Any:
 
 
 class _Answer(HTTPResponse):
-    """An answer after those that only announce it, such as 103 Early Hints; http.client itself skips 100 alone."""
+    """An answer after those that only announce it, such as 103 Early Hints; http.client itself skips 100 alone.
+
+    Headers that cannot be read to their end are an error: the length of the body may be among the rest.
+    """
 
     def begin(self) -> None:
         super().begin()
         while 100 < self.status < 200 and self.status != SWITCHING_PROTOCOLS:
             self.headers = self.msg = None  # type: ignore[assignment]
             super().begin()
+        assert_header_parsing(self.headers)
 
 
 class _Watched:

@@ -84,6 +84,7 @@ def reason(exc: BaseException) -> str:
         "LocationParseError": "the address cannot be read",
         "UnicodeError": "the host has no valid name",
         "BadStatusLine": "the answer is not HTTP",
+        "HeaderParsingError": "the answer has headers that cannot be read",
         "LineTooLong": "the answer has headers that are too long",
     }
     return known.get(type(root).__name__, f"the answer cannot be read ({type(root).__name__})")
