@@ -46,6 +46,17 @@ def brought_in(scene: Scene, path: Path, *options: str) -> bool:
 
 
 @attack()
+def names_without_an_end(scene: Scene) -> None:
+    """Names of fields that are deeper, or longer, than directories can be."""
+    with h5py.File(flat(scene.work / "sound.h5"), "r") as f:
+        sound = {name: f[name][()] for name in f}
+    for name in ("a/" * 2000 + "b", "/".join(["x" * 150] * 30), "\u4e2d" * 5000):
+        np.savez(scene.work / "names.npz", **sound, **{f"info/{name}": np.zeros(STEPS)})
+        brought_in(scene, scene.work / "names.npz")
+        brought_in(scene, flat(scene.work / "names.h5", **{f"info/{name}": np.zeros(STEPS)}))
+
+
+@attack()
 def strings_that_share_their_bytes(scene: Scene) -> None:
     """40,000 strings of one megabyte each, which are all the same bytes of the file."""
     for steps in (STEPS, 40_000):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import py_compile
 import random
 import subprocess
 import sys
@@ -85,6 +86,22 @@ def a_module_beside_the_lock(scene: Scene) -> None:
         sync(scene, evil, "--force")
         evil["datasets"][1]["made_by"][0].update(files=[["evil.py", "0" * 64]])
         refused(scene, evil, f"{reference} of another hash")
+
+
+@attack()
+def a_module_without_a_source(scene: Scene) -> None:
+    """A function of the right hash, which imports a compiled file that no hash is known of."""
+    (scene.work / "evil.py").write_text(f"open({str(scene.executed)!r}, 'w').close()\n")
+    (scene.work / "prep.py").write_text("import helper\ndef f(e): return e\n")
+    (scene.work / "helper").mkdir()
+    content = derived(scene)
+    files = [["prep.py", hashlib.sha256((scene.work / "prep.py").read_bytes()).hexdigest()]]
+    content["datasets"][1]["made_by"][0].update(reference="prep.py:f", function="f", args={}, files=files)
+    for name in ("helper.pyc", "helper/__init__.pyc"):
+        compiled = Path(py_compile.compile(str(scene.work / "evil.py"), cfile=str(scene.work / name)) or "")
+        if sync(scene, content, "--allow-code", "all") == 0:
+            scene.fault(f"a function was run that imports {name}")
+        compiled.unlink()
 
 
 @attack(quick=True)

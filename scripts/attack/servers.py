@@ -228,8 +228,24 @@ def continue_without_an_end(scene: Scene) -> None:
         while True:
             connection.sendall(b"X: y\r\n" * 1000)
 
+    def hints(connection: socket.socket, request: str, number: int) -> None:
+        while True:
+            connection.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 1000)
+
     attempt(scene, going_on)
+    attempt(scene, hints, mirror=False)
     attempt(scene, headers, mirror=False)
+
+
+@attack()
+def headers_that_end_early(scene: Scene) -> None:
+    """A line that is no header hides the length behind it, and the file is cut short."""
+    good = content(scene)
+
+    def answer(connection: socket.socket, request: str, number: int) -> None:
+        say(connection, "200 OK", "no header", f"Content-Length: {len(good)}", body=good[: len(good) // 2])
+
+    attempt(scene, answer)
 
 
 @attack()
