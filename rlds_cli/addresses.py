@@ -39,7 +39,7 @@ _NAMED_SECRET = re.compile(rf"(?<![\w.-])({_SECRET}=)[^\s&;,]+", re.IGNORECASE)
 
 _END = ")]}'\".,;:!?\u2026"  # what follows an address in a sentence
 _IN_TEXT = re.compile(  # of bounded repetitions: a stranger's text is not searched again from each of its letters
-    r"""(?P<address>(?:\b[a-z][a-z0-9+.-]{0,30}:(?:\\?/){2}|(?<![\w:/])//(?=[^\s/]{1,400}@))(?:[^\s/?#]*@)?[^\s"<>`]*)
+    r"""(?P<address>(?:\b[a-z][a-z0-9+.-]{0,30}:(?:\\?/){2}|(?:(?<![\w:/])/|\b(?:https?|ftps?):)/(?=[^\s/]{1,400}@))(?:[^\s/?#]*@)?[^\s"<>`]*)
       | (?P<query>\?[^\s"<>]+ | %3F[^\s"<>?]+)
       | (?P<user>(?<![\w@/.%+~-])[\w.%+~-]{1,200}:[^\s@/"<>]{1,200}@(?=[\w\[]))
       | (?P<header>(?<=bearer\ )\S{8,})
