@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive
+from rlds_cli.archives import Archive, Plan, Reader, Replan
 from rlds_cli.archives import reader as reader_of
 
 Targets = dict[str, tuple[tuple[bytes, ...], Callable[[bytes], object]]]
@@ -31,10 +31,17 @@ def imported(reader: str, files: Mapping[str, bytes]) -> None:
         module = reader_of(reader)
         module.recognise(paths)
         plan = module.plan(Archive(Path(directory), tuple(paths)))
-        for part in plan.parts:
-            for _ in module.read(plan, part):
-                pass
+        try:
+            _read(module, plan)
+        except Replan as e:
+            _read(module, e.plan)
         dict(module.metadata(plan))
+
+
+def _read(module: Reader, plan: Plan) -> None:
+    for part in plan.parts:
+        for _ in module.read(plan, part):
+            pass
 
 
 def importing(reader: str, name: str, beside: Mapping[str, bytes] | None = None) -> Callable[[bytes], object]:
