@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -124,7 +125,7 @@ def _d3rlpy_buffer() -> bytes:
     return hdf5(**columns, version="2.1")
 
 
-def _vd4rl_rows() -> dict[str, np.ndarray]:
+def _vd4rl_rows() -> dict[str, Any]:
     return {
         "action": np.zeros((ROWS, 2), "f4"),
         "reward": np.zeros(ROWS, "f4"),
@@ -134,7 +135,7 @@ def _vd4rl_rows() -> dict[str, np.ndarray]:
 
 def _vd4rl_file() -> bytes:
     first = np.arange(ROWS) == 0
-    more = {"is_first": first, "is_last": LAST, "is_terminal": np.zeros(ROWS, bool)}
+    more: dict[str, Any] = {"is_first": first, "is_last": LAST, "is_terminal": np.zeros(ROWS, bool)}
     file = io.BytesIO()
     np.savez_compressed(file, image=np.zeros((ROWS, 6, 6, 3), "u1"), **_vd4rl_rows(), **more)
     return file.getvalue()
