@@ -35,11 +35,12 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import fuzz_families
 import fuzz_strangers
+from fuzz_families import hdf5, imported, importing
 
 from rlds_cli import mp4
 from rlds_cli.archives import Archive, example, gen_dgrl, image_header, npz, openx, rlu_atari, tar, tfrecord, unpacking
-from rlds_cli.archives import reader as reader_of
 from rlds_cli.archives.openx import features
 from rlds_cli.errors import RldsError
 
@@ -181,21 +182,9 @@ def _tar(form: int) -> bytes:
     return file.getvalue()
 
 
-def _hdf5(**columns: object) -> bytes:
-    """An HDF5 file; a column is an array, or options of h5py's ``create_dataset``."""
-    import h5py
-
-    file = io.BytesIO()
-    with h5py.File(file, "w") as f:
-        for key, value in columns.items():
-            f.create_dataset(key, **value) if isinstance(value, dict) else f.__setitem__(key, value)
-        f.attrs["names"] = ["x", "yz"]
-    return file.getvalue()
-
-
 def _flat_hdf5() -> bytes:
     rows = 40
-    return _hdf5(
+    return hdf5(
         observations={"data": np.arange(2.0 * rows).reshape(rows, 2), "chunks": (7, 2), "compression": "gzip"},
         actions=np.zeros((rows, 1), np.float32),
         rewards={"data": np.arange(rows), "chunks": (16,), "scaleoffset": 0},
@@ -211,7 +200,7 @@ def _minari_hdf5() -> bytes:
         columns |= {f"episode_{k}/{key}": np.zeros((4, 1)) for key in ("actions", "infos/x")}
         columns |= {f"episode_{k}/{key}": np.arange(4) == 3 for key in ("terminations", "truncations")}
         columns |= {f"episode_{k}/rewards": np.ones(4), f"episode_{k}/observations": np.zeros((5, 2), np.float32)}
-    return _hdf5(**columns)
+    return hdf5(**columns)
 
 
 MINARI = json.dumps(
@@ -361,31 +350,10 @@ def _convert(reader: object, name: str, content: bytes, description: bytes | Non
     _in_file(name, content, use)
 
 
-def _import(reader: str, files: Mapping[str, bytes]) -> None:
-    """All that a conversion does with an archive of several files behind the boundary of readers."""
-    with tempfile.TemporaryDirectory() as directory:
-        paths = [Path(directory, name) for name in files]
-        for path, content in zip(paths, files.values(), strict=True):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        module = reader_of(reader)
-        module.recognise(paths)
-        plan = module.plan(Archive(Path(directory), tuple(paths)))
-        for part in plan.parts:
-            for _ in module.read(plan, part):
-                pass
-        dict(module.metadata(plan))
-
-
-def _as(reader: str, name: str, **beside: bytes) -> Callable[[bytes], object]:
-    """What imports an input under a name."""
-    return lambda content: _import(reader, {name: content, **beside})
-
-
 def _among(name: str, version: str) -> Target:
     """One file of a LeRobot dataset."""
     files = _lerobot(version)
-    return Target((files[name],), lambda content: _import("lerobot", files | {name: content}), slow=True)
+    return Target((files[name],), lambda content: imported("lerobot", files | {name: content}), slow=True)
 
 
 def _features(content: bytes) -> None:
@@ -459,27 +427,27 @@ TARGETS = {
     "tar": Target((_tar(tarfile.PAX_FORMAT), _tar(tarfile.GNU_FORMAT)), _tar_members),
     "xz": Target((lzma.compress(_tar(tarfile.GNU_FORMAT)), gzip.compress(_tar(tarfile.USTAR_FORMAT))), _tar_members),
     "gen_dgrl": Target((_tar(tarfile.USTAR_FORMAT),), lambda c: _convert(gen_dgrl, "x.tar", c)),
-    "hdf5": Target((_flat_hdf5(),), _as("plain", "x.h5"), slow=True),
-    "d4rl": Target((_flat_hdf5(),), _as("d4rl", "x.hdf5"), slow=True),
-    "minari": Target((_minari_hdf5(),), _as("minari", "main_data.hdf5"), slow=True),
+    "hdf5": Target((_flat_hdf5(),), importing("plain", "x.h5"), slow=True),
+    "d4rl": Target((_flat_hdf5(),), importing("d4rl", "x.hdf5"), slow=True),
+    "minari": Target((_minari_hdf5(),), importing("minari", "main_data.hdf5"), slow=True),
     "minari_json": Target(
-        (MINARI,), lambda c: _import("minari", {"main_data.hdf5": _MINARI_DATA, "metadata.json": c}), slow=True
+        (MINARI,), lambda c: imported("minari", {"main_data.hdf5": _MINARI_DATA, "metadata.json": c}), slow=True
     ),
     "parquet": Target(
         (_parquet(_columns()), _parquet(_columns(), compression="zstd", data_page_version="2.0", row_group_size=15)),
-        _as("plain", "x.parquet"),
+        importing("plain", "x.parquet"),
         slow=True,
     ),
-    "csv": Target((_csv(),), _as("plain", "x.csv"), slow=True),
-    "json_lines": Target((_json_lines(),), _as("plain", "x.jsonl"), slow=True),
-    "plain_npz": Target((_plain_npz(),), _as("plain", "x.npz"), slow=True),
+    "csv": Target((_csv(),), importing("plain", "x.csv"), slow=True),
+    "json_lines": Target((_json_lines(),), importing("plain", "x.jsonl"), slow=True),
+    "plain_npz": Target((_plain_npz(),), importing("plain", "x.npz"), slow=True),
     "lerobot_info": _among("meta/info.json", "v3.0"),
     "lerobot_episodes": _among("meta/episodes.jsonl", "v2.1"),
     "lerobot_tasks": _among("meta/tasks.jsonl", "v2.1"),
     "lerobot_lists": _among("meta/episodes/chunk-000/file-000.parquet", "v3.0"),
     "lerobot_data": _among("data/chunk-000/file-000.parquet", "v3.0"),
     "image": Target((_image("png", 4, 5, 3), _image("jpeg", 16, 9, 3), _image("jpeg", 8, 8)), _headers),
-    **{name: Target(*target, slow=True) for name, target in fuzz_strangers.targets().items()},
+    **{name: Target(*t, slow=True) for name, t in (fuzz_families.targets(MINARI) | fuzz_strangers.targets()).items()},
 }
 
 

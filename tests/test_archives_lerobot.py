@@ -17,6 +17,7 @@ from lerobot_archives import Content, decoded, write_v2, write_v3
 from PIL import Image
 
 from rlds_cli.archives import recognise
+from rlds_cli.archives.lerobot import tables
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
@@ -230,6 +231,15 @@ def test_axes_of_images_are_those_of_the_files(tmp_path: Path) -> None:
     (root / "meta/info.json").write_text(json.dumps(info))
     ds = import_archive(root, "local/a")
     assert ds.schema[TOP].shape == ds.schema["observation/images/side"].shape == (48, 64, 3)
+
+
+@pytest.mark.parametrize(("content", "size"), [(b"", 0), (b"GIF89a" + bytes(30), 36)])
+def test_an_image_that_is_none(content: bytes, size: int) -> None:
+    whole = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(whole, "png")
+    column = pa.chunked_array([[{"bytes": b, "path": ""} for b in (whole.getvalue(), content)]])
+    with pytest.raises(CorruptArchive, match=f"top, row 1 of a block: {size} bytes that are neither"):
+        tables.frames(column, "top")
 
 
 def test_recognised_by_what_it_is(tmp_path: Path) -> None:

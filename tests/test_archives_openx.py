@@ -29,6 +29,9 @@ from tfds_files import (
 )
 
 import rlds_cli
+from rlds_cli.archives.openx import values
+from rlds_cli.archives.openx.features import Leaf
+from rlds_cli.archives.pieces import Encoded
 from rlds_cli.errors import ArchiveError, CorruptArchive, DatasetNotFound, Frames, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.keeping.tracing import trace
@@ -227,6 +230,15 @@ def test_jpeg_bytes_are_kept_though_png_is_said(tmp_path: Path) -> None:
     assert ds.schema["observation/image"].codec == "jpeg"
     wanted = np.stack([decoded(image(x, "jpeg")) for x in e["images"]])
     assert np.array_equal(column(ds, "observation/image")[:-1], wanted)
+
+
+def test_a_second_header_of_a_depth_image() -> None:
+    leaf = Leaf("depth", "frames", "uint16", (6, 8, 1))
+    small, large = image(np.zeros((6, 8, 1), np.uint16)), image(np.zeros((60, 8, 1), np.uint16))
+    data = small[:33] + large[8:33] + small[33:]  # 33 bytes: the mark, and the header with its checksum
+    rows = values.PackedImages(Encoded(data, np.array([0]), np.array([len(data)])), leaf, "depth")
+    with pytest.raises(CorruptArchive, match="60x8 after all"):
+        rows.cut(0, 1)
 
 
 def test_depth_images_are_decoded(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlds_cli.archives import Archive, Replan, hdf5, hdf5_chunks, hdf5_heap, hdf5_rows, reader
-from rlds_cli.errors import RldsError, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, RldsError, UnsafeArchive
 from rlds_cli.importing import import_archive
 
 MIB = 1 << 20
@@ -354,3 +354,22 @@ def test_long_doubles_are_read(tmp_path: Path) -> None:
         f["info/long"] = np.arange(50, dtype=np.longdouble)
     ds = import_archive(tmp_path / "a.h5", "local/fine")
     assert ds.episode(0)["info/long"][:3].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["attribute", "column"])
+def test_free_room_of_no_size_in_a_heap(tmp_path: Path, where: str) -> None:
+    """The library goes round and round in it."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as f:
+        f["observations"], f["actions"], f["note"] = np.zeros((4, 2)), np.zeros((4, 1)), ["a"] * 4
+        if where == "attribute":
+            del f["note"]
+            f.attrs["names"] = ["x", "yz"]
+    content = bytearray(path.read_bytes())
+    at = content.index(b"GCOL") + 16
+    while content[at]:
+        at += 24  # texts of at most 8 bytes
+    content[at + 8 : at + 16] = bytes(8)
+    path.write_bytes(content)
+    with pytest.raises(CorruptArchive, match="a heap of texts or lists is damaged"):
+        import_archive(path, "local/hostile")

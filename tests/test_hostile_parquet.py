@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from rlds_cli.archives import arrow_ipc, parquet, parquet_pages
 from rlds_cli.archives.lerobot import tables
 from rlds_cli.archives.minari.arrow import _reading as arrow_reading
+from rlds_cli.archives.plain import boundaries
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.importing import import_archive
 
@@ -108,6 +110,48 @@ def test_damaged_headers_of_pages(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(CorruptArchive, match="header of a page"), parquet.opened(path) as f:
         next(parquet.batches(f, path, None, 10))
+
+
+def test_reading_begins_with_the_row_group_of_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    options = {"row_group_size": 10, "use_dictionary": False, "compression": "none", "write_page_checksum": True}
+    pq.write_table(pa.table({"x": np.arange(40.0)}), path, **options)
+    content = bytearray(path.read_bytes())
+    content[content.index(np.arange(3.0, 9).tobytes())] ^= 1  # in the first row group
+    path.write_bytes(content)
+    with parquet.open_parquet(path) as f:
+        rows = f.rows(["x", "missing:x"])
+        assert rows.read(23, 25)["x"].tolist() == [23, 24]
+        assert rows.read(37, 99)["x"].tolist() == [37, 38, 39]
+        assert [len(v) for v in rows._kept.values()] == [3, 3]
+        assert f.rows(["x"]).read(40, 50)["x"].tolist() == []
+        with pytest.raises(CorruptArchive):
+            f.rows(["x"]).read(9, 11)
+
+
+def test_a_row_group_has_as_many_values_as_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": [5, None, 7], "y": [[1, 2], [], [3]]}), path)
+    stat = path.stat()
+    assert set(parquet_pages.row_bytes(str(path), (stat.st_size, stat.st_mtime_ns))) == {"x", "y"}
+    with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        chunk = parquet_pages._footer("a", content)[0][0]
+        column = pq.read_metadata(path).schema.column(0)
+        with pytest.raises(CorruptArchive, match="3 values in a row group of 4"):
+            parquet_pages._of_chunk("a", content, chunk, column, 4)
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [("FREE_MARKS", "done mark episodes, and take 3,000 bytes"), ("FREE_EPISODES", "the first of 300 episodes")],
+)
+def test_episodes_take_no_more_memory_than_the_files_account_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, message: str
+) -> None:
+    path = flat(tmp_path / "a.parquet", 3000)
+    monkeypatch.setattr(boundaries, "MARKS_RATIO", 0)
+    monkeypatch.setattr(boundaries, limit, 200 - path.stat().st_size)
+    refused(path, message)
 
 
 def test_descriptions_of_lerobot_are_measured(tmp_path: Path) -> None:

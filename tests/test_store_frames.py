@@ -171,6 +171,19 @@ def test_a_frame_of_another_shape_is_refused(wrong: tuple[int, ...]) -> None:
         decode(files, [0, 1, 2], shape)
 
 
+@pytest.mark.parametrize(
+    ("image", "says"),
+    [
+        (encode(np.full((16, 24), 300, np.uint16), "PNG"), "more than 8 bits; uint8 expected"),
+        (encode(np.zeros((16, 24), np.uint8), "GIF"), r"row 0: \d+ bytes that are neither PNG nor JPEG\.$"),
+    ],
+    ids=["16 bits", "GIF"],
+)
+def test_an_image_that_no_frame_may_be(image: bytes, says: str) -> None:
+    with pytest.raises(Frames, match=says):
+        decode([image], [0], (16, 24, 1))
+
+
 def test_images_cut_short_are_taken_where_pillow_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     shape = (64, 64, 3)

@@ -21,7 +21,7 @@ from rlds_cli.ted import Array
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
 
-Batches = Callable[[Sequence[str] | None], Iterator[Any]]
+Batches = Callable[[Sequence[str] | None, int], Iterator[Any]]
 
 
 class ArrowFile:
@@ -34,7 +34,7 @@ class ArrowFile:
     schema : pyarrow.Schema
     num_rows : int
     batches : callable
-        Yields the record batches of some top-level columns (None: of all), in the order of the rows.
+        Yields the record batches of some top-level columns (None: of all) from a row on, in the order of the rows.
     fill : bool
         Read rows without a value as 0.
 
@@ -64,7 +64,7 @@ class ArrowFile:
         """One row of each column of lists, for their length; None where no row has a list. Other columns are empty."""
         pa = pyarrow()
         found = {n: None if _is_list(kind) else pa.array([], kind) for n, kind in kinds.items()}
-        for batch in self.batches(None) if None in found.values() else ():
+        for batch in self.batches(None, 0) if None in found.values() else ():
             flat = flatten(batch)
             for name in [n for n, column in found.items() if column is None]:
                 if flat[name].null_count < len(flat[name]):
@@ -145,8 +145,8 @@ class ArrowRows:
     def __init__(self, source: ArrowFile, names: Sequence[str]) -> None:
         self._source, self._names = source, names
         self._read = sorted({n.removeprefix(MISSING) for n in names})
-        tops = sorted({source.tops[n] for n in self._read})
-        self._batches = source.batches(tops) if names else iter(())
+        self._tops = sorted({source.tops[n] for n in self._read})
+        self._batches: Iterator[Any] | None = None if names else iter(())
         self._start = 0
         self._kept = {n: np.empty((0, *shape[1:]), dtype) for n in names for shape, dtype in [self._kind(n)]}
 
@@ -173,8 +173,13 @@ class ArrowRows:
         """
         if start < self._start:
             raise ValueError(f"row {start} was read already: reading has come to row {self._start}.")
-        blocks = {n: [v] for n, v in self._kept.items()}
         have = self._start + len(next(iter(self._kept.values()), ()))
+        if self._batches is None:
+            self._batches, self._start, have = self._source.batches(self._tops, start), start, start
+        elif start > have:  # rows that nobody reads are not kept
+            self._batches = from_row(self._batches, start - have)
+            self._kept, self._start, have = {n: v[:0] for n, v in self._kept.items()}, start, start
+        blocks = {n: [v] for n, v in self._kept.items()}
         with reading(self._source.path):
             while self._names and have < stop and (batch := next(self._batches, None)) is not None:
                 for name, values in self._values(batch).items():
@@ -193,6 +198,14 @@ class ArrowRows:
             out[name] = values if dtype.kind in "SUO" else values.astype(dtype, copy=False)
             out[MISSING + name] = missing | is_nan(values)
         return {n: out[n] for n in self._names}
+
+
+def from_row(batches: Iterator[Any], start: int) -> Iterator[Any]:
+    """Record batches without the first ``start`` rows."""
+    for batch in batches:
+        if start < len(batch):
+            yield batch.slice(start)
+        start = max(0, start - len(batch))
 
 
 def is_nan(values: Array) -> Array:

@@ -17,14 +17,16 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import hdf5_chunks
-from rlds_cli.errors import UnsafeArchive
+from rlds_cli.errors import CorruptArchive, UnsafeArchive
 from rlds_cli.ted import Array
 
 FREE_BYTES = 64 << 20  # what may become of a file of any size
 MAX_ATTRIBUTE = 16 << 20  # bytes; most versions of HDF5 write 64 KiB at most, and texts of any length elsewhere
 MAX_UNMEASURED = 256 << 20  # of attributes, and other values whose lengths are known roughly
 BLOCK = 4 << 20
+MAX_SEARCHED = 4 << 30  # bytes of a file whose heap is looked through
 _COLLECTION = b"GCOL\x01"
+_OBJECT = 16  # bytes of the header of an object, and of a collection
 
 
 def check(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
@@ -38,6 +40,7 @@ def check(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
     kind, count = d.get_type(), math.prod(d.shape or ())
     if not is_variable(kind):
         return
+    _check_heap(d, path)
     size = path.stat().st_size
     if count * _most(kind, size) <= FREE_BYTES:
         return
@@ -60,6 +63,7 @@ def check_attribute(item: h5py.Group | h5py.Dataset, name: str | bytes, path: Pa
     attribute = h5py.h5a.open(item.id, raw)
     kind, count = attribute.get_type(), math.prod(attribute.shape or ())
     if is_variable(kind):
+        _check_heap(item.id, path)
         _check_roughly(f"{path.name}: the attribute {name!r} of {item.name}", kind, count, path)
 
 
@@ -162,6 +166,34 @@ def _largest(path: str, size: int, changed: int) -> int:
             found = max(found, min(int.from_bytes(content[at + 8 : at + 16], "little"), size - at))
             at = content.find(_COLLECTION, at + 1)
     return found
+
+
+def _check_heap(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, path: Path) -> None:
+    """Refuse a heap with free room of no size: the HDF5 library never comes to its end."""
+    stat = path.stat()
+    width = h5py.h5i.get_file_id(item).get_create_plist().get_sizes()[1]
+    if stat.st_size <= MAX_SEARCHED and _is_endless(str(path), stat.st_size, stat.st_mtime_ns, width):
+        raise CorruptArchive(f"{path.name}: a heap of texts or lists is damaged.", hint="fetch or write it again")
+
+
+@lru_cache(maxsize=64)
+def _is_endless(path: str, size: int, changed: int, width: int) -> bool:
+    """Whether a collection has free room of no size, or collections overlap; ``width`` is that of lengths."""
+    left = size // _OBJECT  # objects that fit into the file
+    with Path(path).open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start = content.find(_COLLECTION + bytes(3))
+        while start >= 0:
+            at = start + _OBJECT
+            end = min(start + int.from_bytes(content[start + 8 : start + 8 + width], "little"), size)
+            while at + _OBJECT <= end:
+                number = content[at] | content[at + 1]
+                length = int.from_bytes(content[at + 8 : at + 8 + width], "little")
+                left -= 1
+                if left < 0 or not (number or length):
+                    return True
+                at += _OBJECT + (length + 7 & ~7) if number else length
+            start = content.find(_COLLECTION + bytes(3), start + 1)
+    return False
 
 
 def _refused(what: str, claimed: int, size: int) -> UnsafeArchive:

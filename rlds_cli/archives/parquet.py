@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from rlds_cli.archives import parquet_pages
-from rlds_cli.archives.arrow_rows import ArrowFile
+from rlds_cli.archives.arrow_rows import ArrowFile, from_row
 from rlds_cli.archives.arrow_rows import pyarrow as pyarrow
 from rlds_cli.archives.arrow_rows import reading as reading
 from rlds_cli.errors import UnsafeArchive
@@ -46,9 +48,10 @@ def open_parquet(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
     """
     with reading(path), opened(path) as f:
 
-        def chosen(names: Sequence[str] | None) -> Iterator[Any]:
+        def chosen(names: Sequence[str] | None, start: int) -> Iterator[Any]:
             width = found.row_bytes if names is not None else BATCH_BYTES >> 6
-            return batches(f, path, names, max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width))), use_threads=True)
+            rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
+            return batches(f, path, names, rows, start=start, use_threads=True)
 
         found = ArrowFile(path, f.schema_arrow, int(f.metadata.num_rows), chosen, fill=fill)
         _check_claim(found.num_rows * found.row_bytes, path)
@@ -67,9 +70,11 @@ def opened(path: Path, **how: Any) -> Iterator[Any]:
 
 
 def batches(
-    file: Any, path: Path, columns: Sequence[str] | None, rows: int, *, use_threads: bool = False
+    file: Any, path: Path, columns: Sequence[str] | None, rows: int, *, start: int = 0, use_threads: bool = False
 ) -> Iterator[Any]:
     """The record batches of some columns, of at most ``rows`` rows, and of fewer where rows may be large.
+
+    They begin with row ``start``; row groups before it are not decoded.
 
     Raises
     ------
@@ -82,7 +87,11 @@ def batches(
     most = max(1, min(rows, MAX_BATCH // max(1, sum(width.get(t, 0) for t in tops))))
     decoded = 0
     names = None if columns is None else list(columns)
-    for batch in file.iter_batches(batch_size=most, columns=names, use_threads=use_threads):
+    groups = range(file.metadata.num_row_groups)
+    begins = list(accumulate((file.metadata.row_group(i).num_rows for i in groups), initial=0))
+    first = max(0, bisect_right(begins, start, hi=len(groups)) - 1)
+    found = file.iter_batches(batch_size=most, columns=names, row_groups=list(groups[first:]), use_threads=use_threads)
+    for batch in from_row(found, start - begins[first]):
         decoded += batch.nbytes
         _check_claim(decoded, path)
         yield batch

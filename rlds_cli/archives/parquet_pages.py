@@ -78,13 +78,13 @@ def row_bytes(path: str, version: tuple[int, int]) -> dict[str, int]:
     metadata = pq.read_metadata(path)
     found, names = dict[str, int](), set(metadata.schema.to_arrow_schema().names)
     with Path(path).open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        for group in _footer(Path(path).name, content):
-            rows = dict[str, int]()
+        for i, group in enumerate(_footer(Path(path).name, content)):
+            rows, count = dict[str, int](), metadata.row_group(i).num_rows
             if len(group) != len(metadata.schema):
                 raise CorruptArchive(f"{Path(path).name}: a row group has {len(group)} columns.")
             for j, chunk in enumerate(group):
                 top = _top(chunk.path, names)
-                width = _of_chunk(Path(path).name, content, chunk, metadata.schema.column(j))
+                width = _of_chunk(Path(path).name, content, chunk, metadata.schema.column(j), count)
                 rows[top] = rows.get(top, 0) + width
             found = {top: max(found.get(top, 0), rows.get(top, 0)) for top in {*found, *rows}}
     return found
@@ -118,13 +118,15 @@ def _top(path: str, names: set[str]) -> str:
     return next((top for k in range(len(parts), 0, -1) if (top := ".".join(parts[:k])) in names), parts[0])
 
 
-def _of_chunk(name: str, content: mmap.mmap, chunk: Chunk, column: Any) -> int:
-    """Bytes that a row of one column of one row group may take."""
+def _of_chunk(name: str, content: mmap.mmap, chunk: Chunk, column: Any, rows: int) -> int:
+    """Bytes that a row of one column of one row group may take, which says to have so many rows."""
     what = f"{name}: the column {chunk.path}"
     pages = list(_pages(what, content, chunk))
     unpacked, width = sum(p.unpacked for p in pages), _width(column)
     data = [p for p in pages if p.kind in (_DATA, _DATA_V2)]
     values = sum(p.values for p in data)
+    if values != rows and not column.max_repetition_level:
+        raise CorruptArchive(f"{what} has {values:,} values in a row group of {rows:,}.", hint="fetch the file again")
     if max(unpacked, values * width) > FREE_BYTES + MAX_RATIO * len(content):
         raise _refused(what, max(unpacked, values * width), len(content))
     if any(p.unpacked > max(FREE_BYTES, min(MAX_PAGE, MAX_RATIO * p.packed)) for p in pages):

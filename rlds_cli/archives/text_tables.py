@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.arrow_rows import ArrowFile, pyarrow, reading
+from rlds_cli.archives.arrow_rows import ArrowFile, from_row, pyarrow, reading
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
 from rlds_cli.ted import IntArray
 
@@ -92,7 +92,7 @@ def _csv(path: Path, fill: bool) -> ArrowFile:
             columns = [_listed(path, c, kinds[n]) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
             yield pa.record_batch(columns, names=batch.schema.names)
 
-    return ArrowFile(path, schema, rows, batches, fill=fill)
+    return ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
 
 
 def _csv_batches(path: Path, names: Sequence[str], kinds: dict[str, Any], delimiter: str) -> Iterator[Any]:
@@ -237,7 +237,7 @@ def _json_lines(path: Path, fill: bool) -> ArrowFile:
         for block in _pieces(path, sum(map(_width, chosen.types))):
             yield from map(partial(_all_columns, chosen), _json(block, chosen).to_batches())
 
-    return ArrowFile(path, schema, rows, batches, fill=fill)
+    return ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
 
 
 def _json(block: bytes, schema: Any) -> Any:

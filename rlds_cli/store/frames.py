@@ -114,7 +114,7 @@ def decode_any_size(data: bytes, f: Field, row: int) -> Array:
 
 
 def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Array:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     header = image_header.read(data)  # before Pillow, which warns of what is large in a way of its own
     if header is not None and header.height * header.width > MAX_PIXELS:
@@ -126,9 +126,14 @@ def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Arr
                 raise Frames(f"{f.name}, row {row}: an image of {height}x{width}; {f.shape[0]}x{f.shape[1]} expected.")
             if width * height > MAX_PIXELS:
                 raise Frames(f"{f.name}, row {row}: an image of {height}x{width} is not decoded.")
-            return np.asarray(image.convert(mode) if mode else image)
+            values = np.asarray(image.convert(mode) if mode else image)
+    except UnidentifiedImageError as e:
+        raise Frames(f"{f.name}, row {row}: {len(data):,} bytes that are neither PNG nor JPEG.") from e
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
         raise Frames(f"{f.name}, row {row}: {len(data):,} bytes do not decode as {f.codec}: {e}") from e
+    if values.dtype.itemsize > 1:  # what is assigned to 8 bits would wrap around
+        raise Frames(f"{f.name}, row {row}: an image of more than 8 bits; uint8 expected.")
+    return values
 
 
 def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str = "frames") -> EncodedFrames:

@@ -53,7 +53,7 @@ def columns(f: h5py.File, name: str, episode: int) -> dict[str, str]:
     version = _text(whole(f["version"]))
     if version != KNOWN:
         raise UnknownLayout(
-            f"{name} is of version {version} of d3rlpy's format; 2.1 and the flat files of d3rlpy 1 are read.",
+            f"{name} is of version {version[:40]} of d3rlpy's format; 2.1 and the flat files of d3rlpy 1 are read.",
             hint="load it with the d3rlpy that wrote it, and dump it with a newer one",
         )
     found: dict[str, str] = {}

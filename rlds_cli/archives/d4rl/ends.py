@@ -116,6 +116,8 @@ def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
     if key is None:
         return np.zeros(rows, bool)
     value = seen[key][:rows].reshape(-1)
+    if value.dtype.kind == "b":
+        return value
     is_set = (value != 0) & (value == value)
     strange = is_set & (value != 1)
     if strange.any():

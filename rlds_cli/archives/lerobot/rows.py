@@ -175,7 +175,7 @@ class _Reader:
         if f.codec == VIDEO and key is not None:
             return self._videos(f, key, block, segments, rows, notes)
         if f.kind == "frames":
-            return _repeated(tables.images(block[key], where), rows, f)
+            return _repeated(tables.frames(block[key], where), rows, f)
         if f.kind == "text":
             texts = tables.json_texts(block[key]) if f.name in self._nested else self._text(block[key], str(key), where)
             return rows.texts(texts, repeat=f.placement == "both")

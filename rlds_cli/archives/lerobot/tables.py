@@ -15,7 +15,8 @@ import numpy as np
 
 from rlds_cli import documents
 from rlds_cli.archives import image_header, parquet
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.store.frames import MAX_PIXELS
 from rlds_cli.ted import Array, EncodedFrames
 
 
@@ -148,3 +149,24 @@ def images(column: Any, where: str) -> EncodedFrames:
         if image_header.is_damaged(view[a:b]):
             raise CorruptArchive(f"{where}, row {row} of a block: a PNG image is damaged.", hint="fetch it again")
     return EncodedFrames(content[ends[0] : ends[-1]], np.diff(ends))
+
+
+def frames(column: Any, where: str) -> EncodedFrames:
+    """A column of images that are kept as they are encoded.
+
+    Raises
+    ------
+    CorruptArchive
+        One is neither PNG nor JPEG.
+    UnsafeArchive
+        One is too large to be decoded.
+    """
+    found = images(column, where)
+    stops = np.cumsum(found.lengths)
+    for row, (a, b) in enumerate(zip((stops - found.lengths).tolist(), stops.tolist(), strict=True)):
+        header = image_header.read(found.data.data, a, b)
+        if header is None:
+            raise CorruptArchive(f"{where}, row {row} of a block: {b - a:,} bytes that are neither PNG nor JPEG.")
+        if header.height * header.width > MAX_PIXELS:
+            raise UnsafeArchive(f"{where}, row {row} of a block: an image of {header.height}x{header.width}.")
+    return found

@@ -165,8 +165,10 @@ class PackedImages(Slices):
 
         try:
             with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+                if (image.height, image.width) != self.leaf.shape[:2]:  # a second header may say so
+                    raise ValueError(f"it is {image.height}x{image.width} after all")
                 values = np.ascontiguousarray(np.asarray(image))
-        except (OSError, SyntaxError, ValueError) as e:
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
             raise CorruptArchive(f"{self.name}: {len(data):,} bytes do not decode as PNG: {e}") from e
         if self.leaf.dtype == "float32":
             values = values.view("<f4")

@@ -17,18 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 
 from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.names import Meaning, flags_of
 from rlds_cli.archives.tables import ENDS, MISSING, Readable, Table
-from rlds_cli.errors import UnknownLayout
+from rlds_cli.errors import UnknownLayout, UnsafeArchive
 from rlds_cli.ordering import natural
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray
 
 SCAN_ROWS = 1 << 18
 PACKED_BYTES = 32  # of a text among ids
+TEXT_BYTES = 128  # of a text as an object
+FREE_MARKS, MARKS_RATIO = 256 << 20, 64  # bytes of the columns that mark episodes, and for each byte of the files
+FREE_EPISODES = 8 << 20  # and one for each byte of the files
 ID_KINDS = "iufbOS"  # of dtypes
 DECIDE = "say which column is right: --episodes-by field:KEY, steps:KEY, starts:KEY or flags"
 
@@ -217,15 +221,17 @@ def _per_row(table: Table, key: str | None, rows: int, kinds: str) -> str | None
     return key if fits else None
 
 
-def find(table: Readable, by: BoundaryColumns, rows: int, place: Callable[[int], str]) -> Boundaries:
-    """Find the episodes of the first ``rows`` rows; ``place`` names a row in messages.
+def find(table: Readable, by: BoundaryColumns, rows: int, stored: int, place: Callable[[int], str]) -> Boundaries:
+    """Find the episodes of the first ``rows`` rows, in files of ``stored`` bytes; ``place`` names a row in messages.
 
     Raises
     ------
     UnknownLayout
         The columns contradict each other; the message names the rows, and the hint the option to give.
+    UnsafeArchive
+        The columns, or the episodes, are far larger than the files.
     """
-    seen = _read(table, by, rows)
+    seen = _read(table, by, rows, stored)
     if by.steps is not None and not by.explicit and not is_count(seen[by.steps]):
         by = replace(by, steps=None)  # seconds
     if rows:
@@ -234,8 +240,10 @@ def find(table: Readable, by: BoundaryColumns, rows: int, place: Callable[[int],
     if order is not None:
         seen = {k: v[order] for k, v in seen.items()}
     at = place if order is None else _Reordered(place, order)
-    missing = np.logical_and.reduce([seen[MISSING + a] for a in by.actions]) if by.actions else np.zeros(rows, bool)
+    missing = _without_action(seen, by, rows)
     ends, rule = _ends(seen, by, rows, missing, at)
+    if (count := int(np.count_nonzero(ends))) > FREE_EPISODES + stored:
+        raise UnsafeArchive(f"{place(0)} is the first of {count:,} episodes, and the files have {stored:,} bytes.")
     stops = np.flatnonzero(ends).astype(np.int64, copy=False)
     stops += 1
     finals = np.asarray(missing[ends])
@@ -255,6 +263,12 @@ def find(table: Readable, by: BoundaryColumns, rows: int, place: Callable[[int],
     if finals.any():
         found.notes.append("rows without an action hold the final observations of their episodes")
     return found
+
+
+def _without_action(seen: Mapping[str, Array], by: BoundaryColumns, rows: int) -> BoolArray:
+    """Which rows have no action. bool [rows], and ``rows`` counts only where there are no actions."""
+    found = [seen[MISSING + a] for a in by.actions]
+    return reduce(np.logical_and, found) if found else np.zeros(rows, bool)
 
 
 def _has_flags(by: BoundaryColumns) -> bool:
@@ -287,21 +301,38 @@ class _Reordered:
         return self.place(int(self.order[row]))
 
 
-def _read(table: Readable, by: BoundaryColumns, rows: int) -> dict[str, Array]:
+def _read(table: Readable, by: BoundaryColumns, rows: int, stored: int) -> dict[str, Array]:
     """Read whole columns that mark episodes; they take some bytes per row."""
     parts: dict[str, list[Array]] = {k: [] for k in by.keys}
     with table.rows(by.keys) as reader:
         for start in range(0, rows, SCAN_ROWS):
             for key, values in reader.read(start, min(start + SCAN_ROWS, rows)).items():
                 flat = values.reshape(-1)
-                parts[key].append(_packed(flat) if key == by.ids else flat)
+                parts[key].append(_packed(flat) if key == by.ids and flat.dtype.kind == "O" else _piece(flat))
+            if not start:
+                _check_marks({k: v[0] for k, v in parts.items() if not k.startswith(MISSING)}, rows, stored)
     seen = {k: _end_to_end(parts.pop(k)) for k in by.keys}
     return seen if by.steps is None else {**seen, by.steps: signed(seen[by.steps])}
 
 
+def _check_marks(first: Mapping[str, Array], rows: int, stored: int) -> None:
+    claimed = rows * sum(TEXT_BYTES if v.dtype.kind in "OS" else v.dtype.itemsize for v in first.values())
+    if claimed > FREE_MARKS + MARKS_RATIO * stored:
+        raise UnsafeArchive(
+            f"{', '.join(sorted(first))} mark episodes, and take {claimed:,} bytes; the files have {stored:,} bytes."
+        )
+
+
+def _piece(values: Array) -> Array:
+    """The values apart from the larger array that they may be a view of; one value in memory where all are equal."""
+    if values.dtype.kind in "biu" and len(values) and (values == values[0]).all():
+        return np.broadcast_to(values[0], len(values))
+    return values.copy()
+
+
 def _packed(texts: Array) -> Array:
     """Texts as bytes of one width, which take a tenth of the memory; as they are where they are long or hold a NUL."""
-    if texts.dtype.kind != "O" or not len(texts):
+    if not len(texts):
         return texts
     try:
         encoded = [text.encode() for text in texts.tolist()]
@@ -315,6 +346,8 @@ def _end_to_end(pieces: list[Array]) -> Array:
     """The pieces of a column as one array; as objects where some of its texts are."""
     if len({p.dtype.kind for p in pieces}) > 1:
         pieces = [np.char.decode(p, "utf-8").astype(object) if p.dtype.kind == "S" else p for p in pieces]
+    if pieces and all(p.strides == (0,) and p[0] == pieces[0][0] for p in pieces):
+        return np.broadcast_to(pieces[0][0], sum(map(len, pieces)))
     return np.concatenate(pieces) if pieces else np.zeros(0)
 
 
@@ -334,7 +367,7 @@ def signed(values: Array) -> Array:
 
 def _check_values(seen: dict[str, Array], by: BoundaryColumns, place: Callable[[int], str]) -> None:
     """Every row has its id, and every row with an action its step and its flags."""
-    action = ~np.logical_and.reduce([seen[MISSING + a] for a in by.actions]) if by.actions else np.array(True)
+    action = ~_without_action(seen, by, 1)
     for key in sorted(k for k in by.keys if MISSING + k in seen and k not in by.actions):
         wrong = np.flatnonzero(seen[MISSING + key] & (action | (key == by.ids)))
         if len(wrong):

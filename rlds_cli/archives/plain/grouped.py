@@ -351,11 +351,13 @@ def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first
 
 def _parts(units: Sequence[_EpisodeEntry]) -> Iterator[Part]:
     todo: list[_EpisodeEntry] = []
+    size = 0
     for u in units:
-        if todo and sum(t.nbytes for t in todo) + u.nbytes > PART_BYTES:
+        if todo and size + u.nbytes > PART_BYTES:
             yield _part(todo)
-            todo = []
+            todo, size = [], 0
         todo.append(u)
+        size += u.nbytes
     yield _part(todo)
 
 

@@ -50,7 +50,7 @@ def join(archive: Archive, seen: Sequence[FileSurvey]) -> JoinedFiles:
         return f"row {at:,} of {archive.name_of(file)}"
 
     if len(seen) == 1:
-        found = [find(view, seen[0].by, seen[0].rows, place)]
+        found = [find(view, seen[0].by, seen[0].rows, _stored(view), place)]
     else:
         found = _find_in_all(seen, view, place)
     if len(found) == 1:
@@ -74,16 +74,20 @@ def _find_in_all(seen: Sequence[FileSurvey], view: View, place: Callable[[int], 
     try:
         for i, s in enumerate(seen):
             one = replace(view, paths=view.paths[i : i + 1], counts=view.counts[i : i + 1])
-            found.append(find(one, s.by, s.rows, partial(_shifted, place, starts[i])))
+            found.append(find(one, s.by, s.rows, _stored(one), partial(_shifted, place, starts[i])))
     except UnknownLayout:
         if seen[0].by.steps is None or seen[0].by.explicit:
             raise
         try:
-            return [find(view, seen[0].by, starts[-1], place)]
+            return [find(view, seen[0].by, starts[-1], _stored(view), place)]
         except UnknownLayout:
             pass
         raise
     return found
+
+
+def _stored(view: View) -> int:
+    return sum(path.stat().st_size for path in view.paths)
 
 
 def _shifted(place: Callable[[int], str], start: int, row: int) -> str:
