@@ -41,13 +41,14 @@ _FOREIGN = (
 
 @contextmanager
 def sandbox(directory: Path) -> Iterator[Path]:
-    """A fresh home below ``directory``, without the user's settings; nothing waits for a disk."""
+    """A fresh home below ``directory``, the current directory, without the user's settings; nothing waits for a disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLDS_HOME", str(directory / "home"))
         patch.setenv("HOME", str(directory / "user"))
         for name in _FOREIGN:
             patch.delenv(name, raising=False)
         patch.setattr(os, "fsync", lambda fd: None)
+        patch.chdir(directory)
         yield directory / "home"
 
 

@@ -219,5 +219,3 @@ def _flat(directory: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     yield "two files of .npz, an episode each", shards, {"episodes_by": "file"}
     shutil.copyfile(directory / "flat.npz", directory / "own.npz")
     yield "a format that is named", directory / "own.npz", {"format": "plain"}
-
-

@@ -39,15 +39,14 @@ class Stopped(Exception):
 
 def collect(directory: Path) -> dict[str, Any]:
     """All documents, without times and versions."""
-    module = directory / "prep.py"
-    module.write_text(FUNCTIONS)
+    (directory / "prep.py").write_text(FUNCTIONS)
     home = directory / "home"
     known = varied()[:6]
     plain = create(known)
     packed = create(known, store="zarr", ref="local/packed")
     images = import_archive(DATA / "lerobot/image_v3", "local/images", jobs=0)
     sample = rlds_cli.download("sample/cartpole-minari", jobs=0)
-    derived = preprocess.run(sample, f"{module}:half", jobs=0)
+    derived = preprocess.run(sample, "prep.py:half", jobs=0)
     return {
         "manifest of create, memmap": _manifest(plain),
         "manifest of create, zarr": _manifest(packed),
@@ -88,8 +87,6 @@ def normalised(value: Any, *, compressed: bool = False) -> Any:
         return f"{len(plain)} values {digest(plain)}" if len(plain) > 30 else plain
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    if isinstance(value, str) and value.endswith("prep.py:half"):
-        return "prep.py:half"
     if isinstance(value, str) and len(value) > 200:
         return f"text {digest(value)}"
     return value
@@ -157,7 +154,7 @@ def _interrupted_import(directory: Path) -> Any:
     raise AssertionError("the import was not stopped")
 
 
-def _long(directory: Path) -> rlds_cli.Dataset:
+def _long() -> rlds_cli.Dataset:
     """Ten episodes of 9,000 steps: more than a chunk of a job holds."""
     steps = np.ones((9_000, 1), np.float32)
     episodes = ({"observation": steps, "action": steps, "info": {"number": np.full(9_000, k)}} for k in range(10))
@@ -166,14 +163,14 @@ def _long(directory: Path) -> rlds_cli.Dataset:
 
 def _interrupted_preprocess(directory: Path) -> Any:
     try:
-        preprocess.run(_long(directory), f"{directory / 'prep.py'}:fails_late", "late", jobs=0)
+        preprocess.run(_long(), "prep.py:fails_late", "late", jobs=0)
     except rlds_cli.errors.PreprocessError:
         return _unfinished(directory / "home/partial", "local+long@late")
     raise AssertionError("the function did not fail")
 
 
 def _shard(directory: Path) -> Any:
-    preprocess.run_shard(_long(directory), f"{directory / 'prep.py'}:half", "shard", shard=(1, 2), jobs=0)
+    preprocess.run_shard(_long(), "prep.py:half", "shard", shard=(1, 2), jobs=0)
     return _unfinished(directory / "home/partial", "local+long@shard")
 
 

@@ -15,7 +15,7 @@ from rlds_cli import preprocess
 from rlds_cli.importing import import_archive
 
 # A user's module. Its text is part of every key: it stays as it is.
-OWN = '''\
+OWN = """\
 import numpy as np
 
 from rlds_cli import preprocess
@@ -84,11 +84,15 @@ def reads(episode, file):
 def of_tensors(td):
     td["action"] = td["action"] * 2
     return td
-'''
+"""
 
 
 # Jobs that `make test` leaves to `make test-all`.
-_MORE = ("batch", "step", "episode with some fields", "depends on a file", "select_fields", "sparsify_reward", "resize")
+_MORE = (
+    *("batch", "step", "episode with some fields", "episode with an argument", "depends on a file", "window as told"),
+    *("TensorDict", "pipeline with two passes", "select_fields", "rename_fields", "sparsify_reward", "cast", "crop"),
+    *("grayscale", "encode", "concatenate"),
+)
 
 
 def collect(directory: Path, *, quick: bool = False) -> dict[str, Any]:
@@ -153,10 +157,14 @@ def _own(directory: Path) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     yield "window as told", own("around"), {"history": 1, "future": 0}
     yield "two passes", own("centred"), {"unit": "step"}
     yield "some fail", own("picky"), {"keep_going": True}
-    yield "a file that it reads", own("reads"), {"args": {"file": str(directory / "factor.txt")}}
-    yield "depends on a file", own("half"), {"depends_on": [directory / "factor.txt"]}
+    yield "a file that it reads", own("reads"), {"args": {"file": "factor.txt"}}
+    yield "depends on a file", own("half"), {"depends_on": ["factor.txt"]}
     yield "tensors", own("of_tensors"), {"arrays": "torch"}
-    yield "TensorDict", own("of_tensors"), {"arrays": "tensordict", "unit": "batch", "fields": ["action", "observation"]}
+    yield (
+        "TensorDict",
+        own("of_tensors"),
+        {"arrays": "tensordict", "unit": "batch", "fields": ["action", "observation"]},
+    )
     yield "pipeline", [own("half"), own("twice"), "scale_reward"], {"args": {"scale_reward.scale": 3.0}}
     yield "pipeline with two passes", [own("plus_one"), own("centred")], {"unit": ["step", "step"]}
     yield "selection", own("half"), {"source": rlds_cli.open_dataset("local/known").select(where="length > 2")}

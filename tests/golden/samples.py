@@ -243,5 +243,3 @@ def _shown(value: Any) -> Any:
         array = np.asarray(value)
         return f"{type(value).__name__} {array.dtype}{list(array.shape)} {digest(array)}"
     return value
-
-

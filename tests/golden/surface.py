@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +31,7 @@ def collect(directory: Path) -> dict[str, Any]:
     """All of it, without help texts and messages, which may be worded anew."""
     create(varied()[:12])
     return {
-        "modules at hand": sorted(n for n in dir(rlds_cli) if isinstance(getattr(rlds_cli, n, None), ModuleType)),
+        "names at hand": _at_hand(),
         **{f"{module}.__all__": sorted(import_module(module).__all__) for module in WITH_ALL},
         "signatures": _signatures(),
         "documented names": {name: _about(value) for name, value in sorted(_documented().items())},
@@ -41,6 +43,12 @@ def collect(directory: Path) -> dict[str, Any]:
         "options": _options(),
         "commands": {" ".join(told): _run(told, arguments) for told, arguments in _commands(directory)},
     }
+
+
+def _at_hand() -> list[str]:
+    """Names of a package that nothing else was imported from."""
+    code = "import rlds_cli; print(*(n for n in dir(rlds_cli) if not n.startswith('_')))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
 def _signatures() -> dict[str, Any]:
@@ -173,5 +181,3 @@ def _run(told: tuple[str, ...], arguments: list[str]) -> Any:
     except ValueError:
         printed = "text"
     return {"exit": done.returncode, "stdout": printed}
-
-
