@@ -20,9 +20,9 @@ from rlds_cli.loader import Loader, Sequential, Slice
 
 Made = Callable[..., dict[str, Any]]
 HINT = "python tests/golden/make.py shows what differs, and writes it with --write"
-WHOLE = ("samples", "on_disk", "surface")
+WHOLE = ("on_disk", "surface")
 STORES = HERE / "stores"
-IN_PARTS = ("conversions", "preprocessing")
+IN_PARTS = ("conversions", "preprocessing", "samples")
 
 
 @pytest.fixture(scope="module")

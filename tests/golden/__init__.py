@@ -41,7 +41,7 @@ _FOREIGN = (
 
 @contextmanager
 def sandbox(directory: Path) -> Iterator[Path]:
-    """A fresh home below ``directory``, the current directory, without the user's settings; nothing waits for a disk."""
+    """A fresh home below ``directory``, which is the current one, without the user's settings or waiting for a disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLDS_HOME", str(directory / "home"))
         patch.setenv("HOME", str(directory / "user"))

@@ -54,12 +54,11 @@ OTHERWISE: tuple[tuple[str, dict[str, Any]], ...] = (
 SAMPLES = ("sample/pendulum-d4rl", "sample/cartpole-minari", "sample/mountaincar-robohive")
 
 
-# At least one archive of every reader and every form of it; `make test-all` converts the others, too.
+# At least one archive of every reader; `make test-all` converts the others, too.
 _QUICK = re.compile(
-    r"""sample/|d3rlpy/|d4rl/kitchen.*store|dopamine/[^ ]*$|lerobot/(image|video)_v3$|ogbench/.*-val|openx/[^ ]*$|robomimic/
-    |minari/(breakout/.*parquet|hopper/.*hdf5|pointmaze/.*arrow|taxi/.*parquet)|roboset/
-    |D4RL|LeRobot\ v2\.1|Open|RL\ Unplugged|V-D4RL|Procgen|desk\ (adult|buffer)|flat\ \.(npz|csv)|two\ files
-    |TorchRL\ (ensemble.*|h5_wrapped|interleaved.*|padded.*|nested_wrapped|pytree.*|ted_envs_part)$""",
+    r"""sample/|d3rlpy/|d4rl/kitchen.*store|dopamine/[^ ]*$|lerobot/video_v3|ogbench/.*-val|openx/[^ ]*$|robomimic/
+    |minari/(breakout/.*parquet|pointmaze/.*arrow)|roboset/|LeRobot\ v2\.1|RL\ Unplugged|V-D4RL\ shards|Procgen
+    |desk\ adult|flat\ \.npz$|two\ files|TorchRL\ (h5_wrapped|interleaved.*)$""",
     re.X,
 )
 

@@ -16,6 +16,8 @@ from rlds_cli.importing import import_archive
 
 # A user's module. Its text is part of every key: it stays as it is.
 OWN = """\
+from pathlib import Path
+
 import numpy as np
 
 from rlds_cli import preprocess
@@ -77,7 +79,7 @@ def picky(episode):
 
 
 def reads(episode, file):
-    episode["action"] = episode["action"] * np.float32(open(file).read())
+    episode["action"] = episode["action"] * np.float32(Path(file).read_text())
     return episode
 
 
@@ -91,7 +93,7 @@ def of_tensors(td):
 _MORE = (
     *("batch", "step", "episode with some fields", "episode with an argument", "depends on a file", "window as told"),
     *("TensorDict", "pipeline with two passes", "select_fields", "rename_fields", "sparsify_reward", "cast", "crop"),
-    *("grayscale", "encode", "concatenate"),
+    *("grayscale", "encode", "concatenate", "scale_reward", "select_episodes", "window"),
 )
 
 

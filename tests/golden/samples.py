@@ -77,13 +77,13 @@ def samplers(ds: rlds_cli.Dataset) -> dict[str, Sampler]:
     }
 
 
-def collect(directory: Path) -> dict[str, Any]:
-    """All cases by name."""
+def collect(directory: Path, *, quick: bool = False) -> dict[str, Any]:
+    """All cases by name; to be quick, with one kind of window for the second seed."""
     ds = create(varied())
     found: dict[str, Any] = {}
     every = samplers(ds)
     for (window, w), (sampler, s), seed in itertools.product(WINDOWS.items(), every.items(), SEEDS):
-        if seed and window not in ("Transition", "Slice 4 padded", "Episode 5 in buckets"):
+        if seed and quick and window != "Slice 4 padded":
             continue
         found[f"{window}, {sampler}, seed {seed}"] = told(_loader(ds, w, s, seed), SAMPLES)
     for name, loader in itertools.chain(_options(ds), _mixtures(ds)):
@@ -183,7 +183,7 @@ def _mixtures(ds: rlds_cli.Dataset) -> Iterator[tuple[str, Loader]]:
         return {"long": 1.0, "short": float(step % 3)}
 
     def mixed(mixture: Mixture, window: Window, sampler: Sampler, **how: Any) -> Loader:
-        return _loader(mixture, window, sampler, **{"extra": (*EXTRA, "source")[:3] + ("source",)} | how)
+        return _loader(mixture, window, sampler, extra=(*EXTRA[:3], "source"), **how)
 
     yield "mixture 3:1", mixed(Mixture(two, shares), Transition(), Uniform())
     yield "mixture 3:1 shuffled", mixed(Mixture(two, shares), Slice(3), Shuffled(), seed=SEEDS[1])
