@@ -22,6 +22,7 @@ touched by errands   Core files that a stateful sampler, a URL scheme and a chan
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import os
 import re
@@ -108,10 +109,16 @@ class Module:
 def read(root: Path = ROOT / NAME) -> dict[str, Module]:
     """All files by module name, parsed; nothing is imported."""
     found = {}
-    for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = Module(name, path, ast.parse(path.read_text()))
+    collected = gc.isenabled()
+    gc.disable()  # which would look at the growing trees again and again: it takes three times as long
+    try:
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = Module(name, path, ast.parse(path.read_text()))
+    finally:
+        if collected:
+            gc.enable()
     for module in found.values():
         for target, kind in _imports(module, found):
             if target != module.name:
@@ -144,13 +151,12 @@ def _statements(body: list[ast.stmt], kind: int) -> Iterator[tuple[Any, int]]:
         inner = kind
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = max(kind, IN_FUNCTION)
-        if isinstance(node, ast.If) and re.fullmatch(r"(typing\.)?TYPE_CHECKING", ast.unparse(node.test)):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             yield from _statements(node.body, FOR_TYPES)
             yield from _statements(node.orelse, kind)
             continue
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-            parts = getattr(node, name, [])
-            for part in parts if isinstance(parts, list) else []:
+            for part in getattr(node, name, ()):
                 if isinstance(part, ast.stmt):
                     yield from _statements([part], inner)
                 elif hasattr(part, "body"):
