@@ -1,0 +1,379 @@
+"""Print the figures of the code's structure: how much there is, what imports what, and what a common task runs through.
+
+Usage: python scripts/house.py [--json] [--no-trace]
+
+How each figure is counted:
+
+modules, lines       Files ``*.py`` below ``rlds_cli``, and their lines with blank ones.
+circles              Sets of files that import each other, directly or through others (strongly connected components):
+                     at import; with the imports inside functions; with those for type checkers, too.
+                     ``from rlds_cli.a import b`` is an import of the file ``a/b.py`` where there is one, else of ``a``.
+upward arrows        Pairs of packages of which the first imports the second against `ARROWS`, imports inside functions
+                     included, those for type checkers not.
+import floors        Files on the longest chain of imports at import, every circle counted as one.
+class names          Names of classes that are defined in more than one file, private ones included.
+relative clauses     Docstrings that start with a free relative clause, such as "What ..." or "Those that ...".
+modules, switches    Traced with ``sys.setprofile`` in all threads of this process, after a first run that imports what
+                     is needed: files of ``rlds_cli`` of which a function runs, and calls and returns at which the file
+                     that runs is another than the one before. Only public names are called.
+touched by errands   Core files that a stateful sampler, a URL scheme and a change of a download touch: counted by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = "rlds_cli"
+
+# What each package may import, besides itself and the modules that lie at the top level and import nothing else.
+_BELOW = {
+    "base": "",
+    "formats": "base",
+    "ted": "base",
+    "registry": "base",
+    "home": "base registry",
+    "archives": "base formats ted",
+    "store": "base formats ted",
+    "dataset": "base formats ted registry home store",
+    "checks": "base formats ted registry home store dataset",
+    "convert": "base formats ted registry home store dataset archives",
+    "download": "base formats ted registry home store dataset archives convert",
+    "loader": "base formats ted registry home store dataset",
+    "preprocess": "base formats ted registry home store dataset",
+    "report": "base formats ted registry home store dataset archives checks",
+    "maintenance": "base formats ted registry home store dataset archives convert download preprocess checks",
+    "bench": "base formats ted registry home store dataset loader",
+    "interop": "base formats ted registry home store dataset archives convert download loader",
+}
+ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of in _BELOW.items()} | {
+    "cli": frozenset(_BELOW),  # and nobody imports cli
+    "top": frozenset(),  # rlds_cli itself: it imports when a name is first used
+}
+# Modules that lie elsewhere today, and the package that they are to be part of.
+_TO_BE = {
+    "base": """addresses bars counterparts documents errors file_locks hashing links mappings ordering portions progress
+        pytrees safe_files settings sizes space visible text""",
+    "formats": "mp4 archives.image_header",
+    "registry": "catalogue entries ids registry",
+    "home": "home locking targets",
+    "ted": "episodes ted",
+    "convert": "conversion creation framing importing trimming",
+    "dataset": """batch dataset environments expressions indexing layouts originals provenance selection spaces
+        trajectories""",
+    "download": "delivery transfer",
+    "maintenance": "keeping",
+    "bench": "measuring",
+    "cli": "__main__",
+}
+PLACES = {module: package for package, modules in _TO_BE.items() for module in modules.split()}
+AT_IMPORT, IN_FUNCTION, FOR_TYPES = range(3)
+
+_FREE_RELATIVE = re.compile(
+    r"(What(ever)?|Those|Whether|Where(ver)?|When(ever)?|Who(ever|m|se)?|Which(ever)?|How|Why|That which|The one that"
+    r"|All that|Everything that|Anything that|Nothing that|As far as|As many)\b"
+)
+
+
+@dataclass
+class Module:
+    """A file: what it imports (module -> the earliest kind), its classes, its docstrings."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+    imports: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def package(self) -> str:
+        """Name of the package, of today or to be, that the file belongs to."""
+        first, *rest = [*self.name.split(".")[1:], "top"]
+        return PLACES.get(f"{first}.{rest[0]}" if rest else "", PLACES.get(first, first))
+
+
+def read(root: Path = ROOT / NAME) -> dict[str, Module]:
+    """All files by module name, parsed; nothing is imported."""
+    found = {}
+    collected = gc.isenabled()
+    gc.disable()  # which would look at the growing trees again and again: it takes three times as long
+    try:
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = Module(name, path, ast.parse(path.read_text()))
+    finally:
+        if collected:
+            gc.enable()
+    for module in found.values():
+        for target, kind in _imports(module, found):
+            if target != module.name:
+                module.imports[target] = min(kind, module.imports.get(target, kind))
+    return found
+
+
+def _imports(module: Module, known: Mapping[str, Module]) -> Iterator[tuple[str, int]]:
+    for node, kind in _statements(module.tree.body, AT_IMPORT):
+        if isinstance(node, ast.Import):
+            yield from ((a.name, kind) for a in node.names if a.name in known)
+            continue
+        base = node.module or ""
+        if node.level:
+            own = module.name.split(".") + (["x"] if module.path.name == "__init__.py" else [])
+            base = ".".join([*own[: -node.level], *filter(None, [node.module])])
+        for alias in node.names:
+            name = f"{base}.{alias.name}"
+            if name in known:
+                yield name, kind
+            elif base in known and base != NAME:
+                yield base, kind
+
+
+def _statements(body: list[ast.stmt], kind: int) -> Iterator[tuple[Any, int]]:
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, kind
+            continue
+        inner = kind
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = max(kind, IN_FUNCTION)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            yield from _statements(node.body, FOR_TYPES)
+            yield from _statements(node.orelse, kind)
+            continue
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            for part in getattr(node, name, ()):
+                if isinstance(part, ast.stmt):
+                    yield from _statements([part], inner)
+                elif hasattr(part, "body"):
+                    yield from _statements(part.body, inner)
+
+
+def graph(modules: Mapping[str, Module], most: int) -> dict[str, list[str]]:
+    """Imports of each module, of kinds up to ``most``."""
+    return {n: sorted(t for t, kind in m.imports.items() if kind <= most) for n, m in modules.items()}
+
+
+def components(edges: Mapping[str, list[str]]) -> list[list[str]]:
+    """Strongly connected components (Tarjan), those imported first."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in edges[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in edges:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def circles(modules: Mapping[str, Module], most: int) -> list[list[str]]:
+    """Sets of modules that import each other, by imports of kinds up to ``most``."""
+    return sorted(c for c in components(graph(modules, most)) if len(c) > 1)
+
+
+def floors(modules: Mapping[str, Module]) -> int:
+    """Modules on the longest chain of imports, every circle counted as one."""
+    edges = graph(modules, AT_IMPORT)
+    height: dict[str, int] = {}
+    for component in components(edges):  # what a component imports comes before it
+        below = (height[t] for name in component for t in edges[name] if t not in component)
+        height |= dict.fromkeys(component, 1 + max(below, default=0))
+    return max(height.values())
+
+
+def upward(modules: Mapping[str, Module]) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Imports against `ARROWS`: pairs of modules, by pair of packages."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name, module in modules.items():
+        for target, kind in sorted(module.imports.items()):
+            a, b = module.package, modules[target].package
+            if kind <= IN_FUNCTION and a != b and a != "top" and b not in ARROWS.get(a, frozenset()):
+                found.setdefault((a, b), []).append((name, target))
+    return found
+
+
+def repeated_classes(modules: Mapping[str, Module]) -> dict[str, int]:
+    """Names of classes that several modules define, and how many do."""
+    names = Counter(
+        name
+        for m in modules.values()
+        for name in {node.name for node in ast.walk(m.tree) if isinstance(node, ast.ClassDef)}
+    )
+    return {name: n for name, n in sorted(names.items()) if n > 1}
+
+
+def relative_docstrings(modules: Mapping[str, Module]) -> list[str]:
+    """``module:line first words`` of docstrings that start with a free relative clause."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = []
+    for m in modules.values():
+        for node in ast.walk(m.tree):
+            docstring = ast.get_docstring(node) if isinstance(node, kinds) else None
+            if docstring and _FREE_RELATIVE.match(docstring):
+                found.append(f"{m.name}:{getattr(node, 'lineno', 1)} {docstring.splitlines()[0]}")
+    return found
+
+
+# -- what a common task runs through
+
+
+class Trace:
+    """Counts the files that run, and the switches between them."""
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self.switches = 0
+        self._last = threading.local()
+        self._below = str(ROOT / NAME) + os.sep
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        """Take note of a call or a return."""
+        here: FrameType | None = frame if event == "call" else frame.f_back if event == "return" else None
+        if here is None or not here.f_code.co_filename.startswith(self._below):
+            return
+        file = here.f_code.co_filename
+        if event == "call":
+            self.modules.add(file)
+        if file != getattr(self._last, "file", file):
+            self.switches += 1
+        self._last.file = file
+
+    def of(self, task: Callable[[], object]) -> dict[str, int]:
+        """Run ``task``: its modules and switches."""
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            task()
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]  # None is allowed
+        return {"modules": len(self.modules), "switches": self.switches}
+
+
+def _dataset(ref: str) -> Any:
+    import numpy as np
+
+    import rlds_cli
+
+    rng = np.random.default_rng(0)
+    episodes = [
+        {
+            "observation": rng.standard_normal((n + 1, 3)).astype(np.float32),
+            "action": rng.standard_normal((n, 2)).astype(np.float32),
+            "next": {"reward": np.ones(n, np.float32), "terminated": True},
+        }
+        for n in (40, 60, 50)
+    ]
+    return rlds_cli.create(ref, episodes, force=True)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def traced() -> dict[str, dict[str, int]]:
+    """Modules and switches of `Loader(...)`, a first batch, a download over HTTP and a preprocess run."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        os.environ |= {"RLDS_HOME": str(directory / "home"), "HOME": str(directory / "user")}
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(ROOT / NAME / "samples")))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            return _tasks(directory, f"http://127.0.0.1:{server.server_port}/pendulum-d4rl.hdf5")
+        finally:
+            server.shutdown()
+
+
+def _tasks(directory: Path, url: str) -> dict[str, dict[str, int]]:
+    import rlds_cli
+    from rlds_cli import preprocess
+    from rlds_cli.loader import Loader
+
+    ds = _dataset("local/house")
+    (directory / "own.py").write_text(
+        "def f(episode):\n    episode['action'] = -episode['action']\n    return episode\n"
+    )
+    fn, loaders = f"{directory / 'own.py'}:f", []
+    made = iter(range(1000))
+
+    def load() -> None:
+        loaders.append(Loader(ds, 32, backend="numpy"))
+
+    def batch() -> None:
+        next(iter(loaders[-1]))
+
+    def download() -> None:
+        home = directory / f"home{next(made)}"
+        rlds_cli.download("sample/pendulum-d4rl", source=url, cache_dir=home, jobs=0, progress=False)
+
+    def process() -> None:
+        preprocess.run(ds, fn, f"v{next(made)}", jobs=0, progress=False)
+
+    tasks = {"Loader(...)": load, "first batch": batch, "download": download, "preprocess": process}
+    found = {}
+    for name, task in tasks.items():
+        task()  # imports, and what is kept from one to the next
+        if name == "first batch":
+            load()
+        found[name] = Trace().of(task)
+    return found
+
+
+def figures(trace: bool = True) -> dict[str, Any]:
+    """All figures by name."""
+    modules = read()
+    kinds = {"at import": AT_IMPORT, "with functions": IN_FUNCTION, "with types": FOR_TYPES}
+    return {
+        "modules": len(modules),
+        "lines": sum(len(m.path.read_text().splitlines()) for m in modules.values()),
+        "circles": {name: [len(c) for c in circles(modules, most)] for name, most in kinds.items()},
+        "upward arrows": {f"{a} -> {b}": len(pairs) for (a, b), pairs in sorted(upward(modules).items())},
+        "import floors": floors(modules),
+        "class names defined more than once": repeated_classes(modules),
+        "docstrings that start with a relative clause": len(relative_docstrings(modules)),
+        "core files touched by errands": "counted by hand: a stateful sampler; a URL scheme; a change of a download",
+        **({"modules and switches of": traced()} if trace else {}),
+    }
+
+
+def _line(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{k} {v}" if not isinstance(v, list) else f"{k} {len(v)} {v}" for k, v in value.items())
+        return f"{name}: {len(value)}: {inner}" if "circles" not in name else f"{name}: {inner}"
+    return f"{name}: {value}"
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    found = figures(trace="--no-trace" not in sys.argv)
+    print(json.dumps(found, indent=1) if "--json" in sys.argv else "\n".join(_line(k, v) for k, v in found.items()))
