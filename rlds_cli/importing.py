@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import home, ids, settings, targets
+from rlds_cli import home, ids, settings, targets, trees
 from rlds_cli.archives import Archive, Plan, reader, recognise
 from rlds_cli.archives.skipping import recognise_most, sound
 from rlds_cli.bars import shown
@@ -251,8 +251,8 @@ def _below(directory: Path, most: int | None) -> list[Path]:
     What is hidden, and texts about the data, are left out.
     """
     found: list[Path] = []
-    for top, _, names in os.walk(directory):
-        found += [Path(top, name) for name in names if os.path.isfile(os.path.join(top, name))]  # noqa: PTH113, PTH118  (never raises; many files)
+    for file in trees.files(directory):
+        found.append(file)
         if most is not None and len(found) > most:
             raise ArchiveError(
                 f"{directory} holds more than {most:,} files: too many for one archive.",

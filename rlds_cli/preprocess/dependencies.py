@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import trees
 from rlds_cli.errors import PreprocessError
 from rlds_cli.hashing import sha256_of
 
@@ -75,7 +76,7 @@ def digest(path: Path) -> str:
     try:
         if path.is_file():
             return sha256_of(path)
-        below = sorted(p for p in path.rglob("*") if p.is_file())
+        below = sorted(trees.files(path))
         listed = [(p.relative_to(path).as_posix(), sha256_of(p)) for p in below]
     except OSError as e:
         raise PreprocessError(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from rlds_cli import safe_files, sizes
+from rlds_cli import safe_files, sizes, trees
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import division, fitting, job, result, verifying
 from rlds_cli.preprocess.executors import Staff
@@ -55,7 +54,7 @@ def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> Non
             raise
         check = verifying.checking(todo, built, work, staff) if verify else None
         result.publish(built, t, plan, target, threads=staff.threads, check=check)
-        shutil.rmtree(work, ignore_errors=True)
+        trees.discard(work)
         return
 
 
@@ -70,7 +69,7 @@ def _recall(work: Path) -> Known:
 def _remember(work: Path, known: Known) -> None:
     for path in work.iterdir():
         if path.name not in (fitting.JOURNAL, division.FILE):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            trees.remove(path) if path.is_dir() else path.unlink()
     safe_files.replace_text(work / "known.json", known.to_json())
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import ids
+from rlds_cli import ids, trees
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.ids import DatasetId
@@ -183,7 +182,7 @@ def make(p: Pipeline, staff: Staff, work: Path, target: Path, *, verify: bool = 
             publishing.remove(_between(work, number))
         if made != target:
             dataset = open_dataset(made)
-    shutil.rmtree(work, ignore_errors=True)
+    trees.discard(work)
 
 
 def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset | None:

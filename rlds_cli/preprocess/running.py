@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import safe_files, settings
+from rlds_cli import safe_files, settings, trees
 from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError
@@ -232,4 +231,4 @@ def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:
     kept += [shards.directory(place, t)] if keep and isinstance(t, Task) else []
     for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # those of ID@NAME.x are of others
         if path not in kept and safe_files.is_own_directory(path) and not shards.at_work(path):
-            shutil.rmtree(path, ignore_errors=True)
+            trees.discard(path)

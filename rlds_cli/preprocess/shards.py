@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import safe_files, settings
+from rlds_cli import safe_files, settings, trees
 from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NoPermission, PreprocessError
@@ -111,7 +110,7 @@ def run_shard(
         with writing(place), _at_work(work, place):
             report = _work(t, work, number, Staff(t, jobs, tell, in_place=False))
         if not force and result.is_made(t, where):
-            shutil.rmtree(work, ignore_errors=True)  # another attempt at the same was enough
+            trees.discard(work)  # another attempt at the same was enough
         return report
 
 
@@ -288,11 +287,11 @@ def _publish(t: Task, place: Home, staff: Staff, *, verify: bool) -> None:
     plan, _ = planned(t, work)
     done = plan.finished(range(len(plan.job.parts)))
     _check_complete(t, plan, done)
-    shutil.rmtree(plan.below / build.PLACE, ignore_errors=True)  # of a finish that was stopped
+    trees.discard(plan.below / build.PLACE)  # of a finish that was stopped
     built = build.assemble(plan.job, plan.below, done)
     check = verifying.checking(plan.job, built, work, staff) if verify else None
     result.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads, check=check)
-    shutil.rmtree(work, ignore_errors=True)
+    trees.discard(work)
 
 
 def _others(t: Task, place: Home) -> str:
