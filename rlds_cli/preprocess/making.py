@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rlds_cli import safe_files, sizes, trees
+from rlds_cli.dataset import Dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import division, fitting, job, result, verifying
 from rlds_cli.preprocess.executors import Staff
@@ -17,7 +19,9 @@ from rlds_cli.store.workers import Executor
 _LONG = 20.0  # seconds
 
 
-def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> None:
+def make(
+    staff: Staff, work: Path, target: Path, *, verify: bool = False, checks: Iterable[Callable[[Dataset], None]] = ()
+) -> None:
     """Do the task and publish its result as ``target``.
 
     Parameters
@@ -26,6 +30,8 @@ def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> Non
         Where it is done; what an interrupted run of the same task left there is gone on with. Removed at the end.
     verify : bool
         Do one chunk again before it is published, and compare.
+    checks : iterable of callables
+        Are given the result before it is published; nothing is where one raises.
 
     Raises
     ------
@@ -52,8 +58,8 @@ def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> Non
             kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
             staff.progress(Event(str(t.id), "note", note=f"{kept}; the same again goes on from there"))
             raise
-        check = verifying.checking(todo, built, work, staff) if verify else None
-        result.publish(built, t, plan, target, threads=staff.threads, check=check)
+        again = [verifying.checking(todo, built, work, staff)] if verify else []
+        result.publish(built, t, plan, target, threads=staff.threads, checks=[*again, *checks])
         trees.discard(work)
         return
 

@@ -154,7 +154,15 @@ def described(
             yield p
 
 
-def make(p: Pipeline, staff: Staff, work: Path, target: Path, *, verify: bool = False) -> None:
+def make(
+    p: Pipeline,
+    staff: Staff,
+    work: Path,
+    target: Path,
+    *,
+    verify: bool = False,
+    checks: Sequence[Callable[[Dataset], None]] = (),
+) -> None:
     """Run the functions and publish what the last one makes as ``target``; what is finished is gone on with.
 
     Parameters
@@ -163,6 +171,8 @@ def make(p: Pipeline, staff: Staff, work: Path, target: Path, *, verify: bool = 
         Who works; it is given each function's task in turn.
     verify : bool
         Do one chunk of each again, and compare.
+    checks : sequence of callables
+        Are given what the last one made before it is published; nothing is where one raises.
     """
     count = len(p.stages)
     there = [number for number in range(1, count) if (_between(work, number) / "zarr.json").exists()]
@@ -174,7 +184,7 @@ def make(p: Pipeline, staff: Staff, work: Path, target: Path, *, verify: bool = 
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True, exist_ok=True)
         try:
-            making.make(replace(staff, task=t), rows, made, verify=verify)
+            making.make(replace(staff, task=t), rows, made, verify=verify, checks=checks if made == target else ())
         except PreprocessError as e:
             assert t.chain is not None
             raise t.chain.told(e) from e.__cause__

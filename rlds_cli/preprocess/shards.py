@@ -289,8 +289,8 @@ def _publish(t: Task, place: Home, staff: Staff, *, verify: bool) -> None:
     _check_complete(t, plan, done)
     trees.discard(plan.below / build.PLACE)  # of a finish that was stopped
     built = build.assemble(plan.job, plan.below, done)
-    check = verifying.checking(plan.job, built, work, staff) if verify else None
-    result.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads, check=check)
+    checks = [verifying.checking(plan.job, built, work, staff)] if verify else []
+    result.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads, checks=checks)
     trees.discard(work)
 
 
