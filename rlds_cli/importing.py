@@ -234,7 +234,7 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
         if address:
             raise ArchiveError(f'"{given}" is an address; files on this disk are imported.', hint=address)
         path = Path(given).expanduser()
-        matches = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]  # noqa: PTH207  (absolute patterns)
+        matches = [path] if path.exists() else _matches(path)
         files = [f for m in matches for f in (_below(m, most) if m.is_dir() else [m] if m.is_file() else [])]
         data = [f.absolute() for f in files if not f.name.endswith(_NOT_DATA) and not is_unfinished(f.name)]
         if not data:
@@ -243,6 +243,15 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
             )
         found.update(dict.fromkeys(sorted(data, key=lambda f: natural(f.as_posix()))))
     return tuple(found)
+
+
+def _matches(pattern: Path) -> list[Path]:
+    try:
+        return [Path(p) for p in glob.glob(str(pattern), recursive=True)]  # noqa: PTH207  (absolute patterns)
+    except RecursionError:  # it calls itself for each directory
+        raise ArchiveError(
+            f"{pattern} goes through directories that are too deep.", hint="a pattern without **"
+        ) from None
 
 
 def _below(directory: Path, most: int | None) -> list[Path]:
