@@ -96,13 +96,15 @@ class _Removal:
         return [name for name, is_directory in found if is_directory]
 
     def _down(self, name: str) -> bool:
+        inside = -1
         with self._kept(name):
             inside = os.open(name, _DIRECTORY, dir_fd=self._here)
-            self._above.append(_identity(self._here))
-            self._way.append(name)
-            self._go(inside)
-            return True
-        return False
+        if inside < 0:
+            return False
+        self._above.append(_identity(self._here))
+        self._way.append(name)
+        self._go(inside)
+        return True
 
     def _up(self) -> None:
         self._go(os.open("..", _DIRECTORY, dir_fd=self._here))

@@ -170,15 +170,13 @@ def directory(place: Home, t: Task) -> Path:
 
 
 def at_work(work: Path) -> bool:
-    """Whether some shard is being worked at below ``work``."""
+    """Whether some shard is being worked at below ``work``, or nobody can tell."""
     with ExitStack() as held:
         try:
             for file in (work / "running").glob("*.lock"):
-                held.enter_context(FileLock(file, marks=False).acquire(timeout=0))
-        except Held:
+                held.enter_context(FileLock(file).acquire(timeout=0))
+        except (Held, OSError, NoPermission):
             return True
-        except (OSError, NoPermission):
-            return False
     return False
 
 
@@ -197,14 +195,10 @@ def _checked(shard: tuple[int, int]) -> Shard:
 
 @contextmanager
 def _at_work(work: Path, place: Home) -> Iterator[None]:
-    """Hold a lock that says so; where the file system has none, nobody is told."""
+    """Hold a lock that says so."""
     safe_files.work_directory(work, place.root)
-    lock = FileLock(safe_files.directory(work / "running", work) / f"{shards.attempt()}.lock", marks=False)
-    try:
-        lock.acquire(timeout=0)
-    except OSError:
-        yield
-        return
+    lock = FileLock(safe_files.directory(work / "running", work) / f"{shards.attempt()}.lock")
+    lock.acquire(timeout=0)
     try:
         yield
     finally:
@@ -262,7 +256,9 @@ def _fitted(t: Task, work: Path, staff: Staff) -> Task:
     except Held:
         staff.progress(Event(str(t.id), "note", note="another shard is at the first pass: waiting"))
         lock.acquire()
-    except OSError:  # no locks here: each does it for itself
+    except OSError:  # a mark would keep all others waiting, where its holder was killed on another machine
+        note = "the file system has no locks: each shard does the first pass for itself"
+        staff.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{shards.attempt()}"
         alone.mkdir()
         return fitting.fitted(t, alone, staff)
