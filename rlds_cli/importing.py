@@ -106,7 +106,7 @@ def plan_import(
         )
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     for path in given:
-        _refuse_dataset(Path(path).expanduser().absolute())
+        _refuse_dataset(settings.expanded(path).absolute())
     files = expand(given)
     name, what = _reader_for(files, format, bool(fields), skip_bad)
     archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step)
@@ -233,7 +233,7 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
         address = ids.address_hint(str(given))
         if address:
             raise ArchiveError(f'"{given}" is an address; files on this disk are imported.', hint=address)
-        path = Path(given).expanduser()
+        path = settings.expanded(given)
         matches = [path] if path.exists() else _matches(path)
         files = [f for m in matches for f in (_below(m, most) if m.is_dir() else [m] if m.is_file() else [])]
         data = [f.absolute() for f in files if not f.name.endswith(_NOT_DATA) and not is_unfinished(f.name)]

@@ -38,6 +38,8 @@ COMMANDS: tuple[str, ...] = (
     "path",
 )
 
+_NO_PLACE = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
+
 _ZARR = "any Zarr v3 reader opens the directory that rlds path ID names"
 
 # What people type, and what there is instead: (what is missing, hint).
@@ -134,6 +136,9 @@ def main() -> None:
         _hush()
         sys.exit(1)
     except OSError as e:
+        if e.errno in _NO_PLACE:
+            out.error(NoPermission(f"{e.filename} is no place for files: {e.strerror}."))
+            sys.exit(1)
         if e.errno not in (errno.ENOSPC, errno.EDQUOT):
             out.crash(e)
             sys.exit(1)

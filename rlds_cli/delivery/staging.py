@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlds_cli import safe_files, trees
+from rlds_cli import safe_files, settings, trees
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -18,7 +18,7 @@ def is_dataset(source: str, id: DatasetId) -> bool:
 
 
 def _find(source: str, id: DatasetId) -> Path | None:
-    root = Path(source.removeprefix("file://")).expanduser()
+    root = settings.expanded(source.removeprefix("file://"))
     for path in (root, Home(root).dataset(id)):
         try:
             if manifest.read(path).id.lower() == str(id).lower():

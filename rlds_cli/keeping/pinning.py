@@ -352,7 +352,7 @@ def _check_depends(d: Locked) -> None:
     from rlds_cli.preprocess import dependencies
 
     for name, wanted in permission.depends(d).items():
-        path = Path(name).expanduser()
+        path = settings.expanded(name)
         now = f"has sha256 {dependencies.digest(path)}" if path.exists() else "is not here"
         if now != f"has sha256 {wanted}":
             raise WrongFingerprint(

@@ -8,7 +8,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rlds_cli import trees
+from rlds_cli import settings, trees
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.transfer import names, records
 from rlds_cli.transfer.remote import RemoteFile
@@ -27,7 +27,7 @@ def path_of(url: str) -> Path:
         inside = url.removeprefix(_PACKAGE)
         return Path(str(resources("rlds_cli")), names.safe(inside) if inside else "")
     if not url.startswith("file:"):
-        return Path(url).expanduser().absolute()
+        return settings.expanded(url).absolute()
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
         raise DownloadFailed(f"{url} names another machine.", hint="file:///absolute/path")
