@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import framing, safe_files, sizes, space
+from rlds_cli import framing, safe_files, sizes, space, trees
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
 from rlds_cli.checks.recording import record
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, RldsError, UnsafeArchive
@@ -116,7 +115,7 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
         try:
             return _convert(c, plan, home, work, jobs, progress)
         except Replan as better:
-            shutil.rmtree(work, ignore_errors=True)
+            trees.discard(work)
             plan = better.plan
         except ArchiveError:
             _check_unchanged(c, work)
@@ -142,7 +141,7 @@ def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
     changed = [f for f, before, after in zip(c.archive.files, c.seen, now, strict=True) if before != after]
     if changed:
         if work is not None:
-            shutil.rmtree(work, ignore_errors=True)
+            trees.discard(work)
         more = f" and {sizes.plural(len(changed) - 1, 'other file')}" if len(changed) > 1 else ""
         raise ArchiveError(
             f"{c.id}: {changed[0]}{more} changed while the archive was read. Nothing is published.",
@@ -160,7 +159,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     safe_files.work_directory(work, home.root)
     built = write_rows(ArchiveJob(str(c.id), plan, key, c.frames, c.portion), work, jobs=jobs, progress=progress)
     if not len(built.episodes):
-        shutil.rmtree(work, ignore_errors=True)
+        trees.discard(work)
         raise _nothing(c, built)
     notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *unwritten.notes(plan.archive)))
     built = replace(built, notes=notes)
@@ -173,10 +172,10 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
         if c.check is not None:
             c.check(directory)
     except RldsError:
-        shutil.rmtree(work, ignore_errors=True)
+        trees.discard(work)
         raise
     publishing.publish(directory, home.dataset(c.id))
-    shutil.rmtree(work, ignore_errors=True)
+    trees.discard(work)
     return manifest
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -12,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli import environments, home, ids, originals, safe_files, settings, spaces
+from rlds_cli import environments, home, ids, originals, safe_files, settings, spaces, trees
 from rlds_cli import episodes as episode_dicts
 from rlds_cli.bars import shown
 from rlds_cli.checks.recording import record
@@ -123,7 +122,7 @@ def create(
                 hint="free some space, or another home: cache_dir=DIR",
             ) from e
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            trees.discard(work)
     return open_dataset(str(id), cache_dir=cache_dir)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +17,7 @@ from rlds_cli.batch import Batch
 from rlds_cli.errors import NoReward, RldsError, UnknownField
 from rlds_cli.layouts import Layout
 from rlds_cli.provenance import Origin, Source
-from rlds_cli.selection import Episodes, SelectedStats
+from rlds_cli.selection import Episodes, SelectedStats, StoredStats, no_field
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store
@@ -152,9 +151,12 @@ class Dataset:
 
     @cached_property
     def stats(self) -> Mapping[str, Stats]:
-        """Statistics per field over the steps of these episodes; computed on first use for a selection."""
+        """Statistics per field over the steps of these episodes; computed on first use for a selection.
+
+        A field that is not there, or has none (text, images), raises UnknownField.
+        """
         if self._index is None:
-            return {name: Stats(**s) for name, s in self.manifest.stats.items()}
+            return StoredStats({name: Stats(**s) for name, s in self.manifest.stats.items()}, self.schema, self.id)
         return SelectedStats(self.store, self.episodes)
 
     @cached_property
@@ -199,9 +201,7 @@ class Dataset:
                 f"{self.id} has no reward.",
                 hint="leave it out of fields=, or make one of goals: rlds preprocess ID --fn reward_from_goal",
             )
-        close = get_close_matches(name, self.schema, 1, 0.5) or [n for n in self.schema if n.endswith(f"/{name}")][:1]
-        did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
-        raise UnknownField(f'no field "{name}" in {self.id}.{did_you_mean}  Fields: {", ".join(sorted(self.schema))}')
+        raise no_field(name, self.schema, self.id)
 
     def column(self, key: str | tuple[str, ...]) -> Array:
         """All rows of an array field, [num_rows, ...], read-only; T+1 rows per episode (``docs/ted.md``).

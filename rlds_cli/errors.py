@@ -36,13 +36,18 @@ RldsError
 
 from __future__ import annotations
 
-from rlds_cli.addresses import within
+from collections.abc import Iterator
+
+from rlds_cli import visible
+
+Led = tuple[str, str, str]  # an exception in words: kind, text, lines of its traceback
 
 
 class RldsError(Exception):
     """An expected failure: what happened, with the values, and what to type next.
 
-    Addresses in both texts are kept without user, password and secret parameters.
+    Both texts are kept as they may be printed: without control characters, without user, password and secret
+    parameters of addresses, and without values that go on for pages.
 
     Parameters
     ----------
@@ -53,20 +58,67 @@ class RldsError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        self.message = within(message)
-        self.hint = hint and within(hint)
+        self.message = visible.message(message)
+        self.hint = hint and visible.message(hint)
+        self.led_by: tuple[Led, ...] = ()
         super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.hint)
+        return _rebuild, (type(self), self.message, self.hint, _led_by(self))
+
+    def recall(self) -> RldsError:
+        """The same error; what caused it in another process is its cause, in words."""
+        cause: Elsewhere | None = None
+        for kind, text, at in reversed(self.led_by):
+            found = Elsewhere(kind, text, at)
+            found.__cause__, cause = cause, found
+        if cause is not None:
+            self.__cause__ = cause
+        return self
 
 
-def _rebuild(kind: type[RldsError], message: str, hint: str | None) -> RldsError:
+def _rebuild(kind: type[RldsError], message: str, hint: str | None, led_by: tuple[Led, ...] = ()) -> RldsError:
     """Unpickle: worker processes hand errors to their parent."""
-    return kind(message, hint=hint)
+    error = kind(message, hint=hint)
+    error.led_by = led_by
+    return error.recall()
+
+
+class Elsewhere(Exception):
+    """An exception of another process: its kind, its text, and the lines of its traceback."""
+
+    def __init__(self, kind: str, text: str, at: str) -> None:
+        super().__init__(kind, text, at)
+        self.kind, self.text, self.at = kind, text, at
+
+    def __str__(self) -> str:
+        return f"\nTraceback (most recent call last):\n{self.at}{self.kind}: {visible.message(self.text)}"
+
+
+def causes(exc: BaseException) -> Iterator[BaseException]:
+    """What led to an error, the nearest first."""
+    seen = {id(exc)}
+    while found := exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__):
+        if id(found) in seen:
+            return
+        seen.add(id(found))
+        yield (exc := found)
+
+
+def described(exc: BaseException) -> Led:
+    """Kind, text and traceback of an error, also of one of another process."""
+    if isinstance(exc, Elsewhere):
+        return exc.kind, exc.text, exc.at
+    from traceback import format_tb
+
+    return type(exc).__name__, str(exc), "".join(format_tb(exc.__traceback__))
+
+
+def _led_by(exc: BaseException) -> tuple[Led, ...]:
+    return tuple(described(found) for found in causes(exc))
 
 
 class InvalidId(RldsError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import home, ids, settings, targets
+from rlds_cli import home, ids, settings, targets, trees
 from rlds_cli.archives import Archive, Plan, reader, recognise
 from rlds_cli.archives.skipping import recognise_most, sound
 from rlds_cli.bars import shown
@@ -106,7 +106,7 @@ def plan_import(
         )
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     for path in given:
-        _refuse_dataset(Path(path).expanduser().absolute())
+        _refuse_dataset(settings.expanded(path).absolute())
     files = expand(given)
     name, what = _reader_for(files, format, bool(fields), skip_bad)
     archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step)
@@ -233,8 +233,8 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
         address = ids.address_hint(str(given))
         if address:
             raise ArchiveError(f'"{given}" is an address; files on this disk are imported.', hint=address)
-        path = Path(given).expanduser()
-        matches = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]  # noqa: PTH207  (absolute patterns)
+        path = settings.expanded(given)
+        matches = [path] if path.exists() else _matches(path)
         files = [f for m in matches for f in (_below(m, most) if m.is_dir() else [m] if m.is_file() else [])]
         data = [f.absolute() for f in files if not f.name.endswith(_NOT_DATA) and not is_unfinished(f.name)]
         if not data:
@@ -245,14 +245,23 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
     return tuple(found)
 
 
+def _matches(pattern: Path) -> list[Path]:
+    try:
+        return [Path(p) for p in glob.glob(str(pattern), recursive=True)]  # noqa: PTH207  (absolute patterns)
+    except RecursionError:  # it calls itself for each directory
+        raise ArchiveError(
+            f"{pattern} goes through directories that are too deep.", hint="a pattern without **"
+        ) from None
+
+
 def _below(directory: Path, most: int | None) -> list[Path]:
     """All regular files below a directory, sorted; what vanishes or may not be looked at is none.
 
     What is hidden, and texts about the data, are left out.
     """
     found: list[Path] = []
-    for top, _, names in os.walk(directory):
-        found += [Path(top, name) for name in names if os.path.isfile(os.path.join(top, name))]  # noqa: PTH113, PTH118  (never raises; many files)
+    for file in trees.files(directory):
+        found.append(file)
         if most is not None and len(found) > most:
             raise ArchiveError(
                 f"{directory} holds more than {most:,} files: too many for one archive.",

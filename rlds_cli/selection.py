@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cached_property
+from typing import NoReturn
 
 import numpy as np
 
@@ -69,6 +71,17 @@ class Episodes(Mapping[str, Array]):
         return column if self._index is None else column[self._index]
 
 
+class StoredStats(dict[str, Stats]):
+    """Statistics over all steps, as they were computed when the dataset was made."""
+
+    def __init__(self, stats: Mapping[str, Stats], fields: Iterable[str], id: str) -> None:
+        super().__init__(stats)
+        self._fields, self._id = tuple(fields), id
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise _no_stats(name, self, self._fields, self._id)
+
+
 class SelectedStats(Mapping[str, Stats]):
     """Statistics over the steps of selected episodes, computed per field when asked for."""
 
@@ -85,7 +98,7 @@ class SelectedStats(Mapping[str, Stats]):
     def __getitem__(self, name: str) -> Stats:
         if name not in self._known:
             if name not in self._store.manifest.stats:
-                raise KeyError(name)
+                raise _no_stats(name, self, self._store.fields, self._store.manifest.id)
             self._known[name] = self._compute(name)
         return self._known[name]
 
@@ -101,6 +114,20 @@ class SelectedStats(Mapping[str, Stats]):
             accumulator.add(values[_rows(np.arange(a, min(a + at_once, steps)), start, length, ends)])
         sample = np.arange(0, steps, statistics.sample_steps(steps, width))
         return accumulator.result(values[_rows(sample, start, length, ends)])
+
+
+def no_field(name: str, fields: Iterable[str], id: str) -> UnknownField:
+    """The error over a field that a dataset does not have; it names those that are there."""
+    there = sorted(fields)
+    close = get_close_matches(name, there, 1, 0.5) or [n for n in there if n.endswith(f"/{name}")][:1]
+    did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
+    return UnknownField(f'no field "{name}" in {id}.{did_you_mean}  Fields: {", ".join(there)}')
+
+
+def _no_stats(name: str, there: Iterable[str], fields: Iterable[str], id: str) -> UnknownField:
+    if name in fields:
+        return UnknownField(f"{name} of {id} has no statistics: only numbers have.")
+    return no_field(str(name), there, id)
 
 
 def _rows(steps: IntArray, start: IntArray, length: IntArray, ends: IntArray) -> IntArray:

@@ -60,29 +60,34 @@ class Settings:
 def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings; ``cache_dir`` takes the place of ``RLDS_HOME``."""
     env = os.environ if environ is None else environ
-    user_cache = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
-    home = Path(cache_dir or env.get("RLDS_HOME") or user_cache / "rlds").expanduser().absolute()
-    search = tuple(Path(p).expanduser().absolute() for p in env.get("RLDS_PATH", "").split(os.pathsep) if p)
-    hub_home = Path(env.get("HF_HOME") or user_cache / "huggingface").expanduser()
+    user_cache = expanded(env.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = expanded(cache_dir or env.get("RLDS_HOME") or user_cache / "rlds").absolute()
+    search = tuple(expanded(p).absolute() for p in env.get("RLDS_PATH", "").split(os.pathsep) if p)
+    hub_home = expanded(env.get("HF_HOME") or user_cache / "huggingface")
     return Settings(
         home=home,
         search=search,
         offline=env.get("RLDS_OFFLINE", "").lower() not in ("", "0", "false", "no"),
         hub=(env.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
         hub_token=env.get("HF_TOKEN") or _token_file(env, hub_home),
-        hub_cache=Path(env.get("HF_HUB_CACHE") or hub_home / "hub").expanduser(),
+        hub_cache=expanded(env.get("HF_HUB_CACHE") or hub_home / "hub"),
         elsewhere=(
-            Path(env.get("D4RL_DATASET_DIR") or "~/.d4rl/datasets").expanduser(),
-            Path(env.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser(),
-            Path("~/.ogbench/data").expanduser(),
+            expanded(env.get("D4RL_DATASET_DIR") or "~/.d4rl/datasets"),
+            expanded(env.get("MINARI_DATASETS_PATH") or "~/.minari/datasets"),
+            expanded("~/.ogbench/data"),
         ),
         gcs=_endpoint(env, "RLDS_GCS_ENDPOINT", "STORAGE_EMULATOR_HOST") or "https://storage.googleapis.com",
         aws=_aws(env),
-        google=Path(key).expanduser() if (key := env.get("GOOGLE_APPLICATION_CREDENTIALS")) else None,
+        google=expanded(key) if (key := env.get("GOOGLE_APPLICATION_CREDENTIALS")) else None,
         mirrors=tuple(env.get("RLDS_MIRROR", "").replace(",", " ").split()),
         limit_rate=_rate(env),
         s3=_endpoint(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     )
+
+
+def expanded(path: StrPath) -> Path:
+    """The path that begins in a user's home where it begins with ``~``; that of an unknown user stays as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  (which raises an error then)
 
 
 def _endpoint(env: Mapping[str, str], *variables: str) -> str | None:
@@ -104,7 +109,7 @@ def _aws(env: Mapping[str, str]) -> dict[str, str]:
     said = {k: env[f"AWS_{name}"] for k, name in _AWS.items() if env.get(f"AWS_{name}")}
     if "access_key_id" in said:
         return said
-    file = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    file = expanded(env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials")
     try:
         text = file.read_text()
     except (OSError, ValueError):
@@ -121,7 +126,7 @@ def _aws(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _token_file(env: Mapping[str, str], hub_home: Path) -> str | None:
-    path = Path(env.get("HF_TOKEN_PATH") or hub_home / "token").expanduser()
+    path = expanded(env.get("HF_TOKEN_PATH") or hub_home / "token")
     try:
         return path.read_text().strip() or None
     except OSError:

@@ -29,7 +29,7 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
     address = ids.address_hint(str(ref))
     if address:
         raise DatasetNotFound(f'"{ref}" is not on this disk.', hint=address)
-    path = Path(ref).expanduser()
+    path = settings.expanded(ref)
     if isinstance(ref, os.PathLike) or path.is_absolute() or str(ref).startswith("."):
         if home.is_dataset(path):
             return path
@@ -102,7 +102,7 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
     found = _by_id(str(ref), where)
     if found is not None:
         return found
-    path = Path(ref).expanduser()
+    path = settings.expanded(ref)
     if (path / "zarr.json").exists():
         return path.absolute()
     return locate(_known(str(ref), where), cache_dir)
@@ -136,7 +136,7 @@ def dataset_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[
     DatasetNotFound, UnknownDataset
         It is neither a dataset nor a file.
     """
-    path = Path(ref).expanduser()
+    path = settings.expanded(ref)
     here = _by_id(str(ref), settings.read(cache_dir)) is not None
     if not here and (registry.is_glob(str(ref)) or (path.exists() and not is_dataset(path))):
         return path, False

@@ -394,3 +394,12 @@ def test_a_dataset_that_was_replaced_is_not_mixed_with_the_new_one(tmp_path: Pat
 def test_selecting_no_episodes() -> None:
     ds = rlds_cli.create("local/a", [{"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}])
     assert len(ds.select(episodes=[])) == 0
+
+
+def test_statistics_of_a_field_that_is_not_there(four: Dataset) -> None:
+    for stats in (four.stats, four.select(episodes=[0]).stats):
+        with pytest.raises(UnknownField, match='Did you mean "observation"'):
+            stats["observations"]
+        assert stats.get("observations") is None
+        assert "observations" not in stats
+    assert pickle.loads(pickle.dumps(four.stats)) == four.stats

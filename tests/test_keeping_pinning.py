@@ -62,6 +62,22 @@ def test_other_content_is_named_and_stays(tmp_path, elsewhere):
     assert pinning.sync(file, cache_dir=elsewhere, force=True)[0].how == "downloaded"
 
 
+def test_what_would_be_made_otherwise_leaves_what_is_there(tmp_path, elsewhere):
+    rlds_cli.download("sample/pendulum-d4rl")
+    preprocess.run("sample/pendulum-d4rl", "scale_reward", "x", args={"scale": 2})
+    file = locked(tmp_path, "sample/pendulum-d4rl@x")
+    content = json.loads(file.read_text())
+    content["datasets"][1]["fingerprint"] = "rlds1:" + "0" * 64
+    file.write_text(json.dumps(content))
+    rlds_cli.download("sample/pendulum-d4rl", cache_dir=elsewhere)
+    old = preprocess.run("sample/pendulum-d4rl", "scale_reward", "x", args={"scale": 3}, cache_dir=elsewhere)
+    for _ in range(2):  # what was made for nothing does not stand in the way
+        with pytest.raises(WrongFingerprint, match="would be"):
+            pinning.sync(file, force=True, cache_dir=elsewhere)
+        assert rlds_cli.open_dataset(old.id, cache_dir=elsewhere).fingerprint == old.fingerprint
+    assert not [p for p in (elsewhere / "partial").iterdir() if p.is_dir()]
+
+
 def test_an_archive_that_is_another_now_is_refused(tmp_path, elsewhere):
     rlds_cli.download("sample/pendulum-d4rl")
     file = locked(tmp_path, "sample/pendulum-d4rl")

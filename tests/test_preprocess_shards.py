@@ -1,5 +1,7 @@
 """Shards: done anywhere, in any order, twice if need be; published when all are there, in the bytes of one job."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +18,9 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import NameTaken, PreprocessError
+from rlds_cli.home import Home
 from rlds_cli.keeping import garbage
+from rlds_cli.preprocess import shards
 from rlds_cli.preprocess.shards import at_work
 from rlds_cli.store.shards import Shard
 
@@ -346,3 +350,15 @@ def test_a_finish_that_was_stopped_is_done_again(ds, home, monkeypatch):
     shutil.copy(place / "action/c/0/0", place / "left over")
     made = preprocess.finish(ds, functions.halves, "part")
     assert files(made) == files(preprocess.run(ds, functions.halves, "alone"))
+
+
+def test_a_shard_at_work_is_seen_where_there_are_no_locks(home, monkeypatch):
+    def refuse(descriptor, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    work = home / "partial/local+ds@x.0123456789abcdef-shards"
+    with shards._at_work(work, Home(home)):
+        assert at_work(work)
+        assert [g.why for g in garbage.plan(cache_dir=home).kept] == ["another process is at it"]
+    assert not at_work(work)

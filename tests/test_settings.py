@@ -56,3 +56,8 @@ def test_a_token_never_shows() -> None:
 def test_a_rate_that_is_none_says_where_it_stands() -> None:
     with pytest.raises(RldsError, match=r"RLDS_LIMIT_RATE: \"abc\" is not a rate"):
         settings.read(environ={"RLDS_LIMIT_RATE": "abc"})
+
+
+def test_the_home_of_an_unknown_user_is_a_directory_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert settings.read("~nobody-at-all/x").home == tmp_path / "~nobody-at-all/x"

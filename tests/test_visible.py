@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import pickle
 import sys
 import time
 import warnings
@@ -21,8 +22,9 @@ import rlds_cli
 from rlds_cli import cli, visible
 from rlds_cli.bars import Bars
 from rlds_cli.cli import logs, out
-from rlds_cli.errors import DownloadFailed, RldsError
+from rlds_cli.errors import DownloadFailed, PreprocessError, RldsError
 from rlds_cli.progress import Event
+from rlds_cli.store import workers
 
 HOSTILE = "a\x1b[2J\x9b31m\x07\r\nError: all is well\u202eb\u2028c\u200bd\x7f[red]e[link=http://x]f[/link]"
 SHOWN = r"a\x1b[2J\x9b31m\x07\r\nError: all is well\u202eb\u2028c\u200bd\x7f[red]e[link=http://x]f[/link]"
@@ -211,3 +213,65 @@ def test_an_error_that_nobody_expected(
     monkeypatch.setattr(cli, "app", broken)
     code, _, said = run(capsys, monkeypatch, "list")
     assert code == 1 and said.startswith("Traceback") and r"\x1b[2J" in said
+
+
+def test_an_error_is_kept_as_it_may_be_printed() -> None:
+    exc = RldsError(HOSTILE, hint=f"https://me:{'s' * 5000}@host/x?token={'t' * 5000}")
+    assert (exc.message, exc.hint) == (SHOWN, "https://host/x?token=***")
+
+
+def test_an_error_does_not_go_on_for_pages() -> None:
+    for value in ("x" * 40_000, "x " * 20_000, "\x1b" * 40_000):
+        exc = RldsError(f'"{value}" is not known.', hint=value)
+        assert len(str(exc)) < 8_200
+        assert exc.message.startswith(visible.line(f'"{value[:50]}'))
+        assert exc.message.endswith("is not known.")
+        assert "characters] ..." in exc.message
+        assert RldsError(exc.message).message == exc.message
+    short = "y" * 1000
+    assert RldsError(f"{short} {short}").message == f"{short} {short}"
+
+
+def test_usage_errors_are_visible(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for args in (["list", f"--{HOSTILE}"], [HOSTILE], ["convert", "a", "--to", HOSTILE], ["du", HOSTILE * 1000]):
+        monkeypatch.setattr(sys, "argv", ["rlds", *args])
+        with pytest.raises(SystemExit) as e:
+            cli.main()
+        assert e.value.code == 2
+        said = capsys.readouterr().err
+        assert visible.lines(said.split("\n")) == said
+        assert len(said) < 5_000
+
+
+def test_what_led_to_an_error_of_another_process(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        try:
+            {}["inner"]
+        except KeyError as e:
+            raise ValueError(HOSTILE) from e
+    except ValueError as e:
+        exc = PreprocessError("It failed.").at(3)
+        exc.__cause__ = e
+    for _ in range(2):  # through two processes
+        exc = pickle.loads(pickle.dumps(exc))
+    out.configure(verbose=True)
+    out.error(exc)
+    out.note(out.traceback(exc))
+    said = capsys.readouterr().err
+    assert f"  caused by: ValueError: {SHOWN}\n  caused by: KeyError: 'inner'\n" in said
+    assert '{}["inner"]' in said
+    assert exc.episode == 3
+
+
+def _fails() -> None:
+    try:
+        raise OSError("the disk is on fire")
+    except OSError as e:
+        raise RldsError("It failed.") from e
+
+
+@pytest.mark.slow
+def test_what_led_to_an_error_of_a_worker() -> None:
+    with pytest.raises(RldsError) as caught:
+        list(workers.work_through(_fails, {0: ()}, 1, lambda number, how: None))
+    assert str(caught.value.__cause__).endswith("OSError: the disk is on fire")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from rlds_cli import __version__
+from rlds_cli import __version__, visible
 from rlds_cli.cli import out
 from rlds_cli.errors import NoPermission, NoSpace, RldsError
 
@@ -36,6 +38,8 @@ COMMANDS: tuple[str, ...] = (
     "path",
 )
 
+_NO_PLACE = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
+
 _ZARR = "any Zarr v3 reader opens the directory that rlds path ID names"
 
 # What people type, and what there is instead: (what is missing, hint).
@@ -52,6 +56,9 @@ INSTEAD = {
 INSTEAD["upload"] = INSTEAD["push"]
 
 
+_UsageError: Any = typer.BadParameter.__mro__[1]  # typer has click of its own, or the package
+
+
 class _Commands(TyperGroup):
     """Answers commands that people expect, and that are not there."""
 
@@ -60,6 +67,27 @@ class _Commands(TyperGroup):
             message, hint = INSTEAD[cmd_name]
             raise RldsError(message, hint=hint)
         return super().get_command(ctx, cmd_name)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _visible():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _visible():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _visible() -> Iterator[None]:
+    """What is wrong with the command line is said in visible text: shells expand names of a stranger's files."""
+    try:
+        yield
+    except _UsageError as e:
+        said = e.format_message()
+        if not said.startswith("Missing "):  # which lists choices of ours, line by line
+            said = visible.message(said)
+        e.format_message = lambda: said
+        raise
 
 
 app = typer.Typer(
@@ -108,6 +136,9 @@ def main() -> None:
         _hush()
         sys.exit(1)
     except OSError as e:
+        if e.errno in _NO_PLACE:
+            out.error(NoPermission(f"{e.filename} is no place for files: {e.strerror}."))
+            sys.exit(1)
         if e.errno not in (errno.ENOSPC, errno.EDQUOT):
             out.crash(e)
             sys.exit(1)

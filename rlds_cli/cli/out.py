@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import addresses, sizes, visible
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import RldsError, causes, described
 from rlds_cli.progress import Progress, silent
 
 _mode = {"json": False, "quiet": False, "verbose": False}  # set once per process by the options of a command
@@ -109,7 +109,7 @@ def _fit(line: str, least: int) -> str:
 def note(text: str) -> None:
     """A line for people, on stderr; not with ``--quiet``."""
     if not _mode["quiet"]:
-        print(visible.line(text), file=sys.stderr)  # noqa: T201
+        print(visible.message(text), file=sys.stderr)  # noqa: T201
 
 
 def error(exc: RldsError) -> None:
@@ -118,18 +118,8 @@ def error(exc: RldsError) -> None:
     kind = "Error" if public is RldsError else public.__name__
     said = [f"{kind}: {exc.message}", *([f"  hint: {exc.hint}"] if exc.hint else [])]
     if _mode["verbose"]:
-        said += [f"  caused by: {type(cause).__name__}: {cause}" for cause in _causes(exc)]
+        said += [visible.message(f"  caused by: {kind}: {text}") for kind, text, _ in map(described, causes(exc))]
     print(visible.lines(said), file=sys.stderr)  # noqa: T201
-
-
-def _causes(exc: BaseException) -> Iterator[BaseException]:
-    """What led to an error, the nearest first."""
-    seen = {id(exc)}
-    while found := exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__):
-        if id(found) in seen:
-            return
-        seen.add(id(found))
-        yield (exc := found)
 
 
 def crash(exc: BaseException) -> None:
@@ -139,14 +129,11 @@ def crash(exc: BaseException) -> None:
 
 def traceback(exc: BaseException) -> visible.Lines:
     """Where an error was raised and what led to it, the first cause first; further lines of a text are indented."""
-    from traceback import format_tb
-
     shown: list[str] = []
-    for found in reversed([exc, *_causes(exc)]):
-        shown += ["Traceback (most recent call last):"] if found.__traceback__ else []
-        shown += "".join(format_tb(found.__traceback__)).splitlines()
-        first, *more = f"{type(found).__name__}: {found}".split("\n")
-        shown += [first, *(f"    {text}" for text in more)]
+    for kind, text, at in reversed([*map(described, (exc, *causes(exc)))]):
+        shown += ["Traceback (most recent call last):", *at.splitlines()] if at else []
+        first, *more = f"{kind}: {text}".split("\n")
+        shown += [first, *(f"    {line}" for line in more)]
     return visible.lines(shown)
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from rlds_cli import home, ids, safe_files, settings
+from rlds_cli import home, ids, safe_files, settings, trees
 from rlds_cli.delivery.orders import Order, Store, Withheld
 from rlds_cli.entries import File
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
@@ -93,7 +93,7 @@ def _query(url: str) -> str:
 def left(id: DatasetId, place: Home) -> int:
     """Bytes that unfinished work on ``id`` has left: the files of its archive, and rows."""
     work = [p for p in place.partial(id, "x").parent.glob(f"{place.partial(id, '').name}*") if p.suffix != f".{_TAG}"]
-    found = [f for top in (place.archive(id), *work) for f in top.rglob("*") if f.is_file() and f.name[0] != "."]
+    found = [f for top in (place.archive(id), *work) for f in trees.files(top) if f.name[0] != "."]
     return sum(f.stat().st_size for f in found if f.suffix != ".lock" and not f.name.endswith(".part.json"))
 
 
@@ -109,7 +109,7 @@ def orders(
     known = dict(_noted(place))
     of = {ids.parse(id).base for id in known}  # a part of an archive is not taken for an order of all of it
     for id, directory in place.archives():
-        if id not in of and any(is_unfinished(f.name) for f in directory.rglob("*.part*")):
+        if id not in of and any(is_unfinished(f.name) for f in trees.files(directory)):
             known[str(id)] = {"ref": str(id)}
     wanted = {ids.parse(id): _order(values) for id, values in known.items()}
     return tuple(

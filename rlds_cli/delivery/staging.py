@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from rlds_cli import safe_files
+from rlds_cli import safe_files, settings, trees
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -19,7 +18,7 @@ def is_dataset(source: str, id: DatasetId) -> bool:
 
 
 def _find(source: str, id: DatasetId) -> Path | None:
-    root = Path(source.removeprefix("file://")).expanduser()
+    root = settings.expanded(source.removeprefix("file://"))
     for path in (root, Home(root).dataset(id)):
         try:
             if manifest.read(path).id.lower() == str(id).lower():
@@ -54,5 +53,5 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
             raise DamagedDataset(f"{found}: {problems[0]}. Nothing was copied.", hint=f"rlds verify {id}")
         publishing.publish(copy, home.dataset(id))
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        trees.discard(work)
     progress(Event(str(id), "ready", note=f"copied from {found}"))

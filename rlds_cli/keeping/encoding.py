@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlds_cli import ids, links, safe_files, settings, space, targets
+from rlds_cli import ids, links, safe_files, settings, space, targets, trees
 from rlds_cli.bars import shown
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.home import Home
@@ -105,7 +104,7 @@ def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: in
     place, target = home.partial(id, f"encoding-{to}"), home.dataset(id)
     work = place / "dataset"
     safe_files.work_directory(place, home.root)
-    shutil.rmtree(work, ignore_errors=True)
+    trees.discard(work)
     try:
         if to == "memmap":
             space.check_space(sum(_sizes(store)), home.root)
@@ -119,7 +118,7 @@ def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: in
         sealing.seal(work, replace(store.manifest, encoding=to, shared={}), known=known, threads=threads)
         publishing.publish(work, target)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        trees.discard(place)
     return target
 
 
@@ -133,14 +132,12 @@ def _sizes(store: Store) -> Iterator[int]:
 def _share_the_rest(store: Store, work: Path) -> None:
     """Link everything below ``work`` that has one encoding only: episode table, digests, texts, metadata, groups."""
     fields = {store.directory(name) for name in store.fields}
-    for top, below, names in os.walk(store.path):
-        below[:] = [name for name in below if Path(top, name) not in fields]
-        for name in names:
-            file = Path(top, name)
-            if file not in (store.path / sealing.MANIFEST, store.path / sealing.LISTING):
-                place = work / file.relative_to(store.path)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                links.share(file, place, sealed=True)
+    apart = (store.path / sealing.MANIFEST, store.path / sealing.LISTING)
+    for file in trees.files(store.path):
+        if fields.isdisjoint(file.parents) and file not in apart:
+            place = work / file.relative_to(store.path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            links.share(file, place, sealed=True)
 
 
 def _known(store: Store) -> dict[str, str]:

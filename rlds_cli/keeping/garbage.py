@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlds_cli import ids, safe_files, settings
+from rlds_cli import ids, safe_files, settings, trees
 from rlds_cli.bars import shown
 from rlds_cli.errors import InvalidId, NoPermission
 from rlds_cli.file_locks import FileLock, Held
@@ -152,7 +151,7 @@ def _parts(home: Home) -> Iterator[Garbage]:
             if directory.is_symlink():
                 yield Garbage("partial", directory, 0, str(id), why)
             continue
-        found = (Path(top, name) for top, below, names in os.walk(directory) for name in (*below, *names))
+        found = (Path(entry.path) for entry in trees.below(directory))
         for part in sorted(p for p in found if p.suffix == _PART or is_piece(p.name)):
             yield Garbage("partial", part, 0, str(id), _foreign(part, stat.S_ISREG))
 
@@ -267,7 +266,7 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
         if g.kind == "archive":
             return _remove_archive(home, g, progress)
         if g.path.is_dir():
-            shutil.rmtree(g.path)  # which follows no link
+            trees.remove(g.path)  # which follows no link
         else:
             _remove_file(g.path)
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rlds_cli import trees
 from rlds_cli.errors import RldsError
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
@@ -18,7 +19,7 @@ from rlds_cli.transfer.records import Record, path_of
 
 def files(archive: Path) -> list[Path]:
     """The files of an archive, without those that are about others or unfinished."""
-    found = [f for f in sorted(archive.rglob("*")) if f.is_file() and not f.name.startswith(".")]
+    found = [f for f in sorted(trees.files(archive)) if not f.name.startswith(".")]
     records = {path_of(f) for f in found}
     return [f for f in found if f not in records and not is_unfinished(f.name)]
 
@@ -46,14 +47,23 @@ def needed(home: Home, id: DatasetId) -> str:
 
 def _holds_more(archive: Path) -> str:
     """What is in the directory of an archive that rlds has not brought; empty where there is nothing."""
-    for top, directories, names in os.walk(archive):
-        found = [Path(top, name) for name in (*directories, *names)]
-        links = (p for p in found if p.is_symlink())
-        files = (Path(top, n) for n in names if not (n.startswith(".") or is_unfinished(n)))
-        unknown = (f for f in files if Record.read(f) is None and Record.read(f.with_suffix("")) is None)
-        if (stranger := next(links, None) or next(unknown, None)) is not None:
+    try:
+        unknown = (Path(entry.path) for entry in trees.below(archive, strict=True) if not _is_known(entry))
+        if (stranger := next(unknown, None)) is not None:
             return f"rlds has not brought its {stranger.relative_to(archive).as_posix()}"
+    except OSError as e:
+        return f"what is in it cannot be told: {e.strerror}"
     return ""
+
+
+def _is_known(entry: os.DirEntry[str]) -> bool:
+    """Whether rlds has brought a file of an archive, or made it; directories hold such files."""
+    if entry.is_symlink():
+        return False
+    if entry.is_dir() or entry.name.startswith(".") or is_unfinished(entry.name):
+        return True
+    file = Path(entry.path)
+    return Record.read(file) is not None or Record.read(file.with_suffix("")) is not None
 
 
 def damage(home: Home, id: DatasetId, progress: Progress) -> str:

@@ -288,7 +288,13 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
 
 def _check(d: Locked, made: Path) -> None:
     if manifest.read(made).fingerprint != d.fingerprint:
-        raise _differs(d, made, "would be", hint=f"Nothing is published. rlds download {d.id} has it as it is now")
+        anew = "has it as it is now"
+        how = (
+            f"Its functions make it otherwise here: rlds preprocess {anew}"
+            if d.made_by
+            else f"rlds download {d.id} {anew}"
+        )
+        raise _differs(d, made, "would be", hint=f"Nothing is published. {how}")
 
 
 def _may_be_had(file: File) -> bool:
@@ -315,22 +321,21 @@ def _of_steps(steps: Sequence[Mapping[str, Any]], key: str) -> Any:
 
 
 def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
-    from rlds_cli import preprocess
+    from rlds_cli.preprocess import running
 
     steps = d.made_by
     _check_depends(d)
     found: list[Any] = [permission.load(step) for step in steps]
     spans = [s["window"] for s in steps if s.get("window")]
-    history, future = spans[0] if spans else (None, None)
-    ds = preprocess.run(
+    ds = running.run_checked(
+        lambda made: _check(d, made.path),
         str(steps[0]["from"]),
         found if len(found) > 1 else found[0],
         ids.parse(d.id).variant,
         unit=_of_steps(steps, "unit"),
         arrays=_of_steps(steps, "arrays"),
         args=_of_steps(steps, "args"),
-        history=history,
-        future=future,
+        span=spans[0] if spans else (None, None),
         fields=steps[0].get("fields"),
         keep_going=bool(steps[-1].get("keep_going")),
         depends_on=list(permission.depends(d)),
@@ -347,7 +352,7 @@ def _check_depends(d: Locked) -> None:
     from rlds_cli.preprocess import dependencies
 
     for name, wanted in permission.depends(d).items():
-        path = Path(name).expanduser()
+        path = settings.expanded(name)
         now = f"has sha256 {dependencies.digest(path)}" if path.exists() else "is not here"
         if now != f"has sha256 {wanted}":
             raise WrongFingerprint(

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from rlds_cli import archives, ids, provenance, targets
+from rlds_cli import archives, ids, provenance, settings, targets
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
@@ -128,7 +128,7 @@ def _lookup(ds: Dataset, files: Sequence[Path]) -> Callable[[Spot], Iterator[Cel
 
 def _files(ds: Dataset, wanted: Collection[str], archive: StrPath | None) -> dict[str, Path]:
     """Files of the archive by their names in the manifest, after a look at their hashes."""
-    root = None if archive is None else Path(archive).expanduser()
+    root = None if archive is None else settings.expanded(archive)
     found = {}
     for source in (s for s in ds.sources if s["file"] in wanted):
         name = str(source["file"])

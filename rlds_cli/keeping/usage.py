@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rlds_cli import ids, settings, space
+from rlds_cli import ids, settings, space, trees
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
@@ -79,20 +79,12 @@ def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
     counted = set() if seen is None else seen
     if path.is_symlink():
         return 0
-    files = [path] if path.is_file() else _files_below(path)
+    files = [path] if path.is_file() else _entries(path)
     return sum(size for file in files for size in _new(file, counted))
 
 
-def _files_below(directory: Path) -> Iterator[Path]:
-    """All that is no directory, at any depth; `os.walk` ends in an error where a stranger's tree is a thousand deep."""
-    left = [os.fspath(directory)]
-    while left:
-        with suppress(OSError), os.scandir(left.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    left.append(entry.path)
-                else:
-                    yield Path(entry.path)
+def _entries(directory: Path) -> Iterator[Path]:
+    return (Path(entry.path) for entry in trees.below(directory) if not entry.is_dir(follow_symlinks=False))
 
 
 def freed_by(paths: Sequence[Path]) -> list[int]:
@@ -111,7 +103,7 @@ def freed_by(paths: Sequence[Path]) -> list[int]:
 
 def _files(path: Path) -> Iterator[os.stat_result]:
     """What is known of a file, or of all files below a directory; links are not followed."""
-    below = _files_below(path) if not path.is_symlink() else ()
+    below = _entries(path) if not path.is_symlink() else ()
     for file in (path, *below):
         with suppress(OSError):  # gone meanwhile
             status = file.lstat()
@@ -135,7 +127,7 @@ def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> Datas
 def _archive(path: Path, seen: set[Inode]) -> int:
     if path.is_symlink():
         return 0
-    whole = (file for file in _files_below(path) if not is_unfinished(file.name))
+    whole = (file for file in _entries(path) if not is_unfinished(file.name))
     return sum(size for file in whole for size in _new(file, seen))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from rlds_cli import settings, targets
+from rlds_cli import settings, targets, trees
 from rlds_cli.bars import shown
 from rlds_cli.checks import outdated
 from rlds_cli.dataset import Dataset
@@ -202,7 +202,7 @@ def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str
 def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
     """Whether everything else can be read: metadata, sources, string tables, the documents of groups."""
     fields = {path / f.path for f in m.fields}
-    for document in sorted(path.rglob("zarr.json")):
+    for document in sorted(f for f in trees.files(path) if f.name == "zarr.json"):
         array = document.parent
         if array == path or not fields.isdisjoint((array, *array.parents)):
             continue

@@ -17,6 +17,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import settings
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
 from rlds_cli.preprocess import builtin, dependencies, functions, sources
 from rlds_cli.preprocess.functions import Function
@@ -116,10 +117,10 @@ def files_read(args: Mapping[str, Any], depends: Mapping[str, str]) -> list[str]
 def is_allowed(name: str, allowed: Sequence[str | os.PathLike[str]]) -> bool:
     """Whether a file that a lock names may be read: below the working directory, or among those that are allowed."""
     try:
-        path = Path(name).expanduser().resolve()
-        roots = [Path.cwd(), *(Path(p).expanduser() for p in allowed)]
+        path = settings.expanded(name).resolve()
+        roots = [Path.cwd(), *(settings.expanded(p) for p in allowed)]
         return any(path.is_relative_to(root.resolve()) for root in roots)
-    except (OSError, ValueError, RuntimeError):  # no name that a file can have, nobody's home
+    except (OSError, ValueError, RuntimeError):  # no name that a file can have, links in a circle
         return False
 
 

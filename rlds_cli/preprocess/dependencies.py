@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import settings, trees
 from rlds_cli.errors import PreprocessError
 from rlds_cli.hashing import sha256_of
 
@@ -30,7 +31,7 @@ def of(function: Callable[..., Any], args: Mapping[str, Any], depends_on: Sequen
     PreprocessError
         A file of ``depends_on`` is not there, or one cannot be read.
     """
-    found = {os.fspath(p): Path(p).expanduser() for p in depends_on}
+    found = {os.fspath(p): settings.expanded(p) for p in depends_on}
     for name, path in found.items():
         if not path.exists():
             raise PreprocessError(f"There is no {name}, which the function is said to depend on.")
@@ -64,9 +65,9 @@ def named(value: Any) -> Iterator[tuple[str, Path]]:
 
 def _there(name: str) -> Path | None:
     try:
-        path = Path(name).expanduser()
+        path = settings.expanded(name)
         return path if path.is_file() else None
-    except (OSError, ValueError, RuntimeError):  # no name that a file can have, nobody's home
+    except (OSError, ValueError):  # no name that a file can have
         return None
 
 
@@ -75,7 +76,7 @@ def digest(path: Path) -> str:
     try:
         if path.is_file():
             return sha256_of(path)
-        below = sorted(p for p in path.rglob("*") if p.is_file())
+        below = sorted(trees.files(path))
         listed = [(p.relative_to(path).as_posix(), sha256_of(p)) for p in below]
     except OSError as e:
         raise PreprocessError(

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
+from rlds_cli import settings
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin, sources, traits
 from rlds_cli.preprocess.sources import Files
@@ -202,7 +203,7 @@ def _referenced(reference: str) -> Function:
     if not colon or not target or not name:
         raise _not_there(reference)
     if target.endswith(".py") or "/" in target:
-        file = Path(target).expanduser().absolute()
+        file = settings.expanded(target).absolute()
         path: tuple[str, ...] = (str(file.parent),)
         with importable(path):
             module = _load_file(file)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rlds_cli import safe_files, sizes
+from rlds_cli import safe_files, sizes, trees
+from rlds_cli.dataset import Dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import division, fitting, job, result, verifying
 from rlds_cli.preprocess.executors import Staff
@@ -18,7 +19,9 @@ from rlds_cli.store.workers import Executor
 _LONG = 20.0  # seconds
 
 
-def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> None:
+def make(
+    staff: Staff, work: Path, target: Path, *, verify: bool = False, checks: Iterable[Callable[[Dataset], None]] = ()
+) -> None:
     """Do the task and publish its result as ``target``.
 
     Parameters
@@ -27,6 +30,8 @@ def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> Non
         Where it is done; what an interrupted run of the same task left there is gone on with. Removed at the end.
     verify : bool
         Do one chunk again before it is published, and compare.
+    checks : iterable of callables
+        Are given the result before it is published; nothing is where one raises.
 
     Raises
     ------
@@ -53,9 +58,9 @@ def make(staff: Staff, work: Path, target: Path, *, verify: bool = False) -> Non
             kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
             staff.progress(Event(str(t.id), "note", note=f"{kept}; the same again goes on from there"))
             raise
-        check = verifying.checking(todo, built, work, staff) if verify else None
-        result.publish(built, t, plan, target, threads=staff.threads, check=check)
-        shutil.rmtree(work, ignore_errors=True)
+        again = [verifying.checking(todo, built, work, staff)] if verify else []
+        result.publish(built, t, plan, target, threads=staff.threads, checks=[*again, *checks])
+        trees.discard(work)
         return
 
 
@@ -70,7 +75,7 @@ def _recall(work: Path) -> Known:
 def _remember(work: Path, known: Known) -> None:
     for path in work.iterdir():
         if path.name not in (fitting.JOURNAL, division.FILE):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            trees.remove(path) if path.is_dir() else path.unlink()
     safe_files.replace_text(work / "known.json", known.to_json())
 
 

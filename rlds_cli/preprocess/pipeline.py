@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import ids
+from rlds_cli import ids, trees
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.ids import DatasetId
@@ -155,7 +154,15 @@ def described(
             yield p
 
 
-def make(p: Pipeline, staff: Staff, work: Path, target: Path, *, verify: bool = False) -> None:
+def make(
+    p: Pipeline,
+    staff: Staff,
+    work: Path,
+    target: Path,
+    *,
+    verify: bool = False,
+    checks: Sequence[Callable[[Dataset], None]] = (),
+) -> None:
     """Run the functions and publish what the last one makes as ``target``; what is finished is gone on with.
 
     Parameters
@@ -164,6 +171,8 @@ def make(p: Pipeline, staff: Staff, work: Path, target: Path, *, verify: bool = 
         Who works; it is given each function's task in turn.
     verify : bool
         Do one chunk of each again, and compare.
+    checks : sequence of callables
+        Are given what the last one made before it is published; nothing is where one raises.
     """
     count = len(p.stages)
     there = [number for number in range(1, count) if (_between(work, number) / "zarr.json").exists()]
@@ -175,7 +184,7 @@ def make(p: Pipeline, staff: Staff, work: Path, target: Path, *, verify: bool = 
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True, exist_ok=True)
         try:
-            making.make(replace(staff, task=t), rows, made, verify=verify)
+            making.make(replace(staff, task=t), rows, made, verify=verify, checks=checks if made == target else ())
         except PreprocessError as e:
             assert t.chain is not None
             raise t.chain.told(e) from e.__cause__
@@ -183,7 +192,7 @@ def make(p: Pipeline, staff: Staff, work: Path, target: Path, *, verify: bool = 
             publishing.remove(_between(work, number))
         if made != target:
             dataset = open_dataset(made)
-    shutil.rmtree(work, ignore_errors=True)
+    trees.discard(work)
 
 
 def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset | None:

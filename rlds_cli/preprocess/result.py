@@ -49,9 +49,9 @@ def publish(
     target: Path,
     *,
     threads: int,
-    check: Callable[[Dataset], None] | None = None,
+    checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
-    """Complete the dataset and move it to ``target``, where it is seen as a whole, unless ``check`` of it raises."""
+    """Complete the dataset and move it to ``target``, where it is seen as a whole, unless one of ``checks`` raises."""
     found = t.chain.failures(built.notes) if t.chain else tuple(failures.of(built.notes))
     failures.write(built.directory, found)
     built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *failures.told(built.notes)))
@@ -62,7 +62,7 @@ def publish(
 
     described = _description(t, plan)
     finish(built, described, metadata=_metadata(t), shared=_shared(t, plan), locate=locate, threads=threads)
-    if check is not None:
+    for check in checks:
         check(open_dataset(built.directory))
     publishing.publish(built.directory, target)
 

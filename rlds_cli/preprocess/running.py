@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import safe_files, settings
+from rlds_cli import safe_files, settings, trees
 from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import PreprocessError, RldsError
+from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
 from rlds_cli.home import Home
 from rlds_cli.locking import exclusive, writing
 from rlds_cli.preprocess import cluster, making, pipeline, result, shards, verifying
@@ -126,6 +125,24 @@ def run(
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
+def run_checked(
+    check: Callable[[Dataset], None],
+    source: str,
+    fn: Any,
+    name: str | None,
+    *,
+    jobs: int | None,
+    force: bool,
+    cache_dir: StrPath | None,
+    progress: Progress,
+    **how: Any,
+) -> Dataset:
+    """Do as `run`, and publish what was made only where ``check`` of it raises no WrongFingerprint; else it goes."""
+    with _described(source, fn, name, cache_dir=cache_dir, **how) as t:
+        _Making(t, cache_dir, jobs, force, False, None, progress, (check,)).run()
+    return open_dataset(str(t.id), cache_dir=cache_dir)
+
+
 def _described(
     source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, cache_dir: StrPath | None, **how: Any
 ) -> AbstractContextManager[Task | Pipeline]:
@@ -158,6 +175,7 @@ class _Making:
     verify: bool
     office: Callable[..., AbstractContextManager[Executor]] | None
     progress: Progress
+    checks: tuple[Callable[[Dataset], None], ...] = ()
 
     def run(self) -> None:
         """Make it, or see that it is there."""
@@ -174,18 +192,25 @@ class _Making:
             safe_files.work_directory(work, place.root)
             with _source_stays(t.dataset):
                 if self.office is None:
-                    return self._make(t, None, work, place)
+                    return self._make_here(work, place)
                 mark = place.lock(t.id).with_suffix(".seen")
                 with self.office(place, mark, jobs=self.jobs, tell=self._say) as nodes:
                     return self._make(_portable(t), nodes, work, place)
+
+    def _make_here(self, work: Path, place: Home) -> None:
+        try:
+            self._make(self.task, None, work, place)
+        except WrongFingerprint:
+            trees.discard(work)
+            raise
 
     def _make(self, t: Task | Pipeline, nodes: Executor | None, work: Path, place: Home) -> None:
         first = t if isinstance(t, Task) else t.task(0, t.dataset)
         staff = Staff(first, self.jobs, self.progress, nodes)
         if isinstance(t, Task):
-            making.make(staff, work, place.dataset(t.id), verify=self.verify)
+            making.make(staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
         else:
-            pipeline.make(t, staff, work, place.dataset(t.id), verify=self.verify)
+            pipeline.make(t, staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
 
     def _verify_made(self, place: Home) -> None:
         t = self.task
@@ -232,4 +257,4 @@ def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:
     kept += [shards.directory(place, t)] if keep and isinstance(t, Task) else []
     for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # those of ID@NAME.x are of others
         if path not in kept and safe_files.is_own_directory(path) and not shards.at_work(path):
-            shutil.rmtree(path, ignore_errors=True)
+            trees.discard(path)

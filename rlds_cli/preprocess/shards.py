@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import safe_files, settings
+from rlds_cli import safe_files, settings, trees
 from rlds_cli.bars import shown
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NoPermission, PreprocessError
@@ -111,7 +110,7 @@ def run_shard(
         with writing(place), _at_work(work, place):
             report = _work(t, work, number, Staff(t, jobs, tell, in_place=False))
         if not force and result.is_made(t, where):
-            shutil.rmtree(work, ignore_errors=True)  # another attempt at the same was enough
+            trees.discard(work)  # another attempt at the same was enough
         return report
 
 
@@ -171,15 +170,13 @@ def directory(place: Home, t: Task) -> Path:
 
 
 def at_work(work: Path) -> bool:
-    """Whether some shard is being worked at below ``work``."""
+    """Whether some shard is being worked at below ``work``, or nobody can tell."""
     with ExitStack() as held:
         try:
             for file in (work / "running").glob("*.lock"):
-                held.enter_context(FileLock(file, marks=False).acquire(timeout=0))
-        except Held:
+                held.enter_context(FileLock(file).acquire(timeout=0))
+        except (Held, OSError, NoPermission):
             return True
-        except (OSError, NoPermission):
-            return False
     return False
 
 
@@ -198,14 +195,10 @@ def _checked(shard: tuple[int, int]) -> Shard:
 
 @contextmanager
 def _at_work(work: Path, place: Home) -> Iterator[None]:
-    """Hold a lock that says so; where the file system has none, nobody is told."""
+    """Hold a lock that says so."""
     safe_files.work_directory(work, place.root)
-    lock = FileLock(safe_files.directory(work / "running", work) / f"{shards.attempt()}.lock", marks=False)
-    try:
-        lock.acquire(timeout=0)
-    except OSError:
-        yield
-        return
+    lock = FileLock(safe_files.directory(work / "running", work) / f"{shards.attempt()}.lock")
+    lock.acquire(timeout=0)
     try:
         yield
     finally:
@@ -263,7 +256,9 @@ def _fitted(t: Task, work: Path, staff: Staff) -> Task:
     except Held:
         staff.progress(Event(str(t.id), "note", note="another shard is at the first pass: waiting"))
         lock.acquire()
-    except OSError:  # no locks here: each does it for itself
+    except OSError:  # a mark would keep all others waiting, where its holder was killed on another machine
+        note = "the file system has no locks: each shard does the first pass for itself"
+        staff.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{shards.attempt()}"
         alone.mkdir()
         return fitting.fitted(t, alone, staff)
@@ -288,11 +283,11 @@ def _publish(t: Task, place: Home, staff: Staff, *, verify: bool) -> None:
     plan, _ = planned(t, work)
     done = plan.finished(range(len(plan.job.parts)))
     _check_complete(t, plan, done)
-    shutil.rmtree(plan.below / build.PLACE, ignore_errors=True)  # of a finish that was stopped
+    trees.discard(plan.below / build.PLACE)  # of a finish that was stopped
     built = build.assemble(plan.job, plan.below, done)
-    check = verifying.checking(plan.job, built, work, staff) if verify else None
-    result.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads, check=check)
-    shutil.rmtree(work, ignore_errors=True)
+    checks = [verifying.checking(plan.job, built, work, staff)] if verify else []
+    result.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads, checks=checks)
+    trees.discard(work)
 
 
 def _others(t: Task, place: Home) -> str:

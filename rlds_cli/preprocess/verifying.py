@@ -8,7 +8,6 @@ there are several: a fresh process knows as little as the one that began with it
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rlds_cli import trees
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.preprocess import comparing, division, executors, fitting, job, reading, states
@@ -57,7 +57,7 @@ def checking(todo: PreprocessJob, built: Built, work: Path, staff: Staff) -> Cal
         try:
             _verify(todo, made, built.counts, work, staff)
         except PreprocessError:
-            shutil.rmtree(work, ignore_errors=True)
+            trees.discard(work)
             raise
         finally:
             reading.forget()
@@ -109,7 +109,7 @@ def verify_made(t: Task, made: Dataset, work: Path, staff: Staff) -> None:
             again.compare(made, sum(counts[:number]), counts[number], written)
             return
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        trees.discard(work)
 
 
 def _drawn(numbers: Sequence[int]) -> int:
@@ -148,7 +148,7 @@ class _Again:
 
     def write(self, work: Path) -> Again:
         """Write the part below ``work``, in a process of its own."""
-        shutil.rmtree(work, ignore_errors=True)
+        trees.discard(work)
         work.mkdir(parents=True)
         try:
             where, written = self._fresh(write_part, self._job, self._part, work, self._number)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
-import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlds_cli import safe_files, sizes
+from rlds_cli import safe_files, sizes, trees
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.store import arrays, names, publishing, rows
@@ -114,11 +113,11 @@ def _forget_unfinished(work: Path, done: Mapping[int, tuple[str, Written]]) -> N
     kept = {where for where, _ in done.values()}
     for segment in (work / "segments").glob("*"):
         if f"segments/{segment.name}" not in kept:
-            shutil.rmtree(segment, ignore_errors=True)  # a worker that has not heard of the end may still be at it
+            trees.discard(segment)  # a worker that has not heard of the end may still be at it
     if PLACE in kept:
         publishing.unseal(work / PLACE)
     else:
-        shutil.rmtree(work / PLACE, ignore_errors=True)
+        trees.discard(work / PLACE)
 
 
 class _Teller:

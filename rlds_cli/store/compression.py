@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 
-from rlds_cli import space
+from rlds_cli import space, trees
 from rlds_cli.errors import DamagedDataset, NeedsMemory
 from rlds_cli.store import arrays, files
 from rlds_cli.store.arrays import COMPRESSED_INNER_BYTES as INNER_BYTES
@@ -32,9 +31,9 @@ def compress(path: Path, f: Field) -> None:
     """Turn the memmap-encoded arrays of a field into compressed ones, in place."""
     for array in column_arrays(f, path):
         aside = array.with_name(f"{array.name}.new")
-        shutil.rmtree(aside, ignore_errors=True)
+        trees.discard(aside)
         _write_compressed(array, aside)
-        shutil.rmtree(array)
+        trees.remove(array)
         aside.rename(array)
 
 

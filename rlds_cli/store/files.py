@@ -14,7 +14,7 @@ from rlds_cli import safe_files
 from rlds_cli.errors import DamagedDataset, NoPermission
 
 _MOST = 1 << 20  # files and directories of one dataset
-_DEEPEST = 600  # directories inside each other: whoever removes or walks a tree calls itself for each
+_DEEPEST = 600  # directories inside each other
 
 
 def open_regular(path: Path) -> io.FileIO:

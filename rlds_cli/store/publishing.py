@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rlds_cli import safe_files
+from rlds_cli import safe_files, trees
 from rlds_cli.links import sync_directory
 
 _AT_FDCWD = -100
@@ -47,14 +46,14 @@ def remove(directory: Path) -> None:
         raise safe_files.refused(directory, "is no directory that rlds has made")
     aside = _aside(directory, "removed")
     directory.rename(aside)
-    shutil.rmtree(aside)
+    trees.remove(aside)
 
 
 def _aside(directory: Path, what: str) -> Path:
     """A hidden name beside a directory that is on its way out; what an earlier run left under it goes."""
     aside = directory.with_name(f".{directory.name}.{what}")
     if safe_files.is_own_directory(aside):
-        shutil.rmtree(aside, ignore_errors=True)
+        trees.discard(aside)
     if not os.path.lexists(aside):
         return aside
     return directory.with_name(f".{directory.name}.{os.urandom(8).hex()}.{what}")
@@ -62,11 +61,12 @@ def _aside(directory: Path, what: str) -> Path:
 
 def _seal(directory: Path) -> None:
     """Sync every file and directory and take the write permission from the files."""
-    found = [(Path(root), names) for root, _, names in os.walk(directory, topdown=False)]
+    below = list(trees.below(directory))
+    directories = [directory, *(Path(e.path) for e in below if e.is_dir(follow_symlinks=False))]
     with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
-        for _ in pool.map(_seal_file, (root / name for root, names in found for name in names)):
+        for _ in pool.map(_seal_file, (Path(e.path) for e in below if not e.is_dir(follow_symlinks=False))):
             pass
-        for _ in pool.map(sync_directory, (root for root, _ in found)):
+        for _ in pool.map(sync_directory, reversed(directories)):
             pass
 
 
@@ -84,7 +84,7 @@ def _seal_file(file: Path) -> None:
 
 def unseal(directory: Path) -> None:
     """Make files writable again where publishing was interrupted; those shared with other datasets stay as they are."""
-    for file in directory.rglob("*"):
+    for file in trees.files(directory):
         status = file.lstat()
         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and not status.st_mode & 0o200:
             descriptor = safe_files.open_own(file, os.O_RDONLY)

@@ -9,15 +9,13 @@ from elsewhere tells.
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import documents
+from rlds_cli import documents, trees
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.hashing import sha256_of
 from rlds_cli.store import arrays, rows, videos
@@ -140,15 +138,11 @@ def _compare(directory: Path, name: str, digest: str, there: set[str]) -> Proble
 
 def _files(directory: Path) -> set[str]:
     """Paths of all regular files of a dataset."""
-    return set(_walk(directory, directory))
-
-
-def _walk(directory: Path, root: Path) -> Iterator[str]:
-    for top, _, names in os.walk(directory):
-        for name in names:
-            file = Path(top, name)
-            if stat.S_ISREG(file.lstat().st_mode):
-                yield file.relative_to(root).as_posix()
+    return {
+        Path(entry.path).relative_to(directory).as_posix()
+        for entry in trees.below(directory)
+        if entry.is_file(follow_symlinks=False)
+    }
 
 
 def _rows(m: Manifest) -> set[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli import links
+from rlds_cli import links, trees
 from rlds_cli.store import files
 from rlds_cli.store.manifest import Stats, StoredField
 
@@ -45,12 +44,11 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
     files.check_tree(source)
     if within is not None:
         _check_target(target, within)
-        shutil.rmtree(target, ignore_errors=True)
-    for file in sorted(source.rglob("*")):
-        if file.is_file():
-            place = target / file.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            how = max(how, order.index(links.share(file, place, sealed=sealed)))
+        trees.discard(target)
+    for file in sorted(trees.files(source)):
+        place = target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        how = max(how, order.index(links.share(file, place, sealed=sealed)))
     return order[how]
 
 

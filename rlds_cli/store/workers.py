@@ -15,6 +15,7 @@ from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
+from rlds_cli.errors import RldsError
 from rlds_cli.store.allocation import keep_freed_memory
 
 R = TypeVar("R")
@@ -191,7 +192,7 @@ def work_through(
                     idle.append(_Worker())
                     waiting.appendleft(number)
                 except Exception as e:
-                    failed, waiting = failed or e, deque[int]()
+                    failed, waiting = failed or (e.recall() if isinstance(e, RldsError) else e), deque[int]()
                 else:
                     yield number, result
         if failed is not None:

@@ -8,6 +8,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from rlds_cli import settings, trees
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.transfer import names, records
 from rlds_cli.transfer.remote import RemoteFile
@@ -26,7 +27,7 @@ def path_of(url: str) -> Path:
         inside = url.removeprefix(_PACKAGE)
         return Path(str(resources("rlds_cli")), names.safe(inside) if inside else "")
     if not url.startswith("file:"):
-        return Path(url).expanduser().absolute()
+        return settings.expanded(url).absolute()
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
         raise DownloadFailed(f"{url} names another machine.", hint="file:///absolute/path")
@@ -70,8 +71,8 @@ def _below(base: Path, pattern: str) -> Iterator[str]:
     for entry in entries:
         if entry.is_file():
             yield entry.name
-        for directory, _, files in os.walk(entry.path) if entry.is_dir() else ():
-            yield from (Path(directory, f).relative_to(base).as_posix() for f in files if Path(directory, f).is_file())
+        for file in trees.files(Path(entry.path)) if entry.is_dir() else ():
+            yield file.relative_to(base).as_posix()
 
 
 def _is_record(path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli import trees
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.lerobot import depth, description, tables
 from rlds_cli.archives.lerobot.description import Info, Listed
@@ -72,7 +73,7 @@ def _table(file: Path) -> Any:
 @lru_cache(maxsize=4)
 def _described(root: Path) -> tuple[Info, dict[str, Listed], dict[int, str]]:
     info = description.read(root / "meta" / "info.json")
-    files = [f for f in root.rglob("*") if f.is_file()]
+    files = list(trees.files(root))
     cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
     listed = description.episodes(info, files, cameras)
     return info, {f"episode_{e.number}": e for e in listed}, description.tasks(info, files)
