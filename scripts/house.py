@@ -68,7 +68,7 @@ ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of
 # Modules that lie elsewhere today, and the package that they are to be part of.
 _TO_BE = {
     "base": """addresses bars counterparts documents errors file_locks hashing links mappings ordering portions progress
-        pytrees safe_files settings sizes space visible text""",
+        pytrees safe_files settings sizes space trees visible text""",
     "formats": "mp4 archives.image_header",
     "registry": "catalogue entries ids registry",
     "home": "home locking targets",

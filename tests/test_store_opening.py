@@ -84,11 +84,11 @@ def test_a_row_without_a_frame_is_black(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"nonsense", "8 bytes do not decode"),
+        (b"nonsense", "8 bytes that are neither PNG nor JPEG"),
         (image(0)[1][:100], "do not decode"),
         (image(0, size=(24, 16, 3))[1], "an image of 24x16; 16x24 expected"),
         (image(0, size=(16, 24))[1], r"decodes to \[16, 24\]"),
-        (image(0, format="GIF")[1], "do not decode"),  # only what archives hold is opened at all
+        (image(0, format="GIF")[1], "neither PNG nor JPEG"),  # only what archives hold is opened at all
     ],
 )
 def test_frames_that_are_none(data: bytes, message: str) -> None:

@@ -87,15 +87,18 @@ def normalised(value: Any, *, compressed: bool = False) -> Any:
         return f"{len(plain)} values {digest(plain)}" if len(plain) > 30 else plain
     if isinstance(value, float):
         return float(f"{value:.6g}")
+    if isinstance(value, str) and value.startswith("file:"):
+        return f"file: {value.rpartition('/')[2]}"  # of a checkout that lies anywhere
     if isinstance(value, str) and len(value) > 200:
         return f"text {digest(value)}"
     return value
 
 
 def _files(directory: Path, *, sizes: bool = False) -> dict[str, Any]:
-    """Sizes of files, but of Zarr's documents, which hold the manifest."""
+    """Sizes of files, but of Zarr's documents, which hold the manifest, and of sources, which hold paths."""
     found = {p.relative_to(directory).as_posix(): p for p in sorted(directory.rglob("*")) if p.is_file()}
-    return {n: p.stat().st_size if sizes and p.suffix != ".json" else "" for n, p in found.items()}
+    pinned = {n for n, p in found.items() if sizes and p.suffix != ".json" and not n.startswith("sources/")}
+    return {n: p.stat().st_size if n in pinned else "" for n, p in found.items()}
 
 
 def _documents(directory: Path, pattern: str = "zarr.json") -> dict[str, Any]:
