@@ -50,7 +50,7 @@ def collect(directory: Path) -> dict[str, Any]:
     return {
         "manifest of create, memmap": _manifest(plain),
         "manifest of create, zarr": _manifest(packed),
-        "manifest of LeRobot images": _manifest(images),
+        "manifest of LeRobot images": _manifest(images, sealed=False),  # its sources hold paths
         "manifest of a sample": _manifest(sample),
         "manifest of a derived dataset": _manifest(derived),
         "files of create, memmap": _files(plain.path, sizes=True),
@@ -69,21 +69,24 @@ def collect(directory: Path) -> dict[str, Any]:
     }
 
 
-def _manifest(ds: rlds_cli.Dataset) -> Any:
+def _manifest(ds: rlds_cli.Dataset, *, sealed: bool = True) -> Any:
     attributes = json.loads((ds.path / "zarr.json").read_text())["attributes"]
     return {
         "attributes": list(attributes),
-        **normalised(attributes["rlds"], compressed=ds.encoding == "zarr"),
+        **normalised(attributes["rlds"], sealed=sealed and ds.encoding != "zarr"),
     }
 
 
-def normalised(value: Any, *, compressed: bool = False) -> Any:
-    """Without times and versions; statistics to six digits, long text and lists as a digest."""
+def normalised(value: Any, *, sealed: bool = True) -> Any:
+    """Without times and versions; statistics to six digits, long text and lists as a digest.
+
+    Without ``sealed`` the digest of all files is left out, too: compressed bytes and paths are not the same everywhere.
+    """
     if isinstance(value, Mapping):
-        varying = (*_VARYING, "files") if compressed else _VARYING
-        return {k: "" if k in varying else normalised(v, compressed=compressed) for k, v in value.items()}
+        varying = _VARYING if sealed else (*_VARYING, "files")
+        return {k: "" if k in varying else normalised(v, sealed=sealed) for k, v in value.items()}
     if isinstance(value, list):
-        plain = [normalised(v, compressed=compressed) for v in value]
+        plain = [normalised(v, sealed=sealed) for v in value]
         return f"{len(plain)} values {digest(plain)}" if len(plain) > 30 else plain
     if isinstance(value, float):
         return float(f"{value:.6g}")
