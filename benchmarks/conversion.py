@@ -23,7 +23,7 @@ from results import DATA, Results, memory
 
 from rlds_cli import ids
 from rlds_cli.archives import Archive, reader
-from rlds_cli.conversion import Conversion, convert
+from rlds_cli.convert.archive import Conversion, convert
 from rlds_cli.home import Home
 from rlds_cli.progress import silent
 

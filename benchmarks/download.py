@@ -25,9 +25,9 @@ import requests
 from results import DATA, Results
 
 from rlds_cli import settings
-from rlds_cli.transfer import fetching, planning
-from rlds_cli.transfer.client import Patience, Width
-from rlds_cli.transfer.remote import RemoteFile
+from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.fetch.client import Patience, Width
+from rlds_cli.downloads.sources.remote import RemoteFile
 
 SIZE = 10**9
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))

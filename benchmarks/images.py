@@ -83,11 +83,11 @@ def _rlu_atari(path: Path, rng: Rng) -> None:
 
 
 def _read_records(path: Path, decode: bool) -> Iterator[tuple[str, Any]]:
-    from rlds_cli.archives import example, tfrecord
+    from rlds_cli.formats import tf_example, tfrecord
 
     for file in sorted(path.glob("*-of-*")):
         for record in tfrecord.records(file):
-            for name, feature in example.parse(record.data).items():
+            for name, feature in tf_example.parse(record.data).items():
                 if feature.kind == "bytes":
                     rows = feature.strings()
                     for row in rows:
@@ -269,7 +269,7 @@ def baseline(family: Family, path: Path, out: Path, decode: bool) -> None:
 def ours(family: Family, path: Path, out: Path, decode: bool) -> None:
     from rlds_cli import ids
     from rlds_cli.archives import Archive
-    from rlds_cli.conversion import Conversion, convert
+    from rlds_cli.convert.archive import Conversion, convert
     from rlds_cli.home import Home
     from rlds_cli.progress import silent
 

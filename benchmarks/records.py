@@ -62,7 +62,7 @@ def example(lists: dict[str, Any]) -> bytes:
 def framed(record: bytes) -> bytes:
     import google_crc32c
 
-    from rlds_cli.archives.tfrecord import masked
+    from rlds_cli.formats.tfrecord import masked
 
     length = struct.pack("<Q", len(record))
     crcs = [struct.pack("<I", masked(google_crc32c.value(x))) for x in (length, record)]
@@ -151,12 +151,12 @@ def generated(data: Path) -> dict[str, Path]:
 
 
 def ours(path: Path) -> int:
-    from rlds_cli.archives import example, tfrecord
+    from rlds_cli.formats import tf_example, tfrecord
 
     count = 0
     for record in tfrecord.records(path):
         view = memoryview(record.data)
-        for feature in example.parse(record.data).values():
+        for feature in tf_example.parse(record.data).values():
             if feature.kind == "bytes":
                 starts, stops = feature.places()
                 count += len([view[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)])
@@ -250,8 +250,8 @@ def convert(directory: Path) -> None:
 
     from rlds_cli import ids
     from rlds_cli.archives import Archive, openx
-    from rlds_cli.conversion import Conversion
-    from rlds_cli.conversion import convert as work
+    from rlds_cli.convert.archive import Conversion
+    from rlds_cli.convert.archive import convert as work
     from rlds_cli.home import Home
     from rlds_cli.progress import silent
 

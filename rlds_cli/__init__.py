@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rlds_cli import archives as archives
-    from rlds_cli import batch as batch
     from rlds_cli import checks as checks
     from rlds_cli import errors as errors
     from rlds_cli import importing as importing
     from rlds_cli import interop as interop
     from rlds_cli import loader as loader
-    from rlds_cli import mp4 as mp4
     from rlds_cli import preprocess as preprocess
     from rlds_cli import report as report
     from rlds_cli import ted as ted
-    from rlds_cli.creation import create as create
+    from rlds_cli.convert.create import create as create
     from rlds_cli.dataset import Dataset as Dataset
+    from rlds_cli.dataset import batch as batch
     from rlds_cli.dataset import open_dataset as open_dataset
-    from rlds_cli.delivery.deliveries import download as download
+    from rlds_cli.downloads.download import download as download
+    from rlds_cli.formats import mp4 as mp4
     from rlds_cli.registry import find as find
 
 __version__ = "0.1.0"
@@ -36,32 +36,32 @@ __all__ = ["Dataset", "create", "download", "find", "open_dataset"]
 
 _HOMES = {
     "Dataset": "rlds_cli.dataset",
-    "create": "rlds_cli.creation",
-    "download": "rlds_cli.delivery.deliveries",
+    "create": "rlds_cli.convert.create",
+    "download": "rlds_cli.downloads.download",
     "find": "rlds_cli.registry",
     "open_dataset": "rlds_cli.dataset",
 }
 # at hand without an import of their own
-_MODULES = (
-    "archives",
-    "batch",
-    "checks",
-    "errors",
-    "importing",
-    "interop",
-    "loader",
-    "mp4",
-    "preprocess",
-    "report",
-    "ted",
-)
+_MODULES = {
+    "archives": "rlds_cli.archives",
+    "batch": "rlds_cli.dataset.batch",
+    "checks": "rlds_cli.checks",
+    "errors": "rlds_cli.errors",
+    "importing": "rlds_cli.importing",
+    "interop": "rlds_cli.interop",
+    "loader": "rlds_cli.loader",
+    "mp4": "rlds_cli.formats.mp4",
+    "preprocess": "rlds_cli.preprocess",
+    "report": "rlds_cli.report",
+    "ted": "rlds_cli.ted",
+}
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
+        return import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

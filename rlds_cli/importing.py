@@ -1,34 +1,43 @@
-"""A user's own files, in any layout that a reader knows, as a dataset."""
+"""A user's own files, in any layout that a reader knows, as a dataset.
+
+Mapping files: which key of a user's file each field is read from, written once instead of typed each time.
+
+::
+
+    {"fields": {"observation": "state/q", "action": "cmd"}, "episodes_by": "field:trial"}   JSON, or the same in TOML
+    {"observation": "state/q", "action": "cmd"}                                             the fields alone
+"""
 
 from __future__ import annotations
 
 import glob
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import home, ids, settings, targets, trees
+from rlds_cli import home, ids, settings
 from rlds_cli.archives import Archive, Plan, reader, recognise
-from rlds_cli.archives.skipping import recognise_most, sound
-from rlds_cli.bars import shown
-from rlds_cli.conversion import Conversion, convert, identities
+from rlds_cli.archives.damage import recognise_most, sound
+from rlds_cli.convert.archive import Conversion, convert, identities
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, UnknownLayout
-from rlds_cli.hashing import sha256_of
-from rlds_cli.home import Home
+from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, RldsError, UnknownLayout
+from rlds_cli.files import json as documents
+from rlds_cli.files import trees
+from rlds_cli.files.hashing import sha256_of
+from rlds_cli.files.parts import is_unfinished
+from rlds_cli.home import Home, locate
+from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
-from rlds_cli.locking import exclusive
-from rlds_cli.progress import Event, Progress
+from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field
-from rlds_cli.transfer.pieces import is_unfinished
 
 _SKIPPED = ("skipped-file", "skipped-files")  # codes of notes on files that a reader left out, as skip_bad allows
-
 # What a file system or an earlier download left between the data files.
 _NOT_DATA = (".lock", "~")
 # What repositories have beside their data; read where it is named itself.
@@ -196,7 +205,7 @@ def import_archive(
 
 def _refuse_dataset(path: Path) -> None:
     """Raise ArchiveError for a dataset of this program, or a part of one: it is opened, not converted."""
-    found = next((p for p in (path, *path.parents) if targets.is_dataset(p)), None)
+    found = next((p for p in (path, *path.parents) if locate.is_dataset(p)), None)
     if found is None:
         return
     id = manifest.read(found).id
@@ -226,7 +235,7 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
     ArchiveError
         One of them stands for none, or for more than ``most`` files.
     """
-    from rlds_cli.ordering import natural
+    from rlds_cli.text import natural
 
     found: dict[Path, None] = {}
     for given in paths:
@@ -350,3 +359,48 @@ def _same(store: Store, options: Mapping[str, Any], sources: Sequence[Mapping[st
     before, now = dict(store.manifest.archive), summarise_sources(sources)
     same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # wherever they lie now
     return same and dict(store.manifest.options) == dict(options)
+
+
+KEYS = ("fields", "episodes_by")
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """What a mapping file says: keys by field, and the rule for ends if it has one."""
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    episodes_by: str | None = None
+
+
+def read(path: StrPath) -> Mapped:
+    """Read a mapping file, TOML by its suffix, else JSON.
+
+    Raises
+    ------
+    RldsError
+        It is not there, not JSON or TOML, or says something else.
+
+    Examples
+    --------
+    >>> read("press.json")  # doctest: +SKIP
+    Mapped(fields={'observation': 'state/q', 'action': 'cmd'}, episodes_by='field:trial')
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+        said: Any = tomllib.loads(text) if file.suffix == ".toml" else documents.loads(text)
+    except (OSError, ValueError, RecursionError) as e:
+        raise RldsError(f"{file} cannot be read as a mapping: {e}", hint='as in {"observation": "state/q"}') from e
+    if not isinstance(said, dict):
+        raise RldsError(f"{file} holds no mapping.", hint='as in {"observation": "state/q", "action": "cmd"}')
+    fields = said.get("fields", {k: v for k, v in said.items() if k not in KEYS})
+    rule = said.get("episodes_by")
+    odd = sorted(set(said) - set(KEYS)) if "fields" in said else []
+    if odd or not isinstance(fields, dict) or not isinstance(rule, str | None):
+        raise RldsError(
+            f"{file}: {', '.join(odd) or 'fields or episodes_by'} is not understood.", hint=f"{' and '.join(KEYS)} are"
+        )
+    wrong = [k for k, v in fields.items() if not isinstance(v, str)]
+    if wrong:
+        raise RldsError(f"{file}: {wrong[0]} is {fields[wrong[0]]!r}; the name of a key is expected.")
+    return Mapped(fields, rule)

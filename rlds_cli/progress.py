@@ -1,10 +1,23 @@
-"""How the library tells what it is doing: a callable that receives events."""
+"""How the library tells what it is doing: a callable that receives events.
+
+Progress events as bars on a terminal, or as one line per finished stage elsewhere.
+"""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from threading import Event as Signal
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from rlds_cli import text, visible
+from rlds_cli.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 Stage = Literal["plan", "adopt", "fetch", "verify", "convert", "preprocess", "publish", "check", "ready", "note"]
 
@@ -31,3 +44,130 @@ Progress = Callable[[Event], None]
 
 def silent(event: Event) -> None:
     """Show nothing."""
+
+
+_STAGE = 7  # the width of "convert"
+_WORD = 30.0  # seconds without a line after which one says how far the work has come
+
+
+def shown(progress: Progress | bool | None) -> Progress:
+    """What ``progress=`` of a function stands for: True for bars on stderr, None and False for nothing.
+
+    Raises
+    ------
+    InvalidArgument
+        It is none of these, and cannot be called.
+    """
+    if progress is True:
+        return Bars(sys.stderr, live=True)
+    if progress is None or progress is False:
+        return silent
+    if not callable(progress):
+        raise InvalidArgument(f"progress={progress!r}: True shows bars; else a function of events, or None.")
+    return progress
+
+
+class Bars:
+    """A ``Progress`` that draws; safe to call from several threads.
+
+    ``live`` says whether bars can be drawn on ``stream``; unless given, on a terminal. Within ``with``, a line says how
+    far the work has come after every ``word`` seconds in which nothing else was shown.
+    """
+
+    def __init__(self, stream: TextIO, *, live: bool | None = None, word: float = _WORD) -> None:
+        self._stream = stream
+        self._live = stream.isatty() if live is None else live
+        self._bars: dict[tuple[str, str, str], tqdm[Any]] = {}
+        self._told: set[tuple[str, str, str, str]] = set()
+        self._lock = Lock()
+        self._word = word
+        self._last: Event | None = None
+        self._shown = time.monotonic()  # when something was shown last
+        self._closed = Signal()
+
+    def __enter__(self) -> Bars:
+        self._shown = time.monotonic()
+        Thread(target=self._speak, name="rlds-bars", daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._closed.set()
+        for bar in self._bars.values():
+            bar.close()
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        with self._lock:
+            self._last = event
+            if event.total is None or event.stage in ("adopt", "ready", "note", "plan"):
+                if event.note:
+                    self._line(event)
+            elif self._live:
+                self._advance(event)
+            elif self._is_new(event) or (event.total and event.done >= event.total and event.stage != "verify"):
+                self._line(event)
+
+    def _speak(self) -> None:
+        """Say now and then that the work goes on, where no bar shows it."""
+        while not self._closed.wait(max(0.01, self._shown + self._word - time.monotonic())):
+            with self._lock:
+                if self._bars or self._closed.is_set():
+                    self._shown = time.monotonic()
+                elif time.monotonic() >= self._shown + self._word:
+                    self._line(_so_far(self._last))
+
+    def _is_new(self, event: Event) -> bool:
+        """Whether an event has a note that its file has not had yet: one of a transfer has it each time."""
+        told = (event.id, event.stage, event.what, event.note)
+        new = bool(event.note) and told not in self._told
+        self._told.add(told)
+        return new
+
+    def _line(self, event: Event) -> None:
+        said = event.note or (_amount(event.total, event.unit) if event.total else "")
+        text = f"{event.id}  {event.stage:{_STAGE}}  {': '.join(p for p in (event.what, said) if p)}".rstrip()
+        text = visible.line(text)
+        self._shown = time.monotonic()
+        if self._live:
+            from tqdm import tqdm  # where something is drawn: commands and libraries start sooner without it
+
+            tqdm.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def _advance(self, event: Event) -> None:
+        key = (event.id, event.stage, event.what)
+        bar = self._bars.get(key)
+        if bar is None:
+            from tqdm import tqdm
+
+            label = visible.line(" ".join(p for p in (event.id, event.stage, event.what) if p))
+            bytes_ = event.unit == "B"
+            bar = self._bars[key] = tqdm(
+                total=event.total,
+                desc=label,
+                unit=event.unit,
+                unit_scale=True,
+                unit_divisor=1024 if bytes_ else 1000,
+                file=self._stream,
+                leave=False,
+                dynamic_ncols=True,
+            )
+        bar.update(event.done - bar.n)
+        if event.total and event.done >= event.total:
+            bar.close()
+            del self._bars[key]
+            self._line(event)
+
+
+def _so_far(last: Event | None) -> Event:
+    """What to say after a long silence, by the last event."""
+    if last is None:
+        return Event("rlds", "note", note="still at work")
+    done = f"{_amount(last.done, last.unit)} so far" if last.done else "waiting"
+    return Event(last.id, last.stage, last.what, note=done)
+
+
+def _amount(n: int, unit: str) -> str:
+    return text.size_of(n) if unit == "B" else text.plural(n, unit.removesuffix("s"))

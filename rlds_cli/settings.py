@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlds_cli import sizes
+from rlds_cli import text
 from rlds_cli.errors import RldsError
 
 _AWS = {"access_key_id": "ACCESS_KEY_ID", "secret_access_key": "SECRET_ACCESS_KEY", "token": "SESSION_TOKEN"}
@@ -99,7 +99,7 @@ def _endpoint(env: Mapping[str, str], *variables: str) -> str | None:
 def _rate(env: Mapping[str, str]) -> int | None:
     limit = env.get("RLDS_LIMIT_RATE")
     try:
-        return sizes.rate(limit) if limit else None
+        return text.rate(limit) if limit else None
     except RldsError as exc:
         raise RldsError(f"RLDS_LIMIT_RATE: {exc.message}", hint=exc.hint) from None
 

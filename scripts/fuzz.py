@@ -39,10 +39,10 @@ import fuzz_families
 import fuzz_strangers
 from fuzz_families import hdf5, imported, importing
 
-from rlds_cli import mp4
-from rlds_cli.archives import Archive, example, gen_dgrl, image_header, npz, openx, rlu_atari, tar, tfrecord, unpacking
-from rlds_cli.archives.openx import features
+from rlds_cli.archives import Archive, gen_dgrl, openx, rlu_atari
+from rlds_cli.archives.openx import directory
 from rlds_cli.errors import RldsError
+from rlds_cli.formats import compressed, image_header, mp4, npz, tf_example, tfrecord
 
 MEMORY = 1 << 30
 LONGEST = 60.0  # seconds of a processor for one input
@@ -327,7 +327,7 @@ def _read_records(content: bytes) -> None:
 
 
 def _parse(content: bytes) -> None:
-    for feature in example.parse(content).values():
+    for feature in tf_example.parse(content).values():
         for values in (feature.floats, feature.integers, feature.strings):
             try:
                 values()
@@ -357,7 +357,7 @@ def _among(name: str, version: str) -> Target:
 
 
 def _features(content: bytes) -> None:
-    _in_file("features.json", content, features.load)
+    _in_file("features.json", content, directory.load)
     _convert(openx, "x-train.tfrecord", _framed(_steps(3)), content)
 
 
@@ -377,8 +377,8 @@ def _npz_members(content: bytes) -> None:
 
 def _tar_members(content: bytes) -> None:
     def use(path: Path) -> None:
-        with unpacking.open_unpacked(path) as stream:
-            for member in tar.members(stream):
+        with compressed.open_unpacked(path) as stream:
+            for member in compressed.members(stream):
                 while member.read():
                     pass
 

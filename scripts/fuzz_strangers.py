@@ -21,10 +21,10 @@ import manifest_mutants
 from server import Server
 
 from rlds_cli import settings
-from rlds_cli.keeping import pinning
-from rlds_cli.transfer import fetching, planning
-from rlds_cli.transfer.client import Patience
-from rlds_cli.transfer.remote import RemoteFile
+from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.maintenance import pinning
 
 CONTENT = bytes(range(256)) * 8
 HEADERS = (

@@ -43,45 +43,34 @@ NAME = "rlds_cli"
 
 # What each package may import, besides itself and the modules that lie at the top level and import nothing else.
 _BELOW = {
-    "base": "",
-    "formats": "base",
-    "ted": "base",
-    "registry": "base",
-    "home": "base registry",
-    "archives": "base formats ted",
-    "store": "base formats ted",
-    "dataset": "base formats ted registry home store",
-    "checks": "base formats ted registry home store dataset",
-    "convert": "base formats ted registry home store dataset archives",
-    "download": "base formats ted registry home store dataset archives convert",
-    "loader": "base formats ted registry home store dataset",
-    "preprocess": "base formats ted registry home store dataset",
-    "report": "base formats ted registry home store dataset archives checks",
-    "maintenance": "base formats ted registry home store dataset archives convert download preprocess checks",
-    "bench": "base formats ted registry home store dataset loader",
-    "interop": "base formats ted registry home store dataset archives convert download loader",
+    "base": "",  # errors, ids, progress, settings, text, visible
+    "files": "base",
+    "formats": "base files",
+    "ted": "base files",
+    "registry": "base files",
+    "home": "base files registry ted store",
+    "archives": "base files formats ted",
+    "store": "base files formats ted",
+    "dataset": "base files formats ted registry home store",
+    "checks": "base files formats ted registry home store dataset",
+    "convert": "base files formats ted registry home store dataset archives",
+    "downloads": "base files formats ted registry home store dataset archives convert",
+    "loader": "base files formats ted registry home store dataset",
+    "preprocess": "base files formats ted registry home store dataset",
+    "report": "base files formats ted registry home store dataset archives checks convert",
+    "maintenance": (
+        "base files formats ted registry home store dataset archives convert downloads loader preprocess checks"
+    ),
+    "bench": "base files formats ted registry home store dataset loader",
+    "interop": "base files formats ted registry home store dataset archives convert downloads loader",
 }
 ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of in _BELOW.items()} | {
     "cli": frozenset(_BELOW),  # and nobody imports cli
     "top": frozenset(),  # rlds_cli itself: it imports when a name is first used
 }
-# Modules that lie elsewhere today, and the package that they are to be part of.
-_TO_BE = {
-    "base": """addresses bars counterparts documents errors file_locks hashing links mappings ordering portions progress
-        pytrees safe_files settings sizes space trees visible text""",
-    "formats": "mp4 archives.image_header",
-    "registry": "catalogue entries ids registry",
-    "home": "home locking targets",
-    "ted": "episodes ted",
-    "convert": "conversion creation framing importing trimming",
-    "dataset": """batch dataset environments expressions indexing layouts originals provenance selection spaces
-        trajectories""",
-    "download": "delivery transfer",
-    "maintenance": "keeping",
-    "bench": "measuring",
-    "cli": "__main__",
-}
-PLACES = {module: package for package, modules in _TO_BE.items() for module in modules.split()}
+# Modules at the top level, and the package that they count as.
+_TOP = {"base": "errors ids progress settings subset text visible", "convert": "importing", "cli": "__main__"}
+PLACES = {module: package for package, modules in _TOP.items() for module in modules.split()}
 AT_IMPORT, IN_FUNCTION, FOR_TYPES = range(3)
 
 _FREE_RELATIVE = re.compile(

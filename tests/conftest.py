@@ -87,7 +87,7 @@ def no_modules_left(tmp_path: Path) -> Iterator[None]:
 def chunks_by_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on how long a function takes: chunks are as long as they may be, but where that is tested."""
     if request.module.__name__ != "test_preprocess_division":
-        monkeypatch.setattr("rlds_cli.preprocess.division.rows_of_chunk", lambda seconds, steps: 1 << 16)
+        monkeypatch.setattr("rlds_cli.preprocess.job.rows_of_chunk", lambda seconds, steps: 1 << 16)
 
 
 def run_rlds(*args: object) -> subprocess.CompletedProcess[bytes]:

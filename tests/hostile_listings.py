@@ -15,10 +15,10 @@ from typing import Any
 
 from server import COMMIT, Server
 
+from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.sources import sources
+from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import sources
-from rlds_cli.transfer.client import Patience
-from rlds_cli.transfer.remote import RemoteFile
 
 HASTY = Patience(attempts=2, first=0.001, longest=0.01, asked=0.0, connect=2.0, read=2.0)
 OID = "0123456789abcdef" * 4

@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import catalogue, report
+from rlds_cli import report
 from rlds_cli.checks.running import check
 from rlds_cli.cli.info import _stored
-from rlds_cli.creation import create
+from rlds_cli.convert.create import create
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.keeping import encoding, usage, verification
+from rlds_cli.home import usage
 from rlds_cli.loader import Loader, Slice
+from rlds_cli.maintenance import reencode, verification
+from rlds_cli.report import catalogue
 from rlds_cli.store.frames import encode_frames
 
 VALUES: tuple[Any, ...] = (
@@ -43,7 +45,7 @@ def sample(home: Path, encoding_: str = "memmap") -> Path:
     """A dataset with arrays, flags, frames, text, columns of its own, splits' worth of episodes; in ``home``."""
     ds = create("local/sample", list(_episodes()), cache_dir=home, frames="encoded")
     _say_more(ds.path / "zarr.json")
-    return encoding.convert("local/sample", to="zarr", cache_dir=home).path if encoding_ == "zarr" else ds.path
+    return reencode.convert("local/sample", to="zarr", cache_dir=home).path if encoding_ == "zarr" else ds.path
 
 
 def _say_more(file: Path) -> None:

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from rlds_cli.addresses import quoted, shown, within
 from rlds_cli.errors import DownloadFailed
+from rlds_cli.visible import quoted, shown, within
 
 
 @pytest.mark.parametrize(

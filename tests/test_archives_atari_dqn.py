@@ -15,14 +15,14 @@ import pytest
 from image_archives import ReplayLog
 
 import rlds_cli
-from rlds_cli import archives, catalogue, registry
+from rlds_cli import archives, registry
 from rlds_cli.archives import Archive, atari_dqn
-from rlds_cli.archives.atari_dqn import rows
 from rlds_cli.errors import CorruptArchive, DownloadFailed, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.tracing import trace
-from rlds_cli.ordering import natural
+from rlds_cli.maintenance.verification import trace
+from rlds_cli.report import catalogue
 from rlds_cli.ted import END_NAMES, EpisodeTable, merge_notes
+from rlds_cli.text import natural
 
 SAMPLE = Path(__file__).parent / "data/dopamine/Breakout/1"
 
@@ -180,7 +180,7 @@ def test_bounded_pieces_give_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
     log = ReplayLog(tmp_path / "logs", 20)
     log.episodes([15, 8, 12, 30, 9, 14])
     whole = import_archive(tmp_path / "logs", "local/a")
-    monkeypatch.setattr(rows, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(atari_dqn, "CHUNK_ROWS", 3)
     pieces = import_archive(tmp_path / "logs", "local/b")
     assert pieces.fingerprint == whole.fingerprint
     several = import_archive(tmp_path / "logs", "local/c", jobs=2)

@@ -204,7 +204,7 @@ def test_several_files_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_chunks_are_bounded_and_long_episodes_run_through_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.archives.d4rl.rows.CHUNK_BYTES", 4096)
+    monkeypatch.setattr("rlds_cli.archives.d4rl.CHUNK_BYTES", 4096)
     monkeypatch.setattr(d4rl, "PART_ROWS", 700)
     n = 3000
     path = write(
@@ -281,10 +281,10 @@ def test_layout_equals_the_slow_reference(
     o, after, term, tout = ([*x] for x in zip(*drawn, strict=True))
     if recorded:  # mostly the row after: few mismatches
         after = [a if t % 5 == 3 else b for t, (a, b) in enumerate(zip(after, [*o[1:], after[-1]], strict=True))]
-    monkeypatch.setattr("rlds_cli.archives.d4rl.rows.CHUNK_ROWS", 2 * block)
+    monkeypatch.setattr("rlds_cli.archives.d4rl.CHUNK_ROWS", 2 * block)
     monkeypatch.setattr(d4rl, "PART_ROWS", 4 * block)
     monkeypatch.setattr(d4rl, "max_cuts", lambda pairs: pairs)
-    monkeypatch.setattr("rlds_cli.archives.hdf5_rows.MIN_CHUNK_BYTES", 0)
+    monkeypatch.setattr("rlds_cli.formats.hdf5_rows.MIN_CHUNK_BYTES", 0)
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as f:
         kinds = {"compression": "gzip", "shuffle": True, "chunks": (min(7, len(o)), 1)} if gzip else {}

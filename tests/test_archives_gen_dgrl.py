@@ -20,10 +20,11 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import archives, registry
-from rlds_cli.archives import Archive, gen_dgrl, pieces, unpacking
+from rlds_cli.archives import Archive, gen_dgrl, layouter
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.formats import compressed
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.tracing import trace
+from rlds_cli.maintenance.verification import trace
 
 ID = "gen_dgrl/bigfish-1M_E"
 
@@ -209,7 +210,7 @@ def test_members_that_reach_out_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
     e = dgrl_episode(4, 0) | {"observations": np.zeros((5, 3, 64, 64), "u1")}
     zeros = lzma.compress(bytes(8 << 20))
     with tarfile.open(tmp_path / "head.tar", "w") as tar:
@@ -226,10 +227,10 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = write_dgrl(tmp_path / "x.tar.xz", [40, 3, 25, 2, 60])
-    monkeypatch.setattr(pieces.chunks, "__kwdefaults__", {"rows": 7, "size": 1 << 24})
+    monkeypatch.setattr(layouter.chunks, "__kwdefaults__", {"rows": 7, "size": 1 << 24})
     ds = import_archive(tmp_path / "x.tar.xz", "local/x")
     check(ds, made)
-    monkeypatch.setattr(pieces.chunks, "__kwdefaults__", {"rows": 1 << 16, "size": 1 << 14})
+    monkeypatch.setattr(layouter.chunks, "__kwdefaults__", {"rows": 1 << 16, "size": 1 << 14})
     assert import_archive(tmp_path / "x.tar.xz", "local/y").fingerprint == ds.fingerprint
 
 

@@ -17,7 +17,7 @@ from lerobot_archives import Content, decoded, write_v2, write_v3
 from PIL import Image
 
 from rlds_cli.archives import recognise
-from rlds_cli.archives.lerobot import tables
+from rlds_cli.archives.lerobot import description
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
@@ -239,7 +239,7 @@ def test_an_image_that_is_none(content: bytes, size: int) -> None:
     Image.new("RGB", (4, 4)).save(whole, "png")
     column = pa.chunked_array([[{"bytes": b, "path": ""} for b in (whole.getvalue(), content)]])
     with pytest.raises(CorruptArchive, match=f"top, row 1 of a block: {size} bytes that are neither"):
-        tables.frames(column, "top")
+        description.frames(column, "top")
 
 
 def test_recognised_by_what_it_is(tmp_path: Path) -> None:

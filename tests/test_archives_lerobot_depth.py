@@ -16,13 +16,13 @@ import pytest
 from lerobot_archives import Content, H, W, write_v3
 from PIL import Image
 
-from rlds_cli import checks, mp4
+from rlds_cli import checks
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import CorruptArchive, UnknownField, UnknownLayout
+from rlds_cli.formats import mp4
 from rlds_cli.importing import import_archive, plan_import
-from rlds_cli.keeping.tracing import trace
-from rlds_cli.keeping.verification import verify
 from rlds_cli.loader import Loader, Metres, Sequential
+from rlds_cli.maintenance.verification import trace, verify
 from rlds_cli.report.images import contact_sheet
 
 DEPTH = "observation/images/depth"

@@ -10,7 +10,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.tracing import trace
+from rlds_cli.maintenance.verification import trace
 
 FILES = {
     "pointmaze-medium-navigate-v0.npz": "observation",

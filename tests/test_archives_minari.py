@@ -11,9 +11,9 @@ from gymnasium import spaces as g
 from minari import MinariDataset
 from minari_archives import FORMATS, archive, buffer, compare, read, same, sampled, write
 
-from rlds_cli import archives, spaces
+from rlds_cli import archives
 from rlds_cli.archives import minari
-from rlds_cli.ted import Field
+from rlds_cli.ted import Field, spaces
 
 SAMPLES = Path(__file__).parent / "data" / "minari"
 

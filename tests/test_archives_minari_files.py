@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from minari_archives import FORMATS, archive, buffer, by_hand, compare, plain_episode, read, same, sampled, write
 
-from rlds_cli import archives, spaces
+from rlds_cli import archives
 from rlds_cli.archives import minari
 from rlds_cli.archives.minari.rows import pieces
 from rlds_cli.errors import ArchiveError, CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import TERMINATED
+from rlds_cli.ted import TERMINATED, spaces
 
 SPACE, ACT = g.Box(-1, 1, (2,)), g.Discrete(9)
 

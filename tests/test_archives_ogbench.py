@@ -16,12 +16,13 @@ from archive_rows import Rows
 from server import Server
 
 import rlds_cli
-from rlds_cli import archives, environments, preprocess, registry
+from rlds_cli import archives, preprocess, registry
 from rlds_cli.archives import ogbench
+from rlds_cli.dataset import environments
+from rlds_cli.downloads.fetch import client
 from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.importing import import_archive
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
-from rlds_cli.transfer import client
 
 SAMPLES = Path(__file__).parent / "data" / "ogbench"
 RNG = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from rlds_cli import archives, registry
 from rlds_cli.archives import openml
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.tracing import trace
+from rlds_cli.maintenance.verification import trace
 from rlds_cli.ted import TERMINATED
 
 ADULT = {

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_archives import Content, write_v3
 
-from rlds_cli.archives.minari import arrow
-from rlds_cli.archives.openml import tables as openml
-from rlds_cli.archives.parquet import open_parquet
+from rlds_cli.archives import openml
+from rlds_cli.archives.minari import arrow_storage
 from rlds_cli.errors import CorruptArchive
+from rlds_cli.formats.parquet import open_parquet
 from rlds_cli.importing import import_archive
 
 
@@ -38,7 +38,7 @@ def plain(path: Path) -> None:
 
 
 def minari(path: Path) -> None:
-    list(arrow._batches(path))
+    list(arrow_storage._batches(path))
 
 
 def categories(path: Path) -> None:

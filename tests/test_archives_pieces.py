@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.archives.pieces import Encoded, Slices, Whole, chunks
+from rlds_cli.archives.layouter import Encoded, Slices, Whole, chunks
 from rlds_cli.ted import CUT, TERMINATED, Array, EncodedFrames, Field, Note
 
 SCHEMA = (

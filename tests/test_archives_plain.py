@@ -14,13 +14,13 @@ import pytest
 from archive_rows import Rows
 
 import rlds_cli
-from rlds_cli import archives, mappings
-from rlds_cli.archives.arrow_rows import ArrowRows
-from rlds_cli.archives.parquet import open_parquet
+from rlds_cli import archives, importing
 from rlds_cli.cli import app
 from rlds_cli.errors import RldsError, UnknownLayout
+from rlds_cli.formats.arrow_tables import ArrowRows
+from rlds_cli.formats.parquet import open_parquet
 from rlds_cli.importing import import_archive, plan_import
-from rlds_cli.report import trees
+from rlds_cli.report import files
 from rlds_cli.report.files import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
@@ -62,8 +62,8 @@ def _type(values: np.ndarray) -> Any:
 @pytest.mark.parametrize("rows_at_a_time", [None, 3])
 def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if rows_at_a_time:
-        monkeypatch.setattr("rlds_cli.archives.d4rl.rows.CHUNK_ROWS", 2 * rows_at_a_time)
-        monkeypatch.setattr("rlds_cli.archives.parquet.BATCH_ROWS", 7)
+        monkeypatch.setattr("rlds_cli.archives.d4rl.CHUNK_ROWS", 2 * rows_at_a_time)
+        monkeypatch.setattr("rlds_cli.formats.parquet.BATCH_ROWS", 7)
     rows = Rows("plain", save(tmp_path / f"a{suffix}", X))
     assert rows.episodes.length.tolist() == [5] * 4 and rows.episodes.row.tolist() == [0, 5, 10, 15]
     assert (rows.episodes.end == TERMINATED).all() and not rows.episodes.observed.any()
@@ -182,7 +182,7 @@ def test_columns_of_parquet_as_pandas_writes_them(tmp_path: Path) -> None:
     assert rows.codes == {"left-out": 1, "nan": 1, "open-end": 1, "rows": 1}
     pq.write_table(pa.table({"time": columns["time"]}), tmp_path / "b.parquet")
     assert archives.recognise([tmp_path / "b.parquet"]) is None
-    assert [n.name for n in trees.tree(tmp_path / "b.parquet").nodes] == ["time"]
+    assert [n.name for n in files.tree(tmp_path / "b.parquet").nodes] == ["time"]
 
 
 def test_parquet_is_read_forward(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPa
         )
     ds = import_archive(path, "local/c", fields=fields, episodes_by="field:trial")
     assert ds.episodes["length"].tolist() == [4] * 5 and ds.manifest.reader == "plain"
-    assert mappings.read(tmp_path / "press.json") == mappings.Mapped(fields, "field:trial")
-    assert mappings.read(tmp_path / "short.json") == mappings.Mapped(fields, None)
+    assert importing.read(tmp_path / "press.json") == importing.Mapped(fields, "field:trial")
+    assert importing.read(tmp_path / "short.json") == importing.Mapped(fields, None)
     assert rlds_cli.open_dataset("local/a").fingerprint == ds.fingerprint
     assert "next/reward" not in rlds_cli.open_dataset("local/b").schema
 
@@ -231,7 +231,7 @@ def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPa
 def test_mapping_files_that_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(RldsError, match=message):
-        mappings.read(tmp_path / "m.json")
+        importing.read(tmp_path / "m.json")
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".h5"])

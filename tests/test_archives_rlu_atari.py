@@ -13,7 +13,7 @@ from tfds_files import example, image, write_records
 import rlds_cli
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
-from rlds_cli.keeping.tracing import trace
+from rlds_cli.maintenance.verification import trace
 
 
 def episode(n: int, seed: int, *, terminal: bool = True, last_reward: float = 0.0) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from rlds_cli import archives
 from rlds_cli.archives import torchrl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import expand, import_archive, plan_import
-from rlds_cli.keeping.tracing import trace
+from rlds_cli.maintenance.verification import trace
 from rlds_cli.report import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 

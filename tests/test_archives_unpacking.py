@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_cli.archives import unpacking
-from rlds_cli.archives.unpacking import open_unpacked
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
+from rlds_cli.formats import compressed
+from rlds_cli.formats.compressed import open_unpacked
 
 CONTENT = np.random.default_rng(0).integers(0, 4, 3_000_000, dtype="u1").tobytes()
 PACK = {"plain": bytes, "gzip": lambda b: gzip.compress(b, 1), "xz": lambda b: lzma.compress(b, preset=0)}
@@ -24,7 +24,7 @@ PACK = {"plain": bytes, "gzip": lambda b: gzip.compress(b, 1), "xz": lambda b: l
 def test_content_comes_out_whole_in_any_pieces(
     tmp_path: Path, kind: str, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unpacking, "AHEAD_FROM", ahead)
+    monkeypatch.setattr(compressed, "AHEAD_FROM", ahead)
     path = tmp_path / "x"
     path.write_bytes(PACK[kind](CONTENT))
     out = bytearray(len(CONTENT))
@@ -49,7 +49,7 @@ def test_several_streams_and_padding_are_one_content(tmp_path: Path, kind: str) 
 @pytest.mark.parametrize("kind", ["gzip", "xz"])
 @pytest.mark.parametrize("ahead", [0, 1 << 30])
 def test_what_breaks_off_is_truncated(tmp_path: Path, kind: str, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "AHEAD_FROM", ahead)
+    monkeypatch.setattr(compressed, "AHEAD_FROM", ahead)
     path = tmp_path / "x.bin"
     path.write_bytes(PACK[kind](CONTENT)[:-100])
     with pytest.raises(CorruptArchive, match=rf"x\.bin is truncated: its {kind} stream") as e, open_unpacked(path) as f:
@@ -68,7 +68,7 @@ def test_damage_is_said(tmp_path: Path, kind: str) -> None:
 
 
 def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
     path = tmp_path / "bomb"
     path.write_bytes(lzma.compress(bytes(20 << 20)))
     with pytest.raises(UnsafeArchive, match="more than 1,000 for each"), open_unpacked(path) as f:

@@ -16,8 +16,8 @@ from rlds_cli import archives
 from rlds_cli.archives import Archive, vd4rl
 from rlds_cli.errors import CorruptArchive, Frames, RldsError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
-from rlds_cli.keeping.tracing import trace
-from rlds_cli.ordering import natural
+from rlds_cli.maintenance.verification import trace
+from rlds_cli.text import natural
 
 SAMPLES = Path(__file__).parent / "data/vd4rl/main/walker_walk/random"
 MAIN = "vd4rl/main/walker_walk/random"

@@ -5,10 +5,9 @@ import pytest
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.bars import shown
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.importing import import_archive
-from rlds_cli.progress import silent
+from rlds_cli.progress import shown, silent
 
 
 def doubled(episode):

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from rlds_cli.batch import Batch
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import NoReward, UnknownField
 
 
@@ -138,7 +138,7 @@ def test_repr_shows_shapes_not_numbers(flat):
 
 def test_numpy_batches_need_no_torch():
     code = (
-        "import sys, numpy as np; from rlds_cli.batch import Batch;"
+        "import sys, numpy as np; from rlds_cli.dataset.batch import Batch;"
         "b = Batch.nest({'next/reward': np.ones((2, 1)), 'observation': np.ones(2)}).clone().numpy(); repr(b);"
         "assert 'torch' not in sys.modules"
     )

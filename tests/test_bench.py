@@ -11,10 +11,9 @@ import pytest
 
 import rlds_cli
 from rlds_cli import cli
+from rlds_cli.bench import Measurement, Memory, evict, mapped_files, measure, memory
 from rlds_cli.errors import BatchSize, DatasetNotFound, EmptyWindow, InvalidArgument
 from rlds_cli.loader import Prioritized, Slice
-from rlds_cli.measuring import Measurement, measure
-from rlds_cli.measuring.memory import Memory, evict, mapped_files, memory
 
 LINUX = sys.platform == "linux"
 WIDE = 256  # float64 a row

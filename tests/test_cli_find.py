@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import catalogue, cli
+from rlds_cli import cli
 from rlds_cli.cli import render
+from rlds_cli.report import catalogue
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"numpy", "requests", "h5py", "zarr", "torch", "tensordict", "PIL", "pyarrow", "gymnasium", "rich.console"}

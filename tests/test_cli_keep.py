@@ -20,7 +20,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli import cli, create, open_dataset
-from rlds_cli.cli.pages import keeping
+from rlds_cli.cli.pages import maintenance
 from rlds_cli.cli.pages.figures import figure, number
 from rlds_cli.loader import Loader
 
@@ -348,7 +348,7 @@ def test_du(rlds: Rlds, home: Path) -> None:
 def test_times(then: str, said: str) -> None:
     from datetime import UTC, datetime
 
-    assert keeping.ago(then, datetime(2026, 5, 20, 12, tzinfo=UTC)) == said
+    assert maintenance.ago(then, datetime(2026, 5, 20, 12, tzinfo=UTC)) == said
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from PIL import Image
 from rlds_cli import Dataset, ids, open_dataset
 from rlds_cli.errors import ArchiveError, CorruptArchive, Frames, NameTaken, NoSpace
 from rlds_cli.home import Home
+from rlds_cli.home.locks import exclusive
 from rlds_cli.importing import import_archive
-from rlds_cli.locking import exclusive
 from rlds_cli.progress import Event, silent
 from rlds_cli.ted import END_NAMES
 
@@ -257,7 +257,7 @@ def test_zarr_asks_for_the_room_of_rows_and_their_compressed_copies(
     ds = import_archive(root, "local/size")
     columns = sorted(ds.num_rows * f.row_bytes for f in ds.schema.values())
     room = [sum(columns) + (0 if fits else sum(columns[-2:]) - 1)]
-    monkeypatch.setattr("rlds_cli.space.free", lambda path: room[0])
+    monkeypatch.setattr("rlds_cli.files.disk.free", lambda path: room[0])
     if not fits:
         with pytest.raises(NoSpace, match="local/a needs"):
             import_archive(root, "local/a", store=store)

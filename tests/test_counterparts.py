@@ -12,8 +12,9 @@ import pytest
 from loader_data import create, episode
 
 import rlds_cli
-from rlds_cli import counterparts, preprocess
-from rlds_cli.batch import Batch
+from rlds_cli import preprocess
+from rlds_cli.dataset import batch
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader import Episode, Loader, Normalize, Shuffled
 
@@ -57,9 +58,9 @@ def test_the_message_says_what_to_write(things: Names, what: str, name: str, cod
 def test_lines_of_code_that_are_suggested_run(things: Names) -> None:
     scope = {**things, "Loader": Loader, "Shuffled": Shuffled, "Episode": Episode}
     names = ("iterate_episodes", "total_steps", "total_episodes", "keys", "shuffle", "filter")
-    lines = [counterparts.DATASET[name] for name in names]
-    lines += [table["sample"].split(" once")[0] for table in (counterparts.DATASET, counterparts.LOADER)]
-    lines += [counterparts.DATASET["sample_episodes"].split(" once")[0], *counterparts.BATCH.values()]
+    lines = [batch.DATASET[name] for name in names]
+    lines += [table["sample"].split(" once")[0] for table in (batch.DATASET, batch.LOADER)]
+    lines += [batch.DATASET["sample_episodes"].split(" once")[0], *batch.BATCH.values()]
     for line in lines:
         if not line.startswith("Loader(...") and "cuda" not in line:
             exec(line, {**scope, "values": np.zeros(4)})

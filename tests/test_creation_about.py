@@ -12,11 +12,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlds_cli import catalogue, create, open_dataset
+from rlds_cli import create, open_dataset
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument
 from rlds_cli.preprocess import run
-from rlds_cli.report import summarise
+from rlds_cli.report import catalogue, summarise
 
 BOX = gym.spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, np.inf], np.float32))
 BIBTEX = "@misc{press,\n  title = {Presses}\n}"

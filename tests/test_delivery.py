@@ -20,8 +20,8 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import registry
-from rlds_cli.delivery import deliveries
-from rlds_cli.delivery.orders import Order
+from rlds_cli.downloads import download
+from rlds_cli.downloads.request import Order
 from rlds_cli.errors import (
     CorruptArchive,
     DatasetNotFound,
@@ -207,8 +207,8 @@ def test_shared_homes_are_only_read(tmp_path: Path, home: Path, monkeypatch: pyt
 
 def test_a_plan_says_what_is_to_be_done(home: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
-    orders = [Order(r) for r in deliveries.expand(["sample/*", "d4rl/hopper-medium-v2"])]
-    planned = deliveries.plan(orders)
+    orders = [Order(r) for r in download.expand(["sample/*", "d4rl/hopper-medium-v2"])]
+    planned = download.plan(orders)
     by_id = {d.id: d for d in planned.datasets}
     assert by_id["sample/pendulum-d4rl"].here is not None
     assert by_id["sample/cartpole-minari"].actions == {"link": 2}

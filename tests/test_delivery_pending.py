@@ -18,12 +18,12 @@ from server import Page, Server
 
 import rlds_cli
 from rlds_cli import ids, registry
-from rlds_cli.delivery import deliveries, pending
-from rlds_cli.delivery.orders import Order
+from rlds_cli.downloads import download, pending
+from rlds_cli.downloads.request import Order
 from rlds_cli.errors import ArchiveError, DownloadFailed
 from rlds_cli.home import Home
-from rlds_cli.keeping import garbage
-from rlds_cli.portions import Portion
+from rlds_cli.maintenance import gc
+from rlds_cli.subset import Portion
 
 UNHASHED = [e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1][:2]
 
@@ -99,7 +99,7 @@ def test_failures_that_left_something_are_on_record(tmp_path: Path, home: Path) 
         with FileLock(Home(home).lock(ids.parse(first))):
             assert pending.orders() == ()  # somebody is at it
         page.drops = []
-        deliveries.deliver(*pending.orders())
+        download.deliver(*pending.orders())
     assert rlds_cli.open_dataset(first).num_episodes == 2
     assert pending.orders() == ()
 
@@ -126,9 +126,9 @@ def test_orders_keep_what_was_asked_for(home: Path) -> None:
     with pytest.raises(KeyboardInterrupt), pending.noted(asked, id, Home(home)):
         raise KeyboardInterrupt
     assert pending.orders(offline=True) == (replace(asked, offline=True, limit_rate=None),)
-    planned = garbage.plan()
+    planned = gc.plan()
     assert [(g.kind, g.id) for g in planned.removed] == [("partial", str(id))]
-    garbage.collect(planned)
+    gc.collect(planned)
     assert pending.orders() == ()
 
 

@@ -17,11 +17,11 @@ from tfds_files import FLAGS, example, tensor, write_dataset
 
 import rlds_cli
 from rlds_cli import cli
-from rlds_cli.delivery import deliveries
-from rlds_cli.delivery.orders import Order
+from rlds_cli.downloads import download
+from rlds_cli.downloads.request import Order
 from rlds_cli.errors import ArchiveError, DatasetNotFound, DownloadFailed, InvalidId, NameTaken, WrongHash
-from rlds_cli.keeping import pinning
-from rlds_cli.portions import Portion
+from rlds_cli.maintenance import pinning
+from rlds_cli.subset import Portion
 
 STEP = {"observation": {"state": tensor("float32", 2)}, "action": tensor("float32", 1), **FLAGS}
 TOY = "openx/aloha_mobile"
@@ -165,7 +165,7 @@ def test_a_name_that_stands_for_another_part(toy: dict[str, Page], tmp_path: Pat
 
 
 def test_a_plan_fetches_nothing_but_the_description(toy: dict[str, Page], tmp_path: Path) -> None:
-    (planned,) = deliveries.plan([Order(TOY, portion=Portion.of(episodes="0:1"))]).datasets
+    (planned,) = download.plan([Order(TOY, portion=Portion.of(episodes="0:1"))]).datasets
     assert (planned.id, planned.files) == (f"{TOY}@episodes-0-1", 3)
     sizes = [len(toy[f"{BUCKET}/{n}"].content) for n in (*DESCRIBED, SHARD.format(0))]
     assert planned.to_fetch == sum(sizes)

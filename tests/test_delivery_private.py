@@ -13,8 +13,8 @@ import pytest
 from server import COMMIT, Server
 
 import rlds_cli
-from rlds_cli.delivery import deliveries
-from rlds_cli.delivery.orders import Order
+from rlds_cli.downloads import download
+from rlds_cli.downloads.request import Order
 from rlds_cli.errors import DownloadFailed, WrongHash
 
 TOKEN = "hf_VeryPrivateTokenOfMine"
@@ -89,7 +89,7 @@ def test_who_may_not_see_it_is_told_what_is_missing(
             monkeypatch.setenv(name, value)
         said = "token was not accepted, or may not read" if token else "need a token: HF_TOKEN"
         with pytest.raises(DownloadFailed, match=said) as caught:
-            deliveries.plan([Order(ID)])
+            download.plan([Order(ID)])
     assert "hf_Wrong" not in str(caught.value)
     assert caught.value.hint.startswith(f"{server.url}/datasets/farama-minari/cartpole says who may read it")
 

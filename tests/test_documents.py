@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlds_cli import create, documents, settings
+from rlds_cli import create, settings
+from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.fetch.sidecars import read_json, write_json
+from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import RldsError
-from rlds_cli.keeping import pinning
+from rlds_cli.files import json as documents
+from rlds_cli.maintenance import pinning
 from rlds_cli.store import arrays
-from rlds_cli.transfer import fetching, planning
-from rlds_cli.transfer.records import read_json, write_json
-from rlds_cli.transfer.remote import RemoteFile
 
 REVISION, SHA256 = "0123456789" * 4, "0123456789abcdef" * 4
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import environments, preprocess, registry
-from rlds_cli.dataset import Dataset
-from rlds_cli.environments import Recipe
+from rlds_cli import preprocess, registry
+from rlds_cli.dataset import Dataset, environments
+from rlds_cli.dataset.environments import Recipe
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.store.manifest import Manifest
 

@@ -12,12 +12,12 @@ import pytest
 from rlds_cli import create, open_dataset
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode
-from rlds_cli.keeping.encoding import convert
-from rlds_cli.keeping.verification import verify
+from rlds_cli.maintenance.reencode import convert
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.preprocess import run
 from rlds_cli.report import describe_episode, summarise, write_page
 from rlds_cli.store import arrays
-from rlds_cli.store.journal import Journal
+from rlds_cli.store.build import Journal
 from rlds_cli.store.rows import Position, Written
 from rlds_cli.ted import EpisodeTable
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlds_cli.dataset.selection import episodes_where
 from rlds_cli.errors import InvalidExpression
-from rlds_cli.expressions import episodes_where
 
 COLUMNS = {
     "length": np.array([10, 20, 30, 40]),

@@ -14,9 +14,9 @@ import pytest
 
 from rlds_cli import ids
 from rlds_cli.errors import NoPermission, RldsError
-from rlds_cli.file_locks import FileLock, Held
+from rlds_cli.files.locks import FileLock, Held
 from rlds_cli.home import Home
-from rlds_cli.locking import exclusive
+from rlds_cli.home.locks import exclusive
 from rlds_cli.progress import Event
 
 

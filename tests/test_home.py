@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from rlds_cli import home as homes
-from rlds_cli import ids, settings, targets
+from rlds_cli import ids, settings
 from rlds_cli.errors import DatasetNotFound, InvalidId
-from rlds_cli.home import Home
+from rlds_cli.home import Home, locate
 
 
 def put(root: Path, text: str) -> Path:
@@ -49,10 +49,10 @@ def test_found_in_own_home_first_then_in_the_shared_ones(tmp_path: Path, monkeyp
     monkeypatch.setenv("RLDS_HOME", str(own))
     monkeypatch.setenv("RLDS_PATH", str(shared))
     there = put(shared, "d4rl/pen")
-    assert targets.locate("d4rl/pen") == there
+    assert locate.locate("d4rl/pen") == there
     here = put(own, "d4rl/pen")
-    assert targets.locate("d4rl/pen") == here
-    assert targets.locate("d4rl/pen", cache_dir=shared) == there
+    assert locate.locate("d4rl/pen") == here
+    assert locate.locate("d4rl/pen", cache_dir=shared) == there
 
 
 def test_found_whatever_the_case_of_the_letters(home: Path) -> None:
@@ -62,29 +62,29 @@ def test_found_whatever_the_case_of_the_letters(home: Path) -> None:
 
 def test_a_path_is_a_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "elsewhere", "d4rl/pen")
-    assert targets.locate(path) == path
-    assert targets.locate(str(path)) == path
+    assert locate.locate(path) == path
+    assert locate.locate(str(path)) == path
     monkeypatch.chdir(path.parent)
-    assert targets.locate("./pen") == Path("pen")
+    assert locate.locate("./pen") == Path("pen")
     with pytest.raises(DatasetNotFound, match=r"is not a dataset \(no zarr.json there\)"):
-        targets.locate(tmp_path)
+        locate.locate(tmp_path)
 
 
 def test_what_is_not_here_is_named_with_the_homes_and_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLDS_PATH", "/shared/rlds")
     with pytest.raises(DatasetNotFound) as caught:
-        targets.locate("sample/pendulum-d4rl")
+        locate.locate("sample/pendulum-d4rl")
     assert str(home) in caught.value.message
     assert "/shared/rlds" in caught.value.message
     assert caught.value.hint == "rlds download sample/pendulum-d4rl"
     with pytest.raises(DatasetNotFound, match="did you mean sample/pendulum-d4rl"):
-        targets.locate("sample/pendlum-d4rl")
+        locate.locate("sample/pendlum-d4rl")
     with pytest.raises(DatasetNotFound, match="--name norm"):
-        targets.locate("d4rl/pen@norm")
+        locate.locate("d4rl/pen@norm")
     with pytest.raises(DatasetNotFound, match="rlds import"):
-        targets.locate("local/pen")
+        locate.locate("local/pen")
     with pytest.raises(InvalidId):
-        targets.locate("d4rl/../../etc")
+        locate.locate("d4rl/../../etc")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -17,14 +17,15 @@ from conftest import write_d4rl
 from server import Server
 
 import rlds_cli
-from rlds_cli import ids, links, registry
-from rlds_cli.delivery import deliveries, pending
-from rlds_cli.delivery.orders import Order
+from rlds_cli import ids, registry
+from rlds_cli.downloads import download, pending
+from rlds_cli.downloads.request import Order
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NameTaken, NoPermission, RldsError
+from rlds_cli.files import disk
 from rlds_cli.home import Home
-from rlds_cli.keeping import encoding, garbage, removal
-from rlds_cli.keeping.usage import usage
-from rlds_cli.store import publishing, sharing
+from rlds_cli.home.usage import usage
+from rlds_cli.maintenance import gc, reencode, remove
+from rlds_cli.store import publishing
 from rlds_cli.store.build import PLACE
 
 SAMPLE = "sample/pendulum-d4rl"
@@ -150,7 +151,7 @@ def name_of_work(tmp_path_factory: pytest.TempPathFactory) -> str:
     def look(_: Path) -> None:
         found.extend(p.name for p in (root / "partial").iterdir() if p.is_dir())
 
-    deliveries.deliver(Order(SAMPLE, cache_dir=root), check=look)
+    download.deliver(Order(SAMPLE, cache_dir=root), check=look)
     (only,) = found
     return only
 
@@ -188,9 +189,9 @@ def test_nobody_else_looks_into_work_and_everybody_into_what_is_published(home: 
 
     mask = os.umask(0o002)
     try:
-        ds = deliveries.deliver(Order(SAMPLE), check=look)
+        ds = download.deliver(Order(SAMPLE), check=look)
         copy = rlds_cli.download(SAMPLE, source=str(home), cache_dir=home.with_name("other"))
-        encoding.convert(SAMPLE, to="zarr")
+        reencode.convert(SAMPLE, to="zarr")
     finally:
         os.umask(mask)
     assert modes == [0o700]
@@ -210,7 +211,7 @@ def test_a_link_in_a_dataset_is_not_copied_with_it(tmp_path: Path, victim: Victi
     found = make(cache_dir=tmp_path / "theirs")
     (found / "observation/c/key").symlink_to(victim.file)
     with pytest.raises(DamagedDataset, match="is a symbolic link"):
-        sharing.share_tree(found, tmp_path / "copy")
+        publishing.share_tree(found, tmp_path / "copy")
     victim.check()
 
 
@@ -226,7 +227,7 @@ def test_a_file_that_may_be_written_is_copied_before_it_is_made_read_only(tmp_pa
     theirs = make(cache_dir=tmp_path / "theirs")
     column = theirs / "observation/c/0/0"
     column.chmod(0o644)
-    sharing.share_tree(theirs, tmp_path / "copy")
+    publishing.share_tree(theirs, tmp_path / "copy")
     publishing.publish(tmp_path / "copy", home / "datasets/local/x")
     assert stat.S_IMODE(column.stat().st_mode) == 0o644
     assert not (home / "datasets/local/x/observation/c/0/0").samefile(column)
@@ -242,7 +243,7 @@ def test_a_copy_is_read_by_nobody_who_may_not_read_the_original(
     monkeypatch.setattr(os, "link", refuse)
     (tmp_path / "key").write_bytes(b"private")
     (tmp_path / "key").chmod(0o600)
-    assert links.share(tmp_path / "key", tmp_path / "copy") in ("reflink", "copy")
+    assert disk.share(tmp_path / "key", tmp_path / "copy") in ("reflink", "copy")
     assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
 
 
@@ -250,7 +251,7 @@ def test_a_copy_is_read_by_nobody_who_may_not_read_the_original(
 def test_a_file_of_another_user_is_copied(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_bytes(b"bytes")
     os.chown(tmp_path / "theirs", STRANGER, STRANGER)
-    assert links.share(tmp_path / "theirs", tmp_path / "copy") in ("reflink", "copy")
+    assert disk.share(tmp_path / "theirs", tmp_path / "copy") in ("reflink", "copy")
     assert (tmp_path / "theirs").stat().st_nlink == 1
 
 
@@ -277,8 +278,8 @@ def test_ids_that_differ_in_case_only_are_one_too_many(home: Path) -> None:
 )
 def test_collecting_passes_over_links(home: Path, victim: Victim, place: str, how: Plant) -> None:
     planted = plant(home / place, how, victim)
-    planned = garbage.plan(archives=True)
-    assert garbage.collect(planned).removed == ()
+    planned = gc.plan(archives=True)
+    assert gc.collect(planned).removed == ()
     assert planted.is_symlink()
     assert usage().total < 10_000  # a link itself
     victim.check()
@@ -296,7 +297,7 @@ def test_collecting_passes_over_what_it_does_not_know(home: Path) -> None:
         (home / file).write_text("mine")
     (home / "archives/d4rl/pen/x.part").mkdir(parents=True)
     (home / "archives/d4rl/pen/x.part/thesis").write_text("mine")
-    planned = garbage.plan()
+    planned = gc.plan()
     assert planned.removed == ()
     assert {g.why for g in planned.kept} == {"rlds has not made it"}
     assert sorted(g.path.relative_to(home).as_posix() for g in planned.kept) == [
@@ -309,7 +310,7 @@ def test_collecting_passes_over_what_it_does_not_know(home: Path) -> None:
         ),
         *("partial/LOCAL+x.0123456789abcdef", "partial/local+x.mine", "partial/notes.txt"),
     ]
-    assert garbage.collect(planned) == planned
+    assert gc.collect(planned) == planned
     assert all((home / f).exists() for f in [*files, "archives/d4rl/pen/x.part/thesis"])
 
 
@@ -321,7 +322,7 @@ def test_collecting_passes_over_what_others_have_made(home: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir() if place.startswith("partial") else path.touch()
         os.chown(path, STRANGER, STRANGER)
-    planned = garbage.plan()
+    planned = gc.plan()
     assert (planned.removed, {g.why for g in planned.kept}) == ((), {"it belongs to another user"})
     assert len(planned.kept) == 3
 
@@ -330,7 +331,7 @@ def test_collecting_removes_links_below_work_and_not_what_they_lead_to(home: Pat
     work = home / "partial/local+x.0123456789abcdef"
     plant(work / "rows/observation", to_directory, victim)
     plant(work / "rows/key", second_name, victim)
-    done = garbage.collect(garbage.plan())
+    done = gc.collect(gc.plan())
     assert [g.path for g in done.removed] == [work]
     assert not work.exists()
     victim.check()
@@ -339,20 +340,20 @@ def test_collecting_removes_links_below_work_and_not_what_they_lead_to(home: Pat
 def test_a_lock_that_is_a_link_keeps_what_it_locks(home: Path, victim: Victim) -> None:
     plant(home / "locks/local+x.lock", to_file, victim)
     (home / "partial/local+x.0123456789abcdef").mkdir(parents=True)
-    (kept,) = garbage.plan().kept
+    (kept,) = gc.plan().kept
     assert kept.why.startswith("nobody can tell whether a process is at it: ")
     victim.check()
 
 
 def test_an_archive_with_files_of_somebody_stays(home: Path) -> None:
     rlds_cli.download(SAMPLE)
-    removal.remove([SAMPLE])
+    remove.remove([SAMPLE])
     notes = home / ARCHIVE / "thesis/notes.txt"
     notes.parent.mkdir()
     notes.write_text("mine")
-    planned = garbage.plan(archives=True)
+    planned = gc.plan(archives=True)
     assert [g.why for g in planned.kept] == ["rlds has not brought its thesis/notes.txt"]
-    assert garbage.collect(planned).removed == ()
+    assert gc.collect(planned).removed == ()
     rlds_cli.download(SAMPLE, keep_archive=False)
     assert [p.relative_to(home / ARCHIVE).as_posix() for p in sorted((home / ARCHIVE).rglob("*"))] == [
         *("thesis", "thesis/notes.txt")
@@ -365,12 +366,12 @@ def test_a_dataset_behind_a_link_is_not_removed(tmp_path: Path, home: Path) -> N
     (home / "datasets/local").symlink_to(theirs.parent)
     assert rlds_cli.open_dataset("local/x").num_episodes == 1  # reading is for everybody
     with pytest.raises(NoPermission, match="datasets/local is a symbolic link"):
-        removal.remove(["local/x"])
+        remove.remove(["local/x"])
     (home / "datasets/local").unlink()
     (home / "datasets/local").mkdir()
     (home / "datasets/local/x").symlink_to(theirs)
     with pytest.raises(NoPermission, match="datasets/local/x is a symbolic link"):
-        removal.remove(["local/x"])
+        remove.remove(["local/x"])
     assert (theirs / "zarr.json").exists()
 
 
@@ -378,7 +379,7 @@ def test_a_dataset_behind_a_link_is_not_removed(tmp_path: Path, home: Path) -> N
 def test_what_stands_in_the_way_of_a_removal_stays(home: Path, victim: Victim, how: Plant) -> None:
     path = make()
     planted = plant(path.with_name(".x.removed"), how, victim)
-    removal.remove(["local/x"])
+    remove.remove(["local/x"])
     victim.check()
     assert list(path.parent.iterdir()) == [planted]
 
@@ -407,7 +408,7 @@ def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_pa
         (order,) = pending.orders()
         page.drops, page.statuses = [], [(401, {})] * 9
         with pytest.raises(DownloadFailed, match="Its address had credentials, which are not kept") as caught:
-            deliveries.deliver(order)
+            download.deliver(order)
         assert caught.value.hint == (
             f"rlds download {UNHASHED} --from ADDRESS, with the whole address, goes on; so does ~/.netrc with its user"
         )
@@ -427,8 +428,8 @@ def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> 
     assert "abc" not in place.partial(id, "order").read_text()
     (order,) = pending.orders()
     with pytest.raises(DownloadFailed, match="what is left out there is not kept on the disk"):
-        deliveries.deliver(order)
-    (planned,) = deliveries.plan([order], guess=True).datasets
+        download.deliver(order)
+    (planned,) = download.plan([order], guess=True).datasets
     assert "not kept on the disk" in planned.note
 
 

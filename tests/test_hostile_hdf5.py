@@ -11,8 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
-from rlds_cli.archives import Archive, Replan, hdf5, hdf5_chunks, hdf5_heap, hdf5_rows, reader
+from rlds_cli.archives import Archive, Replan, reader
 from rlds_cli.errors import CorruptArchive, RldsError, UnsafeArchive
+from rlds_cli.formats import hdf5, hdf5_limits, hdf5_rows
 from rlds_cli.importing import import_archive
 
 MIB = 1 << 20
@@ -85,7 +86,7 @@ def test_an_attribute_of_texts_that_share_one_place(tmp_path: Path) -> None:
 
 
 def test_honest_texts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdf5_heap, "FREE_BYTES", 100)
+    monkeypatch.setattr(hdf5_limits, "FREE_BYTES", 100)
     texts = [f"text {k}" for k in range(50)]
     with flat(tmp_path / "a.h5", 50) as f:
         f["info/plain"] = texts
@@ -99,7 +100,7 @@ def test_honest_texts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("dtype", ["S8", "f4"])
 def test_a_chunk_that_inflates_to_more(tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdf5_chunks, "HARMLESS", 16 << 10)
+    monkeypatch.setattr(hdf5_limits, "HARMLESS", 16 << 10)
     with h5py.File(tmp_path / "a.h5", "w") as f:
         d = f.create_dataset("x", (1000,), dtype, chunks=(1000,), compression="gzip")
         d.id.write_direct_chunk((0,), zlib.compress(bytes(20 * MIB)))
@@ -339,13 +340,13 @@ def test_large_chunks_of_lzf_are_measured(tmp_path: Path) -> None:
         f.create_dataset("more", runs.shape, np.uint8, chunks=runs.shape, compression="lzf")
     with h5py.File(tmp_path / "lzf.h5", "a") as f:
         packed = f["runs"].id.read_direct_chunk((0,))[1]
-        assert len(packed) > hdf5_chunks.HARMLESS_LZF
+        assert len(packed) > hdf5_limits.HARMLESS_LZF
         f["more"].id.write_direct_chunk((0,), packed * 3)
     with h5py.File(tmp_path / "lzf.h5") as f:
         for name in ("noise", "runs"):
-            hdf5_chunks.check(name, f[name].id, tmp_path / "lzf.h5")
+            hdf5_limits.check_chunks(name, f[name].id, tmp_path / "lzf.h5")
         with pytest.raises(UnsafeArchive, match="more: a chunk of 62,914,560 bytes unpacks to more"):
-            hdf5_chunks.check("more", f["more"].id, tmp_path / "lzf.h5")
+            hdf5_limits.check_chunks("more", f["more"].id, tmp_path / "lzf.h5")
 
 
 @pytest.mark.skipif(not hasattr(np, "float128"), reason="no such numbers on this machine")

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlds_cli.archives import arrow_ipc, parquet, parquet_pages
-from rlds_cli.archives.lerobot import tables
-from rlds_cli.archives.minari.arrow import _reading as arrow_reading
+from rlds_cli.archives.lerobot import description
+from rlds_cli.archives.minari.arrow_storage import _reading as arrow_reading
 from rlds_cli.archives.plain import boundaries
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
+from rlds_cli.formats import arrow_tables, parquet
 from rlds_cli.importing import import_archive
 
 MIB = 1 << 20
@@ -70,7 +70,7 @@ def test_honest_dictionaries_and_images_are_read_in_large_batches(tmp_path: Path
 
 
 def test_a_row_of_a_list_that_has_all_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_pages, "FREE_LISTS", 4 * MIB)
+    monkeypatch.setattr(parquet, "FREE_LISTS", 4 * MIB)
     values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(MIB, np.int8)), pa.array([1.5]))
     lists = pa.ListArray.from_arrays(pa.array([0, MIB], pa.int32()), values)
     pq.write_table(pa.table({"x": lists}), tmp_path / "a.parquet", compression="zstd", store_schema=False)
@@ -82,7 +82,7 @@ def test_a_row_of_a_list_that_has_all_values(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_page_that_unpacks_to_a_thousandfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_pages, "FREE_BYTES", MIB)
+    monkeypatch.setattr(parquet, "FREE_BYTES", MIB)
     options = {"compression": "zstd", "use_dictionary": False, "store_schema": False}
     pq.write_table(pa.table({"x": [bytes(32 * MIB)]}), tmp_path / "a.parquet", **options)
     with pytest.raises(UnsafeArchive, match="the column x"), parquet.opened(tmp_path / "a.parquet") as f:
@@ -98,7 +98,7 @@ def test_headers_of_pages(tmp_path: Path, compression: str, version: str) -> Non
     path = tmp_path / "a.parquet"
     pq.write_table(table, path, compression=compression, data_page_version=version, use_dictionary=["b"])
     stat = path.stat()
-    found = parquet_pages.row_bytes(str(path), (stat.st_size, stat.st_mtime_ns))
+    found = parquet.row_bytes(str(path), (stat.st_size, stat.st_mtime_ns))
     assert found == {"a": 8, "b": 608}
 
 
@@ -133,12 +133,12 @@ def test_a_row_group_has_as_many_values_as_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": [5, None, 7], "y": [[1, 2], [], [3]]}), path)
     stat = path.stat()
-    assert set(parquet_pages.row_bytes(str(path), (stat.st_size, stat.st_mtime_ns))) == {"x", "y"}
+    assert set(parquet.row_bytes(str(path), (stat.st_size, stat.st_mtime_ns))) == {"x", "y"}
     with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        chunk = parquet_pages._footer("a", content)[0][0]
+        chunk = parquet._footer("a", content)[0][0]
         column = pq.read_metadata(path).schema.column(0)
         with pytest.raises(CorruptArchive, match="3 values in a row group of 4"):
-            parquet_pages._of_chunk("a", content, chunk, column, 4)
+            parquet._of_chunk("a", content, chunk, column, 4)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_episodes_take_no_more_memory_than_the_files_account_for(
 def test_descriptions_of_lerobot_are_measured(tmp_path: Path) -> None:
     path = flat(tmp_path / "tasks.parquet", 8192, task=repeated("x" * MIB, 8192))
     with pytest.raises(UnsafeArchive):
-        tables.table(path)
-    assert tables.table(path, ["action"]).num_rows == 8192
+        description.read_table(path)
+    assert description.read_table(path, ["action"]).num_rows == 8192
 
 
 # -- Arrow
@@ -175,20 +175,20 @@ def arrow(path: Path, compression: str | None, rows: int = 5, batches: int = 2) 
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
 def test_arrow_files_are_read(tmp_path: Path, compression: str | None) -> None:
     path = arrow(tmp_path / "part-0.arrow", compression, rows=1000)
-    found = list(arrow_ipc.batches(path))
-    assert [b.num_rows for b in found] == [1000, 1000] and arrow_ipc.count(path) == 2000
+    found = list(arrow_tables.batches(path))
+    assert [b.num_rows for b in found] == [1000, 1000] and arrow_tables.count(path) == 2000
     assert found[1]["actions"].to_pylist() == list(range(1000, 2000))
 
 
 def test_arrow_buffers_that_unpack_to_a_thousandfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_ipc, "FREE_BYTES", MIB)
+    monkeypatch.setattr(arrow_tables, "FREE_BYTES", MIB)
     path = tmp_path / "part-0.arrow"
     zeros = pa.table({"observations": np.zeros(4 * MIB)})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.OSFile(str(path), "wb") as f, pa.ipc.new_file(f, zeros.schema, options=options) as writer:
         writer.write_table(zeros)
     with pytest.raises(UnsafeArchive, match="claims 33,554,432 bytes"):
-        list(arrow_ipc.batches(path))
+        list(arrow_tables.batches(path))
 
 
 def test_the_metadata_of_arrow_messages_may_be_anything(tmp_path: Path) -> None:
@@ -200,6 +200,6 @@ def test_the_metadata_of_arrow_messages_may_be_anything(tmp_path: Path) -> None:
         (tmp_path / "part-0.arrow").write_bytes(damaged)
         try:
             with arrow_reading(tmp_path / "part-0.arrow"):
-                list(arrow_ipc.batches(tmp_path / "part-0.arrow"))
+                list(arrow_tables.batches(tmp_path / "part-0.arrow"))
         except ArchiveError:
             continue

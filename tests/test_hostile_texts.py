@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlds_cli.archives import npz_rows, tar, text_tables, tfrecord, unpacking
-from rlds_cli.archives.npz import open_npz
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
+from rlds_cli.formats import compressed, npz, text_tables, tfrecord
+from rlds_cli.formats.npz import open_npz
 from rlds_cli.importing import import_archive
 
 
@@ -116,8 +116,8 @@ def pax(record: bytes) -> bytes:
 )
 def test_lengths_of_pax_records(tmp_path: Path, record: bytes) -> None:
     (tmp_path / "a.tar").write_bytes(pax(record))
-    with unpacking.open_unpacked(tmp_path / "a.tar") as stream, pytest.raises(CorruptArchive, match="the pax header"):
-        list(tar.members(stream))
+    with compressed.open_unpacked(tmp_path / "a.tar") as stream, pytest.raises(CorruptArchive, match="the pax header"):
+        list(compressed.members(stream))
 
 
 @pytest.mark.parametrize("size", ["9" * 5000, "\u00b2", "-5", "1e3"])
@@ -125,8 +125,8 @@ def test_sizes_of_pax_records(tmp_path: Path, size: str) -> None:
     text = f" size={size}\n".encode()
     length = len(text) + len(str(len(text) + 4))
     (tmp_path / "a.tar").write_bytes(pax(str(length).encode() + text))
-    with unpacking.open_unpacked(tmp_path / "a.tar") as stream:
-        assert [(m.name, m.size) for m in tar.members(stream)] == [("a.npz", 3)]  # as the header itself says
+    with compressed.open_unpacked(tmp_path / "a.tar") as stream:
+        assert [(m.name, m.size) for m in compressed.members(stream)] == [("a.npz", 3)]  # as the header itself says
 
 
 # -- npz
@@ -143,7 +143,7 @@ def test_an_npz_of_rows_without_values(tmp_path: Path) -> None:
 
 
 def test_columns_in_fortran_order_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(npz_rows, "MAX_TRANSPOSED", 1 << 20)
+    monkeypatch.setattr(npz, "MAX_TRANSPOSED", 1 << 20)
     zeros = np.zeros((1 << 15, 4), order="F")  # a megabyte each
     np.savez_compressed(tmp_path / "a.npz", a=zeros, b=zeros)
     with open_npz(tmp_path / "a.npz") as f, pytest.raises(UnsafeArchive, match="claim 2,097,152 bytes"):

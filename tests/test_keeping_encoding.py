@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import zarr
 
-from rlds_cli import Dataset, create, open_dataset, space
+from rlds_cli import Dataset, create, open_dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoSpace
-from rlds_cli.keeping.encoding import convert
-from rlds_cli.keeping.verification import verify
+from rlds_cli.files import disk
+from rlds_cli.maintenance.reencode import convert
+from rlds_cli.maintenance.verification import verify
 
 
 def make(**more: Any) -> Dataset:
@@ -116,7 +117,7 @@ def test_damaged_shards_are_named() -> None:
 
 def test_a_disk_without_room_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
     ds = make(store="zarr")
-    monkeypatch.setattr(space, "free", lambda path: 1000)
+    monkeypatch.setattr(disk, "free", lambda path: 1000)
     with pytest.raises(NoSpace, match="are needed"):
         convert("local/x", to="memmap")
     assert open_dataset(ds.path).encoding == "zarr"

@@ -11,10 +11,10 @@ from filelock import FileLock
 import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.dataset import Dataset
-from rlds_cli.keeping.garbage import Collection, collect, plan
-from rlds_cli.keeping.removal import remove
-from rlds_cli.keeping.usage import usage
-from rlds_cli.loader.access.blocks import open_block, stored
+from rlds_cli.home.usage import usage
+from rlds_cli.loader.storage.blocks import open_block, stored_block
+from rlds_cli.maintenance.gc import Collection, collect, plan
+from rlds_cli.maintenance.remove import remove
 
 SAMPLE = "sample/pendulum-d4rl"
 
@@ -50,7 +50,7 @@ def test_nothing_yet(home: Path) -> None:
 
 def test_packed_rows(home: Path) -> None:
     ds = make()
-    block, held = open_block(ds, [stored(ds, "observation")], budget=0)
+    block, held = open_block(ds, [stored_block(ds, "observation")], budget=0)
     assert held.path is not None
     size = on_disk(held.path)
     assert usage().packed == size
@@ -64,7 +64,7 @@ def test_packed_rows(home: Path) -> None:
     assert usage().packed == 0
     assert block is not None  # who has them mapped goes on
     np.testing.assert_array_equal(block.take(np.arange(101)).row("observation"), ds.column("observation"))
-    assert open_block(ds, [stored(ds, "observation")], budget=0)[1].where == "packed file"
+    assert open_block(ds, [stored_block(ds, "observation")], budget=0)[1].where == "packed file"
 
 
 def test_work_that_was_broken_off(home: Path) -> None:

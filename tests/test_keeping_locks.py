@@ -13,7 +13,7 @@ import lock_mutations
 import pytest
 
 from rlds_cli.errors import RldsError
-from rlds_cli.keeping import locks, pinning
+from rlds_cli.maintenance import lock_file, pinning
 
 F, S = "rlds1:" + "a" * 64, "b" * 64
 STEP = {
@@ -109,7 +109,7 @@ WRONG: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def read(tmp_path: Path, content: Any) -> tuple[locks.Locked, ...]:
+def read(tmp_path: Path, content: Any) -> tuple[lock_file.Locked, ...]:
     file = tmp_path / "rlds.lock"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return pinning.read(file)
@@ -146,11 +146,11 @@ def test_mutants_are_read_or_refused(tmp_path: Path) -> None:
     counts = {"read": 0, "refused": 0}
     for _ in range(1500):
         try:
-            for d in locks.datasets(lock_mutations.mutated(LOCK, rng)):
+            for d in lock_file.datasets(lock_mutations.mutated(LOCK, rng)):
                 assert all(f["url"] is None or f["url"].startswith("https://host/") for f in d.files)
                 assert all(".." not in f["file"] and not f["file"].startswith("/") for f in d.files)
             counts["read"] += 1
-        except (locks.InvalidLock, locks.LaterVersion) as e:
+        except (lock_file.InvalidLock, lock_file.LaterVersion) as e:
             assert len(str(e)) < 600
             counts["refused"] += 1
     assert min(counts.values()) > 50

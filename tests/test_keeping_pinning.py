@@ -15,7 +15,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping import pinning
+from rlds_cli.maintenance import pinning
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 

@@ -19,8 +19,8 @@ from rlds_cli import ids, registry
 from rlds_cli.errors import DownloadFailed, WrongFingerprint, WrongHash
 from rlds_cli.home import Home
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.repair import repair, repair_all
-from rlds_cli.keeping.verification import verify
+from rlds_cli.maintenance.repair import repair, repair_all
+from rlds_cli.maintenance.verification import verify
 
 REF = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
 NAME = registry.get(REF).files[0].path

@@ -16,7 +16,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import RldsError
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.tracing import trace
+from rlds_cli.maintenance.verification import trace
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 DATA = Path(__file__).parent / "data"

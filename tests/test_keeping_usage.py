@@ -11,10 +11,10 @@ from conftest import write_d4rl
 import rlds_cli
 from rlds_cli import create, preprocess
 from rlds_cli.errors import DatasetNotFound, InvalidId, NoPermission
+from rlds_cli.home.usage import size_on_disk, usage
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.removal import plan, remove
-from rlds_cli.keeping.usage import size_on_disk, usage
-from rlds_cli.store import sharing
+from rlds_cli.maintenance.remove import plan, remove
+from rlds_cli.store import publishing
 
 
 def make(ref: str, rows: int = 1000) -> Path:
@@ -35,7 +35,7 @@ def on_disk(*paths: Path) -> int:
 def link(source: Path, target: Path, fields: tuple[str, ...]) -> None:
     """Make fields of ``target`` those of ``source``, as preprocess does where a function leaves them alone."""
     for name in fields:
-        sharing.share_tree(source / name, target / name)
+        publishing.share_tree(source / name, target / name)
 
 
 def test_nothing_yet(home: Path) -> None:

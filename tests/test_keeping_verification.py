@@ -21,7 +21,7 @@ import rlds_cli
 from rlds_cli import Dataset, create
 from rlds_cli.errors import DatasetNotFound, RldsError, UnknownDataset
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.verification import Verification, verify, verify_all, verify_directory
+from rlds_cli.maintenance.verification import Verification, verify, verify_all, verify_directory
 from rlds_cli.progress import silent
 from rlds_cli.store import sealing
 from rlds_cli.store.build import write_rows

@@ -8,7 +8,7 @@ import pytest
 GATHERS = """
 import resource, sys
 import numpy as np
-from rlds_cli.loader.access.allocation import keep_freed
+from rlds_cli.loader.read import keep_freed
 
 if sys.argv[1] == "keep":
     keep_freed()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.loader.access.blocks import Block, BlockField, Layout, obstacle, open_block, stored
+from rlds_cli.loader.storage.blocks import Block, BlockField, Layout, obstacle, open_block, stored_block
 from rlds_cli.ted import Array
 
 ROWS = 10_000  # more than two tiles
@@ -183,7 +183,7 @@ def test_what_is_packed(row_bytes: int, rows: int, fits: bool) -> None:
 def test_the_block_of_a_dataset(home: Path) -> None:
     ds = dataset()
     names = ["observation", "action", "info/count", "info/nothing", "next/reward", "next/terminated", "next/truncated"]
-    fields = [stored(ds, n, "float32" if ds.schema[n].dtype == "float64" else None) for n in names]
+    fields = [stored_block(ds, n, "float32" if ds.schema[n].dtype == "float64" else None) for n in names]
     block, held = open_block(ds, fields, budget=0)
     assert block is not None
     assert held.where == "packed file"
@@ -207,7 +207,7 @@ def test_the_block_of_a_dataset(home: Path) -> None:
 def test_other_casts_are_another_file(home: Path) -> None:
     ds = dataset()
     for dtype in ("float32", "float16", None):
-        block, _ = open_block(ds, [stored(ds, "observation", dtype)], budget=0)
+        block, _ = open_block(ds, [stored_block(ds, "observation", dtype)], budget=0)
         assert block is not None
         expected = ds.column("observation").astype(dtype or "float64")
         np.testing.assert_array_equal(block.take(np.arange(ds.num_rows)).row("observation"), expected)
@@ -227,10 +227,10 @@ def test_computed_fields_are_kept_apart_by_what_they_are_made_of() -> None:
 def test_nowhere_to_put_it(home: Path) -> None:
     ds = dataset()
     (home / "packed").write_text("no directory")
-    block, held = open_block(ds, [stored(ds, "observation")], budget=0)
+    block, held = open_block(ds, [stored_block(ds, "observation")], budget=0)
     assert (block, held.where) == (None, None)
     assert held.reason
-    block, held = open_block(ds, [stored(ds, "observation")], budget=1 << 20)
+    block, held = open_block(ds, [stored_block(ds, "observation")], budget=1 << 20)
     assert block is not None
     assert held.where == "private memory"
     np.testing.assert_array_equal(block.take(np.arange(ds.num_rows)).row("observation"), ds.column("observation"))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.sampling.cumulative import Cumulative
+from rlds_cli.loader.samplers.weighted import Cumulative
 
 LAST = 1 - 2.0**-53  # the greatest float below 1
 ODD = [0.0, 5e-324, 1e-300, 1e-17, 0.1, 1 / 3, 1.0, 7.0, 1e17, 1e308]

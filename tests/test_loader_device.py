@@ -34,8 +34,8 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.loader.access import memory, resident
-from rlds_cli.loader.output import staging
+from rlds_cli.loader.arrays import frameworks
+from rlds_cli.loader.storage import device_memory, memory
 
 CPU = torch.device("cpu")
 
@@ -177,7 +177,7 @@ def test_selections_hold_their_own_rows(ds: rlds_cli.Dataset, chosen: list[int],
 
 def test_columns_are_uploaded_in_tiles(ds: rlds_cli.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     for rows in (1, 20, 50):
-        monkeypatch.setattr(resident, "TILE_ROWS", rows)
+        monkeypatch.setattr(device_memory, "TILE_ROWS", rows)
         check_same(ds, sampler=Shuffled(), window=Slice(4))
 
 
@@ -226,7 +226,7 @@ def test_ship_is_the_same_in_one_block() -> None:
         "number": np.array(3, np.int8),
         "e": np.arange(5) - 7,
     }
-    moved = staging.ship(values, CPU)
+    moved = frameworks.ship(values, CPU)
     assert list(moved) == list(values)
     for name, x in values.items():
         assert moved[name].shape == x.shape and moved[name].is_contiguous()
@@ -237,7 +237,7 @@ def test_ship_is_the_same_in_one_block() -> None:
     ends = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in moved.values() if x.nbytes)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
     assert all(x.data_ptr() % x.element_size() == 0 for x in moved.values())
-    assert staging.ship({}, CPU) == {}
+    assert frameworks.ship({}, CPU) == {}
 
 
 def test_another_device(ds: rlds_cli.Dataset) -> None:

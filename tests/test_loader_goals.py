@@ -30,8 +30,8 @@ from rlds_cli.loader import (
     Transition,
     Uniform,
 )
-from rlds_cli.loader.reading import Run
-from rlds_cli.loader.sampling.order import Order
+from rlds_cli.loader.order import Order
+from rlds_cli.loader.read import Run
 
 EXACT = {"backend": "numpy", "dtype": None}
 WHERE = ("step", "episode")

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.loader.sampling.guide import Guide
+from rlds_cli.loader.index import Guide
 
 
 def slowly(counts, number):

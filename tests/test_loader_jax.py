@@ -14,7 +14,7 @@ from frames_data import film
 from loader_data import create, episode
 
 import rlds_cli
-from rlds_cli.batch import Batch
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Goals, Loader, Normalize, Offsets, Reward, Sequential, Shuffled, Slice, Transition, Uniform
 
@@ -221,7 +221,7 @@ def test_the_methods_of_a_batch(ds: rlds_cli.Dataset) -> None:
 
 def test_jax_is_imported_by_nobody_else() -> None:
     code = (
-        "import sys, rlds_cli; from rlds_cli.loader import Loader; from rlds_cli.batch import Batch;"
+        "import sys, rlds_cli; from rlds_cli.loader import Loader; from rlds_cli.dataset.batch import Batch;"
         "assert not {'jax', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.access.memory import budget, cgroup_limit
+from rlds_cli.loader.storage.memory import budget, cgroup_limit
 
 
 @pytest.mark.parametrize(

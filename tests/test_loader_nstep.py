@@ -6,8 +6,8 @@ from loader_data import create, episode, episode_lists
 
 import rlds_cli
 from rlds_cli.loader import Loader, Member, Mixture, ReturnToGo, Reward, Sequential, Shuffled, Slice, Transition
-from rlds_cli.loader.output.transforms import Elementwise
-from rlds_cli.loader.windowing import nstep
+from rlds_cli.loader.arrays.transforms import Elementwise
+from rlds_cli.loader.windows import nstep
 
 
 def check(loader, episodes, n, gamma, scale=1.0):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import shuffles
 
-from rlds_cli.loader.sampling.order import EPISODE, VERSION, VERSIONS, WINDOW, Order, permute
+from rlds_cli.loader.order import EPISODE, VERSION, VERSIONS, WINDOW, Order, permute
 
 SEEDS = st.integers(0, 2**64 - 1)
 

@@ -14,13 +14,13 @@ import pytest
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.keeping.encoding import convert
-from rlds_cli.keeping.repair import repair
-from rlds_cli.keeping.verification import verify
 from rlds_cli.loader import Loader, ReturnToGo, Transition
-from rlds_cli.loader.access import packed, packing
-from rlds_cli.loader.access.packed import Held, open_or_build
-from rlds_cli.loader.windowing import nstep
+from rlds_cli.loader.storage import blocks, packed
+from rlds_cli.loader.storage.packed import Held, open_or_build
+from rlds_cli.loader.windows import nstep
+from rlds_cli.maintenance.reencode import convert
+from rlds_cli.maintenance.repair import repair
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.ted import Array
 
 CONTENT = np.arange(100_000, dtype=np.uint32)
@@ -30,7 +30,7 @@ BUILDER = """
 import os, sys, time
 import numpy as np
 import rlds_cli
-from rlds_cli.loader.access.packed import open_or_build
+from rlds_cli.loader.storage.packed import open_or_build
 
 log, seconds = sys.argv[1], float(sys.argv[2])
 def parts():
@@ -351,7 +351,7 @@ def test_blocks_do_not_depend_on_the_parts(dataset: Dataset) -> None:
 @pytest.fixture
 def ds(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """A dataset that is packed although it is small."""
-    monkeypatch.setattr(packing, "LEAST_BYTES", 0)
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
     monkeypatch.setattr(nstep, "LEAST_ROWS", 0)
     rng = np.random.default_rng(0)
     steps = 3000

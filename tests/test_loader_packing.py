@@ -3,7 +3,7 @@ import pytest
 from loader_data import create, episode
 
 from rlds_cli.loader import Loader, Shuffled, Transition
-from rlds_cli.loader.access import packing
+from rlds_cli.loader.storage import blocks
 
 EPISODES = [
     episode(0, 9),
@@ -20,7 +20,7 @@ def ds(home, request):
 
 @pytest.fixture
 def packed(monkeypatch):
-    monkeypatch.setattr(packing, "LEAST_BYTES", 0)
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
 
 
 def everything(ds, **options):

@@ -22,8 +22,8 @@ from loader_data import create, episode
 import rlds_cli
 from rlds_cli.errors import Frames, InvalidArgument
 from rlds_cli.loader import Loader, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition, Uniform
-from rlds_cli.loader.access import ahead as ahead_module
-from rlds_cli.loader.access.ahead import ahead, depth
+from rlds_cli.loader.storage import page_cache as ahead_module
+from rlds_cli.loader.storage.page_cache import ahead, depth
 
 DEPTHS = (0, 1, 3)
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader.sampling.priorities import Priorities
+from rlds_cli.loader.samplers.prioritized import Priorities
 
 DEVICES = [None, "cpu"] + ["cuda"] * torch.cuda.is_available()  # None: NumPy
 FLOATS = st.one_of(st.sampled_from([0.0, 1e-12, 1.0, 1e6]), st.floats(0, 100))

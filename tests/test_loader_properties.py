@@ -25,8 +25,8 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.loader.access import packing
-from rlds_cli.loader.windowing import nstep
+from rlds_cli.loader.storage import blocks
+from rlds_cli.loader.windows import nstep
 
 VARIED = varied()
 MANY = settings(max_examples=30)
@@ -79,7 +79,7 @@ def ds(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLDS_HOME", str(tmp_path_factory.mktemp("home")))
         if request.param == "packed rows":
-            patch.setattr(packing, "LEAST_BYTES", 0)
+            patch.setattr(blocks, "LEAST_BYTES", 0)
             patch.setattr(nstep, "LEAST_ROWS", 0)
         yield create(VARIED, ref="local/varied")
 

@@ -8,7 +8,7 @@ from reference import ranks
 
 from rlds_cli.errors import BatchSize, InvalidArgument
 from rlds_cli.loader import Episode, Loader, Offsets, Sequential, Shuffled, Slice, Transition
-from rlds_cli.loader.ranks import Ranks
+from rlds_cli.loader.schedule import Ranks
 
 
 def test_arguments_come_first():
@@ -74,7 +74,7 @@ def test_a_last_batch_that_is_dropped_is_dropped_on_every_rank():
 def test_torch_distributed_is_asked_when_it_is_initialised():
     code = """
 import torch.distributed as dist, tempfile
-from rlds_cli.loader.ranks import Ranks
+from rlds_cli.loader.schedule import Ranks
 assert Ranks.of(None, None).world == 1
 dist.init_process_group("gloo", init_method="file://" + tempfile.mktemp(), rank=0, world_size=1)
 assert Ranks.of(None, None) == Ranks(0, 1, "torch.distributed"), Ranks.of(None, None)

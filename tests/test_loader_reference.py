@@ -31,7 +31,7 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.loader.windowing import nstep
+from rlds_cli.loader.windows import nstep
 
 VARIED = varied()
 PLAIN = [e.plain() for e in VARIED]

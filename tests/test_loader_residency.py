@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.loader.access.residency import BLIND, CALM, Coming, RandomMap, Watch, stretches
+from rlds_cli.loader.storage.page_cache import BLIND, CALM, Coming, RandomMap, Watch, stretches
 from rlds_cli.ted import Array
 
 PAGE = mmap.PAGESIZE
@@ -203,7 +203,7 @@ FORK = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from rlds_cli.loader.access.residency import Coming, RandomMap, Watch
+from rlds_cli.loader.storage.page_cache import Coming, RandomMap, Watch
 
 mapped, watch = RandomMap(Path(sys.argv[1]), 1000, 4000), Watch()
 def turn():

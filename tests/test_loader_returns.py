@@ -12,8 +12,8 @@ from reference import returns as reference
 import rlds_cli
 from rlds_cli.errors import InvalidArgument, NeedsMemory, NoReward
 from rlds_cli.loader import Loader, Offsets, ReturnToGo, Sequential, Slice, Transition
-from rlds_cli.loader.content import returns
-from rlds_cli.loader.content.returns import Scan
+from rlds_cli.loader.fields import goals
+from rlds_cli.loader.fields.goals import Scan
 
 EXACT = {"backend": "numpy", "dtype": None, "sampler": Sequential()}
 GAMMAS = st.sampled_from([0.0, 0.5, 0.99, 1.0])
@@ -116,9 +116,9 @@ def stretches(draw):
 def test_the_scan_equals_a_loop_in_parts_of_any_size(rows, gamma, at_once, few):
     reward, terminated, last = rows
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(returns, "_ROWS", at_once)
-        patch.setattr(returns, "_PIECE", 5)
-        patch.setattr(returns, "_FEW", few)
+        patch.setattr(goals, "_ROWS", at_once)
+        patch.setattr(goals, "_PIECE", 5)
+        patch.setattr(goals, "_FEW", few)
         parts = list(Scan(reward, terminated, last, gamma).parts())
     assert all(len(part) <= at_once for part in parts)
     expected, first = [], 0

@@ -8,10 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.loader.ranks import Ranks
-from rlds_cli.loader.runs import runs
-from rlds_cli.loader.sampling.order import Order
-from rlds_cli.loader.schedule import Schedule, Spot
+from rlds_cli.loader.order import Order
+from rlds_cli.loader.planning import runs
+from rlds_cli.loader.schedule import Ranks, Schedule, Spot
 
 MOST = 40  # batches looked at of a pass without an end
 

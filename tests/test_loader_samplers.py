@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Sequential, Shuffled, Uniform
-from rlds_cli.loader.sampling.guide import Guide
-from rlds_cli.loader.sampling.order import Order
-from rlds_cli.loader.sampling.pool import Pool
+from rlds_cli.loader.index import Guide, Pool
+from rlds_cli.loader.order import Order
 
 SAMPLERS = (Uniform(), Uniform(by="episode"), Shuffled(), Shuffled(block=4, live=2), Sequential())
 COUNTS = st.lists(st.integers(1, 20), min_size=1, max_size=8)

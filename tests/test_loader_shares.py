@@ -9,10 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader.mixtures.apportioning import Changing, Constant, Random, apportion, normalised
-from rlds_cli.loader.mixtures.shares import LONGEST_PERIOD, Ledger, Lots, period, places, quantised, spread
-from rlds_cli.loader.reading import Run
-from rlds_cli.loader.sampling.order import Order
+from rlds_cli.loader.mixture.shares import (
+    LONGEST_PERIOD,
+    Changing,
+    Constant,
+    Ledger,
+    Lots,
+    Random,
+    apportion,
+    normalised,
+    period,
+    places,
+    quantised,
+    spread,
+)
+from rlds_cli.loader.order import Order
+from rlds_cli.loader.read import Run
 
 WEIGHTS = st.one_of(
     st.lists(st.integers(1, 9).map(float), min_size=1, max_size=7),

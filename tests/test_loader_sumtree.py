@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_cli.loader.sampling.sumtree import LEAST, MOST, SumTree
+from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, SumTree
 
 LAST = 1 - 2.0**-53  # the greatest float below 1
 SIZES = [1, 2, 3, 15, 16, 17, 255, 257, 4095, 4096, 4097, 4112, 4113, 65_535, 65_536, 65_537, 65_553, 100_000]

@@ -11,7 +11,7 @@ import torch
 from loader_data import Known, create, episode
 
 import rlds_cli
-from rlds_cli.batch import Batch
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Episode, Loader, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition
 

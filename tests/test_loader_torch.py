@@ -19,7 +19,7 @@ from reference import ranks
 from torch.utils.data import DataLoader
 
 import rlds_cli
-from rlds_cli.batch import Batch
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import (
     Episode,
@@ -33,8 +33,8 @@ from rlds_cli.loader import (
     Transition,
     Uniform,
 )
-from rlds_cli.loader.output import parcels
-from rlds_cli.loader.output.parcels import Parcel
+from rlds_cli.loader.arrays import torch_loader
+from rlds_cli.loader.arrays.torch_loader import Parcel
 
 pytestmark = [
     # Python 3.12 and later warn of any fork of a process with threads; torch has some.
@@ -253,7 +253,7 @@ def test_batches_are_the_receivers_own(
     ds: rlds_cli.Dataset, by_pipe: int, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writable, contiguous, and none overlaps another; NumPy arrays become tensors, as DataLoader does it."""
-    monkeypatch.setattr(parcels, "BY_PIPE", by_pipe)
+    monkeypatch.setattr(torch_loader, "BY_PIPE", by_pipe)
     made = list(feed(load(ds, sampler=Shuffled(), backend=backend), 2))
     expected = [b.clone() for b in load(ds, sampler=Shuffled())]
     for batch in made:
@@ -287,7 +287,7 @@ def _same(batch: Any) -> Any:
 
 @pytest.mark.parametrize("by_pipe", [0, 1 << 20])
 def test_anything_that_a_function_puts_into_a_batch(by_pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parcels, "BY_PIPE", by_pipe)
+    monkeypatch.setattr(torch_loader, "BY_PIPE", by_pipe)
     batch = Batch.nest(
         {
             "empty": torch.zeros(4, 0),

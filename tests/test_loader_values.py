@@ -22,8 +22,8 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.loader.access import packing
-from rlds_cli.loader.windowing import nstep
+from rlds_cli.loader.storage import blocks
+from rlds_cli.loader.windows import nstep
 
 SAMPLES = Path(__file__).parents[1] / "rlds_cli" / "samples"
 FLAGS = ("next/reward", "next/terminated", "next/truncated")
@@ -160,7 +160,7 @@ def kept(request, sample, tmp_path, monkeypatch):
     ds, archive = sample
     if request.param == "zarr":
         return rlds_cli.download(ds.id, store="zarr", cache_dir=tmp_path), archive
-    monkeypatch.setattr(packing, "LEAST_BYTES", 0)
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
     monkeypatch.setattr(nstep, "LEAST_ROWS", 0)
     return ds, archive
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Slice, Transition
-from rlds_cli.loader.windowing.places import Points, Rows, Spans
+from rlds_cli.loader.windows.positions import Points, Rows, Spans
 
 
 @st.composite

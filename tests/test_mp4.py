@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lerobot_archives import FPS, encode
 
-from rlds_cli import mp4
 from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.formats import mp4
 
 CODECS = {
     "h264, with frames out of order": ("libx264", {}, "h264"),

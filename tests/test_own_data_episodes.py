@@ -18,7 +18,7 @@ from rlds_cli import archives
 from rlds_cli.cli import main
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
-from rlds_cli.keeping.tracing import trace
+from rlds_cli.maintenance.verification import trace
 from rlds_cli.report.files import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from own_files import FORMATS, write
 
 from rlds_cli import archives
-from rlds_cli.archives.faults import ConversionRecord, faults
+from rlds_cli.archives.damage import ConversionRecord, faults
 from rlds_cli.archives.plain import boundaries, flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
-from rlds_cli.keeping.tracing import trace
+from rlds_cli.maintenance.verification import trace
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 # Six episodes of five steps; the even ones terminate, the others run out of time without a flag.
@@ -415,8 +415,8 @@ def test_rows_shuffled_over_all_files_are_put_in_order(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_in_memory_is_ordered_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.archives.plain.views.MEMORY_BYTES", 0)
-    monkeypatch.setattr("rlds_cli.archives.plain.views.COPY_BYTES", 64)
+    monkeypatch.setattr("rlds_cli.archives.plain.survey.MEMORY_BYTES", 0)
+    monkeypatch.setattr("rlds_cli.archives.plain.survey.COPY_BYTES", 64)
     rows = [ROWS[i] for i in np.random.default_rng(3).permutation(30)]
     check_six(Rows("plain", write(tmp_path / "a.npz", columns(rows))))
 
@@ -477,7 +477,7 @@ def test_columns_of_the_episode_table(tmp_path: Path) -> None:
 
 
 def test_types_are_those_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.archives.text_tables.BLOCK_BYTES", 256)
+    monkeypatch.setattr("rlds_cli.formats.text_tables.BLOCK_BYTES", 256)
     n = 200
     late = [i if i < 190 else i + 0.5 for i in range(n)]
     cols = {"obs": [[i, v] for i, v in enumerate(late)], "action": late, "note": ["5"] * 199 + ["x"], "n": range(n)}

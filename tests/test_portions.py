@@ -6,7 +6,7 @@ import pytest
 
 from rlds_cli import ids
 from rlds_cli.errors import InvalidId
-from rlds_cli.portions import EVERYTHING, Portion, command, is_portion
+from rlds_cli.subset import EVERYTHING, Portion, command, is_portion
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.keeping import garbage
+from rlds_cli.maintenance import gc
 from rlds_cli.preprocess import shards
 from rlds_cli.preprocess.shards import at_work
 from rlds_cli.store.shards import Shard
@@ -323,7 +323,7 @@ def test_all_at_once_and_one_of_them_twice(ds, home, start):
         if work is None and (found := list(home.glob("partial/local+ds@part.*/running/*.lock"))):
             work = found[0].parents[1]
             assert at_work(work)
-            assert [g.path for g in garbage.plan().removed] == []
+            assert [g.path for g in gc.plan().removed] == []
         time.sleep(0.01)
     for p in processes:
         _, error = p.communicate()
@@ -343,7 +343,7 @@ def test_a_finish_that_was_stopped_is_done_again(ds, home, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr("rlds_cli.preprocess.result.publish", stopped)
+        m.setattr("rlds_cli.preprocess.pipeline.publish", stopped)
         with pytest.raises(KeyboardInterrupt):
             preprocess.finish(ds, functions.halves, "part")
     place = next(home.glob("partial/local+ds@part.*/*/dataset"))
@@ -360,5 +360,5 @@ def test_a_shard_at_work_is_seen_where_there_are_no_locks(home, monkeypatch):
     work = home / "partial/local+ds@x.0123456789abcdef-shards"
     with shards._at_work(work, Home(home)):
         assert at_work(work)
-        assert [g.why for g in garbage.plan(cache_dir=home).kept] == ["another process is at it"]
+        assert [g.why for g in gc.plan(cache_dir=home).kept] == ["another process is at it"]
     assert not at_work(work)

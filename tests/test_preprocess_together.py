@@ -33,7 +33,7 @@ def ds(truth):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr("rlds_cli.preprocess.whole.BLOCK_ROWS", 24)
+    monkeypatch.setattr("rlds_cli.preprocess.episodes.BLOCK_ROWS", 24)
 
 
 def doubled(e):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess.blocks import Block, Piece
-from rlds_cli.preprocess.windows import neighbours
+from rlds_cli.preprocess.forms import Block, Piece
+from rlds_cli.preprocess.rows import neighbours
 
 LENGTHS = [5, 8, 3, 9, 10, 1, 6]
 

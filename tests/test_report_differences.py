@@ -13,7 +13,7 @@ from rlds_cli import create, preprocess
 from rlds_cli.checks.findings import Place
 from rlds_cli.cli import out
 from rlds_cli.errors import RldsError
-from rlds_cli.report.differences import Difference, FieldDifference, compare
+from rlds_cli.report.diff import Difference, FieldDifference, compare
 
 
 def walks(n: int = 6) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from rlds_cli import importing
 from rlds_cli.cli import main
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.report import describe_file
-from rlds_cli.report.trees import Node
+from rlds_cli.report.files import Node
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 

@@ -25,13 +25,12 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
-from rlds_cli.report.page import choosing, reading, viewing, write_page
-from rlds_cli.report.page.content import gather
-from rlds_cli.report.page.images import picture
-from rlds_cli.report.page.markup import Markup, data, tag
-from rlds_cli.report.page.reading import Rows
-from rlds_cli.report.page.spreads import spread
-from rlds_cli.report.pictured import is_image
+from rlds_cli.report.columns import is_image
+from rlds_cli.report.html import listing, spreads, viewing, write_page
+from rlds_cli.report.html.content import gather
+from rlds_cli.report.html.markup import Markup, data, tag
+from rlds_cli.report.html.spreads import Rows, spread
+from rlds_cli.report.html.viewing import picture
 from rlds_cli.ted import Field
 
 STATIC = Path(rlds_cli.__file__).parent / "report" / "page" / "static"
@@ -325,7 +324,7 @@ def test_of_a_stack_of_grey_frames_the_last_is_shown() -> None:
 
 @given(st.integers(1, 500), st.integers(2, 60))
 def test_evenly_spaced(n: int, most: int) -> None:
-    found = choosing.evenly(n, most)
+    found = listing.evenly(n, most)
     assert found[0] == 0 and found[-1] == n - 1 and len(found) == min(n, most)
     assert len(set(found.tolist())) == len(found) and sorted(found.tolist()) == found.tolist()
 
@@ -337,7 +336,7 @@ def test_the_viewer_has_the_episodes_worth_a_look() -> None:
     c = gather(ds)
     why = {v.number: v.why for v in c.viewing.episodes}
     total = ds.episodes["total_reward"]
-    assert len(why) == choosing.MOST_SHOWN
+    assert len(why) == listing.MOST_SHOWN
     assert "longest" in why[41] and "shortest" in why[67] and "finding" in why[83]
     assert "highest return" in why[int(total.argmax())] and "lowest return" in why[int(total.argmin())]
 
@@ -456,5 +455,5 @@ def test_the_code_of_the_page_about_reports_runs(tmp_path: Path, monkeypatch: py
     namespace: dict[str, Any] = {}
     exec(code, namespace)
     assert namespace["written"].bytes == (tmp_path / "report.html").stat().st_size
-    limits = (choosing.MOST_LISTED, choosing.MOST_SHOWN, reading.SAMPLE_STEPS, viewing.MOST_ELEMENTS)
+    limits = (listing.MOST_LISTED, listing.MOST_SHOWN, spreads.SAMPLE_STEPS, viewing.MOST_ELEMENTS)
     assert all(f"{limit:,}" in page for limit in limits)

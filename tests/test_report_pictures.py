@@ -20,7 +20,7 @@ from PIL import Image
 import rlds_cli
 from rlds_cli import create
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
-from rlds_cli.report import images, plots, svg, videos
+from rlds_cli.report import images, svg
 from rlds_cli.report.histograms import Histogram
 
 NS = {"s": "http://www.w3.org/2000/svg"}
@@ -96,27 +96,27 @@ def test_ticks_are_round_and_inside(low: float, high: float, expected: list[floa
 
 def test_returns_and_lengths(ds: rlds_cli.Dataset) -> None:
     for what in ("returns", "lengths", "total_reward", "length"):
-        found = bars_of(plots.plot(ds, what))
+        found = bars_of(svg.plot(ds, what))
         assert sum(n for *_, n in found) == 8
         assert (found[0][0], found[-1][1]) == (4, 11)
-    assert sum(n for *_, n in bars_of(plots.plot(ds, "num_done"))) == 8
+    assert sum(n for *_, n in bars_of(svg.plot(ds, "num_done"))) == 8
 
 
 def test_fields_and_elements(ds: rlds_cli.Dataset) -> None:
     steps = sum(range(4, 12))
-    assert sum(n for *_, n in bars_of(plots.plot(ds, "observation"))) == 3 * steps
-    found = bars_of(plots.plot(ds, "action[1, 0]"))
+    assert sum(n for *_, n in bars_of(svg.plot(ds, "observation"))) == 3 * steps
+    found = bars_of(svg.plot(ds, "action[1, 0]"))
     assert [n for *_, n in found] == list(range(4, 12))  # the action is the episode's number
-    assert sum(n for *_, n in bars_of(plots.plot(ds, "info/n"))) == steps
+    assert sum(n for *_, n in bars_of(svg.plot(ds, "info/n"))) == steps
 
 
 def test_one_episode_is_drawn_as_curves(ds: rlds_cli.Dataset) -> None:
-    text = plots.plot(ds, "observation", episode=-1)
+    text = svg.plot(ds, "observation", episode=-1)
     paths = [p for p in parsed(text).iterfind("s:path", NS) if p.find("s:title", NS) is not None]
     assert [p.find("s:title", NS).text for p in paths] == ["[0]", "[1]", "[2]"]  # type: ignore[union-attr]
     assert [p.get("d", "").count("L") for p in paths] == [11] * 3  # 12 observations
     assert "episode 7 of local/x" in text
-    one = plots.plot(ds, "action[0, 1]", episode=0)
+    one = svg.plot(ds, "action[0, 1]", episode=0)
     assert "action[0, 1], episode 0" in one
 
 
@@ -124,7 +124,7 @@ def test_a_long_episode_keeps_its_extremes() -> None:
     o = np.zeros(100_000)
     o[54_321], o[77_777] = 5, -3
     ds = create("local/long", [{"observation": o, "action": np.zeros(len(o) - 1)}])
-    text = plots.plot(ds, "observation", episode=0)
+    text = svg.plot(ds, "observation", episode=0)
     assert len(text) < 100_000
     (path,) = (p.get("d", "") for p in parsed(text).iterfind("s:path", NS) if p.find("s:title", NS) is not None)
     heights = [float(p.split()[1]) for p in re.split("[ML]", path)[1:]]
@@ -143,15 +143,15 @@ def test_a_long_episode_keeps_its_extremes() -> None:
 )
 def test_what_cannot_be_drawn(ds: rlds_cli.Dataset, what: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        plots.plot(ds, what)
+        svg.plot(ds, what)
 
 
 def test_there_are_no_returns_without_rewards() -> None:
     ds = create("local/g", [{"observation": np.zeros(3), "action": np.zeros(2)}])
     with pytest.raises(UnknownField, match="no rewards"):
-        plots.plot(ds, "returns")
+        svg.plot(ds, "returns")
     with pytest.raises(RldsError, match="has no episode 1"):
-        plots.plot(ds, "action", episode=1)
+        svg.plot(ds, "action", episode=1)
 
 
 # frames
@@ -214,7 +214,7 @@ def test_a_video_has_every_frame(tmp_path: Path) -> None:
     o = np.zeros((100, 33, 41, 3), np.uint8)
     o[:, :, :] = (2 * np.arange(100))[:, None, None, None]
     ds = create("local/v", [{"observation": o, "action": np.zeros((99, 1))}], fps=12.5)
-    assert videos.write_video(ds, tmp_path / "v.mp4", 0) == 100
+    assert images.write_video(ds, tmp_path / "v.mp4", 0) == 100
     with av.open(str(tmp_path / "v.mp4")) as container:
         stream = container.streams.video[0]
         assert (stream.average_rate, stream.width % 2, stream.height % 2) == (12.5, 0, 0)
@@ -227,7 +227,7 @@ def test_a_video_has_every_frame(tmp_path: Path) -> None:
 def test_without_av(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingPackage, match="av") as e:
-        videos.write_video(film([2]), tmp_path / "v.mp4", 0)
+        images.write_video(film([2]), tmp_path / "v.mp4", 0)
     assert e.value.hint == "pip install 'rlds-cli[video]'"
 
 
@@ -270,8 +270,7 @@ def test_no_line_of_the_page_is_too_long(ds: rlds_cli.Dataset) -> None:
 
     from rlds_cli.checks import check
     from rlds_cli.cli.pages.checks import CheckPage
-    from rlds_cli.cli.pages.episode import EpisodePage
-    from rlds_cli.cli.pages.summary import SummaryPage
+    from rlds_cli.cli.pages.inspect import EpisodePage, SummaryPage
     from rlds_cli.report import describe_episode, summarise
 
     pages = (
@@ -302,7 +301,7 @@ def test_pipes_have_no_colour_and_break_no_line(ds: rlds_cli.Dataset) -> None:
 
 
 def test_nested_fields_stand_below_their_name() -> None:
-    from rlds_cli.cli.pages.fields import tree
+    from rlds_cli.cli.pages.inspect import tree
     from rlds_cli.report import summarise
 
     o = {"grip": np.zeros((3, 2)), "arm": {"q": np.ones((3, 7))}}

@@ -12,8 +12,8 @@ from rlds_cli import create
 from rlds_cli.checks.running import check
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidEpisode, NoReward
-from rlds_cli.keeping.verification import verify
 from rlds_cli.loader import Loader, Slice
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.report import compare, describe_episode, summarise, write_page
 
 STEPS = np.arange(4.0)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlds_cli import safe_files
 from rlds_cli.errors import NoPermission
+from rlds_cli.files import safe as safe_files
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 STRANGER = 54321  # a user that nobody is

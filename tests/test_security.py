@@ -44,13 +44,13 @@ from hostile_files import (
 )
 from server import Server
 
-from rlds_cli import documents
-from rlds_cli.archives import npz, parquet, tfrecord, unpacking
+from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.sources import sources
 from rlds_cli.errors import ArchiveError, CorruptArchive, DownloadFailed, RldsError, UnsafeArchive
+from rlds_cli.files import json as documents
+from rlds_cli.formats import compressed, npz, parquet, tfrecord
 from rlds_cli.importing import import_archive
-from rlds_cli.mappings import read as read_mapping
-from rlds_cli.transfer import sources
-from rlds_cli.transfer.client import Patience
+from rlds_cli.importing import read as read_mapping
 
 HASTY = Patience(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -133,7 +133,7 @@ def test_gzip_of_replay_logs(tmp_path: Path) -> None:
 
 
 def test_a_tar_that_unpacks_to_a_thousandfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
     good = image_archives.npz_bytes(image_archives.dgrl_episode(4, 0))
     path = tmp_path / "x.tar.xz"
     image_archives.write_tar(path, [("0_0_4_40_1.00.npz", good), ("1.bin", bytes(32 << 20))])
@@ -288,7 +288,7 @@ def test_mapping_files_are_bounded(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("source", ["hub", "gs", "s3"])
 def test_listings_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, text: str) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr("rlds_cli.transfer.client.LONGEST", documents.LONGEST)
+    monkeypatch.setattr("rlds_cli.downloads.fetch.client.LONGEST", documents.LONGEST)
     with Server() as server:
         url, page = {
             "hub": ("hf://datasets/o/r", "/api/datasets/o/r/tree/main"),

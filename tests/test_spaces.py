@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from minari.serialization import serialize_space
 
-from rlds_cli import spaces
 from rlds_cli.errors import ArchiveError, MissingPackage
-from rlds_cli.ted import Field
+from rlds_cli.ted import Field, spaces
 
 SPACES = [
     g.Box(-np.inf, np.inf, (3,), np.float32),
@@ -106,7 +105,7 @@ def test_without_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_module_does_not_import_gymnasium() -> None:
-    code = "import sys, rlds_cli.spaces; print('gymnasium' in sys.modules)"
+    code = "import sys, rlds_cli.ted.spaces; print('gymnasium' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.errors import RldsError
-from rlds_cli.store.names import component, is_field_path, paths
+from rlds_cli.store.files import component, is_field_path, paths
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from rlds_cli.errors import DamagedDataset, Frames
 from rlds_cli.progress import silent
 from rlds_cli.store import frames
 from rlds_cli.store.build import Built, write_rows
+from rlds_cli.store.files import paths
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.frames import decode_frame
-from rlds_cli.store.names import paths
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import Position, RowWriter
 from rlds_cli.ted import TERMINATED, EncodedFrames, EpisodeData, Field, lay_out

@@ -17,8 +17,8 @@ from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.encoding import convert
-from rlds_cli.keeping.verification import verify_directory
+from rlds_cli.maintenance.reencode import convert
+from rlds_cli.maintenance.verification import verify_directory
 from rlds_cli.progress import silent
 from rlds_cli.store import arrays, manifest, sealing
 from rlds_cli.store.build import write_rows

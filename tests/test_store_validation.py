@@ -17,9 +17,9 @@ from conftest import run_rlds
 
 from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.keeping.verification import verify
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays, files, manifest
-from rlds_cli.store.names import is_field_path
+from rlds_cli.store.files import is_field_path
 from rlds_cli.store.opening import Store
 
 Change = Callable[[dict[str, Any]], object]

@@ -21,15 +21,15 @@ from PIL import Image
 from test_mp4 import CODECS, pictures
 
 import rlds_cli
-from rlds_cli import mp4
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, Frames, MissingPackage
+from rlds_cli.formats import mp4
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping.encoding import convert
-from rlds_cli.keeping.verification import verify
 from rlds_cli.loader import Loader
+from rlds_cli.maintenance.reencode import convert
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays
-from rlds_cli.store.video_decoding import Video, decode_video
+from rlds_cli.store.videos import Video, decode_video
 from rlds_cli.ted import Field
 
 TOP = "observation/images/top"
@@ -141,9 +141,9 @@ def test_videos_that_are_let_go_of_are_opened_again(
 
 
 def test_without_av_all_but_frames_is_read(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlds_cli.store import video_decoding
+    from rlds_cli.store import videos
 
-    monkeypatch.setattr(video_decoding, "_here", type(video_decoding._here)())
+    monkeypatch.setattr(videos, "_here", type(videos._here)())
     monkeypatch.setitem(sys.modules, "av", None)
     ds = import_archive(archive, "local/film")
     assert ds.column("observation/state").shape == (26, 4)
@@ -347,8 +347,7 @@ def test_frames_that_a_function_changes_become_arrays(archive: Path, ds: Dataset
 
 
 def test_contact_sheet_and_film(archive: Path, ds: Dataset, tmp_path: Path) -> None:
-    from rlds_cli.report.images import contact_sheet
-    from rlds_cli.report.videos import write_video
+    from rlds_cli.report.images import contact_sheet, write_video
 
     sheet = contact_sheet(ds, episode=0)
     assert sheet.size[0] > 160

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 import rlds_cli
-from rlds_cli import spaces
 from rlds_cli.errors import ArchiveError, DamagedDataset, InvalidArgument, NoEnvironment
-from rlds_cli.keeping import encoding, usage
-from rlds_cli.preprocess.builtin.dtypes import dtype_of
-from rlds_cli.safe_files import temporary_name
+from rlds_cli.files.safe import temporary_name
+from rlds_cli.home import usage
+from rlds_cli.maintenance import reencode
+from rlds_cli.preprocess.builtin.fields import dtype_of
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.ted import spaces
 
 CARTPOLE = "sample/cartpole-minari"
 
@@ -80,7 +81,7 @@ def test_a_damaged_list_of_digests_is_not_made_right() -> None:
     listing.chmod(0o644)
     listing.write_text(listing.read_text() + " ")
     with pytest.raises(DamagedDataset, match="is not what the manifest says"):
-        encoding.convert(CARTPOLE, to="zarr")
+        reencode.convert(CARTPOLE, to="zarr")
 
 
 def test_dtypes_and_names_that_nothing_has() -> None:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import catalogue, checks, cli, create, preprocess, report, targets
+from rlds_cli import checks, cli, create, preprocess, report
 from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
+from rlds_cli.home import locate
 from rlds_cli.importing import import_archive
-from rlds_cli.keeping import pinning
-from rlds_cli.keeping.removal import remove
 from rlds_cli.loader import Loader, Mixture
+from rlds_cli.maintenance import pinning
+from rlds_cli.maintenance.remove import remove
+from rlds_cli.report import catalogue
 
 
 def make(ref: str, cache_dir: Path | None = None) -> Path:
@@ -25,13 +27,13 @@ def test_by_id_alias_case_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
     path = make("roboset/dapg-expert/door_v2d-v1")
     variant = make("roboset/dapg-expert/door_v2d-v1@n")
     for ref in ("roboset/dapg-expert/door_v2d-v1", "ROBOSET/DAPG-expert/door_v2d-v1".replace("ROBOSET", "roboset")):
-        assert targets.dataset(ref) == path
-    assert targets.dataset("DAPG(expert)/door_v2d-v1") == path  # the source's own name
-    assert targets.dataset("DAPG(expert)/door_v2d-v1@n") == variant
-    assert targets.dataset(path) == path
+        assert locate.dataset(ref) == path
+    assert locate.dataset("DAPG(expert)/door_v2d-v1") == path  # the source's own name
+    assert locate.dataset("DAPG(expert)/door_v2d-v1@n") == variant
+    assert locate.dataset(path) == path
     monkeypatch.chdir(path.parent)
-    assert targets.dataset(path.name) == path
-    assert str(targets.id_of(variant)) == "roboset/dapg-expert/door_v2d-v1@n"
+    assert locate.dataset(path.name) == path
+    assert str(locate.id_of(variant)) == "roboset/dapg-expert/door_v2d-v1@n"
 
 
 @pytest.mark.parametrize(
@@ -54,9 +56,9 @@ def test_every_way_to_name_a_dataset_works_everywhere(id: str, refs: tuple[str, 
         assert preprocess.attempt(ref, "select_fields", name="t", args={"fields": "action"}).episode == 0
         assert checks.check(ref).id == report.summarise(ref).id == id and catalogue.card(ref).here.path == path
         assert f'"{id}"' in pinning.lock([ref], allow_unreproducible=True)
-        assert targets.datasets([ref]) == (path,)
+        assert locate.datasets([ref]) == (path,)
     if "(" in refs[0]:
-        assert targets.datasets(["dapg(*)/*"]) == (path, variant)
+        assert locate.datasets(["dapg(*)/*"]) == (path, variant)
 
 
 def test_a_dataset_that_is_here_comes_before_an_alias() -> None:
@@ -87,7 +89,7 @@ def test_what_no_or_more_than_one_dataset_is_called(ref: str) -> None:
 def test_what_is_not_here(ref: str, kind: type[Exception], hint: str | None) -> None:
     make("local/press")
     with pytest.raises(kind) as caught:
-        targets.dataset(ref)
+        locate.dataset(ref)
     found = caught.value.hint  # type: ignore[attr-defined]
     assert hint is None or hint in str(found)
 
@@ -98,12 +100,12 @@ def test_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make("local/a", shared)  # hidden by the one in the own home
     c = make("local/c", shared)
     monkeypatch.setenv("RLDS_PATH", str(shared))
-    assert targets.datasets(everything=True) == (a, b, c)
-    assert targets.datasets(["local/*"]) == (a, b, c)
-    assert targets.datasets(["local/c", "LOCAL/[ab]"]) == (c, a, b)
-    assert targets.datasets() == ()
+    assert locate.datasets(everything=True) == (a, b, c)
+    assert locate.datasets(["local/*"]) == (a, b, c)
+    assert locate.datasets(["local/c", "LOCAL/[ab]"]) == (c, a, b)
+    assert locate.datasets() == ()
     with pytest.raises(DatasetNotFound, match=r'matches "d4rl/\*"'):
-        targets.datasets(["local/a", "d4rl/*"])
+        locate.datasets(["local/a", "d4rl/*"])
 
 
 def test_datasets_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,23 +114,23 @@ def test_datasets_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "run.h5").write_bytes(b"x")
     (tmp_path / "local").mkdir()
     (tmp_path / "local/a").mkdir()  # an id comes before a file of its name
-    assert targets.dataset_or_file("local/a") == (path, True)
-    assert targets.dataset_or_file("./local/a") == (Path("local/a"), False)
-    assert targets.dataset_or_file("run.h5") == (Path("run.h5"), False)
-    assert targets.dataset_or_file("*.h5") == (Path("*.h5"), False)
-    assert targets.dataset_or_file(path) == (path, True)
+    assert locate.dataset_or_file("local/a") == (path, True)
+    assert locate.dataset_or_file("./local/a") == (Path("local/a"), False)
+    assert locate.dataset_or_file("run.h5") == (Path("run.h5"), False)
+    assert locate.dataset_or_file("*.h5") == (Path("*.h5"), False)
+    assert locate.dataset_or_file(path) == (path, True)
     with pytest.raises(UnknownDataset, match="neither a file nor a dataset"):
-        targets.dataset_or_file("run.h6")
+        locate.dataset_or_file("run.h6")
     with pytest.raises(UnknownDataset, match="neither a file nor a dataset"):
-        targets.dataset_or_file("d4rl/hoper-medium-v2")
+        locate.dataset_or_file("d4rl/hoper-medium-v2")
     with pytest.raises(DatasetNotFound):
-        targets.dataset_or_file("d4rl/hopper-medium-v2")
+        locate.dataset_or_file("d4rl/hopper-medium-v2")
 
 
 def test_a_zarr_group_of_others_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-    assert targets.dataset_or_file(tmp_path / "theirs") == (tmp_path / "theirs", False)
+    assert locate.dataset_or_file(tmp_path / "theirs") == (tmp_path / "theirs", False)
 
 
 # what people give instead of what is here
@@ -150,9 +152,9 @@ def test_addresses_are_answered_with_what_to_do(address: str) -> None:
         lambda: rlds_cli.open_dataset(address),
         lambda: rlds_cli.open_dataset(Path(address)),
         lambda: rlds_cli.download(address),
-        lambda: targets.dataset(address),
-        lambda: targets.dataset_or_file(address),
-        lambda: targets.datasets([address]),
+        lambda: locate.dataset(address),
+        lambda: locate.dataset_or_file(address),
+        lambda: locate.datasets([address]),
         lambda: import_archive(address, "local/x"),
         lambda: import_archive([address], "local/x"),
     ]

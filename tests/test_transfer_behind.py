@@ -10,8 +10,8 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from rlds_cli import hashing
-from rlds_cli.transfer.behind import Behind
+from rlds_cli.downloads.fetch.part import Behind
+from rlds_cli.files import hashing
 
 
 @pytest.mark.parametrize("sizes", [[], [1], [100, 0, 7], [1 << 20] * 9, [8 << 20, 1, 3 << 20], [1 << 16] * 300])

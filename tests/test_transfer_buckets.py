@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from server import Page, Server
 
 from rlds_cli import settings
+from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.sources import buckets, sources
+from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import buckets, fetching, planning, sources
-from rlds_cli.transfer.client import Patience
-from rlds_cli.transfer.remote import RemoteFile
 
 HASTY = Patience(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
 ATARI = {

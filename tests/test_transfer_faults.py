@@ -15,9 +15,9 @@ from server import Server
 from test_transfer_fetching import Place
 
 from rlds_cli import errors
+from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import TransferError
-from rlds_cli.transfer.client import Patience
-from rlds_cli.transfer.remote import RemoteFile
 
 PAGE = Path(__file__).parents[1] / "docs" / "downloading.md"
 SHORT = Patience(attempts=4, first=0.001, longest=0.002, connect=2.0, read=1.0, least=1)

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from server import Page, Server
 
+from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.fetch.part import Part
+from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import fetching, planning
-from rlds_cli.transfer.client import Patience
-from rlds_cli.transfer.part import Part
-from rlds_cli.transfer.remote import RemoteFile
 
 HASTY = Patience(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=2.0, read=0.5, least=1)
 MIB = 1 << 20
@@ -657,7 +657,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.transfer import fetching, planning
-from rlds_cli.transfer.remote import RemoteFile
+from rlds_cli.downloads.sources.remote import RemoteFile
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)

@@ -27,14 +27,13 @@ from hostile import BEHAVIOURS, Hostile, Talk
 from server import Server
 from test_transfer_fetching import Place
 
+from rlds_cli.downloads.fetch import connections, fetching, http, planning
+from rlds_cli.downloads.fetch.client import Client, Patience, Width
+from rlds_cli.downloads.fetch.policy import Budget, Refused, Stopped
+from rlds_cli.downloads.fetch.sidecars import Record
+from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoSpace
 from rlds_cli.progress import Event
-from rlds_cli.transfer import fetching, hops, http, planning
-from rlds_cli.transfer.client import Client, Patience, Width
-from rlds_cli.transfer.failures import Refused, Stopped
-from rlds_cli.transfer.pace import Budget
-from rlds_cli.transfer.records import Record
-from rlds_cli.transfer.remote import RemoteFile
 
 CONTENT = random.Random(11).randbytes(200_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -291,7 +290,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.transfer import fetching, planning
-from rlds_cli.transfer.remote import RemoteFile
+from rlds_cli.downloads.sources.remote import RemoteFile
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (url,)) for k, url in enumerate(sys.argv[2:])]
 fetching.fetch(planning.plan(files, Path(sys.argv[1]), where), where)
@@ -392,7 +391,7 @@ def test_a_remembered_listing_of_other_types_is_none(listed: object, place: Plac
     ],
 )
 def test_where_a_redirect_leads(location: str, leads: str) -> None:
-    assert hops.following("http://h.org/d/a", location) == leads
+    assert connections.following("http://h.org/d/a", location) == leads
 
 
 ENTRIES = "machine 127.0.0.1 login me password hunter2\n"
@@ -433,14 +432,14 @@ def test_netrc_goes_to_the_server_that_was_asked_and_to_none_that_it_leads_to(so
 @pytest.mark.usefixtures("entries")
 def test_who_sees_credentials(asked: str, here: str, sent: str | None, place: Place) -> None:
     where = replace(place.where, hub="https://hub.org", hub_token="secret")
-    request = requests.Request("GET", here, auth=hops.Credentials(asked, here, where)).prepare()
+    request = requests.Request("GET", here, auth=connections.Credentials(asked, here, where)).prepare()
     found = request.headers.get("Authorization")
     assert found is None if sent is None else found.startswith(sent)
 
 
 def test_a_hub_over_plain_http_gets_no_token(place: Place) -> None:
     where = replace(place.where, hub="http://hub.org", hub_token="secret")
-    credentials = hops.Credentials("http://hub.org/x", "http://hub.org/x", where)
+    credentials = connections.Credentials("http://hub.org/x", "http://hub.org/x", where)
     request = requests.Request("GET", "http://hub.org/x", auth=credentials).prepare()
     assert "Authorization" not in request.headers
 

@@ -15,12 +15,12 @@ from server import Server
 from server_pages import Listing as Page
 from test_fuzz import fuzz
 
+from rlds_cli.downloads.fetch.client import Refused
+from rlds_cli.downloads.sources import index, limits, sources
+from rlds_cli.downloads.sources.buckets import objects
+from rlds_cli.downloads.sources.limits import Allowance
 from rlds_cli.errors import DownloadFailed, RldsError, UnsafeArchive
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import allowance, indexes, sources
-from rlds_cli.transfer.allowance import Allowance
-from rlds_cli.transfer.bucket_pages import objects
-from rlds_cli.transfer.client import Refused
 
 
 @pytest.fixture
@@ -172,19 +172,19 @@ def _pages(server: Server, kind: str, fresh: bool) -> str:
 
 @pytest.mark.parametrize("kind", ["tree", "gs", "s3"])
 def test_pages_without_end(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(allowance, "BARREN", 4)
+    monkeypatch.setattr(limits, "BARREN", 4)
     with pytest.raises(DownloadFailed, match="4 pages one after the other list nothing new"):
         sources.list_files([_pages(server, kind, fresh=False)], where, patience=HASTY)
-    monkeypatch.setattr(allowance, "PAGES", 6)
+    monkeypatch.setattr(limits, "PAGES", 6)
     with pytest.raises(DownloadFailed, match="more than 6 pages"):
         sources.list_files([_pages(server, kind, fresh=True)], where, patience=HASTY)
-    monkeypatch.setattr(allowance, "NAMES", 3)
+    monkeypatch.setattr(limits, "NAMES", 3)
     with pytest.raises(DownloadFailed, match="more than 3 names"):
         sources.list_files([_pages(server, kind, fresh=True)], where, patience=HASTY)
 
 
 def test_directories_without_end(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowance, "PAGES", 5)
+    monkeypatch.setattr(limits, "PAGES", 5)
     url = _pages(server, "index", fresh=True)
     server.pages["/d"] = server.pages["/d/"]  # whatever is asked for below it
     with pytest.raises(DownloadFailed, match="more than 5 pages"):
@@ -192,14 +192,14 @@ def test_directories_without_end(server: Server, where: Settings, monkeypatch: p
 
 
 def test_a_page_of_many_bytes(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowance, "PAGE", 100)
+    monkeypatch.setattr(limits, "PAGE", 100)
     for kind in ("gs", "s3", "index"):
         with pytest.raises(DownloadFailed, match="at most 100 are read"):
             listed(server, where, kind, LISTINGS[kind].page + b" " * 100)
 
 
 def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowance, "BYTES", 10)
+    monkeypatch.setattr(limits, "BYTES", 10)
     counted = Allowance()
     assert counted.ask("1") and counted.ask("2") and not counted.ask("1")
     assert [counted.take(n) for n in ("12345", "12345", "67890")] == ["12345", "12345", "67890"]
@@ -211,7 +211,7 @@ def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_listing_that_crawls(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0, 50).__next__
-    monkeypatch.setattr(allowance.time, "monotonic", clock)
+    monkeypatch.setattr(limits.time, "monotonic", clock)
     counted = Allowance()
     assert counted.ask("1")
     with pytest.raises(Refused, match="listed only 0 names"):
@@ -238,11 +238,11 @@ def test_a_commit_that_is_none(server: Server, where: Settings, commit: object) 
 
 
 def test_links_of_a_page() -> None:
-    assert indexes.links(hostile_listings.INDEX.encode()) == ["?C=N", "/d/", "a.h5"]
-    assert indexes.links(b"<script>'<a href=no>'</SCRIPT><A\nHREF = yes.h5>") == ["yes.h5"]
-    assert indexes.links(b'<a href="a&amp;b.h5">') == ["a&b.h5"]
+    assert index.links(hostile_listings.INDEX.encode()) == ["?C=N", "/d/", "a.h5"]
+    assert index.links(b"<script>'<a href=no>'</SCRIPT><A\nHREF = yes.h5>") == ["yes.h5"]
+    assert index.links(b'<a href="a&amp;b.h5">') == ["a&b.h5"]
     for odd in (b"<a ", b"<!--", b"<a href=", b"<script", b"<a href='", b"<![foo[", b"&#x110000;"):
-        assert indexes.links(odd * 20_000) == []
+        assert index.links(odd * 20_000) == []
 
 
 def test_objects_of_a_page() -> None:

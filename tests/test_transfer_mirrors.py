@@ -11,11 +11,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from server import Page, Server
 
+from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.sources import sources
+from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import fetching, planning, sources
-from rlds_cli.transfer.client import Patience
-from rlds_cli.transfer.remote import RemoteFile
 
 HASTY = Patience(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
 DOOR = {"door/human-v2/data/main_data.hdf5": b"\x89HDF", "door/human-v2/data/metadata.json": b'{"a": 1}'}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlds_cli.downloads import names
 from rlds_cli.errors import DownloadFailed, UnsafeArchive
-from rlds_cli.ordering import natural
-from rlds_cli.transfer import names
+from rlds_cli.text import natural
 
 
 @pytest.mark.parametrize(

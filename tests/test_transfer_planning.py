@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from server import Server
 
-from rlds_cli import space
+from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoSpace, Offline, UnsafeArchive, WrongHash
+from rlds_cli.files import disk
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import fetching, planning
-from rlds_cli.transfer.client import Patience
-from rlds_cli.transfer.remote import RemoteFile
 
 HASTY = Patience(attempts=2, first=0.001, longest=0.01)
 CONTENT = b"\x89HDF" + bytes(range(256)) * 40
@@ -337,10 +337,10 @@ def test_copies_count_as_bytes_to_write(archive: Path, where: Settings, tmp_path
 
 def test_space_is_asked_of_the_nearest_directory_that_exists(tmp_path: Path) -> None:
     nowhere = tmp_path / "a" / "b" / "c"
-    assert space.free(nowhere) == pytest.approx(space.free(tmp_path), rel=0.1)
-    space.check_space(1, nowhere)
+    assert disk.free(nowhere) == pytest.approx(disk.free(tmp_path), rel=0.1)
+    disk.check_space(1, nowhere)
     with pytest.raises(NoSpace, match=r"1024\.0 TiB") as caught:
-        space.check_space(2**50, nowhere)
+        disk.check_space(2**50, nowhere)
     assert "--cache-dir" in str(caught.value)
     assert not nowhere.exists()
 

@@ -12,10 +12,12 @@ import pytest
 from server import Server
 
 from rlds_cli import settings
+from rlds_cli.downloads import names
+from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.sources import buckets, sources
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.settings import Settings
-from rlds_cli.transfer import fetching, names, planning, private, sources
-from rlds_cli.transfer.client import Patience
 
 pytest.importorskip("obstore")
 
@@ -134,9 +136,9 @@ def test_a_key_file_of_google_that_is_none(server: Server, tmp_path: Path) -> No
 
 def test_places_are_those_of_the_region(tmp_path: Path) -> None:
     where = settings.read(tmp_path, {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "B", "AWS_SESSION_TOKEN": "C"})
-    assert private.url_of("s3", "data", "x y.h5", "eu-west-1") == "signed-s3://eu-west-1@data/x y.h5"
-    url = private.https("signed-s3://eu-west-1@data/x y.h5", where)
+    assert buckets.url_of("s3", "data", "x y.h5", "eu-west-1") == "signed-s3://eu-west-1@data/x y.h5"
+    url = buckets.signed_https("signed-s3://eu-west-1@data/x y.h5", where)
     assert url.startswith("https://data.s3.eu-west-1.amazonaws.com/x%20y.h5?X-Amz-")
     assert names.shown(url) == "https://data.s3.eu-west-1.amazonaws.com/x%20y.h5"
-    dotted = private.https("signed-s3://my.data/x.h5", where)
+    dotted = buckets.signed_https("signed-s3://my.data/x.h5", where)
     assert dotted.startswith("https://s3.us-east-1.amazonaws.com/my.data/x.h5?X-Amz-")

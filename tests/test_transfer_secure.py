@@ -15,9 +15,9 @@ import pytest
 from server import Server
 from test_transfer_fetching import HASTY, Place, wanted
 
+from rlds_cli.downloads.fetch.policy import Floor
+from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, RldsError
-from rlds_cli.transfer.pace import Floor
-from rlds_cli.transfer.remote import RemoteFile
 
 CONTENT = b"0123456789abcdef" * 10_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlds_cli import trees
+from rlds_cli.files import trees
 
 
 def deep(top: Path, levels: int, name: str = "d") -> Path:

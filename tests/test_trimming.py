@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from rlds_cli.portions import Portion
+from rlds_cli.convert.archive import trimmed
+from rlds_cli.subset import Portion
 from rlds_cli.ted import Chunk, EncodedFrames, EpisodeTable, Note, VideoFrames
-from rlds_cli.trimming import trimmed
 
 LENGTHS = [1, 3, 2, 5, 1, 4]
 SPLITS = {"train": [0, 2, 3, 5], "val": [1, 4], "all": range(6)}

@@ -20,10 +20,9 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import cli, visible
-from rlds_cli.bars import Bars
-from rlds_cli.cli import logs, out
+from rlds_cli.cli import out
 from rlds_cli.errors import DownloadFailed, PreprocessError, RldsError
-from rlds_cli.progress import Event
+from rlds_cli.progress import Bars, Event
 from rlds_cli.store import workers
 
 HOSTILE = "a\x1b[2J\x9b31m\x07\r\nError: all is well\u202eb\u2028c\u200bd\x7f[red]e[link=http://x]f[/link]"
@@ -113,7 +112,7 @@ def test_warnings_and_logs_of_libraries(capsys: pytest.CaptureFixture[str], monk
     with out.guarded():
         assert obeyed(warnings.formatwarning(UserWarning(HOSTILE), UserWarning, "x.py", 1)) == set()
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
-    logs.show()
+    out.show()
     record = logging.LogRecord("urllib3", logging.WARNING, "x.py", 1, "%s at /x?token=hunter2", (HOSTILE,), None)
     assert logging.lastResort is not None
     logging.lastResort.handle(record)

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlds_cli.archives.hdf5 import expand
-from rlds_cli.archives.tables import NOT, WITHOUT
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ordering import natural
+from rlds_cli.formats.hdf5 import expand
+from rlds_cli.formats.tables import NOT, WITHOUT
 from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, Note, Scalar
+from rlds_cli.text import natural
 
 NEXT_OBSERVATION = "next/observation"
 DONE, NEXT_DONE = "done", "next/done"

@@ -24,11 +24,11 @@ import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
 from rlds_cli.archives.cells import Cell, Spot
-from rlds_cli.archives.hdf5 import differences, free_name
-from rlds_cli.archives.hdf5_rows import components, nan_count
-from rlds_cli.archives.npz import Member, NpzFile, is_npz, open_npz
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.portions import Portion
+from rlds_cli.formats.hdf5 import differences, free_name
+from rlds_cli.formats.hdf5_rows import components, nan_count
+from rlds_cli.formats.npz import Member, NpzFile, is_npz, open_npz
+from rlds_cli.subset import Portion
 from rlds_cli.ted import (
     CUT,
     FLAGS,

@@ -24,15 +24,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Part, Plan, tfrecord
+from rlds_cli.archives import Archive, Part, Plan
 from rlds_cli.archives.cells import Cell, Spot
-from rlds_cli.archives.example import Feature, parse
-from rlds_cli.archives.openx import values
-from rlds_cli.archives.openx.features import Leaf
-from rlds_cli.archives.openx.looking import example_of, row
+from rlds_cli.archives.layouter import Whole, chunks
+from rlds_cli.archives.openx import example_of, row, steps
+from rlds_cli.archives.openx.directory import Leaf
 from rlds_cli.archives.openx.steps import RULES
-from rlds_cli.archives.pieces import Whole, chunks
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
+from rlds_cli.formats import tfrecord
+from rlds_cli.formats.tf_example import Feature, parse
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, Field, Note, lay_out
 
 VERSION = 1
@@ -192,8 +192,8 @@ def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[Whole]:
 def _episode(example: Mapping[str, Feature], where: str, rule: str, file: int, number: int) -> Whole | None:
     found = {name: _list(leaf, example, where) for name, leaf in _STEPS.items()}
     try:
-        frames = values.images(_OBSERVATIONS, _feature(_OBSERVATIONS.key, example, where), where, shape=FRAME)
-    except values.OtherImages as e:
+        frames = steps.images(_OBSERVATIONS, _feature(_OBSERVATIONS.key, example, where), where, shape=FRAME)
+    except steps.OtherImages as e:
         raise CorruptArchive(f"{where}: an image that is not 84x84 in gray.") from e
     rows = {name: len(column) for name, column in found.items()} | {"observation": len(frames)}
     if len(set(rows.values())) > 1:
@@ -231,13 +231,13 @@ def _options(example: Mapping[str, Feature], where: str) -> str | None:
 def _episode_value(key: str, example: Mapping[str, Feature], where: str) -> float | int | None:
     if key not in example:
         return None
-    found = values.array(Leaf(key, "array", _EPISODE[key]), example[key], where)
+    found = steps.array(Leaf(key, "array", _EPISODE[key]), example[key], where)
     value = found[0].item() if len(found) == 1 else None
     return value if value is not None and np.isfinite(value) else None
 
 
 def _list(leaf: Leaf, example: Mapping[str, Feature], where: str) -> Array:
-    return values.array(leaf, _feature(leaf.key, example, where), where)
+    return steps.array(leaf, _feature(leaf.key, example, where), where)
 
 
 def _feature(key: str, example: Mapping[str, Feature], where: str) -> Feature:

@@ -6,12 +6,13 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from rlds_cli import safe_files, settings
+from rlds_cli import settings
 from rlds_cli.checks.findings import CheckReport
 from rlds_cli.checks.running import check
+from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
+from rlds_cli.home.locks import writing
 from rlds_cli.importing import import_archive
-from rlds_cli.locking import writing
 from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 

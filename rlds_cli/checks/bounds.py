@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import spaces
 from rlds_cli.checks.findings import Finding
 from rlds_cli.checks.subject import Skipped, Subject, plural
-from rlds_cli.ted import Array, BoolArray, Field, split_name
+from rlds_cli.ted import Array, BoolArray, Field, spaces, split_name
 
 NAME = "bounds"
 

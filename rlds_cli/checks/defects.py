@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rlds_cli.checks.findings import Finding
 from rlds_cli.checks.subject import Subject
-from rlds_cli.entries import short
+from rlds_cli.registry.records import short
 
 NAME = "defects"
 

@@ -1,12 +1,16 @@
-"""All checks of a dataset: the quick ones from its manifest, or everything, streaming its rows."""
+"""All checks of a dataset: the quick ones from its manifest, or everything, streaming its rows.
+
+What the quick checks find when a dataset is made, written among the notes of its manifest before it is published.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from rlds_cli.bars import shown
 from rlds_cli.checks import (
     boundaries,
     bounds,
@@ -23,14 +27,16 @@ from rlds_cli.checks import (
     saturated,
     unknown,
 )
-from rlds_cli.checks.findings import CheckReport, Finding, number, of_note, ranked
+from rlds_cli.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
 from rlds_cli.checks.subject import Skipped, Subject
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.progress import Event, Progress
+from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
+from rlds_cli.store import sealing
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
 
 Check = Callable[[Subject], Iterator[Finding]]
-
 # In the order in which they are named; `defects` last, as it leaves out what another finding shows.
 CHECKS: tuple[tuple[str, Check], ...] = tuple(
     (module.NAME, module.find)
@@ -111,3 +117,30 @@ def _checked(ds: Dataset) -> list[Mapping[str, Any]]:
 
 def _of_reader(ds: Dataset) -> list[Finding]:
     return [of_note(n) for n in ds.manifest.notes if "severity" not in n]
+
+
+# Of what the registry says, later versions know more; the others would say the same again and again.
+_LEFT_OUT = ("defects", "next-unknown")
+
+
+def record(directory: Path) -> Manifest:
+    """Add findings to the manifest of a complete dataset that is not published yet, and return it.
+
+    Only statistics and the episode table are looked at. Where they show that something is wrong, the columns that it is
+    about are read once more, to say at which episode and step.
+    """
+    ds = Dataset(Store(directory))
+    found = [f for f in manifest_findings(ds) if f.check not in _LEFT_OUT]
+    if not found:
+        return ds.manifest
+    wrong = {f.check for f in found if f.severity != "note"}
+    located: dict[tuple[str, str | None], list[Finding]] = {}
+    for name, find in CHECKS:
+        for f in find(Subject(ds)) if name in wrong else ():
+            located.setdefault((f.code, f.field), []).append(f)
+    # Several may be of one code, such as steps and episodes that are not as many as they should be.
+    better = [located.get((f.code, f.field)) for f in found]
+    notes = tuple(as_note(those.pop(0) if those else f) for f, those in zip(found, better, strict=True))
+    manifest = replace(ds.manifest, notes=(*ds.manifest.notes, *notes))
+    sealing.write_manifest(directory, manifest)
+    return manifest

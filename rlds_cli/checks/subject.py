@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli import environments, ids, registry, sizes
+from rlds_cli import ids, registry, text
 from rlds_cli.checks.findings import MOST_PLACES, Place
-from rlds_cli.dataset import Dataset
-from rlds_cli.entries import Entry, short
+from rlds_cli.dataset import Dataset, environments
 from rlds_cli.errors import RldsError
+from rlds_cli.registry.records import Entry, short
 from rlds_cli.store import arrays
 from rlds_cli.store.ranges import read_range
 from rlds_cli.ted import VIDEO, Array, BoolArray, Field, IntArray
@@ -188,4 +188,4 @@ def first_places(episodes: IntArray) -> tuple[Place, ...]:
 
 def plural(n: int, noun: str, verb: str = "", verbs: str = "") -> str:
     """``1 step is``, ``3 steps are``."""
-    return sizes.plural(n, noun) + (f" {verb if n == 1 else verbs}" if verb else "")
+    return text.plural(n, noun) + (f" {verb if n == 1 else verbs}" if verb else "")

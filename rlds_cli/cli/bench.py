@@ -42,10 +42,10 @@ def bench(
     Example: rlds bench d4rl/hopper-medium-v2 --window "Slice(32)" --batch-size 8 --processes 4
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import measuring
-    from rlds_cli.cli.pages import rates
+    from rlds_cli.bench import measure
+    from rlds_cli.cli.pages.bench import measured
 
-    found = measuring.measure(
+    found = measure(
         ref,
         window=window,
         sampler=sampler,
@@ -55,4 +55,4 @@ def bench(
         seconds=seconds,
         cache_dir=cache_dir,
     )
-    out.result(found, rates.measured(found))
+    out.result(found, measured(found))

@@ -42,11 +42,12 @@ def check(
     Example: rlds check d4rl/antmaze-umaze-diverse-v2 --strict
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import checks, targets
+    from rlds_cli import checks
     from rlds_cli.checks.archive import check_archive
     from rlds_cli.cli.pages.checks import CheckPage
+    from rlds_cli.home import locate
 
-    path, is_dataset = targets.dataset_or_file(ref, cache_dir=cache_dir)
+    path, is_dataset = locate.dataset_or_file(ref, cache_dir=cache_dir)
     with out.progress() as progress:
         if is_dataset:
             report = checks.check(path, progress=progress)

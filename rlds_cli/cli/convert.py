@@ -29,9 +29,9 @@ def convert(
     Example: rlds convert d4rl/hopper-medium-v2 --to zarr
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli.pages import keeping
-    from rlds_cli.keeping import encoding
+    from rlds_cli.cli.pages import maintenance
+    from rlds_cli.maintenance import reencode
 
     with out.progress() as progress:
-        done = encoding.convert(id, to=to.value, cache_dir=cache_dir, progress=progress)
-    out.result(done, keeping.reencoded(done))
+        done = reencode.convert(id, to=to.value, cache_dir=cache_dir, progress=progress)
+    out.result(done, maintenance.reencoded(done))

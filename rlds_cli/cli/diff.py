@@ -32,12 +32,12 @@ def diff(
     Example: rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm --tolerance 1e-6
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import targets
-    from rlds_cli.cli.pages.differences import DifferencePage
-    from rlds_cli.report.differences import compare
+    from rlds_cli.cli.pages.diff import DifferencePage
+    from rlds_cli.home import locate
+    from rlds_cli.report.diff import compare
 
     try:
-        paths = [targets.dataset(x, cache_dir=cache_dir) for x in (a, b)]
+        paths = [locate.dataset(x, cache_dir=cache_dir) for x in (a, b)]
         found = compare(*paths, rtol=tolerance, atol=tolerance, cache_dir=cache_dir)
     except RldsError as e:
         out.error(e)

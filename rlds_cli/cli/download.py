@@ -1,12 +1,22 @@
-"""``rlds download``."""
+"""``rlds download``.
+
+``rlds download --resume-all``: one after the other, whatever becomes of the others.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli.cli import options, out
+from rlds_cli.cli import options, out, render
+from rlds_cli.errors import ArchiveError, TransferError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlds_cli.dataset import Dataset
+    from rlds_cli.downloads.request import Order
 
 
 def register(app: typer.Typer) -> None:
@@ -64,27 +74,53 @@ def download(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == resume_all:
         raise typer.BadParameter("give IDs, or --resume-all")
-    from rlds_cli import sizes
-    from rlds_cli.cli import render, resuming, stopping
-    from rlds_cli.delivery import deliveries, pending
-    from rlds_cli.delivery.orders import Order
-    from rlds_cli.portions import Portion
+    from rlds_cli import text
+    from rlds_cli.cli import options, render
+    from rlds_cli.downloads import download, pending
+    from rlds_cli.downloads.request import Order
+    from rlds_cli.subset import Portion
 
     portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
-    rate = sizes.rate(limit_rate) if limit_rate else None
+    rate = text.rate(limit_rate) if limit_rate else None
     if resume_all:
         orders = [*pending.orders(cache_dir=cache_dir, offline=offline, limit_rate=rate)]
-        return resuming.resume(orders, jobs=jobs or 0, dry_run=dry_run)
+        return resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
         Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion, rate)
-        for ref in deliveries.expand(ids or ())
+        for ref in download.expand(ids or ())
     ]
     with out.progress() as progress:
-        planned = deliveries.plan(orders, guess=dry_run, progress=progress)
+        planned = download.plan(orders, guess=dry_run, progress=progress)
         if dry_run:
             return out.page(render.deliveries(planned), planned)
         out.note(render.deliveries(planned))
         todo = [o for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
-        with stopping.told(planned):
-            made = [deliveries.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
+        with options.told(planned):
+            made = [download.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
     return render.delivered(planned, made)
+
+
+def resume(orders: Sequence[Order], *, jobs: int, dry_run: bool) -> None:
+    """Go on with each of ``orders``; exit 1 where one failed, after all of them."""
+    from rlds_cli.downloads import download
+
+    if not orders:
+        out.result([], "nothing to go on with")
+        return
+    if dry_run:
+        planned = download.plan(orders, guess=True)
+        out.page(render.deliveries(planned), planned)
+        return
+    made: list[Dataset] = []
+    with out.progress() as progress:
+        for order in orders:
+            try:
+                planned = download.plan([order], progress=progress)
+                out.note(render.deliveries(planned))
+                with options.told(planned):
+                    made.append(download.deliver(order, jobs=jobs, progress=progress))
+            except (TransferError, ArchiveError) as e:  # of this one; a full disk is everybody's
+                out.error(e)
+    render.made(made)
+    if len(made) < len(orders):
+        raise typer.Exit(1)

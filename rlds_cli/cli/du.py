@@ -26,13 +26,14 @@ def du(
     Example: rlds du --cache-dir /shared/rlds
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli.pages import keeping
-    from rlds_cli.keeping import garbage, usage
+    from rlds_cli.cli.pages import maintenance
+    from rlds_cli.home import usage
+    from rlds_cli.maintenance import gc
 
     found = usage.usage(cache_dir=cache_dir)
-    out.result(found, keeping.usage(found))
+    out.result(found, maintenance.usage(found))
     if not json:
         with suppress(RldsError):  # of a home that may only be read nothing can be removed
-            hint = keeping.freeable(found, garbage.plan(cache_dir=cache_dir))
+            hint = maintenance.freeable(found, gc.plan(cache_dir=cache_dir))
             if hint:
                 out.note(hint)

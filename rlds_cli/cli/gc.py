@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlds_cli.cli import options, out
-from rlds_cli.cli.asking import confirm
+from rlds_cli.cli.out import confirm
 
 
 def register(app: typer.Typer) -> None:
@@ -34,14 +34,14 @@ def gc(
     Example: rlds gc --archives --yes
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli.pages import keeping
-    from rlds_cli.keeping import garbage
+    from rlds_cli.cli.pages import maintenance
+    from rlds_cli.maintenance import gc
 
-    planned = garbage.plan(archives=archives, cache_dir=cache_dir)
+    planned = gc.plan(archives=archives, cache_dir=cache_dir)
     if dry_run:
-        return out.result(planned, keeping.garbage(planned) or "nothing to remove")
+        return out.result(planned, maintenance.garbage(planned) or "nothing to remove")
     if planned.removed and not yes:
-        confirm(keeping.garbage(planned), f"Remove {out.size(planned.bytes)}?")
+        confirm(maintenance.garbage(planned), f"Remove {out.size(planned.bytes)}?")
     with out.progress() as progress:
-        done = garbage.collect(planned, progress=progress)
-    return out.result(done, keeping.collected(done))
+        done = gc.collect(planned, progress=progress)
+    return out.result(done, maintenance.collected(done))

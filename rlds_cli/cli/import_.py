@@ -57,10 +57,10 @@ def import_(
     Example: rlds import run42.h5 --as local/press --map observation=state/q --map action=cmd
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import importing, mappings
+    from rlds_cli import importing
     from rlds_cli.cli import render
 
-    said = mappings.read(map_file) if map_file else mappings.Mapped()
+    said = importing.read(map_file) if map_file else importing.Mapped()
     fields, rule = {**said.fields, **_mapping(map or [])}, episodes_by or said.episodes_by
     what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
     what |= {"skip_bad": skip_bad, "last_step": last_step}

@@ -10,12 +10,14 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rlds_cli import catalogue, entries, portions, visible
-from rlds_cli.catalogue import Card, Copy
+from rlds_cli import subset, visible
 from rlds_cli.cli import options, out
-from rlds_cli.cli.pages.spaces import in_words
-from rlds_cli.entries import Defect, Entry
-from rlds_cli.hashing import short
+from rlds_cli.cli.pages.figures import in_words
+from rlds_cli.files.hashing import short
+from rlds_cli.registry import records
+from rlds_cli.registry.records import Defect, Entry
+from rlds_cli.report import catalogue
+from rlds_cli.report.catalogue import Card, Copy
 from rlds_cli.store.manifest import Manifest
 
 _RULES = {
@@ -167,7 +169,7 @@ def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
         yield "task", str(m.env["id"])
     if m.spaces and m.reader == "create":
         yield "spaces", "; ".join(f"{name} {in_words(space)}" for name, space in m.spaces.items())
-    if part := portions.described(m.options):
+    if part := subset.described(m.options):
         yield "part", f"not all of the archive: {part}"
     yield "steps", f"{c.steps:,}, of them {c.transitions:,} transitions"
     ends = f"{c.terminated:,} terminated, {c.truncated:,} truncated, {c.cut:,} cut"
@@ -197,7 +199,7 @@ def _episodes(rule: str | None) -> str:
 
 def _remarks(e: Entry) -> Iterator[tuple[str, str]]:
     for k, d in enumerate(e.defects):
-        refs = ", ".join(map(entries.short, d.refs))
+        refs = ", ".join(map(records.short, d.refs))
         yield "defects" if k == 0 else "", f"{d.text} ({refs})"
     if e.notes:
         yield "notes", e.notes

@@ -58,11 +58,12 @@ def inspect(
     Example: rlds inspect d4rl/hopper-medium-v2 --episode 12
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import report, targets
-    from rlds_cli.cli.pages import episode as episode_page
-    from rlds_cli.cli.pages import file, summary
+    from rlds_cli import report
+    from rlds_cli.cli.pages import file, inspect
+    from rlds_cli.cli.pages import inspect as episode_page
+    from rlds_cli.home import locate
 
-    path, is_dataset = targets.dataset_or_file(ref, cache_dir=cache_dir)
+    path, is_dataset = locate.dataset_or_file(ref, cache_dir=cache_dir)
     if episode is not None and not is_dataset:
         raise typer.BadParameter(f"--episode needs a dataset; {ref} is a file (rlds import makes one of it)")
     if (plot is not None or video is not None) and not is_dataset:
@@ -70,14 +71,14 @@ def inspect(
     if html is not None and (plot is not None or video is not None):
         raise typer.BadParameter("--html by itself, without --plot and --video")
     if plot is not None or video is not None:
-        from rlds_cli.cli.pages import pictures
+        from rlds_cli.cli.pages import output_files
 
         if plot is not None:
-            pictures.draw(path, plot, output, episode=episode)
+            output_files.draw(path, plot, output, episode=episode)
         if video is not None:
-            pictures.film(path, video, episode=episode, field=field)
+            output_files.film(path, video, episode=episode, field=field)
     elif html is not None:
-        from rlds_cli.cli.pages import html as html_page
+        from rlds_cli.cli.pages import output_files as html_page
 
         with out.progress():  # says now and then that the work goes on
             html_page.write(path, html, is_dataset=is_dataset, whole=episode is None, force=force)
@@ -90,4 +91,4 @@ def inspect(
         out.page(episode_page.EpisodePage(one), one)
     else:
         whole = report.summarise(path, elements=stats)
-        out.page(summary.SummaryPage(whole), whole)
+        out.page(inspect.SummaryPage(whole), whole)

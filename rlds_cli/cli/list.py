@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from rlds_cli import catalogue, registry, visible
-from rlds_cli.catalogue import FamilyRow, HomeRow, Overview, Row
+from rlds_cli import registry, visible
 from rlds_cli.cli import options, out
+from rlds_cli.report import catalogue
+from rlds_cli.report.catalogue import FamilyRow, HomeRow, Overview, Row
 
 
 def register(app: typer.Typer) -> None:

@@ -33,7 +33,7 @@ def lock(
     Example: rlds lock d4rl/hopper-medium-v2@norm > rlds.lock
     """
     out.configure(quiet=quiet, verbose=verbose)
-    from rlds_cli.keeping import pinning
+    from rlds_cli.maintenance import pinning
 
     text = pinning.lock(ids, allow_unreproducible=allow_unreproducible, cache_dir=cache_dir)
     sys.stdout.write(text)

@@ -1,12 +1,25 @@
-"""Options that mean the same in every command."""
+"""Options that mean the same in every command.
+
+What a command says when it is interrupted: what is kept, and how to go on.
+"""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rlds_cli import text
+from rlds_cli.cli import out
+
+if TYPE_CHECKING:
+    from rlds_cli.downloads.download import Deliveries
 
 
 def complete_id(incomplete: str) -> list[str]:
@@ -50,3 +63,43 @@ Frames = Annotated[
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and name them.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again, and replace what is there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")]
+_INTERRUPTED = 130
+
+
+@contextmanager
+def told(planned: Deliveries) -> Iterator[None]:
+    """Turn Ctrl-C into a line about what was planned, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        out.note(f"stopped. {_kept(planned)} Go on with:  {_command()}")
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """Turn Ctrl-C into the command that goes on, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        out.note(f"stopped. Go on with:  {_command()}")
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def _command() -> str:
+    return shlex.join(["rlds", *sys.argv[1:]])
+
+
+def _kept(planned: Deliveries) -> str:
+    from rlds_cli import ids
+    from rlds_cli.downloads import pending
+    from rlds_cli.home import Home, is_dataset
+
+    place = Home(planned.home)
+    wanted = [ids.parse(d.id) for d in planned.datasets if d.here is None]
+    ready = [id for id in wanted if is_dataset(place.dataset(id))]
+    kept = [text.plural(len(ready), "dataset")] if ready else []
+    for id in wanted:
+        size = 0 if id in ready else pending.left(id, place)
+        kept += [f"{text.size_of(size)} of {id}"] if size else []
+    return f"Kept: {', '.join(kept)}." if kept else "Nothing had come yet."

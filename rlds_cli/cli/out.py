@@ -1,9 +1,15 @@
-"""The only code that prints: people's text or JSON on stdout, everything else on stderr."""
+"""The only code that prints: people's text or JSON on stdout, everything else on stderr.
+
+Warnings that libraries log, where nothing else listens: they quote addresses and names of strangers.
+
+Asking before something is removed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import shutil
 import sys
@@ -12,9 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import addresses, sizes, visible
+import typer
+
+from rlds_cli import visible
 from rlds_cli.errors import RldsError, causes, described
 from rlds_cli.progress import Progress, silent
+from rlds_cli.text import size_of
 
 _mode = {"json": False, "quiet": False, "verbose": False}  # set once per process by the options of a command
 
@@ -161,7 +170,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, str):
-        return addresses.within(value)
+        return visible.within(value)
     if isinstance(value, int | bool) or value is None:
         return value
     if isinstance(value, Path):
@@ -177,19 +186,44 @@ def plain(value: Any) -> Any:
 
 def size(n: float | None) -> str:
     """Bytes for people: ``145.7 MiB``; a question mark where nobody knows."""
-    return "?" if n is None else sizes.text(n)
+    return "?" if n is None else size_of(n)
 
 
 @contextmanager
 def progress() -> Iterator[Progress]:
     """Progress bars on a terminal, plain lines elsewhere, nothing with ``--quiet``; always on stderr."""
-    from rlds_cli.cli import logs  # 10 ms that short commands need not take
+    # GONE  # 10 ms that short commands need not take
 
-    logs.show()
+    show()
     if _mode["quiet"]:
         yield silent
         return
-    from rlds_cli.bars import Bars
+    from rlds_cli.progress import Bars
 
     with Bars(sys.stderr) as bars:
         yield bars
+
+
+class _Handler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"{visible.line(self.format(record))}\n")
+
+
+def show() -> None:
+    """Print them on stderr, as text that a terminal does not obey."""
+    logging.lastResort = _Handler(logging.WARNING)
+
+
+def confirm(what: str, question: str = "Remove?") -> None:
+    """Show ``what`` would go and ask.
+
+    Raises
+    ------
+    RldsError
+        The answer is no, or nobody can be asked.
+    """
+    typer.echo(visible.line(what), err=True)
+    if not sys.stdin.isatty():
+        raise RldsError("Nothing was removed, since nobody can be asked here.", hint="--yes removes it")
+    if not typer.confirm(question, err=True):
+        raise RldsError("Nothing was removed.")

@@ -28,7 +28,7 @@ def path(
     Example: python -c "import zarr, sys; print(zarr.open(sys.argv[1]).tree())" $(rlds path d4rl/hopper-medium-v2)
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import targets
+    from rlds_cli.home import locate
 
-    found = targets.dataset(id, cache_dir=cache_dir)
-    out.result({"id": str(targets.id_of(found)), "path": found}, str(found))
+    found = locate.dataset(id, cache_dir=cache_dir)
+    out.result({"id": str(locate.id_of(found)), "path": found}, str(found))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlds_cli.cli import options, out, stopping
+from rlds_cli.cli import options, out
 from rlds_cli.errors import RldsError
 
 
@@ -117,8 +117,8 @@ def preprocess(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
-    from rlds_cli.cli.pages import making
-    from rlds_cli.preprocess import outcome
+    from rlds_cli.cli.pages import preprocess
+    from rlds_cli.preprocess import trial
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
     how |= {"unit": _one_or_all(unit), "arrays": _one_or_all(arrays) or "numpy"}
@@ -126,7 +126,7 @@ def preprocess(
     how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "cache_dir": cache_dir}
     alone = try_ or episode is not None
     if list_:
-        return out.result(library.catalogue(), making.catalogue(library.catalogue()))
+        return out.result(library.catalogue(), preprocess.catalogue(library.catalogue()))
     if id is None or not fn:
         raise typer.BadParameter("is missing", param_hint="ID" if id is None else "--fn")
     if step is not None and episode is None:
@@ -142,22 +142,22 @@ def preprocess(
     which: Any = fn if len(fn) > 1 else fn[0]
     making_it: dict[str, Any] = {"keep_going": keep_going, "force": force, "depends_on": depends_on or ()}
     with (
-        nullcontext() if alone else stopping.going_on(),
+        nullcontext() if alone else options.going_on(),
         _explained(debug=alone and jobs == 0, verbose=verbose),
         redirect_stdout(sys.stderr),
         out.progress() as progress,
     ):
         if alone:
             report = library.attempt(id, which, name, episode=episode or 0, step=step, **how)
-            text = making.trial(report)
+            text = preprocess.trial(report)
         elif shard is not None:
             share = library.run_shard(id, which, name, shard=_share(shard), progress=progress, **making_it, **how)
-            text = making.share(share)
+            text = preprocess.share(share)
         else:
             where = {} if finish else {"executor": executor.value, "address": address}
             make: Callable[..., Any] = library.finish if finish else library.run
-            made = outcome.of(make(id, which, name, progress=progress, verify=verify, **where, **making_it, **how))
-            text = making.outcome(made)
+            made = trial.of(make(id, which, name, progress=progress, verify=verify, **where, **making_it, **how))
+            text = preprocess.outcome(made)
     return out.result(report if alone else share if shard is not None else made, text)
 
 
@@ -178,10 +178,10 @@ def _share(text: str) -> tuple[int, int]:
 def _arguments(given: list[str]) -> dict[str, Any]:
     """``K=V``, V as JSON or a Python literal where it is one, else as text; ``0x84`` is a size, not hexadecimal."""
     arguments: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
+    for pair in given:
+        key, equals, value = pair.partition("=")
         if not equals or not key.rpartition(".")[2].isidentifier():
-            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--arg")
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--arg")
         arguments[key] = _value(value)
     return arguments
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import sizes, visible
+from rlds_cli import text, visible
 from rlds_cli.cli import out
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.hashing import short
+from rlds_cli.files.hashing import short
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.delivery.deliveries import Deliveries, Delivery
+    from rlds_cli.downloads.download import Deliveries, Delivery
     from rlds_cli.importing import ImportPlan
 
 
@@ -29,8 +29,8 @@ def deliveries(p: Deliveries) -> str:
         estimates = [d.cache for d in todo if d.cache]
         cache = f"cache about {out.size(sum(estimates))}" if len(estimates) == len(todo) else "cache of unknown size"
         unlisted = sum(d.actions is None for d in todo)
-        more = f" and those of {sizes.plural(unlisted, 'listing')}" if unlisted else ""
-        counts = f"{sizes.plural(len(todo), 'dataset')}, {sizes.plural(files, 'file')}{more}"
+        more = f" and those of {text.plural(unlisted, 'listing')}" if unlisted else ""
+        counts = f"{text.plural(len(todo), 'dataset')}, {text.plural(files, 'file')}{more}"
         room = "free" if p.needed <= p.free else "free: too few"
         lines.append(f"{counts}, {to_fetch}; {cache}; {out.size(p.free)} {room}")
         lines += [f"  {d.id}  {_actions(d)}" for d in todo]
@@ -71,13 +71,13 @@ def facts(ds: Dataset) -> dict[str, object]:
 def ready(ds: Dataset) -> None:
     """One line on a dataset that is there now, its notes, and what to type next."""
     m = ds.manifest
-    counts = f"{sizes.plural(m.counts.steps, 'step')}  {sizes.plural(m.counts.episodes, 'episode')}"
+    counts = f"{text.plural(m.counts.steps, 'step')}  {text.plural(m.counts.episodes, 'episode')}"
     out.result(facts(ds), f"{ds.id}  {counts}  {short(ds.fingerprint)}")
     for note in m.notes:
         out.note(f"{note.get('severity', 'note')}: {note_line(note)}")
     held_out = ds.held_out
     if held_out:
-        out.note(f"note: outside the split train: {sizes.plural(held_out, 'episode')} of {m.counts.episodes:,}")
+        out.note(f"note: outside the split train: {text.plural(held_out, 'episode')} of {m.counts.episodes:,}")
         out.note(f'use:  Loader(rlds_cli.open_dataset("{ds.id}").select(split="train"), batch_size=256)')
     else:
         out.note(f'use:  Loader("{ds.id}", batch_size=256)')
@@ -118,7 +118,7 @@ def import_plan(p: ImportPlan) -> str:
 def _episodes(seen: Mapping[str, Any]) -> list[str]:
     ends = ", ".join(f"{count:,} {end}" for end, count in seen["ends"].items() if count)
     span = f"{seen['shortest']:,} to {seen['longest']:,}, median {seen['median']:,}"
-    episodes = sizes.plural(seen["episodes"], "episode")
+    episodes = text.plural(seen["episodes"], "episode")
     return [f"{episodes} of {seen['steps']:,} steps ({span}): {ends}"]
 
 
@@ -126,7 +126,7 @@ def unknown(path: str, id: str, error: UnknownLayout) -> UnknownLayout:
     """Show what is in files that no reader knows; the error, with a command to try."""
     from rlds_cli.cli.pages.file import FilePage
     from rlds_cli.report import describe_file
-    from rlds_cli.report.guesses import name_for
+    from rlds_cli.report.files import name_for
 
     found = describe_file(path)
     out.aside(FilePage(replace(found, suggestion=None)))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlds_cli.cli import options, out
-from rlds_cli.cli.asking import confirm
+from rlds_cli.cli.out import confirm
 
 
 def register(app: typer.Typer) -> None:
@@ -32,14 +32,14 @@ def rm(
     Example: rlds rm d4rl/hopper-medium-v2@norm --yes
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli.pages import keeping
-    from rlds_cli.keeping import removal
+    from rlds_cli.cli.pages import maintenance
+    from rlds_cli.maintenance import remove
 
-    planned = removal.plan(ids, cache_dir=cache_dir)
+    planned = remove.plan(ids, cache_dir=cache_dir)
     if dry_run:
-        return out.result(planned, keeping.removals(planned))
+        return out.result(planned, maintenance.removals(planned))
     if not yes:
-        confirm(keeping.removals(planned))
+        confirm(maintenance.removals(planned))
     with out.progress() as progress:
-        done = removal.remove([one.id for one in planned], cache_dir=cache_dir, progress=progress)
-    return out.result(done, keeping.removed(done))
+        done = remove.remove([one.id for one in planned], cache_dir=cache_dir, progress=progress)
+    return out.result(done, maintenance.removed(done))

@@ -45,20 +45,20 @@ def sync(
     Example: rlds sync rlds.lock
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli.pages import keeping
-    from rlds_cli.keeping import pinning
+    from rlds_cli.cli.pages import maintenance
+    from rlds_cli.maintenance import pinning
 
     allowed = _asked(file, allow_code or [], cache_dir) if sys.stdin.isatty() else allow_code or []
     how = {"allow_code": allowed, "depends_on": depends_on or (), "cache_dir": cache_dir}
     with out.progress() as progress:
         done = pinning.sync(file, jobs=jobs or 0, force=force, progress=progress, **how)  # type: ignore[arg-type]
-    out.result(done, keeping.synced(done))
+    out.result(done, maintenance.synced(done))
 
 
 def _asked(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:
     """The functions that are allowed, and those that the user allows now."""
-    from rlds_cli.keeping import pinning
-    from rlds_cli.keeping.permission import EVERYTHING
+    from rlds_cli.maintenance import pinning
+    from rlds_cli.maintenance.lock_file import EVERYTHING
 
     if EVERYTHING in allowed:
         return [*allowed]

@@ -52,8 +52,8 @@ def verify(
     if trace is not None:
         _trace(ids or (), trace, archive, cache_dir)
         return
-    from rlds_cli.cli.pages import keeping
-    from rlds_cli.keeping import verification
+    from rlds_cli.cli.pages import maintenance
+    from rlds_cli.maintenance import verification
 
     if fix:
         _fix(ids or (), expect, cache_dir)
@@ -62,7 +62,7 @@ def verify(
         found = verification.verify_all(
             ids or (), everything=all_, expect=expect, cache_dir=cache_dir, progress=progress
         )
-    out.result(found, keeping.verifications(found))
+    out.result(found, maintenance.verifications(found))
     if not all(v.ok for v in found):
         raise typer.Exit(1)
 
@@ -71,24 +71,24 @@ def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None
     """Mend what is bad, and look again."""
     if expect is not None:
         raise typer.BadParameter("--fix makes it what it was; --expect compares, without --fix")
-    from rlds_cli.cli.pages import keeping
-    from rlds_cli.keeping import repair
+    from rlds_cli.cli.pages import maintenance
+    from rlds_cli.maintenance import repair
 
     with out.progress() as progress:
         done = repair.repair_all(ids, everything=not ids, cache_dir=cache_dir, progress=progress)
-    out.result(done, keeping.repairs(done))
+    out.result(done, maintenance.repairs(done))
     if not all(r.now.ok for r in done):
         raise typer.Exit(1)
 
 
 def _trace(ids: Sequence[str], steps: int, archive: str | None, cache_dir: Path | None) -> None:
     """Compare single values with the archive instead of hashes."""
-    from rlds_cli import targets
-    from rlds_cli.cli.pages import keeping
-    from rlds_cli.keeping import tracing
+    from rlds_cli.cli.pages import maintenance
+    from rlds_cli.home import locate
+    from rlds_cli.maintenance import verification
 
-    paths = targets.datasets(ids, everything=not ids, cache_dir=cache_dir)
-    found = [tracing.trace(path, steps, archive=archive) for path in paths]
-    out.result(found, keeping.traces(found))
+    paths = locate.datasets(ids, everything=not ids, cache_dir=cache_dir)
+    found = [verification.trace(path, steps, archive=archive) for path in paths]
+    out.result(found, maintenance.traces(found))
     if not all(t.ok for t in found):
         raise typer.Exit(1)

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import layouts, registry
-from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.delivery.deliveries import download
-from rlds_cli.entries import Entry
+from rlds_cli import registry
+from rlds_cli.dataset import Dataset, layouts, open_dataset
+from rlds_cli.downloads.download import download
 from rlds_cli.errors import InvalidEpisode, RldsError, UnknownDataset, UnknownField
+from rlds_cli.registry.records import Entry
 from rlds_cli.ted import REWARD, Array, BoolArray, IntArray
 
 Columns = Mapping[str, npt.NDArray[Any]]

@@ -4,19 +4,17 @@
 >>> loader = Loader("d4rl/hopper-medium-v2", 64, window=Slice(20, after=19))  # doctest: +SKIP
 """
 
-from rlds_cli.batch import Batch
-from rlds_cli.loader.content.goals import Goals
-from rlds_cli.loader.content.returns import ReturnToGo
-from rlds_cli.loader.loading import Loader
-from rlds_cli.loader.mixtures.mixture import Member, Mixture
-from rlds_cli.loader.output.depth import Metres
-from rlds_cli.loader.output.images import Resize, ToFloat
-from rlds_cli.loader.output.transforms import Clip, Normalize, Reward
-from rlds_cli.loader.sampling.prioritized import Prioritized
-from rlds_cli.loader.sampling.samplers import Sampler, Sequential, Shuffled, Uniform
-from rlds_cli.loader.sampling.weighted import Weighted
-from rlds_cli.loader.windowing.offsets import Offsets
-from rlds_cli.loader.windowing.windows import Episode, Slice, Transition, Window
+from rlds_cli.dataset.batch import Batch
+from rlds_cli.loader.arrays.images import Metres, Resize, ToFloat
+from rlds_cli.loader.arrays.transforms import Clip, Normalize, Reward
+from rlds_cli.loader.fields.goals import Goals, ReturnToGo
+from rlds_cli.loader.loader import Loader
+from rlds_cli.loader.mixture.mixture import Member, Mixture
+from rlds_cli.loader.samplers.prioritized import Prioritized
+from rlds_cli.loader.samplers.uniform import Sampler, Sequential, Shuffled, Uniform
+from rlds_cli.loader.samplers.weighted import Weighted
+from rlds_cli.loader.windows.offsets import Offsets
+from rlds_cli.loader.windows.windows import Episode, Slice, Transition, Window
 
 __all__ = [
     "Batch",

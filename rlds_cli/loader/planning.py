@@ -1,25 +1,26 @@
-"""What a loader draws with, reads from and goes through."""
+"""What a loader draws with, reads from and goes through.
+
+What to read, gather by gather: a whole pass, or one worker's share of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import BatchSize, InvalidArgument
-from rlds_cli.loader import building
-from rlds_cli.loader.building import Request
-from rlds_cli.loader.mixtures.mixing import MixtureSource
-from rlds_cli.loader.mixtures.mixture import Mixture
-from rlds_cli.loader.output.arrays import Arrays
-from rlds_cli.loader.ranks import Ranks
-from rlds_cli.loader.reading import DatasetSource, Transforms
-from rlds_cli.loader.sampling.order import Order, Positions
-from rlds_cli.loader.sampling.pool import Drawn, Pool
-from rlds_cli.loader.sampling.prioritized import PrioritizedDraw
-from rlds_cli.loader.sampling.samplers import Sampler
-from rlds_cli.loader.schedule import Schedule
-from rlds_cli.loader.wholes import whole
+from rlds_cli.loader import build
+from rlds_cli.loader.arrays.frameworks import Arrays
+from rlds_cli.loader.build import Request
+from rlds_cli.loader.index import Drawn, Pool
+from rlds_cli.loader.mixture.merging import MixtureSource
+from rlds_cli.loader.mixture.mixture import Mixture
+from rlds_cli.loader.order import Order, Positions, whole
+from rlds_cli.loader.read import DatasetSource, Run, Transforms
+from rlds_cli.loader.samplers.prioritized import PrioritizedDraw
+from rlds_cli.loader.samplers.uniform import Sampler
+from rlds_cli.loader.schedule import Ranks, Schedule, Spot
 
 Draw = Callable[[Order, Positions], Drawn]
 
@@ -44,11 +45,11 @@ class Plan:
     def of_dataset(self, dataset: Dataset, transforms: Transforms, made: Arrays) -> tuple[Draw, DatasetSource]:
         """What draws from a dataset, and what reads it."""
         request = self.request.in_steps(dataset)
-        pool = building.pool(dataset, request.window, request.anchors)
+        pool = build.pool(dataset, request.window, request.anchors)
         draw = self._drawing(pool)
-        source = building.source(pool, draw, request, transforms, made.working)
+        source = build.source(pool, draw, request, transforms, made.working)
         if request.resident:
-            from rlds_cli.loader.access.resident import reside
+            from rlds_cli.loader.storage.device_memory import reside
 
             source = reside(source, made)
         return draw, source
@@ -101,3 +102,23 @@ def schedule(source: DatasetSource | MixtureSource, sampler: Sampler, batch_size
             hint=f"a batch of at most {total:,}, or {type(sampler).__name__}(drop_last=False)",
         )
     return made
+
+
+def runs(
+    schedule: Schedule, spot: Spot, order: Order, most: int, *, worker: int = 0, workers: int = 1
+) -> Iterator[Run]:
+    """The pass that goes on from ``spot``, up to ``most`` batches at a time; ``order`` is that of any epoch.
+
+    Of ``workers`` that share it, ``worker`` takes batches worker, worker + workers, ... of it.
+    """
+    left = schedule.left(spot)
+    left = None if left is None else left - worker
+    spot = schedule.settle(schedule.skip(spot, worker))
+    at_once = 1  # a pass may be broken off after a batch or two: read more with each gather
+    while left is None or left > 0:
+        mine = at_once if left is None else min(at_once, -(-left // workers))
+        batches, size = schedule.run(spot, mine, workers)
+        yield Run(replace(order, epoch=spot.epoch), spot.sample, size, batches, workers)
+        spot = schedule.settle(schedule.skip(spot, batches * workers))
+        left = None if left is None else left - batches * workers
+        at_once = min(2 * at_once, most)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import settings
+from rlds_cli.downloads import names
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
-from rlds_cli.preprocess import builtin, dependencies, functions, sources
+from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.sources import Files
-from rlds_cli.transfer import names
 
 _LIBRARIES = ("site-packages", "dist-packages")
 _CACHE = "PYTHONPYCACHEPREFIX"
@@ -111,7 +111,7 @@ def from_source() -> Iterator[None]:
 
 def files_read(args: Mapping[str, Any], depends: Mapping[str, str]) -> list[str]:
     """The names of files that a function reads: those that it depends on, and those that its arguments name."""
-    return list(dict.fromkeys([*depends, *(name for name, _ in dependencies.named(args))]))
+    return list(dict.fromkeys([*depends, *(name for name, _ in sources.named(args))]))
 
 
 def is_allowed(name: str, allowed: Sequence[str | os.PathLike[str]]) -> bool:

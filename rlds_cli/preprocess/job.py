@@ -1,4 +1,12 @@
-"""A task as work for ``store.build``: planned by looking at a few episodes, done in parts of whole episodes."""
+"""A task as work for ``store.build``: planned by looking at a few episodes, done in parts of whole episodes.
+
+Choose the number of rows of a chunk: small enough to keep all workers busy and to lose little when work stops.
+
+A first call of the function measures the cost of a step. Chunks are the unit of work that a worker receives and that
+is recorded as finished; the result does not depend on them. Later runs of the same work keep the size of the first.
+
+Who works at a task: this process, several of this machine, or those of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +20,22 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from multiprocessing import parent_process
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlds_cli.errors import PreprocessError
+from rlds_cli.files import safe as safe_files
+from rlds_cli.preprocess import functions
 from rlds_cli.preprocess.calling import undisturbed
+from rlds_cli.preprocess.episodes import WholeEpisodes
 from rlds_cli.preprocess.plan import Known, Plan, Probe
 from rlds_cli.preprocess.steps import Transitions, at_once, runs
 from rlds_cli.preprocess.task import PART_ROWS, Task
-from rlds_cli.preprocess.whole import WholeEpisodes
-from rlds_cli.progress import Stage
-from rlds_cli.store import names
+from rlds_cli.progress import Event, Progress, Stage
+from rlds_cli.store import files
+from rlds_cli.store.workers import Executor, Processes
 from rlds_cli.ted import Chunk, Field, Part
 
 _WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
@@ -183,7 +195,7 @@ def _has_space(name: str) -> bool:
 def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> frozenset[str]:
     """Fields whose place in the source a new field takes; they are written, in a place of their own."""
     places = {f.name: f.path for f in task.dataset.manifest.fields}
-    taken = {path.lower() for path in names.paths(written).values()}
+    taken = {path.lower() for path in files.paths(written).values()}
     return frozenset(n for n in untouched if places[n].lower() in taken)
 
 
@@ -227,3 +239,86 @@ def divided(task: Task, plan: Plan, rows: int) -> PreprocessJob:
     """What is to be written, in chunks of about so many ``rows``."""
     made = sum(f.row_bytes for f in plan.schema)
     return PreprocessJob(task, plan, parts(task, kept=plan.kept, made=made, rows=rows))
+
+
+FILE = "chunks.json"
+_COUNT = 64  # chunks, where neither of the bounds below holds
+_LEAST, _MOST = 0.2, 2.0  # seconds of a chunk: what it costs beside its function, and what may be lost, is small
+
+
+def rows_of_chunk(seconds: float, steps: int) -> int:
+    """The rows of a chunk, where a step takes ``seconds`` and there are ``steps`` steps."""
+    aim = min(max(seconds * steps / _COUNT, _LEAST), _MOST)
+    return max(1, min(PART_ROWS, int(aim / max(seconds, 1e-9))))
+
+
+def decided(work: Path, seconds: float, steps: int) -> int:
+    """Return the rows of a chunk that an earlier run recorded in ``work``; else choose and record them."""
+    file = work / FILE
+    if (rows := _read(file)) is not None:
+        return rows
+    rows = rows_of_chunk(seconds, steps)
+    new = work / safe_files.temporary_name(FILE)
+    safe_files.write_bytes(new, json.dumps({"rows": rows}).encode())
+    try:
+        os.link(new, file, follow_symlinks=False)  # the first of several shards decides
+    except FileExistsError:
+        new.unlink()
+        return _read(file) or rows
+    except OSError:  # a file system without links
+        new.replace(file)
+        return _read(file) or rows
+    new.unlink()
+    return rows
+
+
+def _read(file: Path) -> int | None:
+    try:
+        rows = json.loads(file.read_text())["rows"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return rows if isinstance(rows, int) and rows > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Those that may work at a task: a ``cluster`` where there is one, else ``jobs`` processes, or as many as pay.
+
+    ``in_place`` says whether processes may write to one file.
+    """
+
+    task: Task
+    jobs: int | None
+    progress: Progress
+    cluster: Executor | None = None
+    in_place: bool = True
+
+    def executor(self, seconds: float, chunks: int) -> Executor | None:
+        """Who works at so many chunks, for which this process may need so many seconds; None where it does it alone."""
+        if self.cluster is not None:
+            return self.cluster
+        count = min(processes(self.jobs, seconds), chunks)
+        if count < 2:
+            return None
+        why = cannot_leave(self.task)
+        if why:
+            self.progress(Event(str(self.task.id), "note", note=f"working in this process: {why}"))
+            return None
+        return Processes(count, self.in_place)
+
+    @property
+    def threads(self) -> int:
+        """How many to hash with in this process."""
+        return max(2, self.jobs if self.jobs is not None and self.cluster is None else cores())
+
+
+def cannot_leave(t: Task) -> str:
+    """Why no other process can run the function; empty where one can."""
+    if not t.function.portable:
+        return f"{t.function.name} is in no module and cannot be pickled (pip install cloudpickle)"
+    script = functions.script()
+    if script is None and hasattr(sys.modules.get("__main__"), "__file__"):
+        return "a program from standard input cannot be run again by workers"
+    if script and script.suffix == ".py" and "__name__" not in script.read_text(errors="replace"):
+        return f'workers would run {script.name} again: put its main part under `if __name__ == "__main__":`'
+    return ""

@@ -7,35 +7,51 @@
 What lies between is a dataset like any other, so that each function has its own unit, its own first pass, and the
 statistics of what it works on. It shares what is untouched, is gone on with after an interruption, and is removed when
 the next one is made.
+
+A task from its plan to its published result: done in parts, gone on with, and planned anew where need be.
+
+From the rows that a task wrote to its published dataset: what the manifest says of it, and what it shares.
+
+The functions of a pipeline, each with its unit, its kind of arrays and its share of the arguments.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import ids, trees
+from rlds_cli import home, ids, text
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import calling, dependencies, fitting, functions, job, making, task
+from rlds_cli.preprocess import calling, fit, functions, job, sources, task, traits, verifying
 from rlds_cli.preprocess.calling import undisturbed
-from rlds_cli.preprocess.chain import Chain
-from rlds_cli.preprocess.executors import Staff
-from rlds_cli.preprocess.plan import Known
-from rlds_cli.preprocess.stages import Functions, Several, Stage, importable, stages
-from rlds_cli.preprocess.task import Task
-from rlds_cli.progress import silent
-from rlds_cli.store import publishing
-from rlds_cli.store.manifest import Manifest
-from rlds_cli.ted import FLAGS
+from rlds_cli.preprocess.functions import Function
+from rlds_cli.preprocess.job import PreprocessJob, Staff
+from rlds_cli.preprocess.plan import Known, Otherwise, Plan
+from rlds_cli.preprocess.task import Chain, Task
+from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.settings import Settings
+from rlds_cli.store import arrays, manifest, publishing
+from rlds_cli.store.build import Built, write_rows
+from rlds_cli.store.files import component
+from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.publishing import Shared
+from rlds_cli.store.videos import Extent
+from rlds_cli.store.workers import Executor
+from rlds_cli.ted import FLAGS, Array
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,7 @@ class Pipeline:
             "source": task.source_of(self.dataset),
             "fields": sorted(self.fields) if self.fields is not None else None,
             **({"keep_going": True} if self.keep_going else {}),
-            **({"depends": dependencies.of(len, {}, self.depends_on)} if self.depends_on else {}),
+            **({"depends": sources.of(len, {}, self.depends_on)} if self.depends_on else {}),
             "functions": [s.identity for s in self.stages],
         }
 
@@ -154,7 +170,7 @@ def described(
             yield p
 
 
-def make(
+def make_pipeline(
     p: Pipeline,
     staff: Staff,
     work: Path,
@@ -184,7 +200,7 @@ def make(
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True, exist_ok=True)
         try:
-            making.make(replace(staff, task=t), rows, made, verify=verify, checks=checks if made == target else ())
+            make(replace(staff, task=t), rows, made, verify=verify, checks=checks if made == target else ())
         except PreprocessError as e:
             assert t.chain is not None
             raise t.chain.told(e) from e.__cause__
@@ -207,14 +223,14 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True)
         try:
-            t = fitting.fitted(t, rows, staff)
+            t = fit.fitted(t, rows, staff)
             runner = job.runner_of(t)
             with undisturbed():
                 probes = [runner.probe(k, Known())[0] for k in range(dataset.num_episodes)]
             if all(probe.schema is None for probe in probes):
                 return None
             took(min(probe.seconds for probe in probes))
-            making.make(replace(staff, task=t), rows, _between(work, number + 1))
+            make(replace(staff, task=t), rows, _between(work, number + 1))
         except PreprocessError as e:
             assert t.chain is not None
             raise t.chain.told(e) from e.__cause__
@@ -225,3 +241,307 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
 def _between(work: Path, number: int) -> Path:
     """What the first ``number`` functions made."""
     return work / str(number) / "dataset"
+
+
+_LONG = 20.0  # seconds
+
+
+def make(
+    staff: Staff, work: Path, target: Path, *, verify: bool = False, checks: Iterable[Callable[[Dataset], None]] = ()
+) -> None:
+    """Do the task and publish its result as ``target``.
+
+    Parameters
+    ----------
+    work : Path
+        Where it is done; what an interrupted run of the same task left there is gone on with. Removed at the end.
+    verify : bool
+        Do one chunk again before it is published, and compare.
+    checks : iterable of callables
+        Are given the result before it is published; nothing is where one raises.
+
+    Raises
+    ------
+    PreprocessError
+        The function failed; finished chunks are kept. Or a chunk is not the same again; nothing is kept.
+    """
+    known = _recall(work)
+    t = fit.fitted(staff.task, work, staff)
+    while True:
+        plan, seconds = job.plan(t, known)
+        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps))
+        executor = staff.executor(seconds * t.dataset.num_steps, len(todo.parts))
+        _tell_long(todo, seconds * t.dataset.num_steps, executor, staff.progress)
+        try:
+            built = write_rows(todo, work, jobs=0, progress=staff.progress, executor=executor)
+        except Otherwise as e:
+            known = known | e.known
+            _remember(work, known)
+            staff.progress(Event(str(t.id), "note", note=f"writing anew, as a later episode showed: {e.known.told()}"))
+            continue
+        except PreprocessError as e:
+            raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
+        except KeyboardInterrupt:
+            kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
+            staff.progress(Event(str(t.id), "note", note=f"{kept}; the same again goes on from there"))
+            raise
+        again = [verifying.checking(todo, built, work, staff)] if verify else []
+        publish(built, t, plan, target, threads=staff.threads, checks=[*again, *checks])
+        trees.discard(work)
+        return
+
+
+def _recall(work: Path) -> Known:
+    """What an earlier run learned before it was interrupted."""
+    try:
+        return Known.from_json((work / "known.json").read_text())
+    except OSError:
+        return Known()
+
+
+def _remember(work: Path, known: Known) -> None:
+    for path in work.iterdir():
+        if path.name not in (fit.JOURNAL, job.FILE):
+            trees.remove(path) if path.is_dir() else path.unlink()
+    safe_files.replace_text(work / "known.json", known.to_json())
+
+
+def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:
+    """Say of long work that it may be stopped."""
+    workers = getattr(executor, "count", 1)
+    if seconds / workers > _LONG:
+        takes = f"about {text.duration(seconds / workers)} with {text.plural(workers, 'worker')}"
+        kept = f"{text.plural(len(todo.parts), 'chunk')}, each kept when it is finished"
+        tell(Event(todo.id, "note", note=f"{takes}, {kept}: stopped (Ctrl-C), the same again goes on from there"))
+
+
+def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
+    tail = f" {_finished(work)} of {parts} chunks are kept." if parts > 1 else ""
+    told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
+    told.episode, told.step = e.episode, e.step
+    return told
+
+
+def _finished(work: Path) -> int:
+    """How many chunks the journal has."""
+    try:
+        return max(0, (work / "journal.jsonl").read_text().count("\n") - 1)
+    except OSError:
+        return 0
+
+
+def is_made(t: Task | Pipeline, where: Settings) -> bool:
+    """Whether the result is there already.
+
+    Raises
+    ------
+    NameTaken
+        Something else is there, under its name.
+    """
+    path = home.find(t.id, where)
+    if path is None:
+        return False
+    t.check_name(manifest.read(path))
+    return True
+
+
+def publish(
+    built: Built,
+    t: Task,
+    plan: Plan,
+    target: Path,
+    *,
+    threads: int,
+    checks: Iterable[Callable[[Dataset], None]] = (),
+) -> None:
+    """Complete the dataset and move it to ``target``, where it is seen as a whole, unless one of ``checks`` raises."""
+    found = t.chain.failures(built.notes) if t.chain else tuple(task.of(built.notes))
+    task.write(built.directory, found)
+    built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *task.told(built.notes)))
+    store = t.dataset.store
+
+    def locate(field: str, number: str) -> Extent:
+        return store.videos(plan.renamed.get(field, field)).extent(int(number))
+
+    described = _description(t, plan)
+    finish(built, described, metadata=_metadata(t), shared=_shared(t, plan), locate=locate, threads=threads)
+    for check in checks:
+        check(open_dataset(built.directory))
+    publishing.publish(built.directory, target)
+
+
+def _description(t: Task, plan: Plan) -> Description:
+    m = t.dataset.manifest
+    spaces = {k: v for k, v in m.spaces.items() if _keeps_space(k, t, plan)}
+    return Description(
+        id=str(t.id),
+        encoding=m.encoding,
+        reader="preprocess",
+        reader_version=1,
+        episodes_by=m.episodes_by,
+        facts=m.facts,
+        spaces=spaces,
+        env=m.env,
+        options=m.options,
+        provenance=(
+            *m.provenance,
+            {**t.provenance(), **_state(t), "changed": _changed(t, plan), "keeps_steps": plan.kept},
+        ),
+        sources=t.dataset.store.sources,
+    )
+
+
+def _state(t: Task) -> dict[str, Any]:
+    return {} if t.state is None else {"state": calling.in_provenance(t.state, _state_name(t))}
+
+
+def _changed(t: Task, plan: Plan) -> list[str]:
+    """Fields that are not as they were in the source; new ones and those left out are among them."""
+    names = {*t.dataset.schema, *(f.name for f in plan.schema)}
+    return sorted(names - plan.same)
+
+
+def _keeps_space(name: str, t: Task, plan: Plan) -> bool:
+    """Whether a space still describes its fields: all are there, and as they were."""
+    before = {n for n in t.dataset.schema if n.split("/")[0] == name}
+    after = {f.name for f in plan.schema if f.name.split("/")[0] == name}
+    return before == after and before <= plan.same
+
+
+def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
+    for name in t.dataset.manifest.metadata:
+        path = t.dataset.path.joinpath("metadata", *(component(c) for c in name.split("/")))
+        yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
+    if t.state is not None:
+        yield _state_name(t), t.state
+
+
+def _state_name(t: Task) -> str:
+    """Where the metadata keep what the first pass found out: under the function's name, the first that is free."""
+    name = f"state/{t.function.name}"
+    numbered = chain([name], (f"{name}-{n}" for n in count(2)))
+    return next(n for n in numbered if n not in t.dataset.manifest.metadata)
+
+
+def _shared(t: Task, plan: Plan) -> dict[str, Shared]:
+    m = t.dataset.manifest
+    stats = {n: Stats(**s) for n, s in m.stats.items()}
+    fields = {f.name: f for f in m.fields}
+    before = {n: plan.renamed.get(n, n) for n in plan.shared}
+    # What lies between two functions is removed: only what it shares with the source itself is shared in the end.
+    lasting = m.shared if t.chain and t.chain.number else fields
+    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n, old in lasting) for n, old in before.items()}
+
+
+Functions = Sequence[Callable[..., Any] | str]
+Several = str | None | Sequence[str | None]  # one for all functions, or one for each
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One function of a pipeline; ``unit`` and ``span`` as its decorator says unless given."""
+
+    function: Function
+    unit: str
+    span: tuple[int, int]
+    arrays: str
+    args: Mapping[str, Any]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What its result depends on, but for what it is given."""
+        return task.identity(self.function, self.args, self.unit, self.span, self.arrays)
+
+
+def stages(
+    fns: Functions,
+    *,
+    unit: Several,
+    span: tuple[int | None, int | None],
+    arrays: Several,
+    args: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> tuple[Stage, ...]:
+    """Find the functions, and give each what is its.
+
+    Parameters
+    ----------
+    unit, arrays : str or sequence of str
+        One for all, or one for each.
+    args : mapping or sequence of mappings
+        One mapping for each; or one for all, of which each function gets what it takes by name. A name with the
+        function's name or number (from 1) before it, ``norm.eps`` or ``2.eps``, is for that one alone.
+
+    Raises
+    ------
+    PreprocessError
+        There are no functions; one is not found; there is not one of each; or an argument is taken by none.
+    """
+    if not fns:
+        raise PreprocessError("There is no function in the list.", hint="a pipeline is a list of functions")
+    found = [functions.find(fn) for fn in fns]
+    made = []
+    for f, kind, what, given in zip(
+        found, _each("unit", unit, found), _each("arrays", arrays, found), _shares(args, found), strict=True
+    ):
+        assert f.call is not None
+        traits.check(f.call, given)
+        own, reach = task.unit_of(f, kind, span if (kind or f.unit) == "window" else (None, None))
+        made.append(Stage(f, own, reach, what or "numpy", given))
+    if span != (None, None) and not any(s.unit == "window" for s in made):
+        raise PreprocessError("history= and future= are for unit window, which no function has.", hint="unit=window")
+    return tuple(made)
+
+
+@contextmanager
+def importable(made: Sequence[Stage]) -> Iterator[None]:
+    """The modules of all functions can be imported meanwhile."""
+    with ExitStack() as held:
+        for stage in made:
+            held.enter_context(functions.importable(stage.function.path))
+        yield
+
+
+def _each(name: str, given: Several, found: Sequence[Function]) -> Sequence[str | None]:
+    if given is None or isinstance(given, str):
+        return [given] * len(found)
+    if len(given) not in (1, len(found)):
+        raise PreprocessError(
+            f"{len(found)} functions and {len(given)} of {name}.", hint="one for all, or one for each"
+        )
+    return list(given) * (len(found) // len(given))
+
+
+def _shares(
+    args: Mapping[str, Any] | Sequence[Mapping[str, Any]], found: Sequence[Function]
+) -> Sequence[dict[str, Any]]:
+    if not isinstance(args, Mapping):
+        if len(args) != len(found):
+            raise PreprocessError(f"{len(found)} functions and {len(args)} mappings of arguments.")
+        return [dict(a) for a in args]
+    shares: list[dict[str, Any]] = [{} for _ in found]
+    for key, value in args.items():
+        which, _, name = key.rpartition(".")
+        takers = [i for i, f in enumerate(found) if _meant(which, i, f) and (which or _takes(f, name))]
+        if not takers:
+            names = ", ".join(f"{i + 1}. {f.name}" for i, f in enumerate(found))
+            raise PreprocessError(
+                f"No function takes the argument {key}: {names}.",
+                hint="FUNCTION.NAME or NUMBER.NAME is for one of them",
+            )
+        for i in takers:
+            shares[i][name] = value
+    return shares
+
+
+def _meant(which: str, number: int, f: Function) -> bool:
+    return which in ("", str(number + 1), f.name)
+
+
+def _takes(f: Function, name: str) -> bool:
+    assert f.call is not None
+    try:
+        parameters = inspect.signature(f.call).parameters
+    except (TypeError, ValueError):
+        return True
+    first = next(iter(parameters), None)
+    return (name in parameters and name != first) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

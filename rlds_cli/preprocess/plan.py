@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlds_cli.episodes import Flat, field_of
 from rlds_cli.ted import Field, Placement
+from rlds_cli.ted.episodes import Flat, field_of
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import safe_files, settings, trees
-from rlds_cli.bars import shown
+from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
 from rlds_cli.home import Home
-from rlds_cli.locking import exclusive, writing
-from rlds_cli.preprocess import cluster, making, pipeline, result, shards, verifying
-from rlds_cli.preprocess.executors import Staff
-from rlds_cli.preprocess.pipeline import Pipeline
-from rlds_cli.preprocess.stages import Functions
+from rlds_cli.home.locks import exclusive, writing
+from rlds_cli.preprocess import pipeline, ray_cluster, shards, verifying
+from rlds_cli.preprocess.job import Staff
+from rlds_cli.preprocess.pipeline import Functions, Pipeline
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
-from rlds_cli.progress import Event, Progress
+from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store.workers import Executor
 
@@ -161,7 +161,7 @@ def _office(executor: str, address: str | None) -> Callable[..., AbstractContext
         if address is not None:
             raise PreprocessError(f"address={address} is of a cluster.", hint='executor="ray" (--executor ray)')
         return None
-    return lambda home, mark, **how: cluster.connected(home, mark, address, **how)
+    return lambda home, mark, **how: ray_cluster.connected(home, mark, address, **how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +181,11 @@ class _Making:
         """Make it, or see that it is there."""
         t, where = self.task, settings.read(self.cache_dir)
         place = Home(where.home)
-        if not self.force and result.is_made(t, where):
+        if not self.force and pipeline.is_made(t, where):
             self._say("is here: made before of the same source, function and arguments")
             return self._verify_made(place) if self.verify else None
         with exclusive(place, t.id, self.progress):
-            if not self.force and result.is_made(t, where):
+            if not self.force and pipeline.is_made(t, where):
                 return None  # by whoever held the lock
             work = place.partial(t.id, t.key[:16])
             _forget_others(place, t, None if self.force else work)
@@ -208,9 +208,9 @@ class _Making:
         first = t if isinstance(t, Task) else t.task(0, t.dataset)
         staff = Staff(first, self.jobs, self.progress, nodes)
         if isinstance(t, Task):
-            making.make(staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
+            pipeline.make(staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
         else:
-            pipeline.make(t, staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
+            pipeline.make_pipeline(t, staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
 
     def _verify_made(self, place: Home) -> None:
         t = self.task
@@ -246,8 +246,8 @@ def _source_stays(source: Dataset) -> Iterator[None]:
 def _portable(t: Task | Pipeline) -> Task | Pipeline:
     """The same, with functions that other machines can load."""
     if isinstance(t, Task):
-        return replace(t, function=cluster.portable(t.function))
-    return replace(t, stages=tuple(replace(s, function=cluster.portable(s.function)) for s in t.stages))
+        return replace(t, function=ray_cluster.portable(t.function))
+    return replace(t, stages=tuple(replace(s, function=ray_cluster.portable(s.function)) for s in t.stages))
 
 
 def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:

@@ -1,28 +1,27 @@
-"""Functions of transitions, many or one at a time: every step comes back, and the final rows from its next values."""
+"""Functions of transitions, many or one at a time: every step comes back, and the final rows from its next values.
+
+The fewest steps of a block that a function of many steps fails on.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from rlds_cli import episodes
-from rlds_cli.episodes import Flat, Value
 from rlds_cli.errors import InvalidEpisode, PreprocessError
-from rlds_cli.preprocess import calling, failures, forms, windows
-from rlds_cli.preprocess.blocks import Block, Piece, StepName
-from rlds_cli.preprocess.calling import Caller, Given
-from rlds_cli.preprocess.narrowing import narrowed
-from rlds_cli.preprocess.pairs import Pairs, take
+from rlds_cli.preprocess import calling, forms, rows, task
+from rlds_cli.preprocess.calling import Caller, Given, line_of
+from rlds_cli.preprocess.episodes import Result, extended
+from rlds_cli.preprocess.forms import Block, Piece, StepName
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
 from rlds_cli.preprocess.reading import Episode, Reader
-from rlds_cli.preprocess.stacking import Stack
+from rlds_cli.preprocess.rows import Pairs, Stack, take
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, STEP_ROWS, Task
-from rlds_cli.preprocess.whole import Result, extended
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -35,8 +34,10 @@ from rlds_cli.ted import (
     IntArray,
     Part,
     Placement,
+    episodes,
     lay_out,
 )
+from rlds_cli.ted.episodes import Flat, Value
 
 PROBE_STEPS = 256
 
@@ -108,7 +109,7 @@ class Transitions:
     def _input_of(self, block: Block) -> Given:
         if self._task.unit == "window":
             given = self._windows(block)
-            return self._input(block, windows.hand(given, self._task.arrays), given)
+            return self._input(block, rows.hand(given, self._task.arrays), given)
         given = self._given(block, {n: self._reader.rows(n, block.runs) for n in self._task.read})
         return self._input(block, forms.hand(given, self._task.arrays), given)
 
@@ -169,16 +170,16 @@ class Transitions:
             np.array([of(p.k) for p in block.pieces])
             for of in (self._reader.start, self._reader.length, self._reader.observed)
         )
-        near = windows.neighbours(block, starts, lengths, final, self._task.span)
+        near = rows.neighbours(block, starts, lengths, final, self._task.span)
         with self._caller.refusing(int(block.numbers[0])):
-            return windows.given(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
+            return rows.given(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
 
     def _call_windows(self, block: Block, before: Mapping[str, Array]) -> Flat:
         given, where = self._windows(block), str(block)
-        handed = windows.hand(given, self._task.arrays)
+        handed = rows.hand(given, self._task.arrays)
         value = self._narrowing(block, self._input(block, handed, given))
         with self._caller.refusing(int(block.numbers[0])):
-            return windows.laid_over(_returned(value, where), handed, dict(before), self._fields, where)
+            return rows.laid_over(_returned(value, where), handed, dict(before), self._fields, where)
 
     def _read_flags(self, flat: Flat, block: Block) -> Array:
         """Make flags bool; how the episodes end that do. Without a flag they are cut; an end inside is refused."""
@@ -279,7 +280,7 @@ class Transitions:
             if last - first > 1:
                 return [c for k in range(first, last) for c in self._without_failing(k, k + 1, limit, plan)]
             nothing = lay_out(plan.written, [])
-            nothing.notes = (failures.left_out(self._task, self._reader.number(first), plan, e),)
+            nothing.notes = (task.left_out(self._task, self._reader.number(first), plan, e),)
             return [nothing]
 
     def _pieces(self, first: int, last: int, steps: int) -> Iterator[list[Piece]]:
@@ -398,3 +399,34 @@ def _place(f: Field, root: Any, after: Any, block: Block) -> Column:
 
 def _column(values: Any) -> Array:
     return np.array(values, object) if isinstance(values, list) else values
+
+
+def narrowed(block: Block, e: PreprocessError, fails: Callable[[Block], PreprocessError | None]) -> PreprocessError:
+    """The failure, with the smallest part of the block that shows it, by halves.
+
+    Parameters
+    ----------
+    e : PreprocessError
+        The failure on all of it.
+    fails : callable
+        The failure on a part of it alone, None where there is none. Another exception, or one of another line, is
+        another failure: few steps may be too few for a function.
+    """
+    smallest = None
+    while block.size > 1:
+        for half in (block.cut(0, block.size // 2), block.cut(block.size // 2, block.size)):
+            found = fails(half)
+            if found is not None and _kind(found) == _kind(e):
+                block, smallest = half, found
+                break
+        else:
+            break
+    if smallest is None or smallest.episode is None:
+        return e
+    return PreprocessError(f"{e.message} It fails on {block} alone.", hint=smallest.hint).at(
+        smallest.episode, smallest.step
+    )
+
+
+def _kind(e: PreprocessError) -> tuple[type, str]:
+    return type(e.__cause__), line_of(e.__cause__) if e.__cause__ is not None else ""

@@ -1,4 +1,9 @@
-"""What is to be made of what, with which function: the key of a result, and how its manifest tells of it."""
+"""What is to be made of what, with which function: the key of a result, and how its manifest tells of it.
+
+Where a function stands in a pipeline, and what of its messages speaks of the pipeline's source.
+
+Episodes that were left out because the function failed on them: ``errors.jsonl`` in the dataset's directory.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +11,32 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from rlds_cli import __version__, ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
+from rlds_cli.files import safe as safe_files
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import arguments, dependencies, functions, traits
+from rlds_cli.preprocess import functions, sources, traits
 from rlds_cli.preprocess.functions import Function
+from rlds_cli.preprocess.plan import Known, Otherwise, Plan
 from rlds_cli.settings import StrPath
+from rlds_cli.store.build import FAILED
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.ted import FLAGS, join_name
-
-if TYPE_CHECKING:
-    from rlds_cli.preprocess.chain import Chain
+from rlds_cli.ted import FLAGS, Note, join_name
 
 ARRAYS = ("numpy", "torch", "tensordict")
 PART_ROWS = 1 << 16  # rows of a part, about: parts end where episodes do
 BLOCK_ROWS, BLOCK_BYTES = 1 << 14, 16 << 20  # rows and bytes that are read at once, and given to a function of batches
 STEP_ROWS = 1 << 10
-
 # What a key is made of, and what to call it.
 _LABELS = {
     "source": "source hash",
@@ -156,7 +161,7 @@ def identity(
     """What the result of a function depends on, but for what it is given."""
     call = function.load()
     own = {} if traits.of(call).version else args  # what built-in ones are given names fields
-    depends = dependencies.of(call, own, depends_on)
+    depends = sources.of(call, own, depends_on)
     return {
         "function": function.name,
         "code": function.code,
@@ -233,7 +238,7 @@ def describe(
         raise PreprocessError(f'arrays must not be "{arrays}".', hint=f"one of {', '.join(ARRAYS)}")
     _check_arguments(function, dataset, args)
     assert function.call is not None
-    arguments.check(function.call, args)
+    traits.check(function.call, args)
     _check_built_in(function, unit, arrays)
     prepared = traits.prepare(function.call, dataset, args)
     fields = prepared.reads if fields is None else fields
@@ -358,3 +363,149 @@ def _short(value: Any) -> str:
 
 Unit = Literal["episode", "batch", "step", "window"]
 Arrays = Literal["numpy", "torch", "tensordict"]
+_COMMANDS = ("rlds preprocess ", "rlds_cli.preprocess.")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Function ``number`` of ``count``, from 0 on, which works on ``dataset``; the pipeline began with ``source``.
+
+    ``again`` is the command for one episode of the source but for the episode; ``record`` is what the manifest of the
+    result says of the pipeline.
+    """
+
+    source: Dataset
+    dataset: Dataset
+    number: int
+    count: int
+    again: str = ""
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def origin(self, episode: int) -> int:
+        """The episode of the source that episode ``episode`` of the dataset was made of.
+
+        Both come from the same place in the archive; episodes of one archive differ in that.
+        """
+        if self.number == 0:
+            return episode
+        mine, source = self.dataset.store.table(), self.source.store.table()
+        same = (source.row == mine.row[episode]) & (source.source == mine.source[episode])
+        candidates = [k for k in same.nonzero()[0].tolist() if source.group[k] == mine.group[episode]]
+        return int(candidates[0]) if candidates else episode
+
+    def told(self, e: PreprocessError) -> PreprocessError:
+        """An error that speaks of the source."""
+        message = f"Function {self.number + 1} of {self.count}: {e.message}"
+        if e.episode is None or self.number == 0:
+            e.message, e.args = message, (message,)
+            return e
+        origin = self.origin(e.episode)
+        message += f" Its episode {e.episode:,} is of episode {origin:,} of {self.source.id}."
+        hint = self._again(origin) if e.hint and e.hint.startswith(_COMMANDS) else e.hint
+        return PreprocessError(message, hint=hint).at(origin)
+
+    def failures(self, notes: Iterable[Note]) -> tuple[Failure, ...]:
+        """All failures of the pipeline up to here, by episodes of the source."""
+        own = of(notes)
+        if self.number == 0:
+            return tuple(own)
+        of_source = (replace(f, id=self.source.id, episode=self.origin(f.episode)) for f in own)
+        return (*read(self.dataset.path), *(replace(f, again=self._again(f.episode)) for f in of_source))
+
+    def notes(self) -> tuple[Note, ...]:
+        """What was noted of the functions before."""
+        return tuple(Note(**n) for n in self.dataset.manifest.notes) if self.number else ()
+
+    def _again(self, episode: int) -> str:
+        return self.again.replace("EPISODE", str(episode))
+
+
+FILE = "errors.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One episode that was left out.
+
+    Parameters
+    ----------
+    id : str
+        The source.
+    episode : int
+        Its number there.
+    step : int or None
+        Where that is known.
+    function : str
+    exception : str
+        The name of what was raised; empty where something was returned that cannot be stored.
+    message : str
+        All that is known of it.
+    again : str
+        The command that makes it happen again.
+    """
+
+    id: str
+    episode: int
+    step: int | None
+    function: str
+    exception: str
+    message: str
+    again: str
+
+
+def left_out(task: Task, episode: int, plan: Plan, e: PreprocessError) -> Note:
+    """The failure of an episode as a note of the part that it is of, where the task goes on without it.
+
+    Raises
+    ------
+    PreprocessError
+        It does not: the failure itself.
+    Otherwise
+        All episodes were to be kept.
+    """
+    if not task.keep_going:
+        raise e
+    if plan.kept:
+        raise Otherwise(Known(kept=False))
+    failure = Failure(
+        task.dataset.id,
+        episode,
+        e.step,
+        task.function.reference,
+        type(e.__cause__).__name__ if e.__cause__ is not None else "",
+        e.message,
+        e.hint or "",
+    )
+    return Note(
+        FAILED, f"episodes on which the function failed were left out: {FILE}", where=json.dumps(asdict(failure))
+    )
+
+
+def of(notes: Iterable[Note]) -> Iterator[Failure]:
+    """The failures among notes."""
+    return (Failure(**json.loads(n.where)) for n in notes if n.code == FAILED)
+
+
+def told(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """The notes as the manifest has them: failures by their episode alone."""
+    return tuple(replace(n, where=_episode(n)) if n.code == FAILED else n for n in notes)
+
+
+def _episode(n: Note) -> str:
+    return f"episode {json.loads(n.where)['episode']}"
+
+
+def write(directory: Path, found: Iterable[Failure]) -> None:
+    """Write ``errors.jsonl``, one failure a line, unless there is none."""
+    lines = [json.dumps(asdict(failure)) + "\n" for failure in found]
+    if lines:
+        directory.mkdir(parents=True, exist_ok=True)
+        safe_files.write_bytes(directory / FILE, "".join(lines).encode())
+
+
+def read(directory: Path) -> tuple[Failure, ...]:
+    """The failures that stand in ``errors.jsonl`` of a dataset's directory."""
+    try:
+        return tuple(Failure(**json.loads(line)) for line in (directory / FILE).read_text().splitlines())
+    except OSError:
+        return ()

@@ -1,30 +1,38 @@
-"""A function on one episode, before and after, and what the whole dataset would take; nothing is kept."""
+"""A function on one episode, before and after, and what the whole dataset would take; nothing is kept.
+
+What a function does to an episode: its fields before and after, and what that takes on disk.
+
+What a derived dataset takes on disk, and what of that it shares with its source.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rlds_cli import settings
+from rlds_cli.checks.findings import Finding, ranked
+from rlds_cli.checks.running import manifest_findings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.preprocess import fitting, functions, job, pipeline, task
+from rlds_cli.home.usage import size_on_disk
+from rlds_cli.preprocess import fit, functions, job, pipeline, task
 from rlds_cli.preprocess.calling import undisturbed
-from rlds_cli.preprocess.changes import Report, changes
-from rlds_cli.preprocess.pipeline import Pipeline
+from rlds_cli.preprocess.episodes import Result, WholeEpisodes
+from rlds_cli.preprocess.pipeline import Functions, Pipeline
 from rlds_cli.preprocess.plan import Known, Plan, Probe
 from rlds_cli.preprocess.reading import Episode, Reader
-from rlds_cli.preprocess.stages import Functions
 from rlds_cli.preprocess.task import Arrays, Task, Unit
-from rlds_cli.preprocess.whole import Result, WholeEpisodes
 from rlds_cli.settings import StrPath
+from rlds_cli.ted import EncodedFrames, Field
+from rlds_cli.ted.episodes import Value
 
 _WARM, _LONG = 0.02, 2.0  # seconds of a call that is timed again
 
@@ -75,7 +83,7 @@ def attempt(
         with functions.importable(t.function.path):
             number = _number(t.dataset, episode)
             work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
-            return _try(*fitting.fitted_on(t, number, work), number, _step(t, number, step), jobs)
+            return _try(*fit.fitted_on(t, number, work), number, _step(t, number, step), jobs)
 
 
 def _number(dataset: Dataset, episode: int) -> int:
@@ -191,3 +199,154 @@ def _plan(source: Dataset, made: Dataset, results: Sequence[Result], before: Epi
 def _same(r: Result, before: Episode, plan: Plan | None) -> dict[str, slice]:
     untouched = plan.untouched if plan else frozenset()
     return {n: slice(None) for n in r.flat if n in untouched}
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One field of one episode. ``mean std min max`` are over all elements; None where not numeric."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a field. ``bytes`` is what it would add on disk for the whole dataset; 0 where it is shared."""
+
+    name: str
+    what: Literal["changed", "new", "removed", "untouched", "not read"]
+    before: Values | None
+    after: Values | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A function tried on one episode, or on one ``step`` of it.
+
+    ``returned`` are the lengths of the episodes that it made of it (none when it is dropped); ``seconds`` is what the
+    call took, ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers; ``linked`` says
+    whether untouched fields would be shared with the source. ``fitted`` says on what the first pass was run, where the
+    function has one: all, or the chunk of the episode.
+    """
+
+    source: str
+    id: str
+    function: str
+    unit: str
+    episode: int
+    length: int
+    returned: tuple[int, ...]
+    seconds: float
+    fields: tuple[Change, ...]
+    jobs: int
+    total_seconds: float
+    total_bytes: int
+    linked: bool
+    fitted: str = ""
+    step: int | None = None
+
+
+def changes(dataset: Dataset, before: Episode, results: Sequence[Result], made: Plan | None) -> tuple[Change, ...]:
+    """What became of every field of an episode, and what the whole ``dataset`` would take when made as planned."""
+    if not results:
+        return ()
+    schema, after = dataset.schema, results[0].flat
+    steps = sum(r.length for r in results) / max(1, before.length)
+    rows = dataset.num_steps * steps + dataset.num_episodes * len(results)
+    new = {f.name: f for f in made.schema} if made else {}
+    shared = made.shared if made else frozenset()
+    changes = []
+    for name in sorted({*schema, *after}):
+        f = new.get(name)
+        a, b = before.original.get(name), after.get(name)
+        size = int(rows * _row_bytes(f, b)) if f is not None and name not in shared else 0
+        if name in schema and name not in before.original:
+            changes.append(Change(name, "not read", None, None, size))
+        elif a is None:
+            changes.append(Change(name, "new", None, _values(b), size))
+        elif b is None:
+            changes.append(Change(name, "removed", _values(a), None, 0))
+        else:
+            same = len(results) == 1 and results[0].rows.get(name) == slice(None)
+            changes.append(Change(name, "untouched" if same else "changed", _values(a), _values(b), size))
+    return tuple(changes)
+
+
+def _row_bytes(f: Field, values: Value | None) -> float:
+    """Bytes of a row on disk; of encoded frames, as those of the episode."""
+    if isinstance(values, EncodedFrames):
+        return len(values.data) / max(1, len(values))
+    return f.row_bytes
+
+
+def _values(values: Value | None) -> Values | None:
+    if values is None:
+        return None
+    if isinstance(values, EncodedFrames):
+        return Values(f"{values.codec} frames", (len(values), *values.shape))
+    if isinstance(values, list) or values.dtype == object:
+        return Values("text", (len(values),))
+    if values.size == 0 or values.dtype.kind not in "fiub":
+        return Values(values.dtype.name, values.shape)
+    x = values.astype(np.float64)
+    finite = x[np.isfinite(x)]
+    moments = [float(m(finite)) for m in (np.mean, np.std, np.min, np.max)] if finite.size else [None] * 4
+    return Values(values.dtype.name, values.shape, *moments)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A derived dataset. ``bytes`` on disk are ``added`` and ``shared`` ones; ``copied`` are fields that could not be.
+
+    ``notes`` are what a user should know, such as episodes left out; ``findings`` are the errors and warnings of the
+    quick checks about what was changed, such as NaN; ``errors`` is the file that names the episodes on which the
+    function failed.
+    """
+
+    id: str
+    path: Path
+    fingerprint: str
+    episodes: int
+    steps: int
+    bytes: int
+    added: int
+    shared: int
+    copied: tuple[str, ...]
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    errors: Path | None = None
+
+
+def of(ds: Dataset) -> Outcome:
+    """Measure the files of a dataset that ``run`` made."""
+    m = ds.manifest
+    errors = ds.path / task.FILE
+    whole = size_on_disk(ds.path)
+    linked = [f for f in m.fields if m.shared.get(f.name) in ("link", "reflink")]
+    shared = sum(size_on_disk(ds.path / above / f.path) for f in linked for above in ("", "digests", "text"))
+    return Outcome(
+        id=ds.id,
+        path=ds.path,
+        fingerprint=ds.fingerprint,
+        episodes=m.counts.episodes,
+        steps=m.counts.steps,
+        bytes=whole,
+        added=whole - shared,
+        shared=shared,
+        copied=tuple(sorted(n for n, how in m.shared.items() if how == "copy")),
+        notes=tuple(f"{n['text']} ({n['count']:,})" for n in m.notes),
+        findings=_findings(ds),
+        errors=errors if errors.exists() else None,
+    )
+
+
+def _findings(ds: Dataset) -> tuple[Finding, ...]:
+    """What is wrong with the fields that the function made or changed; of the others their source says it."""
+    changed = {n for step in ds.manifest.provenance[-1:] for n in step.get("changed", ())}
+    about = (f for f in manifest_findings(ds) if f.severity != "note" and f.check != "defects")
+    return ranked(f for f in about if f.field is not None and f.field in changed)

@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlds_cli.report.differences import Difference as Difference
-    from rlds_cli.report.differences import compare as compare
-    from rlds_cli.report.episodes import EpisodeReport as EpisodeReport
-    from rlds_cli.report.episodes import describe_episode as describe_episode
+    from rlds_cli.report.diff import Difference as Difference
+    from rlds_cli.report.diff import compare as compare
+    from rlds_cli.report.episode import EpisodeReport as EpisodeReport
+    from rlds_cli.report.episode import describe_episode as describe_episode
     from rlds_cli.report.files import FileReport as FileReport
     from rlds_cli.report.files import describe_file as describe_file
-    from rlds_cli.report.page.writing import PageReport as PageReport
-    from rlds_cli.report.page.writing import write_page as write_page
-    from rlds_cli.report.summaries import Summary as Summary
-    from rlds_cli.report.summaries import summarise as summarise
+    from rlds_cli.report.html.writing import PageReport as PageReport
+    from rlds_cli.report.html.writing import write_page as write_page
+    from rlds_cli.report.summary import Summary as Summary
+    from rlds_cli.report.summary import summarise as summarise
 
 __all__ = [
     "Difference",
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Difference": "differences",
-    "EpisodeReport": "episodes",
+    "Difference": "diff",
+    "EpisodeReport": "episode",
     "FileReport": "files",
-    "PageReport": "page",
-    "Summary": "summaries",
-    "compare": "differences",
-    "describe_episode": "episodes",
+    "PageReport": "html.writing",
+    "Summary": "summary",
+    "compare": "diff",
+    "describe_episode": "episode",
     "describe_file": "files",
-    "summarise": "summaries",
-    "write_page": "page",
+    "summarise": "summary",
+    "write_page": "html.writing",
 }
 
 

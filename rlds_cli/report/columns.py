@@ -1,24 +1,39 @@
-"""The fields of a dataset, summed up from the manifest's statistics."""
+"""The fields of a dataset, summed up from the manifest's statistics.
+
+Statistics of every element of a row, with histograms of steps spread evenly over the dataset.
+
+The episode columns of the user's own, summed up: which values there are, and how often.
+
+Which fields are images.
+
+::
+
+    frames kept encoded     [H, W] [H, W, C]
+    uint8 arrays            [H, W] with sides over 16, [H, W, 1 3 4], [1 3 4, H, W]
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
+from rlds_cli.checks.saturated import Saturation, saturation
 from rlds_cli.dataset import Dataset
-from rlds_cli.keeping.usage import size_on_disk
-from rlds_cli.ordering import natural
-from rlds_cli.report.elements import ElementStats, describe_elements
-from rlds_cli.report.elements import places as places
-from rlds_cli.report.histograms import Histogram
-from rlds_cli.report.saturation import Saturation, saturation
+from rlds_cli.home.usage import size_on_disk
+from rlds_cli.report.histograms import BINS, Distribution, Histogram, distribution
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Stats
+from rlds_cli.store.ranges import read_range
+from rlds_cli.store.statistics import in_bins
 from rlds_cli.store.videos import DIRECTORY
-from rlds_cli.ted import FLAGS, REWARD, VIDEO, Field
+from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, Field, IntArray
+from rlds_cli.text import natural
 
 _DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
 _ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "", "info", "next/info")
@@ -116,3 +131,145 @@ def _distinct(ds: Dataset, f: Field) -> int | None:
         return None
     texts = ds.path / "text" / ds.store.directory(f.name).relative_to(ds.path)
     return arrays.open_document(texts / "offsets")[0][0] - 1
+
+
+SAMPLE_STEPS = 1 << 16
+_BLOCK = 512  # steps read side by side: single rows of a cold file cost a page each
+_SAMPLE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ElementStats:
+    """Statistics of one element of a row over all steps; ``index`` is its place there, ``[3]``, ``[]`` of a scalar.
+
+    ``q01``, ``q99`` and ``histogram`` are of a sample of at most 65,536 steps.
+    """
+
+    index: str
+    mean: float
+    std: float
+    min: float
+    q01: float
+    q99: float
+    max: float
+    histogram: Histogram | None = None
+
+
+def describe_elements(ds: Dataset, f: Field, stats: Stats, *, bins: int = BINS) -> tuple[ElementStats, ...]:
+    """Every element of a row of a numeric field; one for all of them where rows have more than 4,096.
+
+    Means, deviations and extremes come from the manifest. Histograms are of equal bins from the least to the greatest
+    value of all steps, counted over a sample: at most 65,536 steps or 64 MiB of them.
+    """
+    names = places(np.shape(stats.mean))
+    kinds = (stats.mean, stats.std, stats.min, stats.q01, stats.q99, stats.max)
+    columns = [np.ravel(np.asarray(x, np.float64)).tolist() for x in kinds]
+    counted = _histograms(sampled_steps(ds, f).reshape(-1, len(names)), columns[2], columns[5], bins) if names else []
+    rows = zip(names, *columns, counted, strict=True)
+    return tuple(ElementStats(*row) for row in rows)
+
+
+def places(shape: Sequence[int]) -> list[str]:
+    """The elements of a row by their place: ``[0]``, ``[1]``, ...; ``[]`` for a scalar."""
+    return [str(list(place)) for place in product(*map(range, shape))]
+
+
+def sampled_steps(ds: Dataset, f: Field) -> Array:
+    """Values of a field at steps spread evenly over the dataset, in blocks of 512 neighbours; [n, ...]."""
+    steps = ds.num_steps
+    most = max(1, min(SAMPLE_STEPS, _SAMPLE_BYTES // max(1, f.row_bytes)))
+    if steps <= most:
+        chosen = np.arange(steps)
+    else:
+        first = np.linspace(0, steps - _BLOCK, max(1, most // _BLOCK)).astype(np.int64)
+        chosen = (first[:, None] + np.arange(min(_BLOCK, most))).ravel()
+    ends = np.cumsum(ds.episodes["length"])
+    episode = np.searchsorted(ends, chosen, "right")
+    rows: IntArray = ds.episodes["start"][episode] + chosen - (ends - ds.episodes["length"])[episode]
+    if ds.encoding == "memmap":
+        return ds.store.rows(f.name)[rows]
+    directory = ds.store.directory(f.name)
+    cuts = np.flatnonzero(np.diff(rows) > _BLOCK) + 1  # reads of neighbours, as far as a gap is not worth one
+    parts = [read_range(directory, int(part[0]), int(part[-1]) + 1)[part - part[0]] for part in np.split(rows, cuts)]
+    return np.concatenate(parts) if len(rows) else read_range(directory, 0, 0)
+
+
+def _histograms(values: Array, low: Sequence[float], high: Sequence[float], bins: int) -> list[Histogram | None]:
+    found: list[Histogram | None] = []
+    for k in range(len(low)):
+        column = values[:, k].astype(np.float64)
+        column = column[np.isfinite(column)]
+        span = high[k] - low[k]
+        if not len(column) or not np.isfinite(span):
+            found.append(None)
+        elif span <= 0:
+            found.append(Histogram((len(column),), low[k], high[k]))
+        else:
+            scaled = np.clip(in_bins(column, low[k], span, bins), 0, bins - 1).astype(np.int64)
+            found.append(Histogram(tuple(np.bincount(scaled, minlength=bins).tolist()), low[k], high[k]))
+    return found
+
+
+MOST_VALUES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OwnColumn:
+    """One column: ``counts`` of its most frequent texts or flags among ``distinct``, or the spread of its numbers.
+
+    ``missing`` episodes have no value.
+    """
+
+    name: str
+    dtype: str
+    missing: int
+    distinct: int
+    counts: Mapping[str, int]
+    distribution: Distribution | None
+
+
+def summarise_own_columns(ds: Dataset) -> tuple[OwnColumn, ...]:
+    """Sum up the columns of a whole dataset."""
+    return tuple(_summed_up(ds, name) for name in ds.store.own_columns)
+
+
+def _summed_up(ds: Dataset, name: str) -> OwnColumn:
+    column = ds.store.own_column(name)
+    values = [v for v in column.scalars() if v is not None]
+    counted = Counter(map(str, values)) if column.dtype in ("str", "bool") else Counter[str]()
+    spread = None if counted or not values else distribution(ds.episodes[name])
+    distinct = len(counted) if counted else len(set(values))
+    return OwnColumn(
+        name, column.dtype, int(column.missing.sum()), distinct, dict(counted.most_common(MOST_VALUES)), spread
+    )
+
+
+_LEAST = 8
+_CHANNELS = (1, 3, 4)
+
+
+def is_image(f: Field) -> bool:
+    """Whether the rows of a field are images."""
+    if f.kind == "frames":
+        return True
+    if f.kind != "array" or f.dtype != "uint8":
+        return False
+    if len(f.shape) == 2:
+        return min(f.shape) > 16
+    return len(f.shape) == 3 and (channels_last(f.shape) or _channels_first(f.shape))
+
+
+def as_bytes(values: Array) -> Array:
+    """Pixels as uint8: values of depth, of 12 bits or of 16, lose their lowest bits."""
+    if values.dtype == np.uint8:
+        return values
+    return (values >> (4 if values.max(initial=0) < 1 << 12 else 8)).astype(np.uint8)
+
+
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether rows of this shape are [H, W, C]."""
+    return shape[2] in _CHANNELS and min(shape[:2]) >= _LEAST
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    return shape[0] in _CHANNELS and min(shape[1:]) >= _LEAST

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import documents, safe_files
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.files import json as documents
+from rlds_cli.files import safe as safe_files
 from rlds_cli.store import files, validation
 from rlds_cli.ted import Array
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli import space, trees
 from rlds_cli.errors import DamagedDataset, NeedsMemory
+from rlds_cli.files import disk, trees
 from rlds_cli.store import arrays, files
 from rlds_cli.store.arrays import COMPRESSED_INNER_BYTES as INNER_BYTES
 from rlds_cli.store.arrays import SHARD_BYTES, Layout
@@ -69,7 +69,7 @@ def _write_compressed(source: Path, target: Path) -> None:
         for a in range(0, len(values), shard):
             out[a : a + shard] = values[a : a + shard]
     except OSError as e:
-        raise space.disk_error(e, target, kept="Finished parts are kept.") from e
+        raise disk.disk_error(e, target, kept="Finished parts are kept.") from e
 
 
 def _write_plain(source: Path, target: Path) -> None:

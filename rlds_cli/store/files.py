@@ -1,17 +1,23 @@
 """The files of a dataset's directory, which may come from a stranger: directories and regular files, nothing else.
 
 A symbolic link would lead out of the dataset, a pipe would wait for a writer for ever. Needs neither NumPy nor zarr.
+
+Field names, which come from archives, as paths below a dataset's directory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
+import re
 import stat
+import string
+from collections.abc import Iterable, Set
 from pathlib import Path
 
-from rlds_cli import safe_files
-from rlds_cli.errors import DamagedDataset, NoPermission
+from rlds_cli.errors import DamagedDataset, NoPermission, RldsError
+from rlds_cli.files import safe as safe_files
 
 _MOST = 1 << 20  # files and directories of one dataset
 _DEEPEST = 600  # directories inside each other
@@ -84,3 +90,82 @@ def check_tree(directory: Path) -> None:
 def _foreign(path: Path, mode: int) -> DamagedDataset:
     what = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
     return DamagedDataset(f"{path} is {what}; a dataset holds files and directories only.")
+
+
+# What stands beside the fields in a dataset's directory.
+RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "sources"})
+_PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
+_MAX_BYTES = 200
+_MOST_LEVELS, _LONGEST = 64, 1500  # of a path that is written: systems take 1,024 to 4,096 bytes, with the home's
+_MOST_READ, _LONGEST_READ = 512, 4096
+_COMPONENT = re.compile(r"(?!\.|__|zarr\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re.IGNORECASE)
+
+
+def component(text: str) -> str:
+    """One name as one directory name: percent-encoded where it could be anything else."""
+    encoded = "".join(c if c in _PLAIN else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
+    if not encoded:
+        return "%"
+    if encoded[0] == "." or encoded.startswith("__") or encoded == "zarr.json":
+        encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}"
+    if len(encoded) > _MAX_BYTES:
+        encoded = f"{encoded[: _MAX_BYTES - 17]}~{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return encoded
+
+
+def components(name: str) -> list[str]:
+    """The directory names of a name with ``/``.
+
+    Raises
+    ------
+    RldsError
+        It is deeper, or longer, than a file system takes.
+    """
+    parts = [component(c) for c in name.split("/")]
+    if len(parts) > _MOST_LEVELS or sum(map(len, parts)) > _LONGEST:
+        raise RldsError(
+            f'The name "{name[:60]}..." of {len(parts):,} levels and {len(name):,} characters cannot be stored.',
+            hint=f"a name has at most {_MOST_LEVELS} levels, and about {_LONGEST:,} characters",
+        )
+    return parts
+
+
+def paths(names: Iterable[str]) -> dict[str, str]:
+    """A path for each field name, distinct also where a file system ignores case, and none below that of another.
+
+    Raises
+    ------
+    RldsError
+        As of `components`.
+    """
+    taken: set[str] = set()
+    above: set[str] = set()  # directories that hold fields
+    result = {}
+    for name in sorted(names):
+        parts = components(name)
+        if parts[0].lower() in RESERVED:
+            parts[0] = f"%{ord(parts[0][0]):02X}{parts[0][1:]}"
+        for k in range(1, len(parts)):
+            parts[:k] = _numbered(parts[:k], taken)
+            above.add("/".join(parts[:k]).lower())
+        path = "/".join(_numbered(parts, taken | above))
+        taken.add(path.lower())
+        result[name] = path
+    return result
+
+
+def _numbered(parts: list[str], taken: Set[str]) -> list[str]:
+    """A path, its last part numbered where one that differs at most in case is taken."""
+    path, n = parts, 1
+    while "/".join(path).lower() in taken:
+        n += 1
+        path = [*parts[:-1], f"{parts[-1]}~{n}"]
+    return path
+
+
+def is_field_path(path: str) -> bool:
+    """Whether a field can have this path: relative, canonical, of the characters of `component`, not reserved."""
+    parts = path.split("/")
+    if len(path) > _LONGEST_READ or len(parts) > _MOST_READ:
+        return False
+    return all(_COMPONENT.fullmatch(part) for part in parts) and parts[0].lower() not in RESERVED

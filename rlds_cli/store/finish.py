@@ -18,23 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import __version__
-from rlds_cli.store import (
-    arrays,
-    compression,
-    digests,
-    episode_columns,
-    names,
-    rows,
-    scanning,
-    sealing,
-    sharing,
-    videos,
-)
+from rlds_cli.store import arrays, compression, episode_table, files, publishing, rows, sealing, statistics, videos
 from rlds_cli.store.build import Built
-from rlds_cli.store.episode_columns import StoredColumn
+from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.files import component, components
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
-from rlds_cli.store.names import component, components
-from rlds_cli.store.sharing import Shared
+from rlds_cli.store.publishing import Shared
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -103,7 +92,7 @@ def finish(
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
         synced.result()
     del last_rows  # of millions of episodes it is large
-    of_user = episode_columns.all_typed(table.extra)
+    of_user = episode_table.all_typed(table.extra)
     terminated = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
     _write_own_columns(built.directory / "episodes", of_user)
     counts = _counts(table, total, terminated)
@@ -113,7 +102,7 @@ def finish(
         encoding=about.encoding,
         fields=tuple(x.field for x in finished),
         counts=counts,
-        fingerprint=digests.fingerprint({x.field.name: x.field.digest for x in finished}, table_digests(table)),
+        fingerprint=statistics.fingerprint({x.field.name: x.field.digest for x in finished}, table_digests(table)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=__version__,
         reader=about.reader,
@@ -162,11 +151,11 @@ def _finish_field(
         arrays.write_strings(built.directory / "text" / path, strings)
     else:
         arrays.finish(directory, (total, *f.shape), f.dtype)
-        hashes, stats = scanning.scan(arrays.read(directory), f, last_rows, blocks)
+        hashes, stats = statistics.scan(arrays.read(directory), f, last_rows, blocks)
     if encoding == "zarr":
         compression.compress(directory, f)
     arrays.write(built.directory / "digests" / path, hashes)
-    digest = digests.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, hashes)
+    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, hashes)
     return _Finished(stored(f, path, digest), stats)
 
 
@@ -175,7 +164,7 @@ def stored(f: Field, path: str, digest: str) -> StoredField:
     return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
 
 
-def _finish_frames(directory: Path, total: int, size: int) -> digests.Blocks:
+def _finish_frames(directory: Path, total: int, size: int) -> statistics.Blocks:
     if total == 0:
         arrays.write(directory / "offsets", np.zeros(1, np.int64))
     arrays.finish(directory / "bytes", (size,), "uint8")
@@ -184,30 +173,31 @@ def _finish_frames(directory: Path, total: int, size: int) -> digests.Blocks:
     return frame_hashes(arrays.read(directory / "bytes"), arrays.read(directory / "offsets"))
 
 
-def _finish_videos(directory: Path, total: int, target: Path, extents: Sequence[videos.Extent]) -> digests.Blocks:
+def _finish_videos(directory: Path, total: int, target: Path, extents: Sequence[videos.Extent]) -> statistics.Blocks:
     arrays.finish(directory, (total, 2), "int32")
     hashes = videos.write(target, extents)
-    return digests.as_array([*videos.index_hashes(arrays.read(directory)), *hashes])
+    return statistics.as_array([*videos.index_hashes(arrays.read(directory)), *hashes])
 
 
-def frame_hashes(data: Array, offsets: Array) -> digests.Blocks:
+def frame_hashes(data: Array, offsets: Array) -> statistics.Blocks:
     """Block hashes of encoded frames."""
-    return digests.as_array(
-        digests.ragged_block(np.diff(o), data[o[0] : o[-1]])
-        for o in (offsets[a : a + digests.BLOCK_ROWS + 1] for a in digests.blocks(len(offsets) - 1))
+    return statistics.as_array(
+        statistics.ragged_block(np.diff(o), data[o[0] : o[-1]])
+        for o in (offsets[a : a + statistics.BLOCK_ROWS + 1] for a in statistics.blocks(len(offsets) - 1))
     )
 
 
-def _finish_text(directory: Path, total: int, strings: Sequence[str]) -> digests.Blocks:
+def _finish_text(directory: Path, total: int, strings: Sequence[str]) -> statistics.Blocks:
     arrays.finish(directory, (total,), "int32")
     return text_hashes(arrays.read(directory), strings)
 
 
-def text_hashes(codes: Array, strings: Sequence[str]) -> digests.Blocks:
+def text_hashes(codes: Array, strings: Sequence[str]) -> statistics.Blocks:
     """Block hashes of a text field."""
     table: list[str | None] = [*strings, None]  # code -1 is the last
-    return digests.as_array(
-        digests.text_block([table[c] for c in codes[a : a + digests.BLOCK_ROWS]]) for a in digests.blocks(len(codes))
+    return statistics.as_array(
+        statistics.text_block([table[c] for c in codes[a : a + statistics.BLOCK_ROWS]])
+        for a in statistics.blocks(len(codes))
     )
 
 
@@ -217,7 +207,7 @@ def _share(directory: Path, s: Shared) -> _Finished:
     below += [Path("text")] if f.kind == "text" else []
     below += [Path(videos.DIRECTORY)] if f.codec == VIDEO else []
     how, *_ = [
-        sharing.share_tree(s.dataset / d / s.field.path, directory / d / f.path, within=directory) for d in below
+        publishing.share_tree(s.dataset / d / s.field.path, directory / d / f.path, within=directory) for d in below
     ]
     return _Finished(f, s.stats, how if s.lasts else "")
 
@@ -237,13 +227,13 @@ def _renamed(s: Shared) -> StoredField:
     """The field under its new name, which is part of its digest."""
     f = s.field
     hashes = arrays.read(s.dataset / "digests" / f.path)
-    digest = digests.field_digest(s.name, f.dtype, f.shape, f.placement, f.kind, hashes)
-    return replace(f, name=s.name, path=names.paths([s.name])[s.name], digest=digest)
+    digest = statistics.field_digest(s.name, f.dtype, f.shape, f.placement, f.kind, hashes)
+    return replace(f, name=s.name, path=files.paths([s.name])[s.name], digest=digest)
 
 
 def table_digests(table: EpisodeTable) -> dict[str, str]:
     """Digests of the columns of the episode table that count as content."""
-    return {name: digests.column_digest(name, values) for name, values in content_columns(table)}
+    return {name: statistics.column_digest(name, values) for name, values in content_columns(table)}
 
 
 def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str | None]]]:
@@ -323,8 +313,8 @@ class _Either:
 def _episode_sums(values: Array | _Either, start: Array, dtype: npt.DTypeLike = np.float64) -> Array:
     """Sums over episodes in float64, block by block; the last row of an episode holds zero."""
     total = np.zeros(len(start), dtype)
-    for a in digests.blocks(len(values)):
-        block = np.asarray(values[a : a + digests.BLOCK_ROWS], np.float64)
+    for a in statistics.blocks(len(values)):
+        block = np.asarray(values[a : a + statistics.BLOCK_ROWS], np.float64)
         first = int(np.searchsorted(start, a, "right")) - 1
         end = int(np.searchsorted(start, a + len(block)))
         total[first:end] += np.add.reduceat(block, np.maximum(start[first:end] - a, 0)).astype(dtype)

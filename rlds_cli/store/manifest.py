@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import documents
 from rlds_cli.errors import DamagedDataset, NewerFormat
+from rlds_cli.files import json as documents
 from rlds_cli.store import files, validation
 
 FORMAT = 1

@@ -11,12 +11,12 @@ from typing import Any, cast
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.hashing import short
-from rlds_cli.store import arrays, compression, episode_columns, files, manifest, table
-from rlds_cli.store.episode_columns import StoredColumn
+from rlds_cli.files.hashing import short
+from rlds_cli.store import arrays, compression, episode_table, files, manifest
+from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.files import component
 from rlds_cli.store.frames import check_frames, decode_frames
 from rlds_cli.store.manifest import Manifest, StoredField
-from rlds_cli.store.names import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray, Kind, Placement
@@ -237,15 +237,15 @@ class Store:
         """The archive's files: ``file size sha256``, and ``url revision`` where they were fetched."""
         path = self.path / "sources"
         with self.unchanged():
-            return table.read_sources(path) if path.exists() else ()
+            return episode_table.read_sources(path) if path.exists() else ()
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
         """The columns of the episode table, but for text; the user's own as they are stored, see `own_column`."""
         with self.unchanged():
-            columns = table.read_columns(self.path / "episodes", self.manifest)
+            columns = episode_table.read_columns(self.path / "episodes", self.manifest)
             if self._checks:
-                table.check_places(columns, self.manifest)
+                episode_table.check_places(columns, self.manifest)
             return columns
 
     def episode_strings(self, column: str) -> list[str]:
@@ -254,7 +254,7 @@ class Store:
             path, count = self.path / "episodes" / component(column), self.manifest.counts.episodes
             with self.unchanged():
                 if len(self.episodes["start"]) and path.exists():
-                    found = table.read_texts(path, count)
+                    found = episode_table.read_texts(path, count)
                 else:
                     found = [""] * count
             self._episode_strings[column] = found
@@ -274,8 +274,8 @@ class Store:
     def _read_own_column(self, name: str) -> StoredColumn:
         dtype = self.manifest.episode_columns[name]["dtype"]
         with self.unchanged():
-            missing = table.read_missing(self.path / "episodes" / "missing" / component(name), self.episodes)
-        if dtype != episode_columns.TEXT:
+            missing = episode_table.read_missing(self.path / "episodes" / "missing" / component(name), self.episodes)
+        if dtype != episode_table.TEXT:
             if name not in self.episodes or self.episodes[name].dtype != dtype:
                 raise DamagedDataset(f"The episode column {name} of {self.manifest.id} is not there as {dtype}.")
             return StoredColumn(dtype, self.episodes[name], missing)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import safe_files
 from rlds_cli.errors import NoSpace, RldsError
+from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import VIDEO, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, IntArray, Note, VideoFrames

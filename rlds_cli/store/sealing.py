@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import documents, trees
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.hashing import sha256_of
+from rlds_cli.files import json as documents
+from rlds_cli.files import trees
+from rlds_cli.files.hashing import sha256_of
 from rlds_cli.store import arrays, rows, videos
 from rlds_cli.store import files as store_files
-from rlds_cli.store.checking import Problem
+from rlds_cli.store.check import Problem
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
 

@@ -20,9 +20,8 @@ from pathlib import Path
 
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress
-from rlds_cli.store import journal, names, rows
-from rlds_cli.store.build import Job, write_part
-from rlds_cli.store.journal import Journal
+from rlds_cli.store import build, files, rows
+from rlds_cli.store.build import Job, Journal, write_part
 from rlds_cli.store.rows import Written
 from rlds_cli.store.workers import Executor, WorkerDied
 
@@ -53,7 +52,7 @@ def attempt() -> str:
 
 def finished(job: Job, work: Path, numbers: Collection[int]) -> Finished:
     """Of the parts ``numbers``, those that some attempt has written whole."""
-    paths = names.paths(f.name for f in job.schema)
+    paths = files.paths(f.name for f in job.schema)
     found: Finished = {}
     for number, where, written in _entries(job, work):
         if number in numbers and number not in found and rows.rehash(work / where, job.schema, paths, written):
@@ -75,7 +74,7 @@ def count(work: Path) -> int:
 
 def _entries(job: Job, work: Path) -> Iterator[tuple[int, str, Written]]:
     for file in _files(work):
-        head, lines = journal.read(file)
+        head, lines = build.read(file)
         if head.get("key") == job.key:
             yield from lines
 

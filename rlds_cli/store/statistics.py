@@ -1,31 +1,103 @@
-"""Statistics over the steps of a field: float64, block by block, combined in block order.
+"""The fingerprint: a hash of a dataset's content that encoding, chunking, workers and times do not enter.
+
+Per field, sha256 of each block of 2**16 rows (raw little-endian rows; for frames and text the rows' lengths as
+little-endian int64, -1 for none, then their bytes). The field's digest is the sha256 of a JSON line
+``[name, dtype, shape, placement, kind]`` and its block hashes; columns of the episode table count likewise, with
+placement ``episode``. The fingerprint is the sha256 of the digests, sorted by (placement is episode, name).
+
+Statistics over the steps of a field: float64, block by block, combined in block order.
 
 Blocks are small enough to stay in a core's cache while they are gone over, and several narrow rows are added up side
 by side, as one wide one.
 
 Mean and variance of blocks are combined by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
 computing sample variances" (1979); ``std`` is the population's (divided by n), as NumPy's default.
+
+Hashes and statistics of a field's rows, in one pass over them as they are on disk, by several threads.
+
+Blocks are looked at in any order and put together in theirs: how many threads there are does not change a bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.validation import MAX_WIDTH
-from rlds_cli.ted import Array, IntArray
+from rlds_cli.ted import Array, Field, IntArray
+
+BLOCK_ROWS = 1 << 16
+Blocks = npt.NDArray[np.uint8]  # [blocks, 32]
+
+
+def blocks(rows: int) -> range:
+    """First rows of the blocks."""
+    return range(0, rows, BLOCK_ROWS)
+
+
+def array_block(values: Array) -> bytes:
+    """Hash of one block of an array field."""
+    return hashlib.sha256(arrays.raw(values)).digest()
+
+
+def ragged_block(lengths: IntArray, data: Array | bytes) -> bytes:
+    """Hash of one block of frames or text; ``lengths`` -1 for none."""
+    h = hashlib.sha256(np.ascontiguousarray(lengths, "<i8").tobytes())
+    h.update(arrays.raw(data) if isinstance(data, np.ndarray) else data)
+    return h.digest()
+
+
+def text_block(values: Sequence[str | None]) -> bytes:
+    """Hash of one block of strings."""
+    encoded = [None if v is None else v.encode("utf-8", "surrogateescape") for v in values]
+    lengths = np.array([-1 if e is None else len(e) for e in encoded], np.int64)
+    return ragged_block(lengths, b"".join(e for e in encoded if e))
+
+
+def as_array(hashes: Iterable[bytes]) -> Blocks:
+    """Block hashes as they are stored."""
+    return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32)
+
+
+def field_digest(name: str, dtype: str, shape: Sequence[int], placement: str, kind: str, hashes: Blocks) -> str:
+    """Digest of one field, from its block hashes."""
+    head = json.dumps([name, dtype, list(shape), placement, kind], separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(head.encode() + b"\n" + hashes.tobytes()).hexdigest()
+
+
+def column_digest(name: str, values: Array | Sequence[str | None]) -> str:
+    """Digest of one column of the episode table."""
+    if isinstance(values, np.ndarray):
+        hashes = as_array(array_block(values[a : a + BLOCK_ROWS]) for a in blocks(len(values)))
+        return field_digest(name, values.dtype.name, values.shape[1:], "episode", "array", hashes)
+    hashes = as_array(text_block(values[a : a + BLOCK_ROWS]) for a in blocks(len(values)))
+    return field_digest(name, "str", (), "episode", "text", hashes)
+
+
+def fingerprint(fields: dict[str, str], columns: dict[str, str]) -> str:
+    """``rlds1:`` and 64 hexadecimal digits, from the digests of fields and episode columns by name."""
+    h = hashlib.sha256()
+    for digests in (fields, columns):
+        for name in sorted(digests):
+            h.update(bytes.fromhex(digests[name]))
+    return f"rlds1:{h.hexdigest()}"
+
 
 SAMPLE = 1 << 16
 BINS = 16
 _QUANTILE_ELEMENTS = 1 << 21
 _BLOCK_ELEMENTS = 1 << 17  # 1 MiB in float64
 _SIDE_BY_SIDE = 512  # elements that are added up in one go: NumPy takes as long for a row of 17
-
 Float = npt.NDArray[np.float64]
 
 
@@ -210,3 +282,95 @@ def in_bins(x: Array, low: Float | float, width: Float | float, bins: IntArray |
         if np.isfinite(per_unit).all():
             return np.asarray((x - low) * per_unit)
         return np.asarray(np.where(np.isfinite(per_unit), (x - low) * per_unit, (x - low) / width * bins))
+
+
+Read = Callable[[int, int], Array]  # rows from one to another
+_PIECE = 64 << 20  # bytes that are read at once
+_LONG = 32  # steps of an episode, on average, from which copying episode by episode is faster than picking rows
+
+
+def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tuple[Blocks, Stats | None]:
+    """Hash the blocks and gather the statistics.
+
+    Parameters
+    ----------
+    values : array [rows, ...]
+    last_rows : array [episodes]
+        Rows that are no steps, ascending; statistics leave them out.
+
+    Returns
+    -------
+    blocks : array [blocks, 32]
+    stats : Stats or None
+        None for what is no number.
+    """
+    accumulator = Accumulator(f.shape) if values.dtype.kind in "biuf" else None
+
+    def look(a: int) -> tuple[bytes, list[tuple[int, list[Moments]]]]:
+        block = values[a : a + BLOCK_ROWS]
+        found = _block_moments(block, a, last_rows, accumulator) if accumulator else []
+        return array_block(block), found
+
+    looked_at = threads.map(look, blocks(len(values)))
+    sample = values[_sampled(len(values), last_rows, _width(f.shape))] if accumulator else None
+    hashes = []
+    for digest, found in looked_at:
+        hashes.append(digest)
+        for steps, moments in found:
+            assert accumulator is not None
+            accumulator.merge(steps, moments)
+    stats = accumulator.result(sample) if accumulator and sample is not None else None
+    return as_array(hashes), stats
+
+
+def recount(read: Read, rows: int, f: Field, last_rows: IntArray) -> Stats:
+    """The statistics of a numeric field whose rows ``read`` gives, as `scan` finds them, in bounded memory."""
+    accumulator, width = Accumulator(f.shape), _width(f.shape)
+    sampled, sample = _sampled(rows, last_rows, width), []
+    at_once = block_steps(width)
+    step = at_once * max(1, _PIECE // max(1, at_once * width * np.dtype(f.dtype).itemsize))
+    for block in blocks(rows):
+        stop = min(rows, block + BLOCK_ROWS)
+        for a in range(block, stop, step):
+            piece = read(a, min(stop, a + step))
+            for found in _block_moments(piece, a, last_rows, accumulator):
+                accumulator.merge(*found)
+            i, j = np.searchsorted(sampled, (a, a + len(piece)))
+            sample.append(piece[sampled[i:j] - a])
+    return accumulator.result(np.concatenate([np.zeros((0, *f.shape), f.dtype), *sample]))
+
+
+def _width(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _block_moments(
+    block: Array, start: int, last_rows: IntArray, accumulator: Accumulator
+) -> list[tuple[int, list[Moments]]]:
+    """Of a ``block`` of rows that begins at row ``start``."""
+    at_once = block_steps(_width(block.shape[1:]))
+    edges = [*range(0, len(block), at_once), len(block)]
+    places = np.searchsorted(last_rows, [start + e for e in edges]).tolist()
+    ends = (last_rows[i:j] - start - a for a, i, j in zip(edges, places, places[1:], strict=False))
+    return [accumulator.moments(_steps(block[a:b], e)) for (a, b), e in zip(pairwise(edges), ends, strict=True)]
+
+
+def _steps(rows: Array, ends: IntArray) -> Array:
+    """``rows`` less those numbered ``ends``."""
+    if len(ends) == 0:
+        return rows
+    if len(ends) * _LONG > len(rows):
+        return np.delete(rows, ends, axis=0)
+    edges = [-1, *ends.tolist(), len(rows)]
+    return np.concatenate([rows[a + 1 : b] for a, b in pairwise(edges)])
+
+
+def _sampled(rows: int, last_rows: IntArray, width: int) -> IntArray:
+    """The rows of the steps that quantiles are of."""
+    steps = rows - len(last_rows)
+    index = np.arange(0, steps, sample_steps(steps, width))
+    # Step k lies in the episode that has more than k steps up to its end, and so many rows further as it has before it.
+    ends = np.arange(len(last_rows))
+    np.subtract(last_rows, ends, out=ends)
+    found: IntArray = index + np.searchsorted(ends, index, "right")
+    return found

@@ -10,22 +10,59 @@
 
 C is a million. ``logs`` finds the files of each log, ``order`` the order in which rows were written, ``frames`` reads
 them in that order. The frame after the end of an episode was never written.
+
+Single values of Dopamine's logs, for `rlds verify --trace`. Files are unpacked up to the row: it takes a while.
+
+Rows of a log in the order of their writing, as chunks of TED rows.
+
+The order in which the rows of a log were written, and its episodes.
+
+The buffer is a ring of C rows. It is dumped when C - 1 rows of a round are there, so the last slot of a dump still
+holds what the round before has put there::
+
+    checkpoint 0      0  1  2  ...  C-2  |  C-1: never written
+    checkpoint 1      C-1: the row after C-2 of checkpoint 0  |  0  1  2  ...  C-2
+    checkpoint 2      C-1: the row after C-2 of checkpoint 1  |  0  1  2  ...  position - 1  |  stale
+                                                              the last dump, where ``add_count`` is the position
+
+Where episodes begin, ``stack - 1`` rows of zeros come first, for stacks of frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
-from rlds_cli.archives import Archive, Part, Plan
-from rlds_cli.archives.atari_dqn import logs, order
-from rlds_cli.archives.atari_dqn.looking import cells as cells
-from rlds_cli.archives.atari_dqn.rows import chunks
-from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note
+import numpy as np
+
+from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
+from rlds_cli.archives.atari_dqn import logs
+from rlds_cli.archives.atari_dqn.logs import NAME, Checkpoint, open_column, rows
+from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    Array,
+    BoolArray,
+    Chunk,
+    Column,
+    EpisodeTable,
+    Field,
+    IntArray,
+    Note,
+)
 
 VERSION = 1
-
 NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "terminal": FLAGS[0]}
 TIME_LIMIT = 27_000  # steps of four frames: half an hour of play, the runner's limit
 
@@ -56,8 +93,8 @@ def plan(archive: Archive) -> Plan:
     schema = _schema(checkpoints)
     parts: list[Part] = []
     said: list[Note] = []
-    for run in order.runs(checkpoints):
-        of_run, odd = order.parts(run)
+    for run in runs(checkpoints):
+        of_run, odd = ordered_parts(run)
         parts += of_run
         said += odd
     lengths = [e[1] for p in parts for e in p.args["episodes"]]
@@ -107,3 +144,358 @@ def _schema(checkpoints: Sequence[logs.Checkpoint]) -> tuple[Field, ...]:
             placement = "both" if store == "observation" else "next" if name == REWARD else "root"
             fields.append(Field(name, dtype, shape, placement))  # type: ignore[arg-type]  # one of the three
     return tuple(sorted(fields, key=lambda f: f.name))
+
+
+_NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "terminal": FLAGS[0]}
+_NUMBER = re.compile(r"(?<=_ckpt\.)\d+(?=\.gz$)")
+
+
+def cells(spot: Spot) -> Iterator[Cell]:
+    """What stands in the row of a step; the frame of the one after, which may lie in the next checkpoint."""
+    for after in (False, True):
+        if after and spot.is_last:
+            return
+        number, row = _place(spot, spot.step + after)
+        for path in sorted(spot.file.parent.glob(f"$store$_*_ckpt.{number}.gz")):
+            found = NAME.fullmatch(path.name)
+            if found is None or (after and found["store"] != "observation"):
+                continue
+            with open_column(path) as (f, member):
+                f.skip(row * member.row_bytes)
+                value = rows(f, member, 1)[0]
+            field = _NAMES.get(found["store"]) or f"info/{found['store']}"
+            at = f"{path.name}[{row}]"
+            yield Cell(f"next/{field}" if after else field, at, bool(value) if field == FLAGS[0] else value)
+
+
+def _place(spot: Spot, step: int) -> tuple[int, int]:
+    """Checkpoint and row of a step: in each checkpoint the last row comes first."""
+    capacity = int(spot.facts["capacity"])
+    found = _NUMBER.search(spot.file.name)
+    at = (spot.first + 1) % capacity + step
+    row = at % capacity - 1
+    return int(found[0] if found else 0) + at // capacity, row if row >= 0 else capacity - 1
+
+
+def chunks(plan: Plan, part: Part, names: Mapping[str, str]) -> Iterator[Chunk]:
+    """The episodes of a part, some rows at a time: the last row of each repeats its last frame."""
+    episodes: IntArray = np.array(part.args["episodes"], np.int64).reshape(-1, 3)
+    begin, length, end = episodes.T
+    total = int((length + 1).sum())
+    starts = np.cumsum(length + 1) - length - 1
+    width = sum(f.row_bytes for f in plan.schema)
+    budget = max(2, min(CHUNK_ROWS, CHUNK_BYTES // max(width, 1)))
+    fields = {f.name: f for f in plan.schema}
+    with _Rows(plan.archive.files, part.args["pieces"]) as source:
+        done = 0
+        for a in range(0, total, budget):
+            b = min(a + budget, total)
+            row = np.arange(a, b)
+            k = np.searchsorted(starts, row, side="right") - 1
+            t = row - starts[k]
+            final = t == length[k]
+            at = begin[k] + t - final
+            stop = int(at[-1]) + 1
+            kept = min(int(at[0]), done)
+            block = source.read(kept, stop)
+            _check_padding(block["observation"], at - kept, done - kept, part)
+            done = stop
+            columns = {
+                names.get(store) or f"info/{store}": _column(fields, names, store, values[at - kept], final)
+                for store, values in block.items()
+            }
+            columns[FLAGS[0]] = (block["terminal"][at - kept] != 0) & ~final
+            columns[FLAGS[1]] = (t == length[k] - 1) & (end[k] == CUT)
+            yield Chunk(columns, final, _table(part, k[final], length, end, begin))
+
+
+def _column(fields: Mapping[str, Field], names: Mapping[str, str], store: str, rows: Array, final: BoolArray) -> Column:
+    f = fields[names.get(store) or f"info/{store}"]
+    if f.placement != "both":
+        rows[final] = 0
+    return rows
+
+
+def _check_padding(frames: Array, kept: IntArray, new: int, part: Part) -> None:
+    """What is passed over was taken for padding by all but its frames."""
+    left_out = np.ones(len(frames), bool)
+    left_out[kept] = False
+    left_out[:new] = False
+    if left_out.any() and frames[left_out].any():
+        raise CorruptArchive(
+            f"{part.args['pieces'][0]['label']}: rows before an episode have no action and no reward, but a frame; "
+            "they are not the padding that Dopamine writes.",
+            hint="rlds_cli.create takes episodes that you read yourself",
+        )
+
+
+def _table(part: Part, ended: IntArray, length: IntArray, end: IntArray, begin: IntArray) -> EpisodeTable:
+    pieces = part.args["pieces"]
+    bounds = np.cumsum([0, *(p["rows"][1] - p["rows"][0] for p in pieces)])
+    of = np.searchsorted(bounds, begin[ended], side="right") - 1
+    firsts = np.array([p["rows"][0] for p in pieces], np.int64)
+    return EpisodeTable(
+        length=length[ended],
+        end=end[ended].astype(np.uint8),
+        observed=np.zeros(len(ended), bool),
+        source=np.array([p["files"]["observation"] for p in pieces], np.int32)[of],
+        row=firsts[of] + begin[ended] - bounds[of],
+    )
+
+
+class _Rows:
+    """Pieces of checkpoints end to end, read forward; rows of the block read last may be asked for again.
+
+    The last slot of a checkpoint comes before its first: another pass, which runs in a thread while the checkpoint
+    before it is read.
+    """
+
+    def __init__(self, files: Sequence[Path], pieces: Sequence[Mapping[str, Any]]) -> None:
+        self._files, self._pieces = files, pieces
+        self._bounds = np.cumsum([0, *(p["rows"][1] - p["rows"][0] for p in pieces)]).tolist()
+        self._stack = ExitStack()
+        self._pool = ThreadPoolExecutor(1)
+        self._ahead: dict[int, Future[dict[str, Array]]] = {}
+        self._open: tuple[int, dict[str, _Packed]] | None = None
+        self._block: dict[str, Array] = {}
+        self._start = self._at = 0
+
+    def __enter__(self) -> _Rows:
+        for i, p in enumerate(self._pieces):
+            a, b = p["rows"]
+            if a and b - a == 1:
+                self._ahead[i] = self._pool.submit(self._single, p)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._stack.close()
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        """Rows [start, stop) of every column; ``start`` not before the block read last."""
+        kept = {store: rows[start - self._start :] for store, rows in self._block.items()}
+        fresh = []
+        while self._at < stop:
+            i = next(i for i in range(len(self._pieces)) if self._bounds[i] <= self._at < self._bounds[i + 1])
+            count = min(stop, self._bounds[i + 1]) - self._at
+            fresh.append(self._piece(i, self._at - self._bounds[i], count))
+            self._at += count
+        blocks = [b for b in (kept, *fresh) if b]
+        self._block = blocks[0] if len(blocks) == 1 else {s: np.concatenate([b[s] for b in blocks]) for s in blocks[0]}
+        self._start = start
+        return self._block
+
+    def _piece(self, i: int, offset: int, count: int) -> dict[str, Array]:
+        if i in self._ahead:
+            return self._ahead.pop(i).result()
+        if self._open is None or self._open[0] != i:
+            self._stack.close()
+            self._open = (i, self._columns(self._pieces[i], self._stack))
+        columns = self._open[1]
+        found = {store: column.rows(count) for store, column in columns.items()}
+        if self._bounds[i] + offset + count == self._bounds[i + 1] and self._pieces[i]["finish"]:
+            for column in columns.values():
+                column.finish()
+        return found
+
+    def _columns(self, piece: Mapping[str, Any], stack: ExitStack) -> dict[str, _Packed]:
+        found = {s: self._files[i] for s, i in piece["files"].items() if "$store$" in self._files[i].name}
+        return {store: _Packed(path, piece["rows"][0], stack) for store, path in found.items()}
+
+    def _single(self, piece: Mapping[str, Any]) -> dict[str, Array]:
+        with ExitStack() as stack:
+            return {store: column.rows(1) for store, column in self._columns(piece, stack).items()}
+
+
+class _Packed:
+    """The rows of one packed column from ``start`` on."""
+
+    def __init__(self, path: Path, start: int, stack: ExitStack) -> None:
+        self._file, self._member = stack.enter_context(logs.open_column(path))
+        self._skip = start * self._member.row_bytes
+
+    def rows(self, count: int) -> Array:
+        """The next ``count`` rows."""
+        if self._skip:
+            self._file.skip(self._skip)
+            self._skip = 0
+        return logs.rows(self._file, self._member, count)
+
+    def finish(self) -> None:
+        """Pass over what is left, and compare the checksum."""
+        self._file.finish()
+
+
+STACK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows [start, stop) of a checkpoint."""
+
+    checkpoint: Checkpoint
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Checkpoints without a gap between them; ``opening`` where the log itself begins with the first."""
+
+    pieces: tuple[Piece, ...]
+    opening: bool
+    padding: int
+    notes: tuple[Note, ...] = ()
+
+
+def runs(checkpoints: Sequence[Checkpoint]) -> Iterator[Run]:
+    """The rows of all checkpoints in the order of their writing; a run ends where a checkpoint is missing."""
+    todo: list[Checkpoint] = []
+    for c in checkpoints:
+        if todo and (c.where, c.number) != (todo[-1].where, todo[-1].number + 1):
+            yield _run(todo)
+            todo = []
+        todo.append(c)
+    if todo:
+        yield _run(todo)
+
+
+def _run(checkpoints: Sequence[Checkpoint]) -> Run:
+    first, last = checkpoints[0], checkpoints[0].capacity - 1
+    opening = first.number == 0 or first.add_count == last
+    notes: list[Note] = []
+    pieces: list[Piece] = []
+    before: Checkpoint | None = None
+    for c in checkpoints:
+        if before and _is_repeated(before, c):
+            notes.append(Note("repeated-checkpoint", "checkpoints hold the rows of the one before", 1, c.label))
+            continue
+        if not (c is first and opening):
+            pieces.append(Piece(c, last, last + 1))
+        position = _position(c)
+        if position < last:
+            text = "rows at the end of the log are older than the rest of it, and left out"
+            notes.append(Note("stale-rows", text, last - position, c.label))
+        pieces.append(Piece(c, 0, min(position, last)))
+        before = c
+    return Run(tuple(p for p in pieces if len(p)), opening, _padding(first), tuple(notes))
+
+
+def _position(c: Checkpoint) -> int:
+    """Where the next row would have gone."""
+    if c.add_count is not None:
+        return c.add_count % c.capacity
+    if c.invalid:
+        # From `horizon` rows before the position to `stack - 1` behind it; the horizon is 1 in all published logs.
+        return (c.invalid[0] + 1) % c.capacity
+    return c.capacity - 1
+
+
+def _padding(c: Checkpoint) -> int:
+    """Rows of zeros before an episode: one less than the frames of a stack."""
+    position = _position(c)
+    return len(c.invalid) - c.invalid.index(position) - 1 if position in c.invalid else STACK - 1
+
+
+def _is_repeated(before: Checkpoint, c: Checkpoint) -> bool:
+    """Whether a dump at the end of training came when nothing had been added since the one before."""
+    if c.add_count != c.capacity - 1:
+        return False
+    return all(np.array_equal(before.column(s), c.column(s)) for s in ("terminal", "action", "reward"))
+
+
+def ordered_parts(run: Run) -> tuple[list[Part], list[Note]]:
+    """A part for the episodes that begin in each checkpoint, and what is odd about them.
+
+    ``args``: ``pieces``, of which each has ``files`` (the numbers of a checkpoint's files), its ``label``, ``rows``
+    [start, stop), and whether to ``finish`` the files, for the sake of their checksums: one part does that for each;
+    ``episodes`` as [first row in the pieces, length, end].
+    """
+    terminal = np.concatenate([_piece(p, "terminal") != 0 for p in run.pieces])
+    blank = np.concatenate([_blank(p) for p in run.pieces])
+    found, notes = _episodes(run, terminal, blank)
+    offsets: IntArray = np.cumsum([0, *map(len, run.pieces)])
+    made: list[Part] = []
+    # A checkpoint is two pieces: its last slot, which ends the round before, and the rest.
+    owners = np.searchsorted(offsets, [e[0] for e in found], side="right") - 1
+    numbers = [run.pieces[i].checkpoint.number for i in owners]
+    seen = 0
+    for number in dict.fromkeys(numbers):
+        mine = [e for e, n in zip(found, numbers, strict=True) if n == number]
+        own = next(a for a, p in zip(offsets.tolist(), run.pieces, strict=False) if p.checkpoint.number == number)
+        others = {*numbers} - {number}
+        made.append(_part(run, offsets, max(own, seen), mine, others))
+        seen = mine[-1][0] + mine[-1][1]
+    return made, [*run.notes, *notes]
+
+
+def _part(
+    run: Run, offsets: IntArray, start: int, episodes: Sequence[tuple[int, int, int]], others: Collection[int]
+) -> Part:
+    stop = episodes[-1][0] + episodes[-1][1]
+    pieces = []
+    for piece, (a, b) in zip(run.pieces, pairwise(offsets.tolist()), strict=True):
+        first, end = max(a, start), min(b, stop)
+        if first < end:
+            c = piece.checkpoint
+            where = [piece.start + first - a, piece.start + end - a]
+            finish = c.number not in others
+            pieces.append({"files": dict(c.files), "label": c.label, "rows": where, "finish": finish})
+    moved = [[a - start, length, end] for a, length, end in episodes]
+    return Part(sum(e[1] + 1 for e in episodes), {"pieces": pieces, "episodes": moved})
+
+
+def _piece(p: Piece, store: str) -> Array:
+    return p.checkpoint.column(store)[p.start : p.stop]
+
+
+def _blank(p: Piece) -> BoolArray:
+    """Rows whose action, reward and terminal are 0, as in padding."""
+    action = _piece(p, "action").reshape(len(p), -1)
+    other: BoolArray = action.any(axis=1) | (_piece(p, "reward") != 0) | (_piece(p, "terminal") != 0)
+    return ~other
+
+
+def _episodes(run: Run, terminal: BoolArray, blank: BoolArray) -> tuple[list[tuple[int, int, int]], list[Note]]:
+    """(first row, length, end) of all episodes of a run."""
+    ends = np.flatnonzero(terminal)
+    starts = [0, *(ends + 1).tolist()]
+    stops = [*(ends + 1).tolist(), len(terminal)]
+    found, bare = [], 0
+    for k, (a, b) in enumerate(zip(starts, stops, strict=True)):
+        if k == 0 and not run.opening:
+            padding = _leading(run, blank)
+        else:
+            padding = run.padding if blank[a : min(a + run.padding, b)].all() else 0
+            bare += padding < run.padding
+        if b - a > padding:
+            found.append((a + padding, b - a - padding, TERMINATED if k < len(ends) else CUT))
+    notes = []
+    if bare:
+        text = "episodes do not begin with rows of zeros, as Dopamine writes them; all their rows are kept"
+        notes.append(Note("no-padding", text, bare))
+    if found and not run.opening:
+        text = "logs begin in the middle of an episode, whose first steps are in a checkpoint that is not there"
+        notes.append(Note("fragments", text, 1, run.pieces[0].checkpoint.label))
+    return found, notes
+
+
+def _leading(run: Run, blank: BoolArray) -> int:
+    """How many rows of padding a run begins with that begins in the middle of a log: its frames tell."""
+    count = int(np.argmin(np.append(blank[: run.padding], False)))
+    at = 0
+    for piece in run.pieces:
+        for row in range(piece.start, piece.stop):
+            if at == count:
+                return at
+            with open_column(piece.checkpoint.paths["observation"]) as (f, member):
+                f.skip(row * member.row_bytes)
+                if rows(f, member, 1).any():
+                    return at
+            at += 1
+    return at

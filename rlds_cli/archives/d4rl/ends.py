@@ -1,19 +1,267 @@
-"""Where episodes end, by the rules ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` and ``file``."""
+"""Which dataset of a flat HDF5 file is what: D4RL's keys, or those that the user names.
+
+Ends of episodes from observations alone: rows between which a component jumps, as on a reset.
+
+Some archives without next observations carry flags that are out of step with the resets in them (AntMaze's first
+version). There a component moves by its own small steps for hundreds of rows, and then by metres::
+
+    |o[t+1] - o[t]|  >  8 x the 99th percentile of that component's steps   in any component: t ends an episode
+
+A component that hardly ever moves has no scale, and does not count. The percentiles come from up to 128 evenly spaced
+blocks of 1,024 rows and are recorded in the manifest.
+
+Where episodes end, by the rules ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` and ``file``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
+import h5py
 import numpy as np
 
-from rlds_cli.archives.d4rl import jumps
-from rlds_cli.archives.d4rl.jumps import Limits
-from rlds_cli.archives.d4rl.layout import Layout
-from rlds_cli.archives.tables import Table
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import Array, BoolArray, IntArray
+from rlds_cli.formats.hdf5 import expand, free_name, keys_found, reading, row_field
+from rlds_cli.formats.hdf5_rows import components
+from rlds_cli.formats.tables import Column, Table, hdf5_table
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, Note
+
+NEXT = "next/observation"
+D4RL_KEYS = {
+    "observation": "observations",
+    "action": "actions",
+    REWARD: "rewards",
+    "next/terminated": "terminals",
+    "next/truncated": "timeouts",
+    "next/observation": "next_observations",
+    "info": "infos",
+}
+REQUIRED = ("observation", "action")
+RESERVED = {*FLAGS, NEXT}
+SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
+# Larger than any table of constants, smaller than what a reader may take in at once.
+MAX_METADATA = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One file.
+
+    ``columns`` maps the names of ``fields`` to keys, ``next_columns`` those of observations to the keys of their next
+    values, of which ``own_next`` would be the fields. ``timeouts_field`` is what timeouts are where they end nothing.
+    """
+
+    rows: int
+    fields: tuple[Field, ...]
+    columns: Mapping[str, str]
+    next_columns: Mapping[str, str]
+    terminals: str | None
+    timeouts: str | None
+    timeouts_field: Field | None
+    metadata: tuple[str, ...]
+    own_next: tuple[Field, ...]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there are next observations, of the fields and shapes of the observations."""
+        return bool(self.own_next) and {f.name: f.shape for f in self._observations} == {
+            f.name.removeprefix("next/"): f.shape for f in self.own_next
+        }
+
+    @property
+    def comparable(self) -> bool:
+        """Whether they have the same dtypes too, and so can be told from the rows after."""
+        return self.recorded and {f.name: f.dtype for f in self._observations} == {
+            f.name.removeprefix("next/"): f.dtype for f in self.own_next
+        }
+
+    @property
+    def _observations(self) -> list[Field]:
+        return [f for f in self.fields if f.placement == "both"]
+
+
+def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
+    """What the datasets of a file are; ``chosen`` maps fields to keys and comes before D4RL's own names.
+
+    Raises
+    ------
+    UnknownLayout
+        No observations or actions, a chosen key that is not there, values that no field can hold.
+    CorruptArchive
+        Columns of different lengths, flags that are not one per row.
+    """
+    table = f if isinstance(f, Table) else hdf5_table(Path(f.filename), f)
+    table.derive(chosen.values())
+    found = table.columns
+    claimed = _claim(found, name, {SHORT_NAMES.get(k, k): v for k, v in chosen.items()})
+    rows = _common_length(found, name, claimed.values())
+    others, constants, notes = _others(table.own, name, rows, set(claimed.values()))
+    if table.left_out:
+        text = f"columns of values that no field can hold were left out: {', '.join(table.left_out)}"
+        notes.append(Note("left-out", text, len(table.left_out), name))
+    terminals, timeouts = (claimed.pop(flag, None) for flag in FLAGS)
+    for flag in (terminals, timeouts):
+        _check_flag(found, name, flag)
+    own = {k: claimed.pop(k) for k in list(claimed) if k == NEXT or k.startswith(NEXT + "/")}
+    columns = {**claimed, **{free_name(key, {*claimed, *RESERVED}): key for key in others}}
+    return Layout(
+        rows=rows,
+        fields=tuple(row_field(k, found[key], scalar=k == REWARD) for k, key in columns.items()),
+        columns=columns,
+        next_columns={k.removeprefix("next/"): key for k, key in own.items()},
+        terminals=terminals,
+        timeouts=timeouts,
+        timeouts_field=row_field(free_name(timeouts, {*columns, *RESERVED}), found[timeouts], scalar=True)
+        if timeouts
+        else None,
+        metadata=tuple(constants),
+        own_next=tuple(row_field(k, found[key]) for k, key in own.items()),
+        notes=tuple(notes),
+    )
+
+
+def flag_fields() -> tuple[Field, ...]:
+    """The two flags, which every dataset has."""
+    return tuple(Field(flag, "bool", (), "next") for flag in FLAGS)
+
+
+def _claim(found: Mapping[str, Column], name: str, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Field name -> key, for everything that has a meaning."""
+    wanted = {k: v for k, v in D4RL_KEYS.items() if not any(_replaces(c, k) for c in chosen)}
+    claimed: dict[str, str] = {}
+    for field, key in {**wanted, **chosen}.items():
+        expanded = expand(found, field, key.strip("/"))
+        if not expanded and field in chosen:
+            raise _missing(found, name, key)
+        claimed.update(expanded)
+    for field in REQUIRED:
+        if not any(k == field or k.startswith(field + "/") for k in claimed):
+            key = D4RL_KEYS[field]
+            raise UnknownLayout(
+                f'{name} has no "{key}". It holds {keys_found(found)}.',
+                hint=f"say which key it is: --map {field}=KEY",
+            )
+    return claimed
+
+
+def _replaces(chosen: str, field: str) -> bool:
+    return chosen == field or (chosen.startswith(field + "/") and field != "info")
+
+
+def _missing(found: Mapping[str, Column], name: str, key: str) -> UnknownLayout:
+    near = get_close_matches(key, found, n=1)
+    meant = f' Did you mean "{near[0]}"?' if near else ""
+    return UnknownLayout(f'{name} has no "{key}".{meant}', hint=f"it holds {keys_found(found)}")
+
+
+def _common_length(found: Mapping[str, Column], name: str, keys: Iterable[str]) -> int:
+    lengths = {key: found[key].shape[0] if found[key].shape else None for key in keys}
+    if len(set(lengths.values())) > 1 or None in lengths.values():
+        listed = ", ".join(f"{key} {'no rows' if n is None else n}" for key, n in lengths.items())
+        raise UnknownLayout(
+            f"{name}: columns have different numbers of rows: {listed}.",
+            hint="every column needs one row per step, but for observations, which may have one more per episode",
+        )
+    return int(next(iter(lengths.values())) or 0)
+
+
+def _others(
+    found: Mapping[str, Column], name: str, rows: int, claimed: set[str]
+) -> tuple[list[str], list[str], list[Note]]:
+    """Everything without a meaning of its own: per-row columns, constants, and notes on the doubtful ones."""
+    columns, constants, notes = [], [], []
+    for key, d in found.items():
+        if key in claimed:
+            continue
+        if key.split("/", 1)[0] == "metadata" or not d.shape:
+            constants.append(key)
+        elif d.shape[0] == rows:
+            columns.append(key)
+        elif d.size * d.dtype.itemsize > MAX_METADATA:
+            raise CorruptArchive(f"{name}: {key} has {d.shape[0]:,} rows, the other columns {rows:,}.")
+        else:
+            constants.append(key)
+            notes.append(
+                Note("not-per-row", "not one value per step: kept as metadata", 1, f"{key} {list(d.shape)} of {name}")
+            )
+    return columns, constants, notes
+
+
+def _check_flag(found: Mapping[str, Column], name: str, key: str | None) -> None:
+    if key is None:
+        return
+    d = found[key]
+    if d.shape[1:] not in ((), (1,)) or d.dtype.kind not in "biuf":
+        raise CorruptArchive(f"{name}: {key} is {d.dtype} {list(d.shape)}; a flag is one number or bool per row.")
+
+
+FACTOR = 8.0
+PERCENTILE = 99
+BLOCK_ROWS = 1024
+BLOCKS = 128
+SAMPLE_BYTES = 16 << 20
+MAX_COMPONENTS = 4096
+Limits = Mapping[str, list[float | None]]
+
+
+def jump_limits(path: Path, f: Table, layout: Layout) -> Limits:
+    """The longest step that is no jump, by observation column and component; None where there is no scale.
+
+    Columns without any scale are left out.
+
+    Raises
+    ------
+    UnknownLayout
+        No component has a scale, or the observations are images.
+    """
+    keys = [layout.columns[x.name] for x in layout.fields if x.placement == "both" and x.kind == "array"]
+    found = {}
+    for key in keys:
+        with reading(path, key):
+            column = _limits_of(f, key)
+        if any(limit is not None for limit in column):
+            found[key] = column
+    if layout.rows and not found:
+        raise UnknownLayout(
+            f"{path.name}: no component of the observations moves by steps of its own, so no jump can be told.",
+            hint="--episodes-by flags, or --map next/observation=KEY",
+        )
+    return found
+
+
+def jump_ends(values: Array, limit: list[float | None], rows: int) -> BoolArray:
+    """Which of the first ``rows`` rows are followed by a jump; ``values`` has one row more unless the file ends."""
+    bound = np.array([np.inf if x is None else x for x in limit])
+    out = np.zeros(rows, bool)
+    steps = _steps(values[: rows + 1])
+    out[: len(steps)] = (steps > bound).any(axis=1)
+    return out
+
+
+def _limits_of(f: Table, key: str) -> list[float | None]:
+    d = f[key]
+    width = int(np.prod(d.shape[1:], dtype=np.int64))
+    if width > MAX_COMPONENTS:
+        return [None] * width
+    blocks = max(1, min(BLOCKS, d.shape[0] // BLOCK_ROWS, SAMPLE_BYTES // (BLOCK_ROWS * max(width, 1) * 8)))
+    starts = np.linspace(0, max(d.shape[0] - BLOCK_ROWS, 0), blocks).astype(np.int64)
+    steps = np.concatenate([_steps(block) for block in f.samples(key, starts.tolist(), BLOCK_ROWS)])
+    steps = steps[np.isfinite(steps).all(axis=1)]
+    if not len(steps):
+        return [None] * width
+    return [float(q) * FACTOR if q > 0 else None for q in np.percentile(steps, PERCENTILE, axis=0)]
+
+
+def _steps(values: Array) -> Array:
+    flat = components(values).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(np.diff(flat, axis=0)))
+
 
 DEFAULT = "flags"
 RULES = ("flags", "timeouts", "jumps", "field:KEY", "file")
@@ -32,7 +280,7 @@ class Rule:
     kind: str
     layout: Layout
     key: str | None = None
-    limits: Limits = field(default_factory=dict)
+    limits: Limits = dataclasses.field(default_factory=dict)
 
     @property
     def keys(self) -> set[str]:
@@ -53,7 +301,7 @@ class Rule:
             value = seen[self.key].reshape(-1)
             ends[: len(value) - 1] = differs(value[:-1], value[1:])[:rows]
         for key, limit in self.limits.items():
-            ends |= jumps.ends(seen[key], limit, rows)
+            ends |= jump_ends(seen[key], limit, rows)
         if last and rows:
             ends[-1] = True
         return ends
@@ -76,7 +324,7 @@ def rule(text: str | None, layout: Layout, f: Table, path: Path, *, limits: Limi
             hint="--episodes-by flags, or --map truncated=KEY",
         )
     if kind == "jumps" and not layout.comparable:
-        return Rule(kind, layout, limits=jumps.limits(path, f, layout) if limits is None else limits)
+        return Rule(kind, layout, limits=jump_limits(path, f, layout) if limits is None else limits)
     return Rule(kind, layout, _boundary(key, layout, f, path.name) if kind == "field" else None)
 
 

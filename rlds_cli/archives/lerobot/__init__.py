@@ -2,20 +2,44 @@
 
 ``description`` reads ``meta/``, ``features`` says what becomes of each column, ``rows`` reads them. An episode of T
 rows is T steps whose final observation is not recorded.
+
+Single values of a LeRobot archive, for `rlds verify --trace`. Videos are asked by ``av``, where it is installed.
+
+Which files hold a part of a LeRobot dataset, by what ``meta/`` says of each episode.
+
+A LeRobot archive -> how it will be read.
+
+Where episodes lie, checked against the files: ``meta/`` is wrong in datasets that known scripts have made.
+
+The script that converts v2.1 to v3.0 named the wrong data file for an episode that no longer fitted one
+(huggingface/lerobot#2401), and the one that merges datasets gave episodes the video files and times of others
+(huggingface/lerobot#2550). The first can be put right, for rows say whose they are; the second is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan
-from rlds_cli.archives.lerobot import description, planning, rows
-from rlds_cli.archives.lerobot.choosing import choose as choose
-from rlds_cli.archives.lerobot.looking import cells as cells
-from rlds_cli.errors import RldsError, UnknownLayout
-from rlds_cli.sizes import plural
-from rlds_cli.ted import Array, Chunk
+from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives.lerobot import depth, description, rows
+from rlds_cli.archives.lerobot.description import TASK, Feature, Info, Listed
+from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
+from rlds_cli.files import trees
+from rlds_cli.formats import image_header, mp4, parquet
+from rlds_cli.formats.mp4 import Track
+from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.ted import FLAGS, VIDEO, Array, Chunk, Field, Note
+from rlds_cli.text import plural
 
 VERSION = 2
 
@@ -59,7 +83,7 @@ def plan(archive: Archive) -> Plan:
         raise UnknownLayout(
             f'episodes_by="{archive.episodes_by}" does not apply: LeRobot lists its episodes.', hint="leave it out"
         )
-    return planning.plan(archive, description.read(found))
+    return make_plan(archive, description.read(found))
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
@@ -78,3 +102,353 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     found = description.locate(plan.archive.files)
     if found is not None:
         yield "lerobot/info.json", found.read_text(encoding="utf-8")
+
+
+def cells(spot: Spot) -> Iterator[Cell]:
+    """What stands in the row of a step; observations also of the row after, but at the end of an episode."""
+    row = spot.first + spot.step
+    info, episodes, tasks = _listed(spot.root / spot.facts["root"])
+    for name, key in spot.facts["columns"].items():
+        for at in (row, row + 1) if name.split("/")[0] == "observation" and not spot.is_last else (row,):
+            field = name if at == row else f"next/{name}"
+            if info.features.get(key, {}).get("dtype") == "video":
+                yield from _frame(spot, field, key, at, info, episodes)
+            else:
+                value = _table(spot.file)[key][at].as_py()
+                yield Cell(field, f"{key}[{at}]", _value(spot, name, value, key, tasks))
+
+
+def _value(spot: Spot, name: str, value: Any, key: str, tasks: dict[int, str]) -> Any:
+    """A value as the store has it: images of depth decoded, others as they are encoded."""
+    if name in spot.facts.get("nested", ()):
+        return None if value is None else description.json_text(value)
+    if isinstance(value, dict):
+        found = depth.image(value["bytes"])
+        return value["bytes"] if found is None else depth.decode_one(value["bytes"], found, key)
+    if key == TASK:
+        return tasks[value]
+    return value if isinstance(value, str | bytes) or value is None else np.asarray(value)
+
+
+def _frame(spot: Spot, field: str, key: str, row: int, info: Info, episodes: dict[str, Listed]) -> Iterator[Cell]:
+    """The packet of the frame that is shown at the time of a row."""
+    try:
+        import av
+    except ImportError:
+        return
+    name, begin = episodes[spot.group].videos[key]
+    time = begin + _table(spot.file)["timestamp"][row].as_py()
+    with av.open(str(info.root / name)) as container:
+        stream = container.streams.video[0]
+        unit = float(stream.time_base or 0)
+        container.seek(int(time / unit), stream=stream)
+        packets = (p for p in container.demux(stream) if p.size and p.pts is not None)
+        best = None
+        for packet in packets:
+            if best is None or abs(packet.pts * unit - time) < abs(best.pts * unit - time):
+                best = packet
+            if packet.dts is not None and packet.dts * unit > time + 1 / info.fps:
+                break
+        if best is not None:
+            yield Cell(field, f"{name} at {time:.3f} s", bytes(best))
+
+
+@lru_cache(maxsize=4)
+def _table(file: Path) -> Any:
+    return description.read_table(file)
+
+
+@lru_cache(maxsize=4)
+def _listed(root: Path) -> tuple[Info, dict[str, Listed], dict[int, str]]:
+    info = description.read(root / "meta" / "info.json")
+    files = list(trees.files(root))
+    cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
+    listed = description.episodes(info, files, cameras)
+    return info, {f"episode_{e.number}": e for e in listed}, description.tasks(info, files)
+
+
+_DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes
+
+
+def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
+    """The descriptions, and the tables and videos that hold the wanted episodes.
+
+    Raises
+    ------
+    ArchiveError
+        There is no such split, or there are not so many episodes.
+    """
+    info = next((n for n in names if n.split("/")[-2:] == ["meta", "info.json"]), None)
+    if info is None:
+        return names, portion
+    root = info.removesuffix("meta/info.json")
+    with TemporaryDirectory(prefix="rlds-") as place:
+        known, listed = _read_meta(root, names, read, Path(place))
+    everything = {n.removeprefix(root) for n in names}
+    listed = [e for e in listed if everything.issuperset(_files(e))]
+    if portion.split is not None and portion.split not in known.splits:
+        raise portion.no_split(known.splits)
+    of_split = [e for e in listed if portion.split in (None, *description.splits(known, e.number))]
+    wanted = [of_split[k] for k in portion.numbers(len(of_split))]
+    files = {root + f for e in wanted for f in _files(e)}
+    chosen = [n for n in names if not n.removeprefix(root).startswith(tuple(f"{d}/" for d in _DATA)) or n in files]
+    return chosen, _rest(wanted, [e for e in listed if files.issuperset(root + f for f in _files(e))])
+
+
+def _read_meta(root: str, names: Sequence[str], read: Callable[[str], bytes], place: Path) -> tuple[Info, list[Listed]]:
+    """What ``meta/`` says, read below ``place``."""
+    meta = [n for n in names if n.startswith(f"{root}meta/")]
+    needed = [n for n in meta if n.endswith(("/info.json", "/episodes.jsonl")) or n.startswith(f"{root}meta/episodes/")]
+    files = [place / n for n in needed]
+    for name, file in zip(needed, files, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(read(name))
+    info = description.read(place / root / "meta" / "info.json")
+    videos = [n for n in names if n.startswith(f"{root}videos/")]
+    cameras = [k for k, f in info.features.items() if f["dtype"] == "video" and any(f"/{k}/" in v for v in videos)]
+    return info, description.episodes(info, files, cameras)
+
+
+def _files(e: Listed) -> list[str]:
+    return [e.data, *(video for video, _ in e.videos.values())]
+
+
+def _rest(wanted: Sequence[Listed], there: Sequence[Listed]) -> Portion:
+    """What is to be cut out of the episodes that the chosen files hold: files of version 3 hold several."""
+    numbers = [e.number for e in there if e.length > 0]
+    kept = [e.number for e in wanted if e.length > 0]
+    if kept == numbers or not kept:
+        return EVERYTHING
+    start = numbers.index(kept[0])
+    return replace(EVERYTHING, episodes=(start, start + len(kept)))
+
+
+PART_ROWS = 1 << 16
+_CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold images
+_DONE, _SUCCESS = "next.done", "next.success"
+
+
+def make_plan(archive: Archive, info: Info) -> Plan:
+    """Fields, parts, episodes and what is odd about them."""
+    cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
+    listed = description.episodes(info, archive.files, cameras)
+    cameras, without = _there(info, archive, listed, cameras)
+    bad = _damaged(info, archive, listed, cameras) if archive.skip_bad else {}
+    listed, notes = _without(info, listed, bad)
+    listed, moved = settle(info, [f for f in archive.files if f not in bad], listed)
+    kept, missing = _complete(info, archive, listed, cameras)
+    notes += missing
+    notes += [*moved, *shared_frames(info, kept, cameras)]
+    if not kept:
+        raise CorruptArchive(f"{info.root}: there is no episode with steps whose files are all here.")
+    columns = description.schema(info.root / kept[0].data)
+    if cameras and "timestamp" not in columns.names:
+        raise UnknownLayout(f"{info.root}: rows without a timestamp have no frames in videos.")
+    chosen = {k: f for k, f in info.features.items() if f["dtype"] != "video" or k in cameras}
+    found, strange = description.read_features(chosen, columns, archive.fields)
+    found, depths, shallow = _framed(found, info, kept[0])
+    left_out = {
+        ("no-videos", "cameras whose videos are not here were left out"): without,
+        ("strange-columns", "columns that no feature describes were left out"): strange,
+        ("odd-splits", "splits that are no range of episodes were left out"): description.odd_splits(info),
+        ("nested", "columns that are neither numbers nor texts are kept as JSON"): [f.key for f in found if f.nested],
+        ("shallow-depth", "depth maps in videos of 8 bits are kept as they are: no distance is known"): shallow,
+    }
+    notes += [Note(code, text, len(names), names[0]) for (code, text), names in left_out.items() if names]
+    fields = {f.field.name: f.field for f in found} | {name: Field(name, "bool", (), "next") for name in FLAGS}
+    return Plan(
+        reader="lerobot",
+        archive=archive,
+        schema=tuple(fields[name] for name in sorted(fields)),
+        parts=tuple(_parts(archive, info, kept)),
+        episodes_by="file",
+        facts=_facts(info, archive, found) | ({"depth": depths} if depths else {}),
+        env={"fps": info.fps} | ({"robot": info.robot} if info.robot else {}),
+        notes=tuple(notes),
+    )
+
+
+def _facts(info: Info, archive: Archive, found: Sequence[Feature]) -> dict[str, Any]:
+    keys = {f.key for f in found}
+    mapped = any(name in archive.fields for name in FLAGS) or any(f"next.{n[5:]}" in keys for n in FLAGS)
+    by_success = not mapped and {_DONE, _SUCCESS} <= info.features.keys()
+    return {
+        "layout": info.version,
+        "root": info.root.relative_to(archive.root).as_posix(),
+        "columns": {f.field.name: f.key for f in found},
+        "terminated": "flags" if mapped else f"{_DONE} and {_SUCCESS}" if by_success else None,
+        **({"nested": nested} if (nested := [f.field.name for f in found if f.nested]) else {}),
+    }
+
+
+def _there(
+    info: Info, archive: Archive, listed: Sequence[Listed], cameras: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Cameras that have a video here, and those that have none, as when videos were not fetched."""
+    files = set(archive.files)
+    here = [key for key in cameras if any(info.root / e.videos[key][0] in files for e in listed)]
+    return here, [key for key in cameras if key not in here]
+
+
+def _damaged(info: Info, archive: Archive, listed: Sequence[Listed], cameras: Sequence[str]) -> dict[Path, str]:
+    """What is wrong with the files that are damaged: data are read to their ends, of videos the tables."""
+    files, bad = set(archive.files), dict[Path, str]()
+    for name in dict.fromkeys(n for e in listed for n in (e.data, *(e.videos[key][0] for key in cameras))):
+        path = info.root / name
+        if path not in files:
+            continue  # which is missing, and said so
+        try:
+            if path.suffix == ".parquet":
+                for _ in description.batches(path, description.schema(path).names, _CHECKED_ROWS):
+                    pass
+            else:
+                mp4.read(path)
+        except (CorruptArchive, UnknownLayout) as e:
+            bad[path] = e.message
+    return bad
+
+
+def _without(info: Info, listed: Sequence[Listed], bad: Mapping[Path, str]) -> tuple[list[Listed], list[Note]]:
+    """Episodes of which no file is damaged."""
+    kept = [e for e in listed if not any(info.root / n in bad for n in (e.data, *(v for v, _ in e.videos.values())))]
+    if not bad:
+        return kept, []
+    text = f"episodes of damaged files were left out. {next(iter(bad.values()))}"
+    first = next(iter(bad)).relative_to(info.root).as_posix()
+    return kept, [Note("bad-files", text, len(listed) - len(kept), first)]
+
+
+def _complete(
+    info: Info, archive: Archive, listed: Sequence[Listed], cameras: Sequence[str]
+) -> tuple[list[Listed], list[Note]]:
+    """Episodes whose files are all here, which they must be unless bad ones are to be left out."""
+    files = set(archive.files)
+    kept, missing, empty = list[Listed](), list[str](), list[str]()
+    for e in listed:
+        needed = [e.data, *(e.videos[key][0] for key in cameras)]
+        lost = [name for name in needed if info.root / name not in files]
+        if e.length < 1:
+            empty.append(str(e.number))
+        elif lost:
+            missing.append(f"episode {e.number}: {lost[0]}")
+        else:
+            kept.append(e)
+    if archive.partial:
+        missing = []
+    if missing and not archive.skip_bad:
+        raise CorruptArchive(
+            f"{info.root}: files of {len(missing):,} episodes are missing, first {missing[0]}.",
+            hint="fetch them again, or leave these episodes out with --skip-bad",
+        )
+    notes = []
+    if missing:
+        notes.append(Note("missing-files", "episodes whose files are missing were left out", len(missing), missing[0]))
+    if empty:
+        notes.append(Note("empty-episodes", "episodes without steps were left out", len(empty), empty[0]))
+    return kept, notes
+
+
+def _framed(
+    found: Sequence[Feature], info: Info, first: Listed
+) -> tuple[list[Feature], dict[str, dict[str, Any]], list[str]]:
+    """Frames with the shape that the first of them has, what depth is by field, and cameras whose depth is lost."""
+    framed, depths, shallow = list[Feature](), dict[str, dict[str, Any]](), list[str]()
+    for f in found:
+        described = info.features.get(f.key, {})
+        if f.field.codec == VIDEO:
+            track = mp4.read(info.root / first.videos[f.key][0])
+            f = replace(f, field=_of_video(f, described, track))
+            if depth.is_depth_map(described):
+                if (bits := depth.video_bits(described, track)) > 8:
+                    depths[f.field.name] = depth.of_video(f.key, described, bits)
+                else:
+                    shallow.append(f.key)
+        elif f.field.kind == "frames":
+            f = replace(f, field=_of_images(f, info.root / first.data))
+            if f.field.kind == "array":
+                depths[f.field.name] = depth.of_images(described, f.field.dtype)
+        framed.append(f)
+    return framed, depths, shallow
+
+
+def _of_video(f: Feature, given: Mapping[str, Any], track: Track) -> Field:
+    if depth.is_depth_map(given) and depth.video_bits(given, track) > 8:
+        return replace(f.field, shape=(track.height, track.width, 1), dtype="uint16")
+    info = given.get("info")
+    grey = isinstance(info, Mapping) and info.get("video.channels") == 1
+    channels = 1 if grey or 1 in (given.get("shape") or ()) else 3
+    return replace(f.field, shape=(track.height, track.width, channels))
+
+
+def _of_images(f: Feature, path: Path) -> Field:
+    """An image field by its first image; ``info.json`` may give its axes in another order."""
+    batch = next(description.batches(path, [f.key], 1))
+    frames = description.images(parquet.pyarrow().Table.from_batches([batch])[f.key], f"{path}: {f.key}")
+    data = frames.data.tobytes()
+    if (deep := depth.image(data)) is not None:
+        return replace(f.field, kind="array", dtype=deep.dtype, shape=deep.shape)
+    header = image_header.read(data)
+    if header is None or header.bits > 8:
+        what = "no PNG or JPEG" if header is None else f"{header.channels} channels of {header.bits} bits"
+        raise UnknownLayout(f"{path}: {f.key} holds images that cannot be stored: {what}.")
+    return replace(f.field, shape=header.shape, codec=header.codec)
+
+
+def _parts(archive: Archive, info: Info, kept: Sequence[Listed]) -> Iterator[Part]:
+    """Whole data files, several where they are small; what is read of each is all its episodes."""
+    index = {path: i for i, path in enumerate(archive.files)}
+    todo: list[Any] = []
+    rows = 0
+    files: dict[str, list[Listed]] = {}
+    for e in kept:
+        files.setdefault(e.data, []).append(e)
+    for data, episodes in files.items():
+        of_file = [_facts_of(e, info, archive.root, index[info.root / data]) for e in episodes]
+        todo += of_file
+        rows += sum(e["length"] + 1 for e in of_file)
+        if rows >= PART_ROWS:
+            yield Part(rows, {"episodes": todo})
+            todo, rows = [], 0
+    if todo:
+        yield Part(rows, {"episodes": todo})
+
+
+def _facts_of(e: Listed, info: Info, root: Path, data: int) -> dict[str, Any]:
+    videos = {k: [(info.root / name).relative_to(root).as_posix(), at] for k, (name, at) in e.videos.items()}
+    splits = description.splits(info, e.number)
+    return {"number": e.number, "length": e.length, "file": data, "videos": videos, "splits": list(splits)}
+
+
+def settle(info: Info, files: Sequence[Path], listed: Sequence[Listed]) -> tuple[list[Listed], list[Note]]:
+    """The episodes with the data files that their rows are in. Rows are counted, and read only where that is off."""
+    data = [f for f in files if f.suffix == ".parquet" and f.is_relative_to(info.root / "data")]
+    if info.major == 2 or not data:
+        return list(listed), []
+    rows: Counter[str] = Counter()
+    for e in listed:
+        rows[e.data] += e.length
+    names = {f.relative_to(info.root).as_posix(): f for f in data}
+    if all(rows[name] in (0, description.rows(path)) for name, path in names.items()):
+        return list(listed), []
+    found = {number: name for name, path in names.items() for number in _episodes(path)}
+    settled = [replace(e, data=found.get(e.number, e.data)) for e in listed]
+    moved = [e for e, before in zip(settled, listed, strict=True) if e.data != before.data]
+    text = "episodes that lie in another data file than meta/ says"
+    return settled, [Note("stale-files", text, len(moved), f"episode {moved[0].number}")] if moved else []
+
+
+def _episodes(path: Path) -> list[int]:
+    numbers: list[int] = np.unique(description.read_table(path, ["episode_index"])["episode_index"].to_numpy()).tolist()
+    return numbers
+
+
+def shared_frames(info: Info, listed: Sequence[Listed], cameras: Sequence[str]) -> list[Note]:
+    """Episodes that begin in a video before the one before them has ended."""
+    overlapping: list[str] = []
+    for key in cameras:
+        spans = sorted((*e.videos[key], e.length / info.fps, e.number) for e in listed)
+        for (file, start, length, _), (other, begin, _, number) in pairwise(spans):
+            if file == other and begin < start + length - 0.5 / info.fps:
+                overlapping.append(f"episode {number}: {file}")
+    text = "episodes that meta/ gives frames of another one; a known fault of merged datasets"
+    return [Note("shared-frames", text, len(overlapping), overlapping[0])] if overlapping else []

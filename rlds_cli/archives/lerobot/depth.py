@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_cli import mp4
-from rlds_cli.archives import image_header
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.mp4 import Track
+from rlds_cli.formats import image_header, mp4
+from rlds_cli.formats.mp4 import Track
 from rlds_cli.store.frames import MAX_PIXELS
 from rlds_cli.ted import Array, EncodedFrames
 

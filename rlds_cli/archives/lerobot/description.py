@@ -1,15 +1,43 @@
-"""``meta/``: what a dataset holds, and where each of its episodes lies."""
+"""``meta/``: what a dataset holds, and where each of its episodes lies.
+
+Parquet and JSON lines of an archive, with errors that name the file.
+
+What becomes of the features of ``info.json``: names, shapes and kinds of TED fields.
+
+::
+
+    observation.images.top    observation/images/top     both     frames: PNG of the Parquet file, or a video
+    observation.state         observation/state          both
+    action                    action                     root
+    next.reward               next/reward                next     scalar
+    next.success              next/success               next
+    next.done                 next/info/done             next     says that, not why, an episode ended; see `rows`
+    timestamp and others      timestamp                  root
+    task_index                task                       root     the text
+    language_events           language_events            root     lists of structs, as the text of their JSON
+    episode_index, frame_index, index                    -        count; checked, not kept
+"""
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.archives.lerobot import tables
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+import numpy as np
+
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.files import json as documents
+from rlds_cli.formats import image_header, parquet
+from rlds_cli.store.frames import MAX_PIXELS
+from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, EncodedFrames, Field, Placement
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SLOT = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
@@ -79,7 +107,7 @@ def read(path: Path) -> Info:
     UnknownLayout
         It is of a version, or a storage format, that is not read.
     """
-    content = tables.json_of(path)
+    content = json_of(path)
     try:
         version, features = str(content["codebase_version"]), content["features"]
         match = _VERSION.fullmatch(version)
@@ -134,7 +162,7 @@ def episodes(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> list[
 
 
 def _v2(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[Listed]:
-    for line in tables.json_lines(_only(info, files, "meta/episodes.jsonl")):
+    for line in json_lines(_only(info, files, "meta/episodes.jsonl")):
         try:
             number, length = int(line["episode_index"]), int(line["length"])
         except (KeyError, TypeError, ValueError, OverflowError) as e:
@@ -152,7 +180,7 @@ def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
     wanted = ["episode_index", "length", "data/chunk_index", "data/file_index"]
     wanted += [f"videos/{key}/{name}" for key in cameras for name in per_camera]
     for path in lists:
-        for row in tables.table(path, wanted).to_pylist():
+        for row in read_table(path, wanted).to_pylist():
             try:
                 slots = {"chunk_index": int(row["data/chunk_index"]), "file_index": int(row["data/file_index"])}
                 videos = {key: _v3_video(info, row, key) for key in cameras}
@@ -171,12 +199,12 @@ def tasks(info: Info, files: Sequence[Path]) -> dict[int, str]:
     """The tasks by number; in v3 their texts are the index of a data frame."""
     if info.major == 2:
         path = info.root / "meta" / "tasks.jsonl"
-        lines = tables.json_lines(path) if path in files else iter(())
+        lines = json_lines(path) if path in files else iter(())
         return {int(line["task_index"]): str(line["task"]) for line in lines if {"task_index", "task"} <= set(line)}
     path = info.root / "meta" / "tasks.parquet"
     if path not in files:
         return {}
-    table = tables.table(path)
+    table = read_table(path)
     texts = next((n for n in ("__index_level_0__", "task", *table.column_names) if n in table.column_names), "")
     if "task_index" not in table.column_names or texts == "task_index":
         raise CorruptArchive(f"{path} has the columns {', '.join(table.column_names)}; task_index and texts expected.")
@@ -210,3 +238,272 @@ def _only(info: Info, files: Sequence[Path], name: str) -> Path:
     if path not in files:
         raise CorruptArchive(f"{path} is missing.", hint="fetch it again")
     return path
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Any]:
+    """Around what reads a file: pyarrow, whose errors become ours."""
+    pa = parquet.pyarrow()
+    try:
+        yield pa
+    except (pa.ArrowException, OSError, KeyError, UnicodeError) as e:
+        raise CorruptArchive(f"{path} cannot be read: {e}", hint="fetch it again") from e
+
+
+def schema(path: Path) -> Any:
+    """The columns of a Parquet file."""
+    with reading(path) as pa:
+        return pa.parquet.read_schema(path)
+
+
+def rows(path: Path) -> int:
+    """The number of rows of a Parquet file."""
+    with reading(path) as pa:
+        return int(pa.parquet.read_metadata(path).num_rows)
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
+    """A whole Parquet file, or those of some columns that it has."""
+    with reading(path) as pa, parquet.opened(path) as file:
+        there = file.schema_arrow.names
+        chosen = there if columns is None else [c for c in columns if c in there]
+        schema = pa.schema([file.schema_arrow.field(c) for c in chosen])
+        return pa.Table.from_batches(parquet.batches(file, path, chosen, parquet.BATCH_ROWS), schema)
+
+
+def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
+    """The rows of a Parquet file, so many at a time."""
+    with reading(path), parquet.opened(path, memory_map=True, pre_buffer=False) as file:
+        yield from parquet.batches(file, path, columns, rows)
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Batches one after the other, as a table.
+
+    Raises
+    ------
+    UnknownLayout
+        Their columns are of different types.
+    """
+    pa = parquet.pyarrow()
+    try:
+        return pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches])
+    except pa.ArrowException as e:
+        raise UnknownLayout(f"Data files do not hold the same columns: {e}") from e
+
+
+def json_of(path: Path) -> Any:
+    """The content of a JSON file."""
+    try:
+        return documents.load(path)
+    except (OSError, ValueError) as e:
+        raise CorruptArchive(f"{path} cannot be read: {e}", hint="fetch it again") from e
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file with one a line."""
+    try:
+        with path.open(encoding="utf-8") as f:
+            while line := f.readline(documents.LONGEST + 1):
+                if line.strip():
+                    value = documents.loads(line)
+                    if not isinstance(value, dict):
+                        raise ValueError(f"a line is a {type(value).__name__}")
+                    yield value
+    except (OSError, ValueError) as e:
+        raise CorruptArchive(f"{path} cannot be read: {e}", hint="fetch it again") from e
+
+
+def values(column: Any, out: Array, where: str) -> None:
+    """Fill ``out`` [n, ...] with a column of numbers, flags, or lists of them."""
+    array = column.combine_chunks()
+    while hasattr(array.type, "value_type"):
+        if array.null_count:
+            raise UnknownLayout(f"{where} has rows without a value, which an array of numbers does not hold.")
+        array = array.flatten()
+    if array.null_count and out.dtype.kind != "f":
+        raise UnknownLayout(f"{where} lacks {array.null_count:,} values, which {out.dtype} does not hold.")
+    found = array.to_numpy(zero_copy_only=False)
+    if found.size != out.size:
+        raise CorruptArchive(f"{where} has {found.size:,} values in {len(out):,} rows of shape {list(out.shape[1:])}.")
+    out[...] = found.reshape(out.shape)
+
+
+def json_texts(column: Any) -> list[str | None]:
+    """A column of structs, lists of them or texts, or anything else, as the text of each row's JSON.
+
+    Keys stay in the order of the file. NaN and infinities become null, bytes base64, and dates texts.
+    """
+    return [None if v is None else json_text(v) for v in column.to_pylist()]
+
+
+def json_text(value: Any) -> str:
+    """One value of a column as JSON; see `json_texts`."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def images(column: Any, where: str) -> EncodedFrames:
+    """A column of images, ``struct<bytes, path>``, as they are encoded."""
+    pa = parquet.pyarrow()
+    array = column.combine_chunks()
+    if hasattr(array, "field"):
+        array = pa.compute.struct_field(array, "bytes")
+    if array.null_count:
+        raise UnknownLayout(f"{where}: images lie in other files, which are not part of LeRobot's layout.")
+    array = array.cast(pa.large_binary())
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    view = content.data
+    for row, (a, b) in enumerate(pairwise(ends.tolist())):
+        if image_header.is_damaged(view[a:b]):
+            raise CorruptArchive(f"{where}, row {row} of a block: a PNG image is damaged.", hint="fetch it again")
+    return EncodedFrames(content[ends[0] : ends[-1]], np.diff(ends))
+
+
+def frames(column: Any, where: str) -> EncodedFrames:
+    """A column of images that are kept as they are encoded.
+
+    Raises
+    ------
+    CorruptArchive
+        One is neither PNG nor JPEG.
+    UnsafeArchive
+        One is too large to be decoded.
+    """
+    found = images(column, where)
+    stops = np.cumsum(found.lengths)
+    for row, (a, b) in enumerate(zip((stops - found.lengths).tolist(), stops.tolist(), strict=True)):
+        header = image_header.read(found.data.data, a, b)
+        if header is None:
+            raise CorruptArchive(f"{where}, row {row} of a block: {b - a:,} bytes that are neither PNG nor JPEG.")
+        if header.height * header.width > MAX_PIXELS:
+            raise UnsafeArchive(f"{where}, row {row} of a block: an image of {header.height}x{header.width}.")
+    return found
+
+
+LANGUAGE = ("language_persistent", "language_events")  # annotations; read also where info.json forgets them
+COUNTED = ("episode_index", "frame_index", "index")
+TASK = "task_index"
+_NAMES = {"next.done": "next/info/done", TASK: "task"}
+_ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A column of the archive, or a camera's videos, as the field that it becomes.
+
+    ``nested`` says that its values are kept as JSON.
+    """
+
+    key: str
+    field: Field
+    nested: bool = False
+
+
+def read_features(
+    features: Mapping[str, Mapping[str, Any]], columns: Any, renamed: Mapping[str, str]
+) -> tuple[list[Feature], list[str]]:
+    """The features to be stored, frames without their shape, and the columns that no feature describes.
+
+    Parameters
+    ----------
+    features : mapping
+        Of ``info.json``.
+    columns : pyarrow.Schema
+        Of a data file.
+    renamed : mapping
+        Keys by the TED names that the user gave them.
+
+    Raises
+    ------
+    UnknownLayout
+        A name is given to no feature, a feature has no column, or rewards and flags are neither numbers nor flags.
+    """
+    features = {**features, **{k: {"dtype": "language"} for k in LANGUAGE if k in columns.names and k not in features}}
+    named = {key: name for name, key in renamed.items()}
+    lost = sorted(named.keys() - features.keys())
+    if lost:
+        raise UnknownLayout(f"There is no feature {lost[0]}.", hint=f"--map with one of {', '.join(features)}")
+    kept = [key for key in features if key not in COUNTED or key in named]
+    names = _names(kept, named)
+    found = [_feature(names[key], key, features[key], columns) for key in kept]
+    return found, [name for name in columns.names if name not in features]
+
+
+def _names(keys: Iterable[str], named: Mapping[str, str]) -> dict[str, str]:
+    """TED names; what would be a field and a group of fields at once keeps its dot."""
+    keys = list(keys)
+    names: dict[str, str] = {}
+    for key in sorted(keys):
+        above = max((k for k in keys if key.startswith(f"{k}.")), key=len, default=None)
+        plain = names[above] + key[len(above) :] if above else key.replace(".", "/")
+        names[key] = named.get(key) or _NAMES.get(key) or plain
+    return names
+
+
+def _feature(name: str, key: str, feature: Mapping[str, Any], columns: Any) -> Feature:
+    placement = _placement(name)
+    if feature["dtype"] == "video":
+        return Feature(key, Field(name, "uint8", (), placement, "frames", VIDEO))
+    if key not in columns.names:
+        raise UnknownLayout(f"The data files have no column {key}, which info.json describes.")
+    text = Field(name, "str", (), placement, "text")
+    if key == TASK and name not in FLAGS:
+        return Feature(key, text)
+    kind = columns.field(key).type
+    if feature["dtype"] == "image":
+        return Feature(key, Field(name, "uint8", (), placement, "frames"))
+    types = parquet.pyarrow().types
+    if _is_text(kind):
+        return Feature(key, text)
+    inner, depth, sides = _inner(kind)
+    if not (types.is_boolean(inner) or types.is_integer(inner) or types.is_floating(inner)):
+        if name in (REWARD, *FLAGS):
+            raise UnknownLayout(f"{key} holds values of type {kind}, which are no {name}.")
+        return Feature(key, text, nested=True)
+    return Feature(key, _numbers(name, inner, depth, sides, tuple(map(int, feature.get("shape") or ())), placement))
+
+
+def _is_text(kind: Any) -> bool:
+    types = parquet.pyarrow().types
+    if getattr(kind, "extension_name", "") == "arrow.json":
+        return True
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _inner(kind: Any) -> tuple[Any, int, list[int]]:
+    """What the lists of a type hold, how deep they are nested, and the sides of those of fixed size."""
+    types = parquet.pyarrow().types
+    depth, sides = 0, list[int]()
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        sides += [kind.list_size] if types.is_fixed_size_list(kind) else []
+        kind, depth = kind.value_type, depth + 1
+    return kind, depth, sides
+
+
+def _numbers(
+    name: str, kind: Any, depth: int, sides: Sequence[int], shape: tuple[int, ...], placement: Placement
+) -> Field:
+    if len(sides) == depth and math.prod(sides) != math.prod(shape):
+        shape = tuple(sides)  # what the file has, where info.json says otherwise
+    if shape == (1,) and depth == 0 and not re.match(_ROWS, name):
+        shape = ()
+    dtype = "bool" if parquet.pyarrow().types.is_boolean(kind) else np.dtype(kind.to_pandas_dtype()).name
+    return Field(name, dtype, () if name in (REWARD, *FLAGS) and shape == (1,) else shape, placement)
+
+
+def _placement(name: str) -> Placement:
+    top = name.split("/")[0]
+    return "next" if top == "next" else "both" if top == "observation" else "root"

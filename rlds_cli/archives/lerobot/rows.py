@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import mp4
 from rlds_cli.archives import CHUNK_BYTES, Plan
-from rlds_cli.archives.lerobot import depth, description, tables
+from rlds_cli.archives.lerobot import depth, description
 from rlds_cli.archives.lerobot.depth import Depth
-from rlds_cli.archives.lerobot.features import TASK
+from rlds_cli.archives.lerobot.description import TASK
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.mp4 import Track
+from rlds_cli.formats import mp4
+from rlds_cli.formats.mp4 import Track
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -85,10 +85,10 @@ def _blocks(reader: _Reader, episodes: Sequence[Episode]) -> Iterator[tuple[Any,
         segments += [_Segment(s.episode, s.start + rows, s.stop + rows, s.at, s.row) for s in of_batch]
         rows += batch.num_rows
         if rows >= reader.block_rows:
-            yield tables.joined(held), segments
+            yield description.joined(held), segments
             held, segments, rows = [], [], 0
     if held:
-        yield tables.joined(held), segments
+        yield description.joined(held), segments
 
 
 def _batches(reader: _Reader, episodes: Sequence[Episode]) -> Iterator[tuple[Any, list[_Segment]]]:
@@ -99,7 +99,7 @@ def _batches(reader: _Reader, episodes: Sequence[Episode]) -> Iterator[tuple[Any
         path = reader.plan.archive.files[file]
         ends = np.cumsum([e["length"] for e in of_file])
         at = 0
-        for batch in tables.batches(path, reader.columns, reader.block_rows):
+        for batch in description.batches(path, reader.columns, reader.block_rows):
             if at + batch.num_rows > ends[-1]:
                 raise CorruptArchive(f"{path} has more rows than the {ends[-1]:,} of the episodes that are in it.")
             yield batch, _segments(of_file, ends, at, at + batch.num_rows)
@@ -134,7 +134,7 @@ class _Reader:
         width = sum(f.row_bytes for f in plan.schema if f.kind != "frames") + _IMAGE_BYTES * len(images)
         self.block_rows = max(1, min(_BLOCK_ROWS, CHUNK_BYTES // max(1, width)))
         stored = [key for name, key in self._keys.items() if self._field(name).codec != VIDEO]
-        self._has = set(tables.schema(plan.archive.files[plan.parts[0].args["episodes"][0]["file"]]).names)
+        self._has = set(description.schema(plan.archive.files[plan.parts[0].args["episodes"][0]["file"]]).names)
         wanted = [*stored, _EPISODE, _TIME, *((_DONE, _SUCCESS) if self._by_success else ())]
         self.columns = [c for c in dict.fromkeys(wanted) if c in self._has]
 
@@ -158,7 +158,7 @@ class _Reader:
         if _EPISODE not in self._has:
             return
         number = np.zeros(block.num_rows, np.int64)
-        tables.values(block[_EPISODE], number, _EPISODE)
+        description.values(block[_EPISODE], number, _EPISODE)
         for s in segments:
             if (number[s.start : s.stop] != s.episode["number"]).any():
                 wrong = int(number[s.start : s.stop][number[s.start : s.stop] != s.episode["number"]][0])
@@ -175,18 +175,22 @@ class _Reader:
         if f.codec == VIDEO and key is not None:
             return self._videos(f, key, block, segments, rows, notes)
         if f.kind == "frames":
-            return _repeated(tables.frames(block[key], where), rows, f)
+            return _repeated(description.frames(block[key], where), rows, f)
         if f.kind == "text":
-            texts = tables.json_texts(block[key]) if f.name in self._nested else self._text(block[key], str(key), where)
+            texts = (
+                description.json_texts(block[key])
+                if f.name in self._nested
+                else self._text(block[key], str(key), where)
+            )
             return rows.texts(texts, repeat=f.placement == "both")
         out = np.zeros((rows.total, *f.shape), f.dtype)
         if key is None:
             return out
         if f.name in self._deep:
-            out[rows.place] = depth.decode(tables.images(block[key], where), Depth(f.dtype, f.shape), where)  # type: ignore[arg-type]
+            out[rows.place] = depth.decode(description.images(block[key], where), Depth(f.dtype, f.shape), where)  # type: ignore[arg-type]
         else:
             values = np.empty((block.num_rows, *f.shape), f.dtype)
-            tables.values(block[key], values, where)
+            description.values(block[key], values, where)
             out[rows.place] = values
         if f.placement == "both":
             out[rows.final] = out[rows.final - 1]
@@ -206,7 +210,7 @@ class _Reader:
     ) -> VideoFrames:
         """Which frame each row has: the one that is shown at its time."""
         time = np.zeros(block.num_rows, np.float64)
-        tables.values(block[_TIME], time, _TIME)
+        description.values(block[_TIME], time, _TIME)
         numbers: dict[str, int] = {}
         index = np.full((rows.total, 2), -1, np.int32)
         for s in segments:
@@ -262,7 +266,7 @@ class _Reader:
         if self._by_success:
             flags = [np.zeros(block.num_rows, bool), np.zeros(block.num_rows, bool)]
             for key, values in zip((_DONE, _SUCCESS), flags, strict=True):
-                tables.values(block[key], values.reshape(-1), key)
+                description.values(block[key], values.reshape(-1), key)
             terminated[rows.place] = flags[0] & flags[1]
         steps = rows.final - 1
         inside = truncated.copy()

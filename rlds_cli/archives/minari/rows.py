@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.archives import image_header
 from rlds_cli.archives.minari.description import Described
 from rlds_cli.errors import CorruptArchive
+from rlds_cli.formats import image_header
 from rlds_cli.ted import (
     CUT,
     FLAGS,

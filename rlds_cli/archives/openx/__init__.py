@@ -2,34 +2,40 @@
 
 ``directory`` finds the files, ``features`` says what a record holds, ``values`` reads its lists, ``steps`` makes
 episodes of them. TensorFlow is not needed.
+
+Which shards hold a part of a TFDS directory: their names tell the split, its description the episodes.
+
+Single values of RLDS episodes, for `rlds verify --trace`: cut out of their lists by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.archives import Archive, Part, Plan, Replan, image_header, tfrecord
-from rlds_cli.archives.example import Feature, parse
-from rlds_cli.archives.openx import directory, features, steps
-from rlds_cli.archives.openx.choosing import choose as choose
-from rlds_cli.archives.openx.directory import Located, Shard
-from rlds_cli.archives.openx.features import Features, Leaf
-from rlds_cli.archives.openx.looking import cells as cells
-from rlds_cli.archives.openx.steps import LastStep, Layout, Origin
-from rlds_cli.archives.openx.values import OtherImages
-from rlds_cli.archives.pieces import Whole, chunks
+import numpy as np
+
+from rlds_cli.archives import Archive, Part, Plan, Replan
+from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives.layouter import Whole, chunks
+from rlds_cli.archives.openx import directory, steps
+from rlds_cli.archives.openx.directory import INFO, SHARD, Features, Leaf, Located, Shard
+from rlds_cli.archives.openx.steps import LastStep, Layout, Origin, OtherImages
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
+from rlds_cli.files import json as documents
+from rlds_cli.formats import image_header, tfrecord
+from rlds_cli.formats.tf_example import Feature, parse
+from rlds_cli.subset import Portion
 from rlds_cli.ted import FLAGS, Array, Chunk, Field, Note, lay_out
 
 VERSION = 1
-
 LOOKED_AT = 4  # shards whose first episodes say what is not described
 EPISODES = 2  # of each
-
 _VARY = "images of different sizes; --frames HxW makes them one"
 
 
@@ -37,7 +43,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
     """An RLDS dataset in a TFDS directory, in one line, or None."""
     try:
         located = directory.locate(paths)
-        if located is None or not features.is_rlds(features.read_json(located.features)):
+        if located is None or not directory.is_rlds(directory.read_json(located.features)):
             return None
     except UnknownLayout as e:
         return e.message
@@ -71,7 +77,7 @@ def plan(archive: Archive) -> Plan:
             f'episodes_by="{archive.episodes_by}" does not apply: every record of an RLDS dataset is an episode.',
             hint="leave it out",
         )
-    found = features.load(located.features)
+    found = directory.load(located.features)
     columns = steps.columns(found, archive.fields)
     seen = _look(archive, located, found)
     rule, decided, doubts = _rule(archive.last_step, seen)
@@ -105,7 +111,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     """
     located = directory.locate(plan.archive.files)
     assert located is not None
-    found = features.load(located.features)
+    found = directory.load(located.features)
     fields = {f.name: f for f in plan.schema}
     layout = Layout(
         fields, steps.columns(found, plan.archive.fields), found.steps, found.episode, plan.facts["last_step"]
@@ -234,3 +240,92 @@ def _with_images_of_any_size(plan: Plan, layout: Layout, key: str) -> Plan:
             schema[i] = replace(f, shape=(0, 0, f.shape[2]))
     notes = (*plan.notes, *(Note("image-sizes", f"{name}: {_VARY}") for name in sorted(names)))
     return replace(plan, schema=tuple(schema), notes=notes)
+
+
+def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
+    """The descriptions, and the shards that hold the wanted episodes.
+
+    Raises
+    ------
+    ArchiveError
+        There is no such split, or there are not so many episodes.
+    """
+    found = {i: m for i, n in enumerate(names) if (m := SHARD.fullmatch(n.rpartition("/")[2]))}
+    described = next((n for n in names if n.rpartition("/")[2] == INFO), None)
+    if portion.split is not None:
+        kept = {i: m for i, m in found.items() if m["split"] == portion.split}
+        if not kept:
+            raise portion.no_split(dict.fromkeys(m["split"] for m in found.values()))
+    else:
+        kept = found
+    rest = replace(portion, split=None)
+    if portion.episodes is not None and described is not None:
+        shards = directory.ordered(kept, _json(read(described)))
+        counts = [s.episodes for s in shards if s.episodes is not None]
+        if len(counts) == len(shards):
+            chosen, before = _holding(portion.numbers(sum(counts)), shards)
+            start, stop = portion.episodes
+            rest = replace(rest, episodes=(start - before, None if stop is None else stop - before))
+            kept = {s.file: found[s.file] for s in chosen}
+    return [n for i, n in enumerate(names) if i not in found or i in kept], rest
+
+
+def _holding(wanted: range, shards: Iterable[Shard]) -> tuple[list[Shard], int]:
+    """The shards that hold the episodes, and how many episodes are in the shards before these."""
+    chosen: list[Shard] = []
+    at = before = 0
+    for shard in shards:
+        count = shard.episodes or 0
+        if at + count > wanted.start and at < wanted.stop:
+            before = before if chosen else at
+            chosen.append(shard)
+        at += count
+    return chosen, before
+
+
+def _json(content: bytes) -> Mapping[str, Any]:
+    try:
+        value = documents.loads(content)
+    except ValueError as e:
+        raise CorruptArchive(f"{INFO} is not JSON: {e}.") from e
+    return value if isinstance(value, dict) else {}
+
+
+def cells(spot: Spot) -> Iterator[Cell]:
+    """What stands at a step, and what is known of the one after; depth images and deflated tensors are left out."""
+    found = directory.load(spot.file.with_name(directory.FEATURES))
+    lists = example_of(spot.file, spot.group)
+    final = spot.facts["last_step"] == "observation"
+    for name, leaf in steps.columns(found, spot.fields).items():
+        if leaf.key not in lists or leaf.packed_image or leaf.encoding != "none":
+            continue
+        scalar = name in ("next/reward", "next/discount")
+        yield Cell(name, f"{leaf.key}[{spot.step}]", row(leaf, lists[leaf.key], spot.step, scalar=scalar))
+        both = name.split("/")[0] == "observation" or (
+            final and steps.field(leaf, name, "observation").placement == "both"
+        )
+        if both and (final or not spot.is_last):
+            yield Cell(f"next/{name}", f"{leaf.key}[{spot.step + 1}]", row(leaf, lists[leaf.key], spot.step + 1))
+    if steps.TERMINAL in lists:
+        at = spot.step + final
+        yield Cell(FLAGS[0], f"{steps.TERMINAL}[{at}]", bool(lists[steps.TERMINAL].integers()[at]))
+
+
+@lru_cache(maxsize=1)  # steps are asked for in their order, several of one episode
+def example_of(file: Path, group: str) -> Mapping[str, Feature]:
+    """The lists of one record, by the name that the reader gives its episode."""
+    number = int(group.rpartition("_")[2])
+    for record in tfrecord.records(file):
+        if record.number == number:
+            return parse(record.data, where=f"{file.name}: record {number:,}")
+    raise CorruptArchive(f"{file.name} has no record {number:,}.", hint=f"delete {file} and fetch it again")
+
+
+def row(leaf: Leaf, feature: Feature, at: int, *, scalar: bool = False) -> object:
+    """Row ``at`` of a list: bytes of an image, text, or an array of the leaf's dtype and shape."""
+    if feature.kind == "bytes":
+        data = feature.strings()[at]
+        return data.decode("utf-8", "replace") if leaf.kind == "text" else data
+    width = math.prod(leaf.shape)
+    values = feature.floats() if feature.kind == "float" else feature.integers()
+    return values[at * width : (at + 1) * width].astype(np.dtype(leaf.dtype)).reshape(() if scalar else leaf.shape)

@@ -9,33 +9,36 @@ their last step holds a real action whose outcome is not recorded. Both are read
     action        T = n        not known           is_terminal[t]
 
 ``next/truncated`` is ``is_last`` without ``is_terminal``, on the last step.
+
+Lists of a tf.Example as columns: one row per step, in the dtype and shape that features.json says.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.archives.example import Feature
-from rlds_cli.archives.openx import values
-from rlds_cli.archives.openx.features import STEPS, Features, Leaf
-from rlds_cli.archives.openx.values import ColumnOf
-from rlds_cli.archives.pieces import Encoded, Whole
-from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Placement
+from rlds_cli.archives.layouter import Encoded, Slices, Whole
+from rlds_cli.archives.openx.directory import STEPS, Features, Leaf
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.formats import image_header
+from rlds_cli.formats.tf_example import Feature
+from rlds_cli.formats.tfrecord import FREE_OUTPUT, MAX_RATIO
+from rlds_cli.store.frames import MAX_PIXELS
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Placement, Text
 
 LastStep = Literal["action", "observation"]
 RULES: tuple[LastStep, ...] = ("action", "observation")
-
 FIRST, LAST, TERMINAL = (f"{STEPS}/is_{k}" for k in ("first", "last", "terminal"))
 MARKS = (FIRST, LAST, TERMINAL)
 MAX_OPTION = 4096  # values of an episode's array that are kept
-
 _SCALARS = {f"{STEPS}/reward": REWARD, f"{STEPS}/discount": "next/discount"}
 
 
@@ -112,7 +115,7 @@ def last_action_is_filler(example: Mapping[str, Feature], leaves: Mapping[str, L
         path = leaf.key.removeprefix(f"{STEPS}/")
         if path.split("/")[0] != "action" or leaf.kind != "array" or leaf.problem or leaf.key not in example:
             continue
-        actions = values.array(leaf, example[leaf.key], where)
+        actions = array(leaf, example[leaf.key], where)
         empty = ((actions == 0) | (actions != actions)).all(axis=tuple(range(1, actions.ndim)))
         if len(empty) > 1 and not empty[:-1].all():
             said.append(bool(empty[-1]))
@@ -175,13 +178,13 @@ class Layout:
     ) -> ColumnOf:
         feature = _feature(example, leaf.key, origin)
         if leaf.kind == "text":
-            texts, wrong = values.text(leaf, feature, str(origin))
+            texts, wrong = text(leaf, feature, str(origin))
             if wrong:
                 notes.append(Note("not-utf8", "texts hold bytes that are no UTF-8, replaced by �", wrong, str(origin)))
             return texts
         if leaf.kind == "frames":
-            return values.images(leaf, feature, str(origin), shape=self.schema[name].shape)
-        return values.array(leaf, feature, str(origin)).reshape(-1, *self.schema[name].shape)
+            return images(leaf, feature, str(origin), shape=self.schema[name].shape)
+        return array(leaf, feature, str(origin)).reshape(-1, *self.schema[name].shape)
 
     def _shortened(self, name: str, column: ColumnOf, length: int) -> ColumnOf:
         """The rows that belong to steps; fields placed ``both`` keep the last."""
@@ -189,14 +192,14 @@ class Layout:
             return column
         if isinstance(column, Encoded):
             return Encoded(column.data, column.starts[:length], column.stops[:length])
-        return column.head(length) if isinstance(column, values.PackedImages) else column[:length]  # type: ignore[index]
+        return column.head(length) if isinstance(column, PackedImages) else column[:length]  # type: ignore[index]
 
     def _marked(self, key: str) -> bool:
         leaf = self.steps.get(key)
         return leaf is not None and leaf.kind == "array" and leaf.problem is None and math.prod(leaf.shape) == 1
 
     def _mark(self, key: str, example: Mapping[str, Feature], origin: Origin) -> BoolArray:
-        mark: BoolArray = values.array(self.steps[key], _feature(example, key, origin), str(origin)).reshape(-1) != 0
+        mark: BoolArray = array(self.steps[key], _feature(example, key, origin), str(origin)).reshape(-1) != 0
         return mark
 
     def _oddities(
@@ -217,10 +220,10 @@ class Layout:
                 continue
             name = leaf.key.removeprefix("episode_metadata/")
             if leaf.kind == "text":
-                texts = values.text(leaf, example[leaf.key], str(origin))[0]
+                texts = text(leaf, example[leaf.key], str(origin))[0]
                 said[name] = texts[0] if len(texts) == 1 else texts
                 continue
-            rows = values.array(leaf, example[leaf.key], str(origin))
+            rows = array(leaf, example[leaf.key], str(origin))
             if rows.size <= MAX_OPTION:
                 said[name] = _plain(rows[0] if len(rows) == 1 else rows)
         return json.dumps(said, ensure_ascii=False, sort_keys=True) if said else None
@@ -252,3 +255,166 @@ def _rows(columns: Mapping[str, Any], origin: Origin) -> int:
 def left_out(leaves: Sequence[Leaf]) -> list[Note]:
     """Notes on leaves that cannot be stored."""
     return [Note("left-out", f"{x.key} is left out: {x.problem}", 1, x.key) for x in leaves if x.problem]
+
+
+ColumnOf = Array | Text | Slices | Encoded
+
+
+class OtherImages(Exception):
+    """Images of ``key`` that are not of the planned size: they vary."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def array(leaf: Leaf, feature: Feature, where: str) -> Array:
+    """All rows of a numeric leaf, [T, *shape].
+
+    Raises
+    ------
+    CorruptArchive
+        The values are of another kind, do not fit the dtype, or are not a whole number of rows.
+    """
+    name, width = f"{where}: {leaf.key}", math.prod(leaf.shape)
+    dtype = np.dtype(leaf.dtype)
+    if leaf.encoding != "none":
+        return _encoded_array(leaf, feature, name)
+    if feature.kind == "empty":
+        values: Array = np.zeros(0, dtype)
+    elif feature.kind == "float" and dtype.kind == "f":
+        values = feature.floats().astype(dtype, copy=False)
+    elif feature.kind == "int64" and dtype.kind in "biu":
+        values = feature.integers(dtype)
+    else:
+        raise CorruptArchive(f"{name} is a list of {feature.kind}; {leaf.dtype} expected.")
+    if len(values) % width:
+        raise CorruptArchive(f"{name} has {len(values):,} values; rows of shape {list(leaf.shape)} expected.")
+    return values.reshape(-1, *leaf.shape)
+
+
+def _encoded_array(leaf: Leaf, feature: Feature, name: str) -> Array:
+    """Rows that are the bytes of a tensor, perhaps deflated."""
+    dtype = np.dtype(leaf.dtype).newbyteorder("<")
+    size = math.prod(leaf.shape) * dtype.itemsize
+    rows = _byte_strings(feature, name)
+    if len(rows) * size > FREE_OUTPUT + MAX_RATIO * sum(map(len, rows)):
+        raise UnsafeArchive(f"{name}: claims {len(rows) * size:,} bytes, and holds {sum(map(len, rows)):,}.")
+    try:
+        if leaf.encoding == "zlib":
+            rows = [_inflated(row, size) for row in rows]
+    except zlib.error as e:
+        raise CorruptArchive(f"{name} does not inflate: {e}") from e
+    wrong = next((len(row) for row in rows if len(row) != size), None)
+    if wrong is not None:
+        raise CorruptArchive(f"{name}: a row of {wrong:,} bytes; {leaf.dtype} {list(leaf.shape)} takes {size:,}.")
+    values: Array = np.frombuffer(b"".join(rows), dtype).astype(leaf.dtype, copy=False)
+    return values.reshape(len(rows), *leaf.shape)
+
+
+def _inflated(row: bytes, size: int) -> bytes:
+    """The content of a zlib stream, which is checked to its end; one byte more where it goes on."""
+    inner = zlib.decompressobj()
+    found = inner.decompress(row, size + 1)
+    if len(found) <= size and not inner.eof:
+        raise zlib.error("it breaks off")
+    return found
+
+
+def text(leaf: Leaf, feature: Feature, where: str) -> tuple[Text, int]:
+    """All rows of a text leaf, and how many of them are no UTF-8 (kept with marks in the place of bytes)."""
+    rows = _byte_strings(feature, f"{where}: {leaf.key}")
+    known: dict[bytes, str] = {}
+    wrong = 0
+    for row in rows:
+        if row not in known:
+            known[row] = row.decode("utf-8", "replace")
+        wrong += "�" in known[row] and "�".encode() not in row
+    return [known[row] for row in rows], wrong
+
+
+def images(leaf: Leaf, feature: Feature, where: str, *, shape: tuple[int, ...]) -> Encoded | PackedImages:
+    """All rows of an image leaf, encoded, or to be decoded when their rows come.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        ``(H, W, C)`` as planned; ``(0, 0, C)`` where sizes vary.
+
+    Raises
+    ------
+    OtherImages
+        One is of another size than planned.
+    CorruptArchive, UnsafeArchive
+        One has no header of JPEG or PNG, or a size that cannot be.
+    """
+    name = f"{where}: {leaf.key}"
+    if feature.kind not in ("bytes", "empty"):
+        raise CorruptArchive(f"{name} is a list of {feature.kind}; images expected.")
+    found = Encoded(feature.data, *feature.places())
+    for row, (a, b) in enumerate(zip(found.starts.tolist(), found.stops.tolist(), strict=True)):
+        if a == b and not leaf.packed_image:
+            continue  # a row without an image
+        header = image_header.read(feature.data, a, b)
+        if header is None:
+            raise CorruptArchive(f"{name}, row {row}: {b - a:,} bytes that are neither PNG nor JPEG.")
+        if header.height * header.width > MAX_PIXELS or not header.height * header.width:
+            raise UnsafeArchive(f"{name}, row {row}: an image of {header.height}x{header.width} is not decoded.")
+        if leaf.packed_image:
+            _check_packed(leaf, header, f"{name}, row {row}")
+        elif shape[0] and header.shape != shape:
+            raise OtherImages(leaf.key)
+    return PackedImages(found, leaf, name) if leaf.packed_image else found
+
+
+def _check_packed(leaf: Leaf, header: image_header.Header, name: str) -> None:
+    wanted = (*leaf.shape[:2], *((1, 16) if leaf.dtype == "uint16" else (4, 8)))
+    if header.codec != "png" or (header.height, header.width, header.channels, header.bits) != wanted:
+        raise CorruptArchive(f"{name}: {header} does not hold {leaf.dtype} {list(leaf.shape)}.")
+
+
+@dataclass(slots=True)
+class PackedImages(Slices):
+    """Depth images: PNG of 16 bits, or of the four bytes of a float32 as RGBA, as TFDS writes them."""
+
+    encoded: Encoded
+    leaf: Leaf
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, decoded."""
+        return len(self) * math.prod(self.leaf.shape) * np.dtype(self.leaf.dtype).itemsize
+
+    def head(self, count: int) -> PackedImages:
+        """The first rows."""
+        e = self.encoded
+        return PackedImages(Encoded(e.data, e.starts[:count], e.stops[:count]), self.leaf, self.name)
+
+    def cut(self, start: int, stop: int) -> Array:
+        """Rows [start, stop), decoded with Pillow."""
+        rows = [self._decoded(view) for view in self.encoded.views(slice(start, stop))]
+        return np.stack(rows) if rows else np.zeros((0, *self.leaf.shape), self.leaf.dtype)
+
+    def _decoded(self, data: memoryview) -> Array:
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+                if (image.height, image.width) != self.leaf.shape[:2]:  # a second header may say so
+                    raise ValueError(f"it is {image.height}x{image.width} after all")
+                values = np.ascontiguousarray(np.asarray(image))
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
+            raise CorruptArchive(f"{self.name}: {len(data):,} bytes do not decode as PNG: {e}") from e
+        if self.leaf.dtype == "float32":
+            values = values.view("<f4")
+        return values.reshape(self.leaf.shape).astype(self.leaf.dtype, copy=False)
+
+
+def _byte_strings(feature: Feature, name: str) -> list[bytes]:
+    if feature.kind not in ("bytes", "empty"):
+        raise CorruptArchive(f"{name} is a list of {feature.kind}; byte strings expected.")
+    return feature.strings()

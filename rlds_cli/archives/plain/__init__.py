@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from rlds_cli import documents
 from rlds_cli.archives import Archive, Part, Plan, Reader, d4rl
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.names import flags_of, has_essentials, meaning
-from rlds_cli.archives.parquet import is_parquet
 from rlds_cli.archives.plain import flat, grouped
 from rlds_cli.archives.plain.groups import groups_of, is_one_episode
 from rlds_cli.archives.plain.survey import understood
-from rlds_cli.archives.tables import Table, is_flat, open_flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
+from rlds_cli.files import json as documents
+from rlds_cli.formats.parquet import is_parquet
+from rlds_cli.formats.tables import Table, is_flat, open_flat
 from rlds_cli.ted import Array, Chunk, Note
 
 VERSION = 2

@@ -23,10 +23,10 @@ import numpy as np
 
 from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.names import Meaning, flags_of
-from rlds_cli.archives.tables import ENDS, MISSING, Readable, Table
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
-from rlds_cli.ordering import natural
+from rlds_cli.formats.tables import ENDS, MISSING, Readable, Table
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray
+from rlds_cli.text import natural
 
 SCAN_ROWS = 1 << 18
 PACKED_BYTES = 32  # of a text among ids

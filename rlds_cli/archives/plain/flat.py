@@ -1,6 +1,6 @@
 """Read the flat rows of one or several files as episodes.
 
-Most files have as many rows as steps, and are read as D4RL's are (``rlds_cli.archives.d4rl.rows``). Where files hold
+Most files have as many rows as steps, and are read as D4RL's are (``rlds_cli.archives.d4rl``). Where files hold
 final observations, as a last row without an action or as one observation more per episode than steps, they are read
 episode by episode.
 """
@@ -14,24 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import episodes as whole
 from rlds_cli.archives import Archive, EpisodeSummary, Part, Plan, Replan
 from rlds_cli.archives.cells import Cell, Spot
-from rlds_cli.archives.d4rl import layout as layouts
-from rlds_cli.archives.d4rl import max_cuts, with_own_next
-from rlds_cli.archives.d4rl.ends import Rule, differs, is_set
-from rlds_cli.archives.d4rl.layout import Layout
-from rlds_cli.archives.d4rl.rows import NextValuesDiffer, Stretch, chunks
-from rlds_cli.archives.hdf5 import differences, is_observation, reading
+from rlds_cli.archives.d4rl import NextValuesDiffer, Stretch, chunks, max_cuts, with_own_next
+from rlds_cli.archives.d4rl import ends as layouts
+from rlds_cli.archives.d4rl.ends import Layout, Rule, differs, is_set
+from rlds_cli.archives.damage import skipped_file
 from rlds_cli.archives.names import episode_column, scalar
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
-from rlds_cli.archives.plain.episode_arrays import ended, shaped, with_final
-from rlds_cli.archives.plain.joining import JoinedFiles, join
-from rlds_cli.archives.plain.survey import FileSurvey, survey
-from rlds_cli.archives.plain.views import EPISODE_NUMBER, View
-from rlds_cli.archives.skipping import skipped_file
-from rlds_cli.archives.tables import MISSING, Table, open_flat
+from rlds_cli.archives.plain.groups import ended, shaped, with_final
+from rlds_cli.archives.plain.survey import EPISODE_NUMBER, FileSurvey, JoinedFiles, View, join, survey
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
+from rlds_cli.formats.hdf5 import differences, is_observation, reading
+from rlds_cli.formats.tables import MISSING, Table, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
@@ -43,6 +38,7 @@ from rlds_cli.ted import (
     Note,
     Scalar,
 )
+from rlds_cli.ted import episodes as whole
 
 FINAL, OWN = "final", "own"
 PART_ROWS, PART_BYTES = 1 << 19, 512 << 20

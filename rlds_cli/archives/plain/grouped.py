@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import episodes as whole
 from rlds_cli.archives import Archive, EpisodeSummary, Part, Plan
 from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.archives.d4rl.ends import differs, is_set
-from rlds_cli.archives.hdf5 import attributes, differences, free_name, is_observation, reading, row_field
+from rlds_cli.archives.damage import skipped_file
 from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,
@@ -33,11 +32,10 @@ from rlds_cli.archives.names import (
     scalar,
 )
 from rlds_cli.archives.plain.boundaries import check_numbers, is_count, signed
-from rlds_cli.archives.plain.episode_arrays import ended, shaped, with_final
-from rlds_cli.archives.plain.groups import groups_of, is_pattern
-from rlds_cli.archives.skipping import skipped_file
-from rlds_cli.archives.tables import Hdf5, Rows, Source, Table, open_flat
+from rlds_cli.archives.plain.groups import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.errors import ArchiveError, UnknownLayout
+from rlds_cli.formats.hdf5 import attributes, differences, free_name, is_observation, reading, row_field
+from rlds_cli.formats.tables import Hdf5, Rows, Source, Table, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
@@ -49,6 +47,7 @@ from rlds_cli.ted import (
     Note,
     Scalar,
 )
+from rlds_cli.ted import episodes as whole
 
 PART_BYTES = 64 << 20
 MAX_TEXT = 4096  # characters of a text in the episode table; longer ones are metadata

@@ -1,4 +1,7 @@
-"""Which groups of a file are episodes, or whether a file as a whole is one."""
+"""Which groups of a file are episodes, or whether a file as a whole is one.
+
+The arrays of one episode, from columns of a file.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlds_cli.archives.arrow_rows import ArrowFile
-from rlds_cli.archives.d4rl.ends import is_set
-from rlds_cli.archives.hdf5 import is_observation
+import numpy as np
+
+from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.names import flags_of, has_essentials, meaning
-from rlds_cli.archives.tables import Table
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ordering import natural
-from rlds_cli.ted import FLAGS, REWARD
+from rlds_cli.formats.arrow_tables import ArrowFile
+from rlds_cli.formats.hdf5 import is_observation
+from rlds_cli.formats.tables import Table
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, Text
+from rlds_cli.text import natural
 
 MAX_DEPTH = 3
 
@@ -139,3 +144,34 @@ def _inside(table: Table, fields: Mapping[str, str], rows: int) -> bool:
     with table.rows(flags) as reader:
         seen = reader.read(0, rows)
     return any(is_set(seen, k, rows)[:-1].any() for k in flags)
+
+
+def shaped(values: Array, f: Field) -> Array | Text:
+    """Values [rows, ...] in the dtype and the shape of a field; texts as a list."""
+    found = values.reshape(len(values), *f.shape)
+    return found.tolist() if f.kind == "text" else found.astype(f.dtype, copy=False)
+
+
+def ended(terminated: BoolArray, truncated: BoolArray) -> tuple[BoolArray, int]:
+    """The flag ``truncated`` [T] as it is stored, set at the last step alone, and how the episode ends.
+
+    An episode that no flag ends is a cut, which is stored as truncated.
+    """
+    end = TERMINATED if terminated[-1] else TRUNCATED if truncated[-1] else CUT
+    stored = np.zeros(len(terminated), bool)
+    stored[-1] = truncated[-1] or end == CUT
+    return stored, end
+
+
+def with_final(now: Array, after: Array, length: int, message: str, hint: str | None = None) -> Array:
+    """Observations [T or T+1, ...] with the final one, from the column of next observations [T, ...].
+
+    Raises
+    ------
+    UnknownLayout
+        A next observation is not the observation of the row after; with ``message`` and ``hint``.
+    """
+    known = min(len(now) - 1, len(after))
+    if differs(after[:known], now[1 : known + 1]).any():
+        raise UnknownLayout(message, hint=hint)
+    return np.concatenate([now, after[-1:].astype(now.dtype)]) if len(now) == length else now

@@ -1,20 +1,44 @@
-"""What the columns of one flat file mean, and which of them mark episodes."""
+"""What the columns of one flat file mean, and which of them mark episodes.
+
+Rows of several files as one table, as they stand or in another order.
+
+Files are read forward only. Rows out of order are therefore copied once, in file order, to an array that can be read
+in any order: in memory where it is small, else in a temporary file that is mapped.
+
+Several flat files as one table: an episode goes on in the next file where its id and its steps do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from rlds_cli import text
 from rlds_cli.archives import Archive
-from rlds_cli.archives.d4rl import layout as layouts
-from rlds_cli.archives.d4rl.layout import Layout
-from rlds_cli.archives.hdf5 import is_observation
+from rlds_cli.archives.d4rl import ends as layouts
+from rlds_cli.archives.d4rl.ends import Layout, is_set
 from rlds_cli.archives.names import Meaning, flags_of, has_essentials, meaning
-from rlds_cli.archives.plain.boundaries import BoundaryColumns, boundary_columns, by_rule, check_numbers
-from rlds_cli.archives.tables import Column, Table, open_flat
-from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import FLAGS
+from rlds_cli.archives.plain.boundaries import (
+    SCAN_ROWS,
+    Boundaries,
+    BoundaryColumns,
+    boundary_columns,
+    by_rule,
+    check_numbers,
+    find,
+)
+from rlds_cli.errors import NoSpace, UnknownLayout
+from rlds_cli.formats.hdf5 import is_observation
+from rlds_cli.formats.tables import Column, Rows, Table, open_flat
+from rlds_cli.ted import CUT, FLAGS, Array, BoolArray, IntArray, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +119,309 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
 def _held(table: Table) -> str:
     shown = [f"{n} {list(c.shape)}" for n, c in list(table.own.items())[:12]]
     return ", ".join(shown) + (", ..." if len(table.own) > len(shown) else "") if shown else "nothing"
+
+
+EPISODE_NUMBER = "#episode"  # the number of the episode that a row belongs to
+MEMORY_BYTES = 256 << 20
+COPY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The rows of several files: one file after the other, or in ``order``.
+
+    Parameters
+    ----------
+    paths, counts : tuple
+        The files, and how many rows of each are read.
+    derived : tuple of str
+        Derived columns, which are added to every file.
+    stops : int array [E]
+        The row after the last one of each episode, in the order of reading.
+    order : int array or None
+        Rows, counted through all files, in the order of reading; None reads them as they stand.
+    fill : bool
+        Read rows without a value as 0.
+    """
+
+    paths: tuple[Path, ...]
+    counts: tuple[int, ...]
+    derived: tuple[str, ...]
+    stops: IntArray
+    order: IntArray | None = None
+    fill: bool = False
+
+    def rows(self, keys: Collection[str]) -> Rows:
+        """Read the rows of some columns, forward; ``EPISODE_NUMBER`` may be one of them."""
+        joined = _FileRows(self, [k for k in keys if k != EPISODE_NUMBER])
+        inner: Rows = joined if self.order is None else _OrderedRows(joined, self.order)
+        return _NumberedRows(inner, self.stops, sum(self.counts)) if EPISODE_NUMBER in keys else inner
+
+    def place(self, row: int) -> tuple[int, int]:
+        """(file, row in the file) of a row in the order of reading."""
+        file, at = self.places(np.array([row]))
+        return int(file[0]), int(at[0])
+
+    def places(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Files, and rows in them, of rows in the order of reading."""
+        at = rows if self.order is None else self.order[rows]
+        starts = np.cumsum([0, *self.counts])
+        file = np.searchsorted(starts, at, "right") - 1
+        return file, at - starts[file]
+
+
+class _FileRows:
+    """Rows of one file after the other; a file is open while its rows are read."""
+
+    def __init__(self, view: View, keys: Sequence[str]) -> None:
+        self._view, self._keys = view, keys
+        self._starts = np.cumsum([0, *view.counts]).tolist()
+        self._at, self._stack = -1, ExitStack()
+        self._rows: Rows | None = None
+
+    def __enter__(self) -> _FileRows:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._stack.close()
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        first = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
+        pieces: list[Mapping[str, Array]] = []
+        for file in range(first, len(self._view.paths)):
+            a, b = max(start, self._starts[file]), min(stop, self._starts[file + 1])
+            if a < b or (not pieces and file == len(self._view.paths) - 1):
+                pieces.append(self._read(file, a - self._starts[file], max(a, b) - self._starts[file]))
+            if stop <= self._starts[file + 1]:
+                break
+        if len(pieces) == 1:
+            return dict(pieces[0])
+        return {k: np.concatenate([p[k] for p in pieces]) for k in self._keys}
+
+    def _read(self, file: int, start: int, stop: int) -> Mapping[str, Array]:
+        if file != self._at:
+            self._stack.close()
+            table = self._stack.enter_context(open_flat(self._view.paths[file], check=False, fill=self._view.fill))
+            table.derive(self._view.derived)
+            self._rows, self._at = self._stack.enter_context(table.rows(self._keys)), file
+        assert self._rows is not None
+        return self._rows.read(start, stop)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row, by the first file; texts count as pointers."""
+        with open_flat(self._view.paths[0], check=False, fill=self._view.fill) as table:
+            table.derive(self._view.derived)
+            return sum(_row_bytes(table, k) for k in self._keys)
+
+
+def _row_bytes(table: Table, key: str) -> int:
+    c = table[key]
+    return int(np.prod(c.shape[1:], dtype=np.int64)) * c.dtype.itemsize
+
+
+class _OrderedRows:
+    """Rows of all files in another order."""
+
+    def __init__(self, joined: _FileRows, order: IntArray) -> None:
+        self._joined, self._order = joined, order
+        self._stack = ExitStack()
+        self._columns: dict[str, Array] = {}
+
+    def __enter__(self) -> _OrderedRows:
+        try:
+            self._copy()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._columns = {}
+        self._stack.close()
+
+    def _copy(self) -> None:
+        n, width = self._joined.num_rows, self._joined.width
+        in_memory = n * width <= MEMORY_BYTES
+        if not in_memory and shutil.disk_usage(tempfile.gettempdir()).free < n * width:
+            raise NoSpace(
+                f"Sorting the rows by time needs {text.size_of(n * width)} in {tempfile.gettempdir()}, which has less.",
+                hint="set TMPDIR to a directory with more room, or sort the rows yourself",
+            )
+        size = max(1, COPY_BYTES // max(width, 1))
+        with self._joined as rows:
+            for start in range(0, n, size):
+                stop = min(start + size, n)
+                for key, values in rows.read(start, stop).items():
+                    if key not in self._columns:
+                        self._columns[key] = self._empty((n, *values.shape[1:]), values.dtype, in_memory)
+                    self._columns[key][start:stop] = values
+
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], in_memory: bool) -> Array:
+        if in_memory or dtype.kind == "O" or 0 in shape:
+            return np.empty(shape, dtype)
+        file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (closed by the stack)
+        file.truncate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        return np.memmap(file, dtype, "r+", shape=shape)
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        chosen = self._order[start:stop]
+        return {k: np.asarray(v[chosen]) for k, v in self._columns.items()}
+
+
+class _NumberedRows:
+    """Rows with the number of the episode that each belongs to."""
+
+    def __init__(self, inner: Rows, stops: IntArray, rows: int) -> None:
+        self._inner, self._stops, self._rows = inner, stops, rows
+
+    def __enter__(self) -> _NumberedRows:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._inner.__exit__(*exc)
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        numbers = np.searchsorted(self._stops, np.arange(start, min(stop, self._rows)), side="right")
+        return {**self._inner.read(start, stop), EPISODE_NUMBER: numbers}
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedFiles:
+    """All files as one table, with the boundaries of its episodes.
+
+    ``finals`` [E] says whether the last row of an episode holds its final observation, and no step.
+    """
+
+    view: View
+    finals: BoolArray
+    rule: str
+    late: bool
+    notes: tuple[Note, ...]
+    episodes: tuple[int, ...] | None  # of each file; None where one goes on in the next file
+    ends: IntArray  # how many are terminated, truncated, cut
+
+
+def join(archive: Archive, seen: Sequence[FileSurvey]) -> JoinedFiles:
+    """Find the boundaries in all files.
+
+    Raises
+    ------
+    UnknownLayout
+        The columns of a file contradict each other.
+    """
+    derived = tuple(dict.fromkeys(k for s in seen for k in (*s.keys.values(), *s.by.keys)))
+    view = View(tuple(s.path for s in seen), tuple(s.rows for s in seen), derived, np.zeros(0, np.int64), fill=True)
+
+    def place(row: int) -> str:
+        file, at = view.place(row)
+        return f"row {at:,} of {archive.name_of(file)}"
+
+    if len(seen) == 1:
+        found = [find(view, seen[0].by, seen[0].rows, _stored(view), place)]
+    else:
+        found = _find_in_all(seen, view, place)
+    if len(found) == 1:
+        stops, finals, order = found[0].stops, found[0].finals, found[0].order
+    else:
+        stops, finals, order = _end_to_end(seen, found, view)
+    notes = [Note("rows", text) for text in dict.fromkeys(t for f in found for t in f.notes)]
+    counts = tuple(len(f.stops) for f in found)
+    alone = len(found) == len(seen) and sum(counts) == len(stops)
+    late = any(f.late for f in found)
+    ends = np.sum([f.ends for f in found], axis=0)
+    ends[CUT] -= sum(counts) - len(stops)  # those that go on
+    view = replace(view, stops=stops, order=order)
+    return JoinedFiles(view, finals, found[0].rule, late, tuple(notes), counts if alone else None, ends)
+
+
+def _find_in_all(seen: Sequence[FileSurvey], view: View, place: Callable[[int], str]) -> list[Boundaries]:
+    """Find the boundaries of each file; of all rows as one table where single files contradict themselves."""
+    starts = np.cumsum([0, *view.counts]).tolist()
+    found = []
+    try:
+        for i, s in enumerate(seen):
+            one = replace(view, paths=view.paths[i : i + 1], counts=view.counts[i : i + 1])
+            found.append(find(one, s.by, s.rows, _stored(one), partial(_shifted, place, starts[i])))
+    except UnknownLayout:
+        if seen[0].by.steps is None or seen[0].by.explicit:
+            raise
+        try:
+            return [find(view, seen[0].by, starts[-1], _stored(view), place)]
+        except UnknownLayout:
+            pass
+        raise
+    return found
+
+
+def _stored(view: View) -> int:
+    return sum(path.stat().st_size for path in view.paths)
+
+
+def _shifted(place: Callable[[int], str], start: int, row: int) -> str:
+    return place(row + start)
+
+
+def _end_to_end(
+    seen: Sequence[FileSurvey], found: Sequence[Boundaries], view: View
+) -> tuple[IntArray, BoolArray, IntArray | None]:
+    starts = np.cumsum([0, *view.counts])
+    edges = [_edges(s, f, replace(view, paths=(s.path,), counts=(s.rows,))) for s, f in zip(seen, found, strict=True)]
+    stops, finals = [], []
+    for i, f in enumerate(found):
+        goes_on = i + 1 < len(found) and _goes_on(edges[i], edges[i + 1])
+        stops.append(f.stops[: len(f.stops) - goes_on] + starts[i])
+        finals.append(f.finals[: len(f.finals) - goes_on])
+    order = None
+    if any(f.order is not None for f in found):
+        orders = [np.arange(s.rows) if f.order is None else f.order for s, f in zip(seen, found, strict=True)]
+        order = np.concatenate([o + start for o, start in zip(orders, starts, strict=False)])
+    return np.concatenate(stops), np.concatenate(finals), order
+
+
+@dataclass(frozen=True, slots=True)
+class _FileEdges:
+    """Ids and steps of the first and the last row of a file; whether its last episode ends by itself."""
+
+    first: tuple[Any, Any]
+    last: tuple[Any, Any]
+    ids: frozenset[Any]
+    ended: bool
+    steps: bool
+
+
+def _edges(s: FileSurvey, found: Boundaries, view: View) -> _FileEdges | None:
+    if s.by.ids is None or s.by.explicit or not s.rows:
+        return None
+    flags = [k for k in (s.by.terminated, s.by.truncated, s.by.done) if k]
+    keys = [s.by.ids, *([s.by.steps] if s.by.steps else []), *flags]
+    seen: dict[str, list[Array]] = {k: [] for k in keys}
+    with replace(view, order=found.order).rows(keys) as rows:
+        for start in range(0, s.rows, SCAN_ROWS):
+            for k, v in rows.read(start, min(start + SCAN_ROWS, s.rows)).items():
+                seen[k].append(v.reshape(-1))
+    columns = {k: np.concatenate(v) for k, v in seen.items()}
+    ids, steps = columns[s.by.ids].tolist(), columns[s.by.steps].tolist() if s.by.steps else [None] * s.rows
+    ended = bool(found.finals[-1:].any()) or any(is_set(columns, k, s.rows)[-1] for k in flags)
+    return _FileEdges((ids[0], steps[0]), (ids[-1], steps[-1]), frozenset(ids), ended, s.by.steps is not None)
+
+
+def _goes_on(before: _FileEdges | None, after: _FileEdges | None) -> bool:
+    """Whether the episode at the end of one file goes on in the next one."""
+    if before is None or after is None or before.ended or before.last[0] != after.first[0]:
+        return False
+    if before.steps and after.steps:
+        return bool(after.first[1] == before.last[1] + 1)
+    if len(before.ids) == 1 and len(after.ids) > 1:
+        raise UnknownLayout(
+            f"Episode {before.last[0]!s} is all of one file and begins the next one; no column of steps says whether "
+            "it goes on there.",
+            hint="--map step=KEY names a column that counts the steps; --episodes-by field:KEY begins an episode with "
+            "each file",
+        )
+    return len(before.ids | after.ids) > 1 and before.ids & after.ids == {after.first[0]}

@@ -12,37 +12,48 @@
 A next observation that is the observation of the row after is stored once. Where they differ at most steps (n-step
 returns, transforms), next observations become fields of their own. ``boundaries`` says where episodes end, and ``rows``
 which final observations count as recorded.
+
+Read single values of TorchRL's directories, for `rlds verify --trace`.
+
+Fields of a dataset from the keys of a TensorDict: their own names, in TED's placements.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
+import h5py
 import numpy as np
 
-from rlds_cli import documents
 from rlds_cli.archives import Archive, Part, Plan, Replan
-from rlds_cli.archives.hdf5 import differences
-from rlds_cli.archives.pieces import chunks
+from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives.layouter import chunks
 from rlds_cli.archives.torchrl import stores
-from rlds_cli.archives.torchrl.boundaries import FoundEpisodes, KeyRoles, episodes, roles_of
-from rlds_cli.archives.torchrl.fields import Layout, layout
+from rlds_cli.archives.torchrl.boundaries import (
+    FoundEpisodes,
+    KeyRoles,
+    NextValuesDiffer,
+    Reading,
+    episodes,
+    mismatches,
+    roles_of,
+    wholes,
+)
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, block_steps, opened
-from rlds_cli.archives.torchrl.looking import cells as cells
-from rlds_cli.archives.torchrl.rows import NextValuesDiffer, Reading, mismatches, wholes
-from rlds_cli.archives.torchrl.stores import PICKLES, Store
-from rlds_cli.archives.torchrl.tree import META, is_tensordict, within
+from rlds_cli.archives.torchrl.stores import BFLOAT16, HDF5, META, PICKLES, Leaf, Store, is_tensordict, trees, within
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Note
+from rlds_cli.files import json as documents
+from rlds_cli.formats.hdf5 import differences, free_name, is_observation, open_file
+from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement
 
 VERSION = 1
-
 PART_ROWS = 1 << 19
 PART_BYTES = 512 << 20
 MOST_PARTS = 64  # each part finds the episodes again
@@ -355,3 +366,134 @@ def _hint(roles: KeyRoles) -> str:
 def _is_jpeg(lanes: Lanes, key: str) -> bool:
     lane: Lane | None = next((x for x in lanes.lanes if x.steps), None)
     return lane is not None and lanes.take(key, lane, 0, 1).reshape(-1)[:3].tolist() == [0xFF, 0xD8, 0xFF]
+
+
+_SLICE = re.compile(r"\[([^\]]*)\]")
+_OBSERVED = re.compile(r" observed from (\d+)$")
+
+
+def cells(spot: Spot) -> Iterator[Cell]:
+    """Read the values of one step, and the next observation."""
+    if spot.file.suffix in HDF5:
+        with open_file(spot.file, check=False) as f:
+            yield from _of_group(spot, f[spot.group.partition("[")[0]])
+        return
+    _, found = next(trees(spot.file, spot.root))
+    leaves = {n.removeprefix("data/"): x for n, x in found.leaves.items()}
+    index = _index(spot)
+    observed = _OBSERVED.search(spot.group)
+    if observed:
+        row = int(observed[1]) + spot.step
+        yield from _of_rows(spot, leaves, index, row)
+        return
+    for field, key in spot.facts["keys"].items():
+        stored = _archive_key(spot, key)
+        if stored not in leaves:
+            continue
+        yield Cell(field, f"{stored}{list(index)}", _value(leaves[stored], index))
+        after = leaves.get(_archive_key(spot, f"next/{key}"))
+        if field.split("/")[0] == "observation" and after is not None and not spot.is_last:
+            yield Cell(f"next/{field}", f"{after.name}{list(index)}", _value(after, index))
+    for flag in FLAGS[:1]:
+        if flag in leaves:
+            yield Cell(flag, f"{flag}{list(index)}", bool(np.any(_value(leaves[flag], index))))
+
+
+def _of_rows(spot: Spot, leaves: dict[str, Leaf], index: tuple[int, ...], row: int) -> Iterator[Cell]:
+    """Read a step of a flat buffer, where observations have rows of their own."""
+    steps = leaves["done"].shape[0]
+    for field, key in spot.facts["keys"].items():
+        leaf = leaves[_archive_key(spot, key)]
+        both = leaf.shape[0] != steps
+        yield Cell(field, f"{leaf.name}[{row if both else index[0]}]", _value(leaf, (row,) if both else index))
+        if both and field.split("/")[0] == "observation":
+            yield Cell(f"next/{field}", f"{leaf.name}[{row + 1}]", _value(leaf, (row + 1,)))
+
+
+def _of_group(spot: Spot, group: h5py.Group) -> Iterator[Cell]:
+    for field, key in spot.facts["keys"].items():
+        d = group[_archive_key(spot, key)]
+        yield Cell(field, f"{d.name}[{spot.step}]", d[spot.step])
+        if field.split("/")[0] == "observation" and len(d) > len(group["done"]):
+            yield Cell(f"next/{field}", f"{d.name}[{spot.step + 1}]", d[spot.step + 1])
+
+
+def _index(spot: Spot) -> tuple[int, ...]:
+    """The index of a step in the TensorDict, from the slices in the episode table."""
+    step = spot.step
+    for text in _SLICE.findall(spot.group):
+        parts = text.split(",")
+        start, stop = next(map(int, p.split(":")) for p in parts if ":" in p)
+        if step < stop - start:
+            return tuple(start + step if ":" in p else int(p) for p in parts)
+        step -= stop - start
+    return (spot.first + spot.step,)
+
+
+def _archive_key(spot: Spot, key: str) -> str:
+    return str(spot.facts["stored"].get(key, key))
+
+
+def _value(leaf: Leaf, index: tuple[int, ...]) -> Array:
+    value = np.array(leaf.open()[index])
+    if leaf.dtype == BFLOAT16:
+        return (value.astype(np.uint32) << 16).view(np.float32)
+    return value
+
+
+INDEX = "index"  # the row's place in the buffer, added by its writer
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """``fields`` of the dataset, the key of each (flags have none), and what is left out."""
+
+    fields: tuple[Field, ...]
+    keys: dict[str, str]
+    left_out: tuple[str, ...]
+
+
+def layout(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> Layout:
+    """Assign the keys to fields; ``own`` are keys whose next values become fields of their own."""
+    keys: dict[str, str] = {}
+    fields = [Field(flag, "bool", (), "next") for flag in FLAGS]
+    left_out = list(lanes.left_out)
+    for key, about in lanes.keys.items():
+        if key in _unread(lanes, roles, own):
+            continue
+        if about.dtype.startswith("complex"):
+            left_out.append(f"{key} ({about.dtype})")
+            continue
+        name, shape = (REWARD, about.shape) if key == roles.reward else (free_name(key, keys), about.shape)
+        if name == REWARD and shape == (1,):
+            shape = ()
+        if name != key and name != REWARD and key.startswith(NEXT):
+            left_out.append(f"{key} (another entry has this name)")
+            continue
+        keys[name] = key
+        kind = "text" if about.dtype == "str" else "array"
+        fields.append(Field(name, about.dtype, shape, _placement(key, name, roles, own), kind))  # type: ignore[arg-type]
+    if NEXT + "reward" in lanes.keys and "reward" in lanes.keys:
+        left_out.append("reward at the root (that of the step before)")
+    return Layout(tuple(sorted(fields, key=lambda f: f.name)), keys, tuple(left_out))
+
+
+def _unread(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> set[str]:
+    """Keys that become no fields: flags, next values that the rows after hold, and entries of the buffer."""
+    flags = ("done", "terminated", "truncated")
+    found = {*flags, *(NEXT + f for f in flags), *(NEXT + k for k in roles.pairs if k not in own)}
+    if NEXT + "reward" in lanes.keys:
+        found.add("reward")
+    if roles.mask:
+        found.add(roles.mask)
+    if lanes.store.is_buffer:
+        found.add(INDEX)
+    return found
+
+
+def _placement(key: str, name: str, roles: KeyRoles, own: Collection[str]) -> Placement:
+    if name.startswith(NEXT):
+        return "next"
+    if key in roles.pairs:
+        return "root" if key in own and key not in roles.observations else "both"
+    return "both" if is_observation(key) and not roles.pairs else "root"

@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.hdf5 import datasets, free_name, open_file, reading, row_field, whole
-from rlds_cli.archives.torchrl.stores import H5_MARKS, HDF5, Store
-from rlds_cli.archives.torchrl.tree import BFLOAT16, Leaf
+from rlds_cli.archives.torchrl.stores import BFLOAT16, H5_MARKS, HDF5, Leaf, Store
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.formats.hdf5 import datasets, free_name, open_file, reading, row_field, whole
 from rlds_cli.ted import CHUNK_BYTES, Array, IntArray
 
 DONE = "done"

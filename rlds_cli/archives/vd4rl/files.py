@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan, Replan
-from rlds_cli.archives.npz import NpzFile, is_npz, open_npz
 from rlds_cli.archives.vd4rl import rows
 from rlds_cli.archives.vd4rl.rows import DISCOUNT, STATE, Kind
 from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.ted import REWARD, Array, Chunk, EpisodeData, Note
 
 NAMES = {"image": "observation", "action": "action", "reward": REWARD, "discount": DISCOUNT}

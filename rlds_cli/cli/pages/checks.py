@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlds_cli import sizes, visible
+from rlds_cli import text, visible
 from rlds_cli.checks.findings import CheckReport, Finding, Severity
 from rlds_cli.cli.pages.figures import line, plain
 
@@ -72,4 +72,4 @@ def sentence(f: Finding) -> str:
 def tally(errors: int, warnings: int, notes: int) -> str:
     """``0 errors, 2 warnings, 1 note``."""
     counted = ((errors, "error"), (warnings, "warning"), (notes, "note"))
-    return ", ".join(sizes.plural(n, word) for n, word in counted)
+    return ", ".join(text.plural(n, word) for n, word in counted)

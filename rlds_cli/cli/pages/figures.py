@@ -1,8 +1,12 @@
-"""Numbers, shapes and small charts as text; and the choice of the most detailed table that fits."""
+"""Numbers, shapes and small charts as text; and the choice of the most detailed table that fits.
+
+A space in a word, as Gymnasium prints it, from its JSON form.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
@@ -60,3 +64,16 @@ def fitting(console: Console, options: ConsoleOptions, tables: Iterable[Callable
         if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
             break
     return table
+
+
+def in_words(space: Mapping[str, Any]) -> str:
+    """Its type with its shape, its number of values, or the names of its parts."""
+    inner = space.get("subspaces", ())
+    if isinstance(inner, Mapping):
+        size = ", ".join(f"{name}: {in_words(part)}" for name, part in inner.items())
+    elif inner:
+        size = ", ".join(map(in_words, inner))
+    else:
+        found = space.get("shape", space.get("nvec", space.get("n", "")))
+        size = ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found)
+    return f"{space.get('type')}({size})"

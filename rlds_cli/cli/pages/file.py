@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
-from rlds_cli import sizes, visible
+from rlds_cli import text, visible
 from rlds_cli.cli import out
 from rlds_cli.cli.pages.figures import grid, line, plain, shape
 from rlds_cli.report.columns import rank
@@ -39,14 +39,14 @@ class FilePage:
 def _heading(r: FileReport) -> str:
     files = "" if r.files == 1 else f" in {r.files:,} files"
     if r.reader:
-        counts = [sizes.plural(r.episodes, "episode")] if r.episodes is not None else []
+        counts = [text.plural(r.episodes, "episode")] if r.episodes is not None else []
         counts += [f"{r.rows:,} rows"] if r.rows is not None else []
         ends = f"; episodes end by {r.episodes_by}" if r.episodes_by else ""
         made = f": {', '.join(counts)}" if counts else ""
         return visible.lines([f"{r.path}, {out.size(r.bytes)}{files}: {r.what}", f"reader {r.reader}{made}{ends}"])
     why = f", no known layout ({r.why})" if r.why else ", which no reader knows"
-    inside = f" {sizes.plural(r.groups, 'group')}, {sizes.plural(len(r.tree), 'dataset')}:" if r.groups else ""
-    inside = inside or (f" {sizes.plural(len(r.tree), 'array')}:" if r.tree else "")
+    inside = f" {text.plural(r.groups, 'group')}, {text.plural(len(r.tree), 'dataset')}:" if r.groups else ""
+    inside = inside or (f" {text.plural(len(r.tree), 'array')}:" if r.tree else "")
     alike = f" {r.episodes:,} groups of one content, an episode each, most likely." if r.episodes else ""
     return f"{r.path} is {r.what}, {out.size(r.bytes)}{why}.{alike}{inside}"
 

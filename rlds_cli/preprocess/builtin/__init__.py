@@ -18,13 +18,13 @@ from rlds_cli.preprocess import traits
 
 # Name -> module of this package.
 MODULES: Mapping[str, str] = {
-    "normalise": "scaling",
-    "cast": "dtypes",
-    "return_to_go": "returns",
+    "normalise": "fields",
+    "cast": "fields",
+    "return_to_go": "rewards",
     "scale_reward": "rewards",
     "sparsify_reward": "rewards",
-    "reward_from_goal": "goals",
-    "ogbench_task": "tasks",
+    "reward_from_goal": "rewards",
+    "ogbench_task": "episodes",
     "resize": "frames",
     "crop": "frames",
     "grayscale": "frames",

@@ -1,16 +1,33 @@
-"""Some of the episodes. They are chosen by the episode table, and copied as they are stored: frames stay encoded."""
+"""Some of the episodes. They are chosen by the episode table, and copied as they are stored: frames stay encoded.
+
+Rewards of the tasks that OGBench defines, from the states that its archives record.
+
+The positions that a task asks for stand in ``registry/ogbench_tasks.json``, as OGBench 1.2.2 defines them. Elements of
+``qpos``, as OGBench's ``relabel_utils`` reads them::
+
+    mazes      x y of the robot at 0; of the ball, in soccer, at 15           reached within 0.5 (point: 1.0)
+    cubes      x y z of cube k at 14 + 7 k                                    each within 0.04
+    scene      one cube at 14; after its 7 elements and two buttons: drawer, window; each within 0.04, and the buttons
+    puzzles    button_states alone
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.batch import Batch
+from rlds_cli import registry
 from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, NoReward
 from rlds_cli.preprocess.traits import Prepared, builtin
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray
 
 
 def _prepare_select(dataset: Dataset, *, where: str | None, split: str | None) -> Prepared:
@@ -97,3 +114,105 @@ def top_episodes(
         Another share, or a column that does not rank.
     """
     return episode
+
+
+QPOS, BUTTONS = "info/qpos", "info/button_states"
+CUBES_AT, CUBE_WIDTH, NEAR = 14, 7, 0.04
+SCENE_BUTTONS = 2
+
+
+@cache
+def _tasks() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((registry.directory() / "ogbench_tasks.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _prepare(dataset: Dataset, *, task: int | None, env: str | None) -> Prepared:
+    known = _known(dataset, env)
+    _task(known, task)
+    needed = [n for n in (QPOS, BUTTONS) if n in _needs(known["kind"])]
+    reads = [dataset.field(n).name for n in needed]
+    return Prepared(dataset, reads=(*reads, *FLAGS, *([REWARD] if REWARD in dataset.schema else [])))
+
+
+def _needs(kind: str) -> tuple[str, ...]:
+    return {"buttons": (BUTTONS,), "scene": (QPOS, BUTTONS)}.get(kind, (QPOS,))
+
+
+def _known(dataset: Dataset, env: str | None) -> Mapping[str, Any]:
+    name = env or str(dataset.manifest.env.get("id", ""))
+    key = re.sub(r"-v\d+$", "", name).removeprefix("visual-")
+    if key not in _tasks():
+        raise InvalidArgument(
+            f'ogbench_task: there are no tasks of the environment "{name}".',
+            hint=f"env=pointmaze-medium-v0, say; those with tasks: {', '.join(_tasks())}",
+        )
+    found: Mapping[str, Any] = _tasks()[key]
+    return found
+
+
+def _task(known: Mapping[str, Any], task: int | None) -> Any:
+    number = known["default"] if task is None else task
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= len(known["tasks"]):
+        raise InvalidArgument(f"ogbench_task: task={task!r}; there are 1 to {len(known['tasks'])}.")
+    return known["tasks"][number - 1]
+
+
+@builtin(version=1, prepare=_prepare)
+def ogbench_task(episode: Batch, source: Dataset, *, task: int | None = None, env: str | None = None) -> Any:
+    """Make rewards and flags of one of OGBench's tasks: what its ``singletask`` ids have.
+
+    As OGBench does since 1.2.0, the reward of step t is that of the state *before* the action. A maze pays 0 where the
+    goal is reached, else -1; cubes, scenes and puzzles pay minus the number of parts that are not in place. Steps at
+    which all is in place are flagged as terminated, for there is nothing to bootstrap from (OGBench's ``masks``); the
+    episode goes on.
+
+    Parameters
+    ----------
+    episode : Batch
+    source : Dataset
+        Given by rlds; it says which environment it is of.
+    task : int, optional
+        1 to 5; OGBench's default of that environment unless given.
+    env : str, optional
+        The environment, where the dataset does not say: ``cube-single-v0``.
+
+    Returns
+    -------
+    Batch
+        With ``next/reward`` float32 [T].
+
+    Raises
+    ------
+    UnknownField, InvalidArgument
+        No ``info/qpos`` or ``info/button_states``, an environment without tasks, no task of that number.
+    """
+    known = _known(source, env)
+    steps = len(episode[FLAGS[0]])
+    parts = _in_place(known, _task(known, task), {n: episode[n][:steps] for n in _needs(known["kind"])})
+    episode[REWARD] = (parts.sum(axis=-1) - parts.shape[-1]).astype(np.float32)
+    episode[FLAGS[0]] = episode[FLAGS[0]] | parts.all(axis=-1)
+    return episode
+
+
+def _in_place(known: Mapping[str, Any], goal: Any, state: Mapping[str, Array]) -> BoolArray:
+    """Which parts of the goal are reached in each row, bool [T, parts]."""
+    kind = known["kind"]
+    if kind == "position":
+        at = known["at"]
+        distance = np.linalg.norm(state[QPOS][:, at : at + 2] - np.array(goal), axis=-1)
+        return np.asarray(distance <= known["tolerance"])[:, None]
+    if kind == "buttons":
+        return np.asarray(state[BUTTONS] == np.array(goal))
+    if kind == "cubes":
+        return _cubes(state[QPOS], np.array(goal))
+    cubes = np.array(goal["cubes"])
+    drawer = CUBES_AT + len(cubes) * CUBE_WIDTH + SCENE_BUTTONS
+    moved = np.abs(state[QPOS][:, drawer : drawer + 2] - np.array([goal["drawer"], goal["window"]])) <= NEAR
+    return np.concatenate([_cubes(state[QPOS], cubes), state[BUTTONS] == np.array(goal["buttons"]), moved], axis=-1)
+
+
+def _cubes(qpos: Array, goals: Array) -> BoolArray:
+    starts = CUBES_AT + CUBE_WIDTH * np.arange(len(goals))
+    places = qpos[:, starts[:, None] + np.arange(3)]
+    return np.asarray(np.linalg.norm(goals - places, axis=-1) <= NEAR)

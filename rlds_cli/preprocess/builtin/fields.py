@@ -1,22 +1,29 @@
 """Some of the fields, under other names, or several as one.
 
 Fields that are left out, kept or renamed are not read: what they take on disk is shared with the source.
+
+Names in arguments: several in one text, and the fields of a dataset that they mean.
+
+Fields in another dtype.
+
+Fields brought to a common scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.ordering import natural
-from rlds_cli.preprocess.builtin.naming import Names, listed, stored
+from rlds_cli.loader.arrays.transforms import Mode, Normalize
 from rlds_cli.preprocess.traits import Prepared, builtin
-from rlds_cli.ted import FLAGS, Array
+from rlds_cli.ted import FLAGS, Array, join_name
+from rlds_cli.text import natural
 
 
 def _prepare_select(dataset: Dataset, *, fields: Names | None, drop: Names | None) -> Prepared:
@@ -175,3 +182,165 @@ def concatenate(episode: Batch, *, fields: Names, into: str = "observation", kee
         del episode[name]
     episode[into] = joined
     return episode
+
+
+Names = str | Sequence[str]
+
+
+def listed(names: Names) -> tuple[str, ...]:
+    """``"a,b"`` or ``["a", "b"]`` as a tuple.
+
+    Raises
+    ------
+    InvalidArgument
+        It is neither, or empty.
+    """
+    parts = names.split(",") if isinstance(names, str) else names
+    try:
+        found = tuple(join_name(p).strip() for p in parts)
+    except (TypeError, AttributeError):
+        found = ()
+    if not found or not all(found):
+        raise InvalidArgument(f"{names!r} names no fields.", hint='one, or several as in "observation,action"')
+    return tuple(dict.fromkeys(found))
+
+
+def stored(dataset: Dataset, names: Names) -> tuple[str, ...]:
+    """The fields called so or nested below; next values that are kept apart are among them.
+
+    Raises
+    ------
+    UnknownField, InvalidArgument
+        There are none of a name.
+    """
+    found: dict[str, None] = {}
+    for name in listed(names):
+        matching = [n for n in dataset.schema if any(_is_below(m, name) for m in (n, n.removeprefix("next/")))]
+        found |= dict.fromkeys(matching or [dataset.field(name).name])
+    return tuple(found)
+
+
+def _is_below(name: str, above: str) -> bool:
+    return name == above or name.startswith(f"{above}/")
+
+
+def dtype_of(name: Any) -> np.dtype[Any]:
+    """The dtype of numbers or flags called ``name``.
+
+    Raises
+    ------
+    InvalidArgument
+        There is none, or it is of something else.
+    """
+    try:
+        dtype: np.dtype[Any] = np.dtype(name).newbyteorder("=")
+    except (TypeError, ValueError, SyntaxError, OverflowError, RecursionError, MemoryError):  # NumPy evaluates a text
+        dtype = np.dtype(object)
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise InvalidArgument(f"{name!r} is no dtype of numbers.", hint="float16, float32, float64, int32, uint8, bool")
+    return dtype
+
+
+def _prepare(dataset: Dataset, *, fields: Names, dtype: str) -> Prepared:
+    dtype_of(dtype)
+    names = stored(dataset, fields)
+    for name in names:
+        f = dataset.schema[name]
+        if f.kind != "array" or name in FLAGS:
+            what = "a flag" if name in FLAGS else f"kept as {f.codec or 'text'}"
+            raise InvalidArgument(f"{name} is {what}: its dtype cannot be changed.")
+    return Prepared(dataset, reads=names)
+
+
+@builtin(version=1, prepare=_prepare, loader="Loader(ds, dtype=...) casts floats")
+def cast(episode: Batch, *, fields: Names, dtype: str) -> Any:
+    """Change the dtype of fields, where no value is lost: floats may be rounded, but not overflow.
+
+    A loader casts floats by itself (``dtype=``, float32 unless given).
+
+    Parameters
+    ----------
+    episode : Batch
+    fields : str or sequence of str
+        ``observation`` stands for everything nested below it.
+    dtype : str
+        ``float16``, ``float32``, ``float64``, ``int32``, ``uint8``, ``bool``, ...
+
+    Raises
+    ------
+    InvalidArgument
+        A value does not fit: a fraction or a number out of range in integers, a float beyond the largest.
+    """
+    wanted = dtype_of(dtype)
+    for name, values in list(episode.leaves()):
+        if name in FLAGS:
+            continue
+        episode[name] = converted(name, values, wanted)
+    return episode
+
+
+def converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
+    """``values`` in another dtype, none of them lost.
+
+    Raises
+    ------
+    InvalidArgument
+        See `cast`.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = values.astype(dtype)
+        fits = np.isfinite(made) | ~np.isfinite(values) if dtype.kind == "f" else made == values
+    if not fits.all():
+        wrong = values[~fits].flat[0]
+        raise InvalidArgument(f"{name} holds {wrong}, which {dtype} does not.")
+    return made
+
+
+def _prepare_scaling(dataset: Dataset, *, fields: Names, mode: Mode, eps: float) -> Prepared:
+    _normalizer(dataset, listed(fields), mode, eps)
+    return Prepared(dataset, reads=stored(dataset, fields))
+
+
+@lru_cache(maxsize=1)
+def _normalizer(source: Dataset, fields: tuple[str, ...], mode: Mode, eps: float) -> Normalize:
+    return Normalize(source, fields, mode=mode, eps=eps)
+
+
+@builtin(version=1, prepare=_prepare_scaling, loader="Loader(ds, transform=Normalize(ds))")
+def normalise(
+    episode: Batch, *, source: Dataset, fields: Names = "observation", mode: Mode = "std", eps: float = 1e-3
+) -> Any:
+    """Bring fields to a common scale by the dataset's own statistics, which are over its steps.
+
+    The values are those of `rlds_cli.loader.Normalize`, which does the same while it loads: to train, use that, and
+    keep the data as they are.
+
+    Parameters
+    ----------
+    episode : Batch
+    source : Dataset
+        Whose statistics; `preprocess.run` gives the dataset that it works on.
+    fields : str or sequence of str
+        ``observation`` stands for everything nested below it. Their next values are scaled alike.
+    mode : {"std", "range", "quantile"}
+        ``(x - mean) / (std + eps)``; or from [min, max], or from [1 %, 99 %] of the values, to [-1, 1].
+    eps : float
+
+    Returns
+    -------
+    Batch
+        Floats keep their dtype, integers become float32.
+
+    Raises
+    ------
+    UnknownField
+        There are no statistics of a field.
+    InvalidArgument
+        Another mode, or a negative ``eps``.
+
+    Examples
+    --------
+    >>> ds = preprocess.run("d4rl/hopper-medium-v2", normalise, args={"mode": "range"})  # doctest: +SKIP
+    """
+    norm = _normalizer(source, listed(fields), mode, eps)
+    return norm(episode)

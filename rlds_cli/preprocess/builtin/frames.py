@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.batch import Batch
 from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.output.images import MOST_CHANNELS, Resize
-from rlds_cli.loader.output.transforms import stands_for
-from rlds_cli.preprocess.builtin.naming import Names, listed, stored
+from rlds_cli.loader.arrays.images import MOST_CHANNELS, Resize
+from rlds_cli.loader.arrays.transforms import stands_for
+from rlds_cli.preprocess.builtin.fields import Names, listed, stored
 from rlds_cli.preprocess.traits import Prepared, builtin
 from rlds_cli.store.frames import Codec, encode_frames
 from rlds_cli.ted import Array, Field

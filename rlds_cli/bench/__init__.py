@@ -1,0 +1,429 @@
+"""How fast a dataset loads on this machine, how much memory it takes, and how near to the limit that is.
+
+>>> from rlds_cli import bench
+>>> bench.measure("d4rl/hopper-medium-v2", window="Slice(32)", batch_size=8)  # doctest: +SKIP
+
+Measuring how fast a dataset loads: in processes of its own, against a plain copy of the same bytes.
+
+What the kernel says about the memory of this process. Linux; elsewhere the figures are None.
+
+Windows and samplers written as text, as on a command line: ``Slice(32, after=31)``, ``Shuffled``.
+
+The text is parsed, never evaluated: a name that the loader knows, and literals.
+
+What a measuring process and its parent tell each other.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import astuple, dataclass
+from difflib import get_close_matches
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any, BinaryIO, cast
+
+from rlds_cli import loader
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
+from rlds_cli.loader import Sampler, Window
+from rlds_cli.loader.order import whole
+from rlds_cli.settings import StrPath
+
+__all__ = ["Measurement", "measure"]
+_LIMIT_BYTES = 256 << 20  # of the array that the limit reads: as large as the dataset, up to this
+_MOST_PROCESSES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was measured. Rates are of all processes together, medians over rounds; sizes are in bytes.
+
+    Parameters
+    ----------
+    id, window, sampler : str
+        As Python would write them.
+    batch_size, processes : int
+    cold : bool
+        Whether the files were dropped from the page cache before every round.
+    seconds : float
+        Loaded by each process.
+    batches_per_second, samples_per_second, bytes_per_second : float
+    best_batches_per_second : float
+        Of the best round of each process.
+    batch_bytes : int
+    limit_bytes_per_second : float
+        Of ``numpy.take`` on one packed array: as many rows of as many bytes per batch, in the same run.
+    share_of_limit : float
+        ``bytes_per_second / limit_bytes_per_second``.
+    anonymous : int or None
+        RssAnon that dataset, loader and batches add to the imports; of the process where that is most.
+    mapped : int or None
+        RssFile that they add, likewise: pages of files, which processes share.
+    proportional : int or None
+        Pss of what is not of a library, likewise, summed over all processes while all are there: a page that four
+        processes share counts once.
+    major_faults, minor_faults : int
+        Page faults of all processes while loading; the major ones waited for the disk.
+    """
+
+    id: str
+    window: str
+    sampler: str
+    batch_size: int
+    processes: int
+    cold: bool
+    seconds: float
+    batches_per_second: float
+    best_batches_per_second: float
+    samples_per_second: float
+    bytes_per_second: float
+    batch_bytes: int
+    limit_bytes_per_second: float
+    share_of_limit: float
+    anonymous: int | None
+    mapped: int | None
+    proportional: int | None
+    major_faults: int
+    minor_faults: int
+
+
+def measure(
+    ref: StrPath | Dataset,
+    *,
+    window: Window | str = "Transition()",
+    sampler: Sampler | str = "Uniform()",
+    batch_size: int = 256,
+    cold: bool = False,
+    processes: int = 1,
+    seconds: float = 3.0,
+    cache_dir: StrPath | None = None,
+) -> Measurement:
+    """Load batches of a dataset for a while, and say how fast that was.
+
+    Each process loads in an order of its own; with `Prioritized` every batch updates its priorities.
+
+    Parameters
+    ----------
+    ref : str, path or Dataset
+        A dataset that is here.
+    window, sampler : window and sampler, or str
+        As for `Loader`; as text, ``"Slice(32)"``, ``"Shuffled"``.
+    batch_size : int
+    cold : bool
+        Drop the files of the dataset from the page cache before every round: what data larger than memory is like.
+        One process alone.
+    processes : int
+        That load at the same time.
+    seconds : float
+        How long each of them loads.
+
+    Raises
+    ------
+    DatasetNotFound
+        It is not here.
+    InvalidArgument
+        A value that cannot be.
+    EmptyWindow, BatchSize
+        As `Loader` raises them.
+    """
+    dataset = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    chosen = parse_window(window) if isinstance(window, str) else window
+    drawn = parse_sampler(sampler) if isinstance(sampler, str) else sampler
+    count = whole("processes", processes, 1)
+    if count > _MOST_PROCESSES:
+        raise InvalidArgument(f"processes={count}: at most {_MOST_PROCESSES}.")
+    if cold and count > 1:
+        raise InvalidArgument("cold files are measured in one process: others would keep them in memory.")
+    if not 0 < seconds < float("inf"):
+        raise InvalidArgument(f"seconds={seconds!r} must be a positive number.")
+    size = whole("batch_size", batch_size, 1, BatchSize)
+    with _ones(min(_LIMIT_BYTES, _content_bytes(dataset))) as ones, ExitStack() as stack:
+        jobs = [Job(dataset, chosen, drawn, size, k, seconds, cold, ones.fileno()) for k in range(count)]
+        ran, before, after = _load([stack.enter_context(_worker(ones.fileno())) for _ in jobs], jobs)
+    return _summary(jobs[0], ran, [a.beyond(b) for b, a in zip(before, after, strict=True)])
+
+
+def _load(workers: Sequence[Connection], jobs: Sequence[Job]) -> tuple[list[Ran], list[Memory], list[Memory]]:
+    """Go through the stages, all processes together."""
+    for w in workers:
+        _answer(w)
+    before: list[Memory] = _all(workers, [MEMORY] * len(workers))
+    _all(workers, jobs)
+    ran: list[Ran] = _all(workers, [RUN] * len(workers))
+    return ran, before, _all(workers, [MEMORY] * len(workers))
+
+
+@contextmanager
+def _worker(limit: int) -> Iterator[Connection]:
+    """A process, and the connection to it."""
+    here, there = Pipe()
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "rlds_cli.bench.worker",
+        str(there.fileno()),
+    ]  # nothing of this directory
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    with subprocess.Popen(command, pass_fds=(there.fileno(), limit), env=environment) as process:
+        there.close()
+        try:
+            yield here
+            here.send(END)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            here.close()
+
+
+def _all(workers: Sequence[Connection], messages: Sequence[Any]) -> list[Any]:
+    for w, message in zip(workers, messages, strict=True):
+        w.send(message)
+    return [_answer(w) for w in workers]
+
+
+def _answer(worker: Connection) -> Any:
+    try:
+        answer = worker.recv()
+    except EOFError:
+        raise RldsError("A measuring process ended early; what it said stands above.") from None
+    if isinstance(answer, RldsError):
+        raise answer
+    return answer
+
+
+@contextmanager
+def _ones(size: int) -> Iterator[BinaryIO]:
+    """A file without a name, which all processes map."""
+    with tempfile.TemporaryFile() as file:
+        block = b"\1" * (1 << 20)
+        for _ in range(max(1, size // len(block))):
+            file.write(block)
+        file.flush()
+        yield file
+
+
+def _content_bytes(dataset: Dataset) -> int:
+    return dataset.num_rows * sum(f.row_bytes for f in dataset.schema.values())
+
+
+def _summary(job: Job, ran: Sequence[Ran], added: Sequence[Memory]) -> Measurement:
+    size = max(r.batch_bytes for r in ran)
+    rate, limit = sum(_rate(r.rounds) for r in ran), sum(_rate(r.limit) for r in ran)
+    anonymous = [m.anonymous for m in added if m.anonymous is not None]
+    mapped = [m.mapped for m in added if m.mapped is not None]
+    proportional = [m.proportional for m in added if m.proportional is not None]
+    return Measurement(
+        id=job.dataset.id,
+        window=repr(job.window),
+        sampler=repr(job.sampler),
+        batch_size=job.batch_size,
+        processes=len(ran),
+        cold=job.cold,
+        seconds=job.seconds,
+        batches_per_second=rate,
+        best_batches_per_second=sum(max(n / s for n, s in r.rounds) for r in ran),
+        samples_per_second=rate * job.batch_size,
+        bytes_per_second=rate * size,
+        batch_bytes=size,
+        limit_bytes_per_second=limit * size,
+        share_of_limit=rate / limit,
+        anonymous=max(anonymous, default=None),
+        mapped=max(mapped, default=None),
+        proportional=sum(proportional) if proportional else None,
+        major_faults=sum(r.major_faults for r in ran),
+        minor_faults=sum(r.minor_faults for r in ran),
+    )
+
+
+def _rate(rounds: Sequence[Round]) -> float:
+    return median(n / s for n, s in rounds)
+
+
+_STATUS, _SMAPS, _MAPS = Path("/proc/self/status"), Path("/proc/self/smaps"), Path("/proc/self/maps")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of this process.
+
+    ``anonymous`` (RssAnon) belongs to it alone; ``mapped`` (RssFile) are pages of files, which processes share;
+    ``proportional`` (Pss) counts each page divided by the number of processes that have it.
+    """
+
+    anonymous: int | None
+    mapped: int | None
+    proportional: int | None
+
+    def beyond(self, before: Memory) -> Memory:
+        """What there is more than ``before``."""
+        pairs = zip(astuple(self), astuple(before), strict=True)
+        return Memory(*(None if a is None or b is None else max(0, a - b) for a, b in pairs))
+
+
+def memory(libraries: Collection[Path] = ()) -> Memory:
+    """Read the figures of now; of the files of ``libraries`` nothing is counted as proportional."""
+    status = dict(_sizes(_lines(_STATUS)))
+    return Memory(status.get("RssAnon"), status.get("RssFile"), _proportional(libraries))
+
+
+def _proportional(libraries: Collection[Path]) -> int | None:
+    """Pss: every mapping has a line such as ``7f1c-7f1d r--p 0 fe:01 812  /a/file``, then ``Pss: 4 kB`` and others."""
+    lines = _lines(_SMAPS)
+    total, counted = 0, True
+    for line in lines:
+        parts = line.split(maxsplit=5)
+        if not parts[0].endswith(":"):
+            counted = len(parts) < 6 or Path(parts[5]) not in libraries
+        elif parts[0] == "Pss:" and counted:
+            total += int(parts[1]) * 1024
+    return total if lines else None
+
+
+def _sizes(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Lines such as ``RssAnon:   812 kB``, in bytes."""
+    for parts in map(str.split, lines):
+        if len(parts) == 3 and parts[2] == "kB":
+            yield parts[0].rstrip(":"), int(parts[1]) * 1024
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def faults() -> tuple[int, int]:
+    """Page faults of this process so far: major ones, which waited for the disk, and minor ones."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_majflt, used.ru_minflt
+
+
+def mapped_files() -> set[Path]:
+    """The files that this process has mapped."""
+    names = (parts[5] for parts in (line.split(maxsplit=5) for line in _lines(_MAPS)) if len(parts) == 6)
+    return {Path(name) for name in names if name.startswith("/") and not name.endswith(" (deleted)")}
+
+
+def evict(file: Path) -> None:
+    """Drop a file from the page cache: what of it is clean and mapped by no process.
+
+    Does nothing where the system has no such call.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+_WINDOWS = tuple(n for n in ("Transition", "Slice", "Offsets", "Episode") if n in loader.__all__)
+_SAMPLERS = tuple(n for n in ("Uniform", "Shuffled", "Sequential", "Weighted", "Prioritized") if n in loader.__all__)
+
+
+def parse_window(text: str) -> Window:
+    """Read a window.
+
+    Parameters
+    ----------
+    text : str
+        ``Transition(n_step=3)``, ``Slice(32)``; a name alone takes the defaults.
+
+    Raises
+    ------
+    InvalidArgument
+        It is no window, or one with arguments that it does not take.
+    """
+    return cast(Window, _read("window", text, _WINDOWS))
+
+
+def parse_sampler(text: str) -> Sampler:
+    """Read a sampler: ``Uniform(by="episode")``, ``Shuffled``.
+
+    Raises
+    ------
+    InvalidArgument
+        It is no sampler, or one with arguments that it does not take.
+    """
+    return cast(Sampler, _read("sampler", text, _SAMPLERS))
+
+
+def _read(what: str, text: str, known: tuple[str, ...]) -> Any:
+    name, positional, named = _call(what, text)
+    if name not in known:
+        close = get_close_matches(name.capitalize(), known, 1)
+        did_you_mean = f" Did you mean {close[0]}?" if close else ""
+        raise InvalidArgument(f"{what} {text!r}: there is no {what} {name}.{did_you_mean}", hint=", ".join(known))
+    try:
+        return getattr(loader, name)(*positional, **named)
+    except TypeError as e:
+        raise InvalidArgument(f"{what} {text!r}: {str(e).replace('.__init__()', '()')}.") from None
+
+
+def _call(what: str, text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Name and arguments of ``Name``, or of ``Name(1, b=2)``."""
+    wrong = InvalidArgument(
+        f"{what} {text!r} is not a name with numbers, texts, lists or mappings.", hint='as in "Slice(32, after=31)"'
+    )
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise wrong from None
+    if isinstance(node, ast.Name):
+        return node.id, [], {}
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        raise wrong
+    if any(k.arg is None for k in node.keywords):
+        raise wrong
+    try:
+        named = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+        return node.func.id, [ast.literal_eval(a) for a in node.args], named
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        raise wrong from None
+
+
+IMPORTED, RUN, MEMORY, END = "imported", "run", "memory", "end"
+Round = tuple[int, float]  # batches, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to load.
+
+    ``limit`` is the descriptor of a file that is read row by row as the limit; ``cold`` drops the files of the dataset
+    from the page cache before every round.
+    """
+
+    dataset: Dataset
+    window: Window
+    sampler: Sampler
+    batch_size: int
+    seed: int
+    seconds: float
+    cold: bool
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Rounds of the loader and of the limit, bytes of a batch, page faults while loading."""
+
+    rounds: tuple[Round, ...]
+    limit: tuple[Round, ...]
+    batch_bytes: int
+    major_faults: int
+    minor_faults: int

@@ -1,0 +1,145 @@
+"""A process that loads batches and watches itself: ``python -m rlds_cli.bench.worker FD``, FD a connection.
+
+One message starts each stage, so that all processes go through it together::
+
+    Job      -> bytes of a batch     opens the dataset, makes the loader, reads a few batches
+    RUN      -> Ran                  batches for so many seconds
+    MEMORY   -> Memory               of this process
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch  # what a loader imports is not its memory
+
+from rlds_cli.bench import END, IMPORTED, MEMORY, RUN, Job, Ran, Round, evict, faults, mapped_files, memory
+from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.batch import Batch
+from rlds_cli.errors import RldsError
+from rlds_cli.loader import Loader, Prioritized
+from rlds_cli.ted import Array
+
+_ROUND = 0.25  # seconds of the loader, then of the limit, and so on
+_WARM = 64  # batches before anything is timed
+_COLD_ROUNDS = 5
+
+
+class Loading:
+    """The loader of a job, opened and read; opened anew for every round that starts cold."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.open()
+
+    def open(self) -> None:
+        """Map the files."""
+        job = self.job
+        dataset = Dataset(type(job.dataset.store)(job.dataset.path), job.dataset.episodes.index)
+        self.loader = Loader(
+            dataset, job.batch_size, window=job.window, sampler=job.sampler, seed=job.seed, steps=1 << 40
+        )
+        self.batches: Iterator[Batch] = iter(self.loader)
+        self.priority = np.random.default_rng(0).random(job.batch_size)
+
+    def next(self) -> Batch:
+        """One batch; priorities are updated where there are any."""
+        batch = next(self.batches)
+        if isinstance(self.job.sampler, Prioritized):
+            self.loader.update_priorities(batch, self.priority)
+        return batch
+
+    def cool(self) -> None:
+        """Close, drop the files from the page cache, and open again."""
+        used = {f for f in mapped_files() if self._is_data(f)}
+        del self.loader, self.batches
+        for file in used:
+            evict(file)
+        self.open()
+
+    def _is_data(self, file: Path) -> bool:
+        return file.is_relative_to(self.job.dataset.path.resolve()) or file.parent.name == "packed"
+
+
+def limit(descriptor: int, batch_size: int, sample_bytes: int) -> Callable[[], Any]:
+    """A packed take: as many rows, of as many bytes, at random, from one array."""
+    width = max(8, sample_bytes)
+    content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    packed: Array = np.frombuffer(content, np.dtype((np.void, width)), len(content) // width)
+    if width <= 4096:  # numbers are taken faster than scalars of a few bytes
+        packed = np.frombuffer(content, np.int64, len(packed) * (width // 8)).reshape(-1, width // 8)
+    rng = np.random.default_rng(0)
+    return lambda: packed.take(rng.integers(len(packed), size=batch_size), axis=0)
+
+
+def _timed(call: Callable[[], Any], seconds: float) -> Round:
+    calls, start = 0, time.perf_counter()
+    while True:
+        call()
+        calls += 1
+        taken = time.perf_counter() - start
+        if taken >= seconds:
+            return calls, taken
+
+
+def run(loading: Loading, batch_bytes: int) -> Ran:
+    """Take turns with the limit until the loader has had its time."""
+    job = loading.job
+    take = limit(job.limit, job.batch_size, batch_bytes // job.batch_size)
+    take()
+    length = job.seconds / _COLD_ROUNDS if job.cold else min(_ROUND, job.seconds)
+    rounds: list[Round] = []
+    limits: list[Round] = []
+    major = minor = 0
+    while sum(taken for _, taken in rounds) < job.seconds:
+        if job.cold:
+            loading.cool()
+        before = faults()
+        rounds.append(_timed(loading.next, length))
+        after = faults()
+        major, minor = major + after[0] - before[0], minor + after[1] - before[1]
+        limits.append(_timed(take, length / 4))
+    return Ran(tuple(rounds), tuple(limits), batch_bytes, major, minor)
+
+
+def _bytes(batch: Batch) -> int:
+    return sum(int(getattr(x, "nbytes", 0)) for _, x in batch.leaves())
+
+
+def serve(connection: Connection) -> None:
+    """Answer until told to end."""
+    torch.zeros(1)
+    connection.send(IMPORTED)
+    loading, batch_bytes = None, 0
+    libraries = mapped_files()
+    while (wanted := connection.recv()) != END:
+        if isinstance(wanted, Job):
+            loading = Loading(wanted)
+            batch_bytes = max(_bytes(loading.next()) for _ in range(_WARM))
+            connection.send(batch_bytes)
+        elif wanted == MEMORY:
+            connection.send(memory(libraries))
+        elif wanted == RUN and loading is not None:
+            connection.send(run(loading, batch_bytes))
+
+
+def main() -> None:
+    """Serve the process at the other end; an error goes there in place of an answer."""
+    connection = Connection(int(sys.argv[1]))
+    try:
+        serve(connection)
+    except RldsError as e:
+        connection.send(e)
+    except (EOFError, KeyboardInterrupt):
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""``rlds diff A B``: two datasets side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+
+from rlds_cli import text
+from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain
+from rlds_cli.files.hashing import short
+from rlds_cli.report.diff import Deviation, Difference, Drift, EpisodesDifference, FieldDifference, Side
+from rlds_cli.report.histograms import Distribution
+
+_STYLES = {"same": "dim", "content": "yellow", "type": "bold yellow", "added": "green", "removed": "red"}
+_FAR = 0.1  # standard deviations
+
+
+class DifferencePage:
+    """The page of a comparison; rich asks it for its lines."""
+
+    def __init__(self, difference: Difference, *, everything: bool = False) -> None:
+        self.difference, self.everything = difference, everything
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        d = self.difference
+        yield line(console, f"a  {_side(d.a)}", "bold")
+        yield line(console, f"b  {_side(d.b)}", "bold")
+        if d.same:
+            yield line(console, "the same content" + ("" if d.a.encoding == d.b.encoding else ", in other encodings"))
+            return
+        if d.close:
+            yield line(console, f"equal within the tolerance: rtol {d.tolerance.rtol:g}, atol {d.tolerance.atol:g}")
+        yield fitting(console, options, [lambda: _counts(d, self.everything)])
+        yield fitting(console, options, [partial(_fields, d, detail) for detail in (2, 1, 0)])
+        if d.episodes:
+            yield from (line(console, text) for text in _episodes(d.episodes))
+
+
+def _side(s: Side) -> str:
+    return f"{s.id}   {short(s.fingerprint)}   {s.encoding}"
+
+
+def _counts(d: Difference, everything: bool) -> Table:
+    table = grid([("", "left"), ("A", "right"), ("B", "right"), ("", "right")])
+    for c in d.counts:
+        if everything or c.a != c.b or c.name in ("steps", "episodes"):
+            change = f"{c.b - c.a:+,}" if c.a != c.b else ""
+            table.add_row(*(plain(x) for x in (c.name.replace("_", " "), f"{c.a:,}", f"{c.b:,}", change)))
+    for name, (one, other) in (("returns", d.returns), ("lengths", d.lengths)):
+        if one or other:
+            table.add_row(plain(f"{name} (median)"), plain(_median(one)), plain(_median(other)), plain(""))
+    return table
+
+
+def _median(d: Distribution | None) -> str:
+    return "-" if d is None else figure(d.median)
+
+
+def _fields(d: Difference, detail: int) -> Table:
+    """Fields with what changed; drift of means at ``detail`` 1, of ranges too at 2."""
+    columns = [("FIELD", "left"), ("", "left"), *([("", "left")] if detail else [])]
+    table = grid(columns)
+    for f in d.fields:
+        cells = [f.name, _what(f), *([_drift(f.drift, ranges=detail > 1)] if detail else [])]
+        table.add_row(*(plain(cell, _STYLES[f.change]) for cell in cells))
+    return table
+
+
+def _what(f: FieldDifference) -> str:
+    match f.change:
+        case "same":
+            return "same"
+        case "added":
+            return f"only in b: {f.b}"
+        case "removed":
+            return f"only in a: {f.a}"
+        case "type":
+            return f"{f.a} -> {f.b}{_deviation(f.deviation)}"
+    if f.differing is None:
+        return "content differs"
+    where = f"in {f.differing:,} of {text.plural(f.blocks or 0, 'block')}, from row {f.first_row:,} on"
+    return f"content differs {where}{_deviation(f.deviation)}"
+
+
+def _deviation(d: Deviation | None) -> str:
+    """By how much the numbers differ at most, and how many are not close."""
+    if d is None or d.at is None:
+        return "" if d is None else "; equal numbers"
+    return f"; by at most {d.greatest:.3g} at {d.at}, {d.beyond:,} of {text.plural(d.values, 'value')}"
+
+
+def _drift(d: Drift | None, *, ranges: bool) -> str:
+    if d is None:
+        return ""
+    parts = [f"mean {number(d.mean_a)} -> {number(d.mean_b)}"]
+    if d.shift >= _FAR:
+        parts.append(f"moved {d.shift:.1f} std{f' at {d.element}' if d.element else ''}")
+    if ranges and (d.min_a, d.max_a) != (d.min_b, d.max_b):
+        parts.append(f"range {_range(d.min_a, d.max_a)} -> {_range(d.min_b, d.max_b)}")
+    return ", ".join(parts)
+
+
+def _range(low: float, high: float) -> str:
+    return f"[{number(low)}, {number(high)}]"
+
+
+def _episodes(e: EpisodesDifference) -> Iterator[str]:
+    order = ", in another order" if e.reordered else ""
+    yield f"{text.plural(e.in_both, 'episode')} in both{order} (told by their {_TOLD[e.told_by]})"
+    for n, what, which in ((e.num_removed, "only in a", e.removed), (e.num_added, "only in b", e.added)):
+        if n:
+            yield f"{n:,} {what}: {', '.join(f'{k:,}' for k in which)}{', ...' if n > len(which) else ''}"
+
+
+_TOLD = {"origin": "place in the archive", "content": "first, middle and last step"}

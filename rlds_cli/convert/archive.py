@@ -1,0 +1,417 @@
+"""From archive to store: planned, parallel, resumable, in bounded memory.
+
+Chunks without the episodes that are not wanted.
+
+Find chunks of HDF5 datasets that were never written, which HDF5 reads as the fill value, usually 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain, compress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from rlds_cli import text
+from rlds_cli.archives import Archive, Part, Plan, Replan, reader
+from rlds_cli.checks.running import record
+from rlds_cli.convert import frame_conversion
+from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, RldsError, UnsafeArchive
+from rlds_cli.files import disk, trees
+from rlds_cli.files import safe as safe_files
+from rlds_cli.formats.hdf5 import is_hdf5, open_file
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.progress import Progress, Stage
+from rlds_cli.store import arrays, publishing
+from rlds_cli.store.build import Built, write_rows
+from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.frames import MAX_PIXELS
+from rlds_cli.store.manifest import FORMAT, Manifest
+from rlds_cli.store.videos import Extent
+from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.ted import (
+    VIDEO,
+    Array,
+    BoolArray,
+    Chunk,
+    Column,
+    EncodedFrames,
+    Field,
+    IntArray,
+    Note,
+    VideoFrames,
+    merge_notes,
+)
+
+Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveJob:
+    """A planned archive as work for ``store.build``."""
+
+    id: str
+    plan: Plan
+    key: str
+    frames: str = "encoded"
+    portion: Portion = EVERYTHING
+    stage: Stage = "convert"
+
+    @property
+    def schema(self) -> tuple[Field, ...]:
+        """The planned fields, frames as they are to be stored."""
+        return tuple(frame_conversion.decoded(f, self.frames) for f in self.plan.schema)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The planned parts; one for all of them where episodes are counted from the first."""
+        if self.portion.episodes is not None:
+            return (Part(None, {}),)
+        return [replace(p, rows=None) for p in self.plan.parts] if self.portion.cuts else self.plan.parts
+
+    def read(self, part: Part) -> Iterator[Chunk]:
+        """The rows of one part, by the family's reader."""
+        parts = (part,) if self.portion.episodes is None else self.plan.parts
+        try:
+            chunks: Iterator[Chunk] = chain.from_iterable(reader(self.plan.reader).read(self.plan, p) for p in parts)
+            chunks = trimmed(chunks, self.portion)
+            if self.frames != "encoded":
+                chunks = frame_conversion.decode(chunks, self.plan.schema, self.frames, self.plan.archive.root)
+            yield from chunks
+        except InvalidEpisode as e:
+            raise ArchiveError(f"{self.id}: {e.message}", hint=e.hint) from e
+
+    def name(self, number: int) -> str:
+        """How messages call a part."""
+        return f"part {number + 1:,} of {len(self.parts):,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What to convert, into what."""
+
+    id: DatasetId
+    reader: str
+    archive: Archive
+    encoding: str = "memmap"
+    frames: str = "encoded"  # or raw, or HxW: decoded at conversion
+    sources: tuple[Mapping[str, Any], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the registry knows of it, for the manifest
+    env: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    portion: Portion = EVERYTHING  # what of the archive's rows is wanted
+    check: Callable[[Path], None] | None = None  # looks at the finished dataset, and raises where it must not be seen
+    seen: tuple[Identity, ...] = ()  # what the archive's files were when their hashes were taken
+
+
+def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
+    """Convert an archive and publish the dataset. The caller holds the lock of its id.
+
+    Interrupted, the same call goes on where it was, and ends with the same arrays and the same fingerprint.
+
+    Raises
+    ------
+    ArchiveError
+        The archive cannot be read, or a file of it changes meanwhile; nothing is published.
+    NoSpace, NoPermission
+        The disk refuses; finished parts are kept.
+    """
+    c = replace(c, seen=c.seen or identities(c.archive.files))
+    try:
+        plan = reader(c.reader).plan(c.archive)
+    except ArchiveError:
+        _check_unchanged(c)  # which explains it
+        raise
+    while True:
+        work = home.partial(c.id, _key(c, plan)[:16])
+        try:
+            return _convert(c, plan, home, work, jobs, progress)
+        except Replan as better:
+            trees.discard(work)
+            plan = better.plan
+        except ArchiveError:
+            _check_unchanged(c, work)
+            raise
+
+
+def identities(files: Iterable[Path]) -> tuple[Identity, ...]:
+    """Device, inode, size and time of change of files: what is another after somebody has written them."""
+    return tuple(_identity(f) for f in files)
+
+
+def _identity(file: Path) -> Identity:
+    try:
+        stat = file.stat()
+    except OSError:
+        return (0, 0, 0, 0)
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
+    """Refuse an archive of which some was read before and some after a change; what was made of it goes."""
+    now = identities(c.archive.files)
+    changed = [f for f, before, after in zip(c.archive.files, c.seen, now, strict=True) if before != after]
+    if changed:
+        if work is not None:
+            trees.discard(work)
+        more = f" and {text.plural(len(changed) - 1, 'other file')}" if len(changed) > 1 else ""
+        raise ArchiveError(
+            f"{c.id}: {changed[0]}{more} changed while the archive was read. Nothing is published.",
+            hint="run the same command again when nobody writes to it any more",
+        )
+
+
+def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progress: Progress) -> Manifest:
+    # GONE  # h5py, which readers of other formats need not wait for
+
+    _check_frames(c, plan)
+    threads = max(2, jobs)
+    _check_room(c, plan, home, threads)
+    key = _key(c, plan)
+    safe_files.work_directory(work, home.root)
+    built = write_rows(ArchiveJob(str(c.id), plan, key, c.frames, c.portion), work, jobs=jobs, progress=progress)
+    if not len(built.episodes):
+        trees.discard(work)
+        raise _nothing(c, built)
+    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *unwritten_notes(plan.archive)))
+    built = replace(built, notes=notes)
+    _finish(c, plan, built, threads=threads)
+    directory = built.directory
+    del built  # with its episode table, of which the checks read their own
+    manifest = record(directory)
+    _check_unchanged(c, work)
+    try:
+        if c.check is not None:
+            c.check(directory)
+    except RldsError:
+        trees.discard(work)
+        raise
+    publishing.publish(directory, home.dataset(c.id))
+    trees.discard(work)
+    return manifest
+
+
+def _nothing(c: Conversion, built: Built) -> ArchiveError:
+    if not c.portion.cuts:
+        return ArchiveError(f"{c.id}: the archive holds no episode with steps. Nothing is published.")
+    splits = ", ".join(built.episodes.splits)
+    there = (
+        f"rlds download {c.id.base} takes all of it"
+        if c.portion.split is None
+        else f"its splits are {splits}"
+        if splits
+        else "it has no splits"
+    )
+    return ArchiveError(f"{c.id.base} has no episode of this part: {c.portion}. Nothing is published.", hint=there)
+
+
+def _check_frames(c: Conversion, plan: Plan) -> None:
+    for f in plan.schema:
+        if f.kind == "frames" and math.prod(f.shape[:2]) > MAX_PIXELS:
+            size = "x".join(map(str, f.shape[:2]))
+            raise UnsafeArchive(f"{c.id.base}: {f.name} claims frames of {size}, which are not decoded.")
+
+
+def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
+    """Refuse before the first row what cannot fit, where the number of rows is known."""
+    known = [p.rows for p in plan.parts]
+    schema = [frame_conversion.decoded(f, c.frames) for f in plan.schema]
+    frames = [f for f in schema if f.kind == "array" and f not in plan.schema]
+    if c.frames == "raw" and any(map(frame_conversion.is_raw_frame, plan.schema)) and not frames:
+        raise Frames(f"The frames of {c.id.base} are published raw, and kept so.", hint="--frames encoded, or HxW")
+    if c.frames != "encoded" and not frames:
+        raise Frames(f"{c.id.base} has no frames to decode or resize.", hint=f"rlds download {c.id.base}")
+    if None in known or c.portion.cuts:
+        return
+    rows = sum(r for r in known if r is not None)
+    columns = sorted((rows * f.row_bytes for f in schema if f.kind != "frames"), reverse=True)
+    needed = sum(columns)
+    if c.encoding == "zarr":  # each field is compressed beside its rows, which go then: so many at a time
+        needed += sum(columns[:threads])
+    if any(f.codec == VIDEO for f in schema):
+        needed += sum(f.stat().st_size for f in plan.archive.files if f.suffix == ".mp4")
+    free = disk.free(home.root)
+    if needed > free and frames:
+        raise Frames(
+            f"Decoded frames of {c.id.base} need {text.size_of(needed)}, {text.size_of(free)} are free.",
+            hint="--frames encoded (as published), or a smaller size",
+        )
+    if needed > free:
+        raise NoSpace(
+            f"{c.id} needs {text.size_of(needed)}, {text.size_of(free)} are free below {home.root}.",
+            hint="another disk: --cache-dir DIR, or RLDS_HOME",
+        )
+
+
+def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> None:
+    module = reader(plan.reader)
+    about = Description(
+        id=str(c.id),
+        encoding=c.encoding,
+        reader=plan.reader,
+        reader_version=module.VERSION,
+        episodes_by=plan.episodes_by,
+        facts={**c.facts, **plan.facts},
+        spaces=plan.spaces,
+        env={**c.env, **plan.env},
+        options=c.options,
+        sources=c.sources,
+    )
+    finish(built, about, metadata=module.metadata(plan), locate=partial(_video, plan), threads=threads)
+
+
+def _video(plan: Plan, field: str, name: str) -> Extent:
+    """A video of the archive, by its file's name there."""
+    return Extent.whole(plan.archive.root / name)
+
+
+def _key(c: Conversion, plan: Plan) -> str:
+    """Identifies the work: archive, reader, plan and options; not workers, and not where the files lie."""
+    described = {
+        "format": FORMAT,
+        "id": str(c.id),
+        "reader": [plan.reader, reader(plan.reader).VERSION],
+        "sources": [*map(dict, c.sources), *map(_named, () if c.sources else plan.archive.files)],
+        "schema": [asdict(f) for f in plan.schema],
+        "parts": [{"rows": p.rows, "args": dict(p.args)} for p in plan.parts],
+        "episodes_by": plan.episodes_by,
+        "fields": dict(plan.archive.fields),
+        "frames": c.frames,
+        **({"portion": c.portion.facts} if c.portion.cuts else {}),
+        **({"skip_bad": True} if plan.archive.skip_bad else {}),
+        **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=_plain).encode()).hexdigest()
+
+
+def _plain(value: object) -> str:
+    """What stands for a value that is none of JSON's."""
+    return hashlib.sha256(arrays.raw(value)).hexdigest() if isinstance(value, np.ndarray) else str(value)
+
+
+def _named(file: Path) -> tuple[str, int, int]:
+    stat = file.stat()
+    return file.name, stat.st_size, stat.st_mtime_ns
+
+
+def trimmed(chunks: Iterator[Chunk], portion: Portion) -> Iterator[Chunk]:
+    """Only the episodes of the portion: those of its split, and of these the ones of its range.
+
+    Reading stops where the range ends. To know whether an episode is of a split its end must have come, so a split
+    keeps the rows of one episode in memory.
+    """
+    if portion.split is not None:
+        chunks = of_split(chunks, portion.split)
+    if portion.episodes is not None:
+        chunks = of_range(chunks, *portion.episodes)
+    return chunks
+
+
+def of_range(chunks: Iterator[Chunk], start: int, stop: int | None) -> Iterator[Chunk]:
+    """Episodes ``start`` up to ``stop``, counted from 0."""
+    done = 0
+    for chunk in chunks:
+        episode: IntArray = done + np.cumsum(chunk.last) - chunk.last
+        ended = np.arange(done, done + len(chunk.episodes))
+        last = np.inf if stop is None else stop
+        yield _cut(chunk, (episode >= start) & (episode < last), (ended >= start) & (ended < last))
+        done += len(chunk.episodes)
+        if done >= last:
+            return
+
+
+def of_split(chunks: Iterator[Chunk], split: str) -> Iterator[Chunk]:
+    """Episodes of a split. What comes of each chunk has the names of all its splits, also where no episode is left."""
+    begun: list[Chunk] = []  # rows of an episode whose end has not come
+    for chunk in chunks:
+        episode: IntArray = np.cumsum(chunk.last) - chunk.last
+        wanted = chunk.episodes.splits.get(split, np.zeros(len(chunk.episodes), bool))
+        none = np.zeros(len(wanted), bool)
+        if len(wanted):
+            yield from begun if wanted[0] else ()
+            begun = []
+        yield _cut(chunk, np.append(wanted, False)[episode], wanted)
+        begun.append(replace(_cut(chunk, episode == len(wanted), none), notes=()))
+
+
+def _cut(chunk: Chunk, rows: BoolArray, episodes: BoolArray) -> Chunk:
+    """Some rows and some episodes of a chunk."""
+    if rows.all() and episodes.all():
+        return chunk
+    columns = {name: _taken(column, rows) for name, column in chunk.columns.items()}
+    return Chunk(columns, chunk.last[rows], chunk.episodes.take(np.flatnonzero(episodes)), chunk.notes)
+
+
+def _taken(column: Column, rows: BoolArray) -> Column:
+    if isinstance(column, list):
+        return list(compress(column, rows))
+    if isinstance(column, VideoFrames):
+        return VideoFrames(column.files, column.index[rows])
+    if isinstance(column, EncodedFrames):
+        kept: Array = np.repeat(rows, column.lengths)
+        return EncodedFrames(column.data[kept], column.lengths[rows], column.shape, column.codec)
+    taken: Array = column[rows]
+    return taken
+
+
+_SHOWN = 4
+
+
+def unwritten_notes(archive: Archive) -> Sequence[Note]:
+    """Make one note that names the first datasets with such chunks, if there are any; reads no values."""
+    found = [
+        (f"{name} ({missing:,} of {total:,} chunks) of {archive.name_of(i)}", missing)
+        for i, path in enumerate(archive.files)
+        if is_hdf5(path)
+        for name, missing, total in _of(path)
+    ]
+    if not found:
+        return ()
+    more = f"; and {len(found) - _SHOWN:,} more datasets" if len(found) > _SHOWN else ""
+    named = "; ".join(text for text, _ in found[:_SHOWN])
+    text = f"chunks were never written, and are read as the fill value, usually 0: {named}{more}"
+    return (Note("never-written", text, sum(missing for _, missing in found)),)
+
+
+def _of(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, chunks that were never written, and all chunks of each dataset; contiguous data count as one chunk."""
+    names: list[bytes] = []
+
+    def collect(name: bytes, info: h5py.h5o.ObjInfo) -> None:
+        if info.type == h5py.h5o.TYPE_DATASET:
+            names.append(name)
+
+    try:
+        with open_file(path, check=False) as f:
+            # Links out of the file are not followed; h5py's own objects would take as long as reading.
+            h5py.h5o.visit(f.id, collect, info=True)
+            for name in names:
+                if (missing := _missing(h5py.h5d.open(f.id, name))) is not None:
+                    yield name.decode(errors="replace"), *missing
+    except ArchiveError:
+        return  # left out with --skip-bad, or refused in the reader's own words
+
+
+def _missing(d: h5py.h5d.DatasetID) -> tuple[int, int] | None:
+    shape = d.shape
+    if shape is None or 0 in shape:
+        return None
+    plist = d.get_create_plist()
+    layout = plist.get_layout()
+    if layout == h5py.h5d.CHUNKED:
+        total = math.prod(-(-n // c) for n, c in zip(shape, plist.get_chunk(), strict=True))
+        there = d.get_num_chunks()
+    elif layout == h5py.h5d.CONTIGUOUS:
+        total, there = 1, int(d.get_storage_size() > 0)
+    else:
+        return None
+    return (total - there, total) if there < total else None

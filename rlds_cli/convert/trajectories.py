@@ -1,0 +1,357 @@
+"""From what users hand to `create` to one trajectory at a time.
+
+An item is one episode, or holds several: the batch of a collector, a window of whole episodes, a slice of a dataset.
+Several are told apart by, in this order::
+
+    mask                     [B, L]        each row is one, of the steps where it is True
+    shape of the flags       [E, T, 1]     rows are environments, or windows
+    collector/traj_ids       [T] or [E, T] where the number changes; goes on in the next item with the same number
+    episode                  [T]           where the number changes
+    next/done                [T, 1]        behind each step that is done, unless the observations go on there
+
+``next/observed`` (False: the next observation is a filler) is used and not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset.provenance import Origin, is_of
+from rlds_cli.errors import InvalidEpisode
+from rlds_cli.store import episode_table
+from rlds_cli.ted import FLAGS, BoolArray, IntArray, Scalar
+from rlds_cli.ted.episodes import Flat, Value, flatten
+
+OBSERVED, DONE, EPISODE, MASK = "next/observed", "next/done", "episode", "mask"
+_IDS, _MASKS = "collector/traj_ids", ("collector/mask", MASK)
+_FLAGS = (DONE, *FLAGS, "done", "terminated", "truncated")
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One episode: its fields, and what is known of it as a whole.
+
+    ``both`` are fields that are known at both ends of a step although the final row is missing: then ``observed`` is
+    False. ``origin`` is the episode of a dataset that it holds; ``id`` the number that a collector gave it, and
+    ``open`` whether it may go on with it in its next batch. ``number`` is the episode's number in the field
+    ``episode``, of the last trajectory of a slice that ends inside an episode; ``unnumbered`` says that a batch holds
+    steps and no such number.
+    """
+
+    name: str
+    flat: Flat
+    about: dict[str, Scalar] = field(default_factory=dict)
+    both: frozenset[str] = frozenset()
+    observed: bool = True
+    origin: Origin | None = None
+    id: int | None = None
+    open: bool = False
+    number: int | None = None
+    unnumbered: bool = False
+
+
+def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
+    """The trajectories of ``items``, in order; those that a collector has not finished wait for its next batch.
+
+    Raises
+    ------
+    InvalidEpisode
+        An item is no mapping, or it holds several trajectories that cannot be told apart.
+    """
+    count = 0
+    waiting: dict[int, Trajectory] = {}
+    last: Trajectory | None = None  # of the item before; it may go on with the first of this one
+    for number, item in enumerate(items):
+        going_on: dict[int, Trajectory] = {}
+        for found in _of_item(item, f"episode {count}" if count == number else f"episode {count} (item {number})"):
+            if last is not None:
+                rest, found = _follow(last, found)
+                yield from map(_complete, rest)
+                last = None
+            if found.open and (found.number is not None or found.unnumbered):
+                last = found
+                continue
+            before = waiting.pop(found.id, None) if found.id is not None else None
+            if before is not None and _goes_on(before.flat, found.flat):
+                found = _joined(before, found)
+            elif before is not None:
+                yield _complete(before)
+            if found.id is not None and found.open:
+                going_on[found.id] = found
+            else:
+                yield _complete(found)
+            count += 1
+        yield from map(_complete, waiting.values())
+        waiting = going_on
+    yield from map(_complete, waiting.values())
+    yield from map(_complete, [last] if last is not None else [])
+
+
+def _follow(last: Trajectory, found: Trajectory) -> tuple[list[Trajectory], Trajectory]:
+    """What is complete before ``found``, and ``found``, joined to ``last`` where it goes on with the same episode."""
+    same = last.number == found.number and last.unnumbered == found.unnumbered
+    if not (same and _observed_at_both(last.flat) and _goes_on(last.flat, found.flat)):
+        return [last], found
+    if found.unnumbered:
+        raise InvalidEpisode(
+            f"{found.name} goes on where the batch before it ends: batches of transitions are not episodes.",
+            hint="of a Loader, window=Episode() gives whole episodes, with their ends; of a dataset, ds.episode(k)",
+        )
+    return [], _joined(last, found)
+
+
+def _observed_at_both(flat: Flat) -> bool:
+    return any(n.partition("/")[0] == "observation" and f"next/{n}" in flat for n in flat)
+
+
+def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
+    if not hasattr(item, "items"):
+        raise InvalidEpisode(f"{name} is a {type(item).__name__}; a mapping of fields is needed.")
+    origin = item.origin if isinstance(item, Batch) else None
+    if origin is not None and any(n.partition("/")[0] == EPISODE for n in origin.store.fields):
+        yield Trajectory(name, flatten(item, name), origin=origin)  # whose own fields are called so
+        return
+    fields, about = _parted(item, name)
+    flat = flatten(fields, name)
+    if origin is not None:
+        yield Trajectory(name, flat, about, origin=origin)
+        return
+    lead = _leading(flat, item)
+    if len(lead) < 2:
+        yield from _pieces(flat, about, item, name)
+        return
+    if len(lead) > 2:
+        raise InvalidEpisode(f"{name} has flags of shape {list(lead)}; [T] or [rows, T] is needed.")
+    mask = next((key for key in _MASKS if key in flat and _shape(flat[key])[:2] == lead), None)
+    for row in range(lead[0]):
+        where = f"{name}, row {row}"
+        one = _row(flat, row, lead, mask, where)
+        if mask or isinstance(item, Batch):  # a window does not go beyond its episode
+            origin = item.origins[row] if isinstance(item, Batch) and item.origins is not None else None
+            one = {key: v for key, v in one.items() if key not in (_IDS, EPISODE)}
+            yield Trajectory(where, one, about, origin=origin if origin and is_of(origin, one) else None)
+        else:
+            yield from _pieces(one, about, item, where)
+
+
+def _parted(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
+    """The fields of an episode, and what its key ``"episode"`` says of it as a whole: one value a column."""
+    fields, about = {}, {}
+    for key, value in item.items():
+        first, *rest = key if isinstance(key, tuple) else str(key).split("/")
+        if first == EPISODE and rest:
+            about["/".join(rest)] = value
+        elif first == EPISODE and hasattr(value, "items"):
+            about |= dict(value.items())
+        else:
+            fields[key] = value
+    episode_table.check_names(about, name)
+    return fields, {column: episode_table.scalar(value, column, name) for column, value in about.items()}
+
+
+# -- rows of [E, T, ...]
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    return values.shape if isinstance(values, np.ndarray) else (len(values),)
+
+
+def _leading(flat: Flat, item: Any) -> tuple[int, ...]:
+    """The shape of the steps: [T] or [E, T]; [] where no field says."""
+    size = tuple(getattr(item, "batch_size", ()))
+    if len(size) > 1:
+        return size
+    for name in (*_FLAGS, _IDS, *_MASKS):
+        value = flat.get(name)
+        if isinstance(value, np.ndarray) and value.ndim:
+            return value.shape[:-1] if value.ndim > 1 and value.shape[-1] == 1 else value.shape
+    return ()
+
+
+def _row(flat: Flat, row: int, lead: tuple[int, ...], mask: str | None, where: str) -> Flat:
+    """One row of all fields, without the steps that the mask leaves out."""
+    for key, value in flat.items():
+        if key != EPISODE and _shape(value)[:2] != lead:
+            shape = list(_shape(value))
+            raise InvalidEpisode(f"{where}: {key} has shape {shape}; [{lead[0]}, {lead[1]}, ...] expected.")
+    steps = np.arange(lead[1]) if mask is None else np.flatnonzero(np.asarray(flat[mask])[row])
+    if len(steps) and steps[-1] - steps[0] + 1 != len(steps):
+        raise InvalidEpisode(f"{where}: {mask} leaves out steps between others.")
+    a, b = (int(steps[0]), int(steps[-1]) + 1) if len(steps) else (0, 0)
+    chosen = {key: np.asarray(v)[row][a:b] for key, v in flat.items() if key not in (mask, EPISODE)}
+    return {key: v.tolist() if v.dtype == object else v for key, v in chosen.items()}
+
+
+# -- one row of [T, ...]
+
+
+def _pieces(flat: Flat, about: dict[str, Scalar], item: Any, name: str) -> Iterator[Trajectory]:
+    """The trajectories of one row; the last one may be gone on with by a collector."""
+    ids, key = _ids(flat)
+    steps = _steps(flat)
+    fields = {n: v for n, v in flat.items() if n != key}
+    if ids is None:
+        begins = _begins_after_done(fields, item, name, steps)
+    else:
+        _check_ids(ids, name)
+        begins = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+    for k, (a, b) in enumerate(pairwise([0, *begins.tolist(), steps])):
+        where = f"{name}, trajectory {k}" if k else name
+        piece = {n: _between(v, a, b, steps, f"{where}: {n}") for n, v in fields.items()} if len(begins) else fields
+        id = int(ids[a]) if ids is not None and key == _IDS and b > a else None
+        is_open = b == steps and not _done(piece, b - a)[-1:].any()
+        number = int(ids[a]) if ids is not None and key == EPISODE and b > a else None
+        unnumbered = ids is None and isinstance(item, Batch)
+        yield Trajectory(where, piece, about, id=id, open=is_open, number=number, unnumbered=unnumbered)
+
+
+def _between(values: Value, a: int, b: int, steps: int, what: str) -> Value:
+    """Rows a to b of a field."""
+    if not isinstance(values, np.ndarray | list) or not _shape(values) or len(values) != steps:
+        rows = "no rows" if not _shape(values) else f"{len(values)} rows"
+        raise InvalidEpisode(f"{what} has {rows}; {steps} are needed, as there are several trajectories.")
+    return values[a:b]
+
+
+def _ids(flat: Flat) -> tuple[IntArray | None, str]:
+    """The number of the trajectory at each step, and the field that says it."""
+    for key in (_IDS, EPISODE):
+        value = flat.get(key)
+        if isinstance(value, np.ndarray) and value.ndim and value.size == len(value):
+            return value.reshape(-1), key
+    return None, ""
+
+
+def _check_ids(ids: IntArray, name: str) -> None:
+    starts = ids[np.concatenate([[True], ids[1:] != ids[:-1]])] if len(ids) else ids
+    numbers, times = np.unique(starts, return_counts=True)
+    if (times > 1).any():
+        raise InvalidEpisode(
+            f"{name}: trajectory {numbers[np.argmax(times)]} comes back after another one.",
+            hint="steps must be in the order of their trajectories; of a Loader, window=Episode() gives whole ones",
+        )
+
+
+def _steps(flat: Flat) -> int:
+    """T, as far as a flag, an action or an id says; 0 where none has rows."""
+    for name in (*_FLAGS, _IDS, "action", "next/reward"):
+        value = flat.get(name)
+        if value is not None and _shape(value):
+            return len(value)
+    return max((len(v) for v in flat.values() if not isinstance(v, np.ndarray) or v.ndim), default=0)
+
+
+def _begins_after_done(flat: Flat, item: Any, name: str, steps: int) -> IntArray:
+    """Where trajectories begin behind steps that are done; refuse several that lie end to end without a word."""
+    pairs = _pairs(flat, steps)
+    if not steps or not (pairs or hasattr(item, "batch_size")):
+        return np.zeros(0, np.int64)  # one episode: each next observation is the observation after
+    done = _done(flat, steps)[:-1]
+    breaks = np.ones(steps - 1, bool)
+    if pairs:
+        breaks = ~np.logical_and.reduce([_continuous(a, b) for a, b in pairs])
+        _check_breaks(breaks & ~done, name, always=isinstance(item, Batch))
+    return np.asarray(np.flatnonzero(done & (breaks | _flag(flat, FLAGS[1], steps)[:-1])) + 1, np.int64)
+
+
+def _check_breaks(breaks: BoolArray, name: str, *, always: bool) -> None:
+    """Refuse a step that does not go on in the next one; throughout, next observations are a field of their own."""
+    if breaks.any() and (always or 2 * breaks.sum() < len(breaks)):
+        step = int(np.argmax(breaks))
+        raise InvalidEpisode(
+            f"{name}: the observation of step {step + 1} is not the next observation of step {step}, and nothing says "
+            "that an episode ends there.",
+            hint="give one episode at a time, or say where they end: next/terminated, next/truncated; of a Loader, "
+            "window=Episode() gives whole ones",
+        )
+
+
+def _pairs(flat: Flat, steps: int) -> list[tuple[Value, Value]]:
+    """Observations and next observations that are both given, a row each per step."""
+    names = [n for n in flat if n.partition("/")[0] == "observation" and f"next/{n}" in flat]
+    found = [(flat[n], flat[f"next/{n}"]) for n in names]
+    return [(a, b) for a, b in found if len(a) == len(b) == steps and steps]
+
+
+def _continuous(root: Any, after: Any) -> BoolArray:
+    """At which steps but the last the next observation is the observation of the next step [T-1]."""
+    a, b = np.asarray(root)[1:], np.asarray(after)[:-1]
+    if a.shape != b.shape:
+        return np.zeros(len(a), bool)
+    same = a == b
+    if a.dtype.kind in "fc":
+        same = same | ((a != a) & (b != b))
+    return np.asarray(same.reshape(len(a), -1).all(1), bool) if len(a) else np.zeros(0, bool)
+
+
+def _flag(flat: Flat, name: str, steps: int) -> BoolArray:
+    value = flat.get(name)
+    if not isinstance(value, np.ndarray) or value.size != steps or value.ndim == 0:
+        return np.zeros(steps, bool)
+    return value.reshape(steps).astype(bool)
+
+
+def _done(flat: Flat, steps: int) -> BoolArray:
+    return np.asarray(np.logical_or.reduce([_flag(flat, name, steps) for name in (DONE, *FLAGS)]))
+
+
+# -- what a collector goes on with
+
+
+def _goes_on(before: Flat, after: Flat) -> bool:
+    """Whether ``after`` begins where ``before`` ended, as far as observations can tell."""
+    names = [n for n in before if n.partition("/")[0] == "observation" and f"next/{n}" in before]
+    return set(before) == set(after) and all(
+        bool(_continuous(_ends(after[n], 0), _ends(before[f"next/{n}"], -1)).all()) for n in names
+    )
+
+
+def _ends(values: Any, row: int) -> Any:
+    """One row, twice: as a row and the one after."""
+    return np.asarray([values[row]] * 2)
+
+
+def _joined(before: Trajectory, after: Trajectory) -> Trajectory:
+    flat = {n: _concatenated(before.flat[n], value) for n, value in after.flat.items()}
+    return Trajectory(before.name, flat, before.about | after.about, id=after.id, open=after.open, number=after.number)
+
+
+def _concatenated(a: Value, b: Value) -> Value:
+    return [*a, *b] if isinstance(a, list) and isinstance(b, list) else np.concatenate([np.asarray(a), np.asarray(b)])
+
+
+# -- an unknown final observation
+
+
+def _complete(t: Trajectory) -> Trajectory:
+    """The trajectory without the filler of a final observation that ``next/observed`` says is unknown."""
+    observed = t.flat.pop(OBSERVED, None)
+    if observed is None or not isinstance(observed, np.ndarray) or not observed.size:
+        return t
+    known = np.asarray(observed).reshape(-1).astype(bool)
+    if not known[:-1].all():
+        step = int(np.argmin(known))
+        raise InvalidEpisode(
+            f"{t.name}: next/observed is False at step {step} of {len(known)}; only the last may be unknown."
+        )
+    if known[-1]:
+        return t
+    filled = {n for n in t.flat if n not in _FLAGS and _is_filled(t.flat, n, len(known))}
+    flat = {
+        n: value for n, value in t.flat.items() if not (n.startswith("next/") and n.removeprefix("next/") in filled)
+    }
+    return Trajectory(t.name, flat, t.about, frozenset(filled), False, t.origin)
+
+
+def _is_filled(flat: Flat, name: str, steps: int) -> bool:
+    """Whether ``next/name`` is ``name`` one row on, with a filler behind the last."""
+    after = flat.get(f"next/{name}")
+    if after is None or len(after) != steps or len(flat[name]) != steps:
+        return False
+    return bool(_continuous(flat[name], after).all())

@@ -1,0 +1,420 @@
+"""What a user opens: a published dataset, or a selection of its episodes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.dataset import batch, environments, layouts, provenance, selection
+from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset.layouts import Layout
+from rlds_cli.dataset.provenance import Origin, Source
+from rlds_cli.dataset.selection import Episodes, SelectedStats, StoredStats, no_field
+from rlds_cli.errors import NoReward, RldsError, UnknownField
+from rlds_cli.home import locate
+from rlds_cli.settings import StrPath
+from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, join_name
+
+if TYPE_CHECKING:
+    import gymnasium
+
+ArrayLike = npt.ArrayLike
+
+
+def open_dataset(ref: str | os.PathLike[str], *, cache_dir: StrPath | None = None) -> Dataset:
+    """Open a dataset that is on this disk: no network, no lock, no write.
+
+    Parameters
+    ----------
+    ref : str or path
+        An id (``d4rl/hopper-medium-v2``, ``...@norm``) or the directory of a dataset.
+    cache_dir : path, optional
+        A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
+
+    Raises
+    ------
+    DatasetNotFound
+        It is in none of the homes.
+    DamagedDataset, NewerFormat
+        It is there and cannot be trusted or read.
+
+    Examples
+    --------
+    >>> ds = open_dataset("d4rl/hopper-medium-v2")  # doctest: +SKIP
+    >>> ds.column("observation").shape  # doctest: +SKIP
+    (1002187, 11)
+    """
+    return Dataset(Store(locate.locate(ref, cache_dir)))
+
+
+class Dataset:
+    """Episodes of transitions in TED form, on disk; ``len()`` counts transitions.
+
+    Selections (``select``, ``split``) are datasets too: the same files, fewer episodes.
+
+    Attributes
+    ----------
+    schema : mapping of str to Field
+        All fields by name.
+    episodes : mapping of str to array [num_episodes]
+        ``start length num_transitions num_observed end num_done source row seed total_reward ...`` and one bool
+        column per named split; ``end`` as text, ``start`` as the first row in ``column()``.
+    stats : mapping of str to Stats
+        Mean, std, min, max, q01, q99 per element, float64, over the steps of the episodes selected.
+    """
+
+    def __init__(self, store: Store, index: IntArray | None = None) -> None:
+        self.store = store
+        self._index = index
+        self.episodes = Episodes(store, index)
+
+    # -- what it is
+
+    @property
+    def id(self) -> str:
+        """``family/name[@variant]``."""
+        return self.store.manifest.id
+
+    @property
+    def path(self) -> Path:
+        """Its directory, a Zarr v3 group."""
+        return self.store.path
+
+    @property
+    def manifest(self) -> Manifest:
+        """All that is known about the whole dataset."""
+        return self.store.manifest
+
+    @property
+    def encoding(self) -> str:
+        """``memmap`` or ``zarr``."""
+        return self.manifest.encoding
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the content: ``rlds1:`` and 64 digits; of a selection, with a hash of its episodes added."""
+        if self._index is None:
+            return self.manifest.fingerprint
+        return f"{self.manifest.fingerprint}+{hashlib.sha256(self._index.astype('<i8').tobytes()).hexdigest()[:16]}"
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields by name."""
+        return self.store.fields
+
+    @property
+    def sources(self) -> tuple[Mapping[str, Any], ...]:
+        """The archive's files (``file size sha256 url revision``), as ``episodes["source"]`` counts them."""
+        return self.store.sources
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of every column, of all episodes of the store."""
+        return self.manifest.counts.rows
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes selected."""
+        return len(self.episodes)
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Steps of these episodes."""
+        return int(self.episodes["length"].sum())
+
+    @cached_property
+    def num_transitions(self) -> int:
+        """Steps whose next observation is known, or is not needed because they terminate."""
+        return int(self.episodes["num_transitions"].sum())
+
+    def __len__(self) -> int:
+        return self.num_transitions
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "A dataset is not iterated: use rlds_cli.loader.Loader(ds) for batches, ds.episode(k) for episodes"
+        )
+
+    def __repr__(self) -> str:
+        selected = "" if self._index is None else f" of {self.manifest.counts.episodes:,}"
+        return (
+            f"<Dataset {self.id}: {self.num_steps:,} steps, {self.num_episodes:,}{selected} episodes, {self.encoding}>"
+        )
+
+    @cached_property
+    def stats(self) -> Mapping[str, Stats]:
+        """Statistics per field over the steps of these episodes; computed on first use for a selection.
+
+        A field that is not there, or has none (text, images), raises UnknownField.
+        """
+        if self._index is None:
+            return StoredStats({name: Stats(**s) for name, s in self.manifest.stats.items()}, self.schema, self.id)
+        return SelectedStats(self.store, self.episodes)
+
+    @cached_property
+    def observation_space(self) -> Any:
+        """The Gymnasium space of observations: as the archive says, else unbounded boxes of the stored shapes."""
+        return self._space("observation")
+
+    @cached_property
+    def action_space(self) -> Any:
+        """The Gymnasium space of actions."""
+        return self._space("action")
+
+    def _space(self, name: str) -> Any:
+        from rlds_cli.ted import spaces
+
+        described = self.manifest.spaces.get(name) or spaces.infer(tuple(self.schema.values()), name)
+        if described is None:
+            raise UnknownField(f"{self.id} has no {name}.")
+        return spaces.from_json(described)
+
+    # -- what is in it
+
+    def field(self, key: str | tuple[str, ...]) -> Field:
+        """The field called ``key``.
+
+        Raises
+        ------
+        UnknownField, NoReward
+            There is none; the message lists those that are.
+        """
+        name = join_name(key)
+        if name in self.schema:
+            return self.schema[name]
+        several = [n for n in self.schema if n.startswith(f"{REWARD}/")]
+        if name == REWARD and several:
+            raise NoReward(
+                f"{self.id} has several rewards, and no {REWARD} of its own: {', '.join(several)}.",
+                hint="ask for one of them by name; a preprocess function can add them up to next/reward",
+            )
+        if name == REWARD:
+            raise NoReward(
+                f"{self.id} has no reward.",
+                hint="leave it out of fields=, or make one of goals: rlds preprocess ID --fn reward_from_goal",
+            )
+        raise no_field(name, self.schema, self.id)
+
+    def column(self, key: str | tuple[str, ...]) -> Array:
+        """All rows of an array field, [num_rows, ...], read-only; T+1 rows per episode (``docs/ted.md``).
+
+        Mapped from the file; a zarr-encoded dataset is decoded into memory on first use, and kept.
+
+        Raises
+        ------
+        UnknownField
+            There is no such field, or it is text or encoded frames, which ``gather`` reads.
+        """
+        f = self.field(key)
+        if f.kind != "array":
+            raise UnknownField(
+                f"{f.name} of {self.id} is kept as {f.codec or 'text'}.", hint=f'ds.gather("{f.name}", rows)'
+            )
+        return self.store.rows(f.name)
+
+    def gather(self, key: str | tuple[str, ...], rows: IntArray) -> Array:
+        """The values of any field at ``rows`` [n] -> [n, ...]; frames decoded, text as str or None."""
+        return self.store.gather(self.field(key).name, rows)
+
+    def episode(self, k: int) -> Batch:
+        """Episode ``k`` as a batch of its T steps, all fields, NumPy, archive dtypes.
+
+        ``next/observed`` [T, 1] is added where the final observation is not recorded.
+        """
+        k = selection.within(k, self.num_episodes, f"episodes in {self.id}")
+        start, length = int(self.episodes["start"][k]), int(self.episodes["length"][k])
+        batch = self._read(np.arange(start, start + length), list(self.schema))
+        if self.episodes["num_observed"][k] == length:
+            batch["next/observed"] = (np.arange(length) < length - 1)[:, None]
+        return batch.told(origin=Origin(self.store, int(self.episodes.index[k])))
+
+    def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
+        """Transitions by number, counted over the selected episodes: NumPy, archive dtypes.
+
+        Beside the usual fields, ``episode`` [N] is the number of the episode, as `episode` counts. Steps whose next
+        observation is not known are no transitions: ``batch.left_out`` says how many a slice passes over. Where one is
+        the last step of its episode, ``next/done`` is True at the transition before it, so that what is cut behind each
+        ``next/done`` is one episode; ``next/terminated`` and ``next/truncated`` stay as the archive has them.
+        """
+        if isinstance(index, int | np.integer):
+            one = self[np.array([selection.within(index, len(self), f"transitions in {self.id}")])]
+            return one.map(lambda values: values[0])
+        if isinstance(index, slice):
+            wanted = np.arange(*index.indices(len(self)))
+        else:
+            wanted = selection.numbers(np.asarray(index), len(self), self.id)
+        wanted = np.where(wanted < 0, wanted + len(self), wanted)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
+            raise IndexError(f"{self.id} has {len(self):,} transitions")
+        episode, step = self._places_of(wanted)
+        batch = self._read(self.episodes["start"][episode] + step, self._usual_fields())
+        if "next/done" in batch:
+            batch["next/done"] |= (step == self.episodes["num_transitions"][episode] - 1)[:, None]
+        batch["episode"] = episode
+        return batch.told(left_out=self._left_out(episode) if isinstance(index, slice) else 0)
+
+    def rows_of(self, index: IntArray) -> IntArray:
+        """The rows, in ``column()``, of transitions [n]."""
+        episode, step = self._places_of(index)
+        rows: IntArray = self.episodes["start"][episode] + step
+        return rows
+
+    def _places_of(self, index: IntArray) -> tuple[IntArray, IntArray]:
+        """Episode and step of transitions [n]."""
+        ends = np.cumsum(self.episodes["num_transitions"])
+        episode = np.searchsorted(ends, index, "right")
+        return episode, index - (ends - self.episodes["num_transitions"])[episode]
+
+    def _left_out(self, episode: IntArray) -> int:
+        """Steps of these episodes, and of those between them, that are no transitions."""
+        if not len(episode):
+            return 0
+        part = slice(int(episode.min()), int(episode.max()) + 1)
+        return int((self.episodes["length"] - self.episodes["num_transitions"])[part].sum())
+
+    def source_of(self, index: int) -> Source:
+        """Where transition ``index`` is in the archive: file, group and row; ``rlds verify --trace`` compares them."""
+        return provenance.source_of(self, index)
+
+    def _usual_fields(self) -> list[str]:
+        usual = ("observation", "action", "next/observation", REWARD, *FLAGS)
+        return [n for n in self.schema if any(n == u or n.startswith(f"{u}/") for u in usual)]
+
+    def _read(self, rows: IntArray, names: Sequence[str]) -> Batch:
+        """The steps at ``rows``; fields placed ``both`` also as ``next/...``, from the row after."""
+        batch = Batch()
+        for name in names:
+            f = self.schema[name]
+            values = self.gather(name, rows)
+            batch[name] = values[:, None] if name in (REWARD, *FLAGS) and values.ndim == 1 else values
+            if f.placement == "both" and f"next/{name}" not in self.schema:
+                batch[f"next/{name}"] = self.gather(name, rows + 1)
+        if all(name in names for name in FLAGS):
+            batch["next/done"] = batch["next", "terminated"] | batch["next", "truncated"]
+        return batch
+
+    # -- selections
+
+    def select(
+        self,
+        *,
+        split: str | None = None,
+        where: str | None = None,
+        episodes: npt.NDArray[Any] | Sequence[int] | slice | None = None,
+    ) -> Dataset:
+        """Some of the episodes, as a dataset that shares the files.
+
+        Parameters
+        ----------
+        split : str, optional
+            A named split of the archive.
+        where : str, optional
+            A comparison of episode columns: ``"total_reward > 3000 and length >= 500"``; ``episode`` is k of
+            ``ds.episode(k)``.
+        episodes : int array, bool array or slice, optional
+            By number, among those selected so far; in the order given.
+
+        Raises
+        ------
+        InvalidExpression
+            ``where`` is not such a comparison, or names a column that is not there.
+        RldsError
+            There is no such split.
+        """
+        chosen = np.arange(self.num_episodes)
+        if episodes is not None:
+            chosen = chosen[episodes if isinstance(episodes, slice) else selection.chosen(episodes)]
+        if split is not None:
+            if split not in self.episodes.splits:
+                there = ", ".join(self.episodes.splits) or "none"
+                raise RldsError(f'{self.id} has no split "{split}".', hint=f"its splits: {there}")
+            chosen = chosen[self.episodes[f"split/{split}"][chosen]]
+        if where is not None:
+            chosen = chosen[selection.episodes_where(where, self._view(chosen).episodes, chosen)]
+        return self._view(chosen)
+
+    @property
+    def held_out(self) -> int:
+        """How many of these episodes are not of the split ``train``; 0 where there is no such split."""
+        return int((~self.episodes["split/train"]).sum()) if "train" in self.episodes.splits else 0
+
+    def split(self, *shares: float, seed: int = 0) -> tuple[Dataset, ...]:
+        """Divide the episodes at random, by shares of their number that add up to at most 1.
+
+        >>> train, val = ds.split(0.9, 0.1)  # doctest: +SKIP
+        """
+        if not shares or min(shares) < 0 or sum(shares) > 1 + 1e-9:
+            raise ValueError(f"shares must not be negative and add up to at most 1: {shares}")
+        order = np.random.default_rng(seed).permutation(self.num_episodes)
+        ends = np.round(np.cumsum(shares) * self.num_episodes).astype(np.int64)
+        return tuple(self._view(np.sort(part)) for part in np.split(order, ends)[: len(shares)])
+
+    def _view(self, chosen: IntArray) -> Dataset:
+        return Dataset(self.store, chosen if self._index is None else self._index[chosen])
+
+    # -- out
+
+    def to_numpy(self, layout: Layout = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
+        """All of it as arrays in memory.
+
+        Parameters
+        ----------
+        layout : {"ted", "d4rl", "ogbench"}
+            ``ted``: transitions by field name, ``observation`` [N, ...], ``next/reward`` [N, 1], ..., with ``episode``
+            [N], the number of the episode: what ``ds[:]`` holds. ``d4rl``: steps, as D4RL's ``env.get_dataset()``.
+            ``ogbench``: transitions, as OGBench's ``load_dataset``. Transitions leave out
+            ``ds.num_steps - len(ds)`` steps, whose next observation is not known; `__getitem__` says how ends show.
+        fields : sequence of str, optional
+            Only these; under their own names, in any layout. ``observation`` stands for everything below it, too;
+            ``episode`` may be among them.
+        """
+        return layouts.to_numpy(self, layout, fields)
+
+    def normalized_score(self, total_reward: ArrayLike) -> npt.NDArray[np.float64]:
+        """``(total_reward - min) / (max - min)``, with the reference scores of the registry or the archive.
+
+        D4RL's convention (Fu et al. 2020, arXiv:2004.07219); papers report 100 times this.
+
+        Raises
+        ------
+        RldsError
+            No reference scores are known.
+        """
+        low, high = environments.reference_scores(self.manifest)
+        return (np.asarray(total_reward, np.float64) - low) / (high - low)
+
+    def make_env(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+        """Make the environment that the data are of, for evaluation, as the archive or the registry describes it.
+
+        D4RL's halfcheetah, hopper and walker2d become Gymnasium's v4, with a warning that says how they differ.
+
+        Parameters
+        ----------
+        **kwargs
+            For ``gymnasium.make``: ``render_mode``, ``max_episode_steps``, settings of the environment.
+
+        Raises
+        ------
+        NoEnvironment
+            Nobody says which it is, it no longer exists, or it does not fit the data; the message says why.
+        MissingPackage
+            Gymnasium, or the package of the environment, is not installed.
+        """
+        return environments.make(self.manifest, tuple(self.schema.values()), **kwargs)
+
+    if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            batch.missing(self, name, batch.DATASET)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Dataset, (self.store, self._index)

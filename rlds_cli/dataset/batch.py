@@ -1,0 +1,449 @@
+"""What a dataset and a loader hand out: nested fields, rows first.
+
+::
+
+    batch["observation"]                 [B, 17]
+    batch["next", "reward"]              [B, 1]       the same as batch["next"]["reward"] and batch["next/reward"]
+    batch["mask"]                        [B, L]       with slices: [B, L, ...] everywhere
+
+A kind of nested dict as a pytree of JAX and of torch: a tree of its values, in their order.
+
+Neither is imported for this. They are told when a loader or a batch has to do with them.
+
+Names of other libraries and the code to write instead, for the messages of attribute errors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+
+import numpy as np
+
+from rlds_cli import text
+from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
+from rlds_cli.ted import split_name
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+    from rlds_cli.dataset.provenance import Origin, Origins
+
+Key = str | tuple[str, ...]
+ROOT_FLAGS = ("done", "terminated", "truncated")
+
+
+class Batch(dict[Any, Any]):
+    """Fields by name, nested as their names are: NumPy arrays, torch tensors or JAX arrays, object arrays for text.
+
+    A dict in every respect; a tuple or a name with ``/`` reaches into nested fields. A pytree of JAX and of torch.
+
+    Examples
+    --------
+    >>> batch = Batch.nest({"observation": np.zeros((4, 3)), "next/reward": np.ones((4, 1))})
+    >>> batch["next", "reward"] is batch["next"]["reward"]
+    True
+    >>> batch
+    Batch(observation: float64[4, 3], next: Batch(reward: float64[4, 1]))
+    """
+
+    __slots__ = ("_left_out", "_origin", "_origins")
+
+    @property
+    def origin(self) -> Origin | None:
+        """The episode of a dataset that it holds, as ``ds.episode(k)`` gave it; None elsewhere."""
+        found: Origin | None = getattr(self, "_origin", None)
+        return found
+
+    @property
+    def origins(self) -> Origins | None:
+        """The episodes that its rows hold, as a loader with ``window=Episode()`` gave them; None elsewhere."""
+        found: Origins | None = getattr(self, "_origins", None)
+        return found
+
+    @property
+    def left_out(self) -> int:
+        """How many steps ``ds[a:b]`` left out between its first and last, as their next observation is not known."""
+        return int(getattr(self, "_left_out", 0))
+
+    def told(self, *, origin: Origin | None = None, origins: Origins | None = None, left_out: int = 0) -> Batch:
+        """Return the batch itself, which knows from now on where it is from."""
+        if origin is not None:
+            self._origin = origin
+        if origins is not None:
+            self._origins = origins
+        if left_out:
+            self._left_out = left_out
+        return self
+
+    def _like(self, other: Batch) -> Batch:
+        """The batch itself, with the same rows as ``other``."""
+        return self.told(origin=other.origin, origins=other.origins, left_out=other.left_out)
+
+    @classmethod
+    def nest(cls, fields: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Batch:
+        """Build a batch from full field names.
+
+        Parameters
+        ----------
+        fields : mapping or pairs
+            ``{"observation": ..., "next/reward": ...}``.
+        """
+        batch = cls()
+        for name, value in fields.items() if isinstance(fields, Mapping) else fields:
+            batch[name] = value
+        return batch
+
+    def __missing__(self, key: Key) -> Any:
+        if not _is_name(key):
+            raise UnknownField(
+                f"a batch is indexed by the names of fields, not by {key!r}.",
+                hint='batch["observation"][0], or batch.map(lambda x: x[0]) for sample 0 of every field',
+            )
+        value = self.get(key, _ABSENT)
+        if value is _ABSENT:
+            raise UnknownField(
+                f"no field {'/'.join(split_name(key))!r} in this batch. Fields: {', '.join(self.names())}."
+            )
+        return value
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        if isinstance(key, str) and "/" not in key:  # what functions of single steps do most
+            dict.__setitem__(self, key, value)
+            return
+        *path, leaf = split_name(key)
+        node: dict[str, Any] = self
+        for part in path:
+            child = dict.get(node, part)
+            if not isinstance(child, dict):
+                child = Batch()
+                dict.__setitem__(node, part, child)
+            node = child
+        dict.__setitem__(node, leaf, value)
+
+    def __delitem__(self, key: Key) -> None:
+        *path, leaf = split_name(key)
+        node = self[tuple(path)] if path else self
+        dict.__delitem__(node, leaf)
+
+    def __contains__(self, key: object) -> bool:
+        return _is_name(key) and self.get(key, _ABSENT) is not _ABSENT
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """Value of ``key`` (a name, a name with ``/`` or a tuple), else ``default``."""
+        node: Any = self
+        for part in split_name(key) if _is_name(key) else (key,):
+            node = dict.get(node, part, _ABSENT) if isinstance(node, dict) else _ABSENT
+        return default if node is _ABSENT else node
+
+    def leaves(self) -> Iterator[tuple[str, Any]]:
+        """Full names and values of what is not nested further, in order."""
+        for name, value in self.items():
+            if isinstance(value, Batch):
+                yield from ((f"{name}/{below}", leaf) for below, leaf in value.leaves())
+            else:
+                yield name, value
+
+    def names(self) -> list[str]:
+        """Full names: ``["observation", "next/reward", ...]``."""
+        return [name for name, _ in self.leaves()]
+
+    def map(self, function: Callable[[Any], Any]) -> Batch:
+        """Return a batch of the same names with ``function`` applied to every value."""
+        made = Batch((k, v.map(function) if isinstance(v, Batch) else function(v)) for k, v in self.items())
+        return made.told(origin=self.origin)  # which its rows are is not known
+
+    def __copy__(self) -> Batch:
+        # What copy.copy does by itself, ten times as fast: DataLoader copies every batch.
+        return Batch(self)._like(self)
+
+    def copy(self) -> Batch:
+        """Return a batch of its own around the same arrays."""
+        return self.map(lambda x: x)._like(self)
+
+    def clone(self) -> Batch:
+        """Copy every array into memory of its own; do so before keeping or saving one batch of a loader."""
+        return self.map(_clone)._like(self)
+
+    def numpy(self) -> Batch:
+        """Return the batch as NumPy arrays, ``bfloat16`` as ``float32``.
+
+        Tensors of the CPU share their memory; arrays of JAX are copied.
+        """
+        return self.map(_to_numpy)._like(self)
+
+    def to(self, device: Any, *, non_blocking: bool = True) -> Batch:
+        """Return the batch as torch tensors on ``device``; text stays as it is.
+
+        Parameters
+        ----------
+        device : torch.device or str
+        non_blocking : bool
+            Do not wait for copies from pinned memory.
+
+        Raises
+        ------
+        InvalidArgument
+            It holds arrays of JAX: ``jax.device_put(batch, device)`` moves these.
+        """
+        import torch
+
+        register_torch(Batch)
+
+        def move(x: Any) -> Any:
+            if _is_jax(x):
+                raise InvalidArgument(
+                    "batch.to() gives torch tensors.", hint="jax.device_put(batch, device), or batch.numpy() first"
+                )
+            tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x
+            return tensor.to(device, non_blocking=non_blocking) if isinstance(tensor, torch.Tensor) else x
+
+        return self.map(move)._like(self)
+
+    def sarsd(self) -> tuple[Any, Any, Any, Any, Any]:
+        """Return observation, action, reward [B, 1], next observation and terminated [B, 1], the last as a float.
+
+        Of several rewards by name the third is a batch of them; of a vector of rewards it is [B, n].
+
+        ``terminated`` has the dtype of the rewards: ``target = r + gamma * (1 - terminated) * q``. A truncated step is
+        not terminated: its next observation is bootstrapped from.
+
+        Raises
+        ------
+        NoReward
+            The dataset has no rewards, or ``fields=`` left them out.
+        UnknownField
+            One of the others is not in the batch.
+        """
+        if ("next", "reward") not in self:
+            raise NoReward(
+                f"no field 'next/reward' in this batch. Fields: {', '.join(self.names())}.",
+                hint="a dataset without rewards is for behaviour cloning or goals: use the fields by name",
+            )
+        reward, terminated = self["next"]["reward"], self["next", "terminated"]
+        return (
+            self["observation"],
+            self["action"],
+            reward,
+            self["next", "observation"],
+            _as_float(terminated, next(x for _, x in reward.leaves()) if isinstance(reward, Batch) else reward),
+        )
+
+    def tensordict(self) -> TensorDict:
+        """Return the batch as a TensorDict with batch size [B] or [B, L], ready for TorchRL's losses.
+
+        [B, L] for slices and whole episodes; [B] for offsets, whose fields have as many rows as offsets. NumPy arrays
+        become tensors that share their memory, text becomes a ``NonTensorStack``. Added are ``done``, ``terminated``
+        and ``truncated`` at the root, all False; and with `Prioritized` ``priority_weight`` [B] or [B, L], the
+        importance weights as losses multiply by them. ``loader.update_priorities(td, td_error)`` takes the TensorDict.
+
+        Raises
+        ------
+        MissingPackage
+            tensordict is not installed.
+        InvalidArgument
+            The batch holds arrays of JAX.
+        """
+        try:
+            from tensordict import NonTensorStack, TensorDict
+        except ImportError as e:
+            raise MissingPackage("tensordict is not installed.", hint="pip install 'rlds-cli[tensordict]'") from e
+        import torch
+
+        device = next((x.device for _, x in self.leaves() if isinstance(x, torch.Tensor)), torch.device("cpu"))
+        tensors = self if all(_is_tensor(x) or _is_text(x) for _, x in self.leaves()) else self.to(device)
+        size = self._batch_size()
+        texts = {name: x for name, x in tensors.leaves() if not isinstance(x, torch.Tensor)}
+        td = TensorDict(_plain(tensors), batch_size=size, device=device)
+        for name, x in texts.items():
+            td.set(split_name(name), NonTensorStack.from_list(np.asarray(x, object).tolist()))
+        for flag in ROOT_FLAGS:
+            if flag not in td.keys():  # noqa: SIM118  (a TensorDict iterates over its rows)
+                td.set(flag, torch.zeros((*size, 1), dtype=torch.bool, device=device))
+        if all(name in self for name in ("probability", "weight", "window")):  # of `Prioritized`
+            td.set("priority_weight", td.get("weight").squeeze(-1))
+        return td
+
+    def _batch_size(self) -> tuple[int, ...]:
+        mask = self.get("mask")
+        if isinstance(mask, Batch) and "step" in mask:  # of a mixture's slices
+            return tuple(mask["step"].shape)
+        if isinstance(mask, Batch):  # of `Offsets`: fields have as many rows as they have offsets
+            return tuple(next(x for _, x in mask.leaves()).shape[:1])
+        if mask is not None:
+            return tuple(mask.shape)
+        flags = self.get(("next", "terminated"))
+        if flags is not None:
+            return tuple(flags.shape[:-1])
+        return next((tuple(x.shape[:1]) for _, x in self.leaves()), ())
+
+    if not TYPE_CHECKING:  # type checkers find wrong names by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            field = {name: f'batch["{name}"]'} if name in self else {}
+            missing(self, name, {**BATCH, **field})
+
+    def __repr__(self) -> str:
+        left_out = f"; {text.plural(self.left_out, 'step')} left out" if self.left_out else ""
+        return f"Batch({', '.join(f'{k}: {_describe(v)}' for k, v in self.items())}{left_out})"
+
+
+_ABSENT = object()
+
+
+def _is_name(key: object) -> TypeGuard[Key]:
+    return isinstance(key, str) or (isinstance(key, tuple) and all(isinstance(part, str) for part in key))
+
+
+def _is_tensor(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _is_text(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype == object
+
+
+def _is_jax(x: Any) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def _clone(x: Any) -> Any:
+    return x.clone() if _is_tensor(x) else x.copy() if isinstance(x, np.ndarray) else x
+
+
+def _to_numpy(x: Any) -> Any:
+    if _is_jax(x):
+        return np.array(x, np.float32 if x.dtype.name == "bfloat16" else x.dtype)
+    if not _is_tensor(x):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+
+
+def _as_float(x: Any, like: Any) -> Any:
+    if _is_tensor(x):
+        return x.to(like.dtype) if like.is_floating_point() else x.float()
+    floats = like.dtype.kind == "f" or like.dtype.name == "bfloat16"
+    return x.astype(like.dtype if floats else np.float32)
+
+
+def _plain(batch: Batch) -> dict[str, Any]:
+    """Nested dicts of the tensors alone."""
+    nested = {k: _plain(v) if isinstance(v, Batch) else v for k, v in batch.items()}
+    return {k: v for k, v in nested.items() if isinstance(v, dict) or _is_tensor(v)}
+
+
+def _describe(x: Any) -> str:
+    if isinstance(x, Batch) or not hasattr(x, "shape"):
+        return repr(x)
+    dtype = "text" if x.dtype == object else str(x.dtype).removeprefix("torch.")
+    return f"{dtype}{list(x.shape)}"
+
+
+Names = tuple[Any, ...]
+Kind = type[dict[Any, Any]]
+
+
+def register(kind: Kind) -> None:
+    """Tell JAX and torch about ``kind``, whichever are imported; costs nothing the second time."""
+    if "jax" in sys.modules:
+        register_jax(kind)
+    if "torch" in sys.modules:
+        register_torch(kind)
+
+
+@cache
+def register_jax(kind: Kind) -> None:
+    """Make ``kind`` a pytree of JAX: an argument of compiled functions, with ``jax.tree`` functions for it."""
+    from jax.tree_util import DictKey, register_pytree_with_keys
+
+    def with_keys(tree: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], Names]:
+        return [(DictKey(name), x) for name, x in tree.items()], tuple(tree)
+
+    def flatten(tree: dict[Any, Any]) -> tuple[Iterable[Any], Names]:
+        return tree.values(), tuple(tree)
+
+    def unflatten(names: Names, values: Iterable[Any]) -> dict[Any, Any]:
+        return kind(zip(names, values, strict=True))
+
+    register_pytree_with_keys(kind, with_keys, unflatten, flatten)
+
+
+@cache
+def register_torch(kind: Kind) -> None:
+    """Make ``kind`` a pytree of torch: for ``torch.func``, ``torch.vmap`` and ``torch.utils._pytree``."""
+    from torch.utils import _pytree
+
+    def with_keys(tree: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], Names]:
+        return [(_pytree.MappingKey(name), x) for name, x in tree.items()], tuple(tree)
+
+    def flatten(tree: dict[Any, Any]) -> tuple[list[Any], Names]:
+        return list(tree.values()), tuple(tree)
+
+    def unflatten(values: Iterable[Any], names: Names) -> dict[Any, Any]:
+        return kind(zip(names, values, strict=True))
+
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    _pytree.register_pytree_node(kind, flatten, unflatten, serialized_type_name=name, flatten_with_keys_fn=with_keys)
+
+
+_CREATE = 'rlds_cli.create("local/NAME", episodes): a dataset does not grow'
+_PRIORITIES = "loader.update_priorities(batch, priority)"
+_TRANSFORM = "Loader(ds, 256, transform=function_of_a_batch), or transform(batch.tensordict()) of a TorchRL transform"
+DATASET = {
+    "sample": "batches = iter(Loader(ds, 256)) once, and batch = next(batches) for every sample",
+    "extend": _CREATE,
+    "add": _CREATE,
+    "preprocess": 'rlds_cli.preprocess.run(ds, function, "name")',
+    "map": 'rlds_cli.preprocess.run(ds, function, "name")',
+    "filter": 'ds.select(where="total_reward > 100")',
+    "shuffle": "Loader(ds, 256, sampler=Shuffled())",
+    "append_transform": _TRANSFORM,
+    "update_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
+    "update_tensordict_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
+    "iterate_episodes": "for k in range(ds.num_episodes): episode = ds.episode(k)",
+    "sample_episodes": "batches = iter(Loader(ds, 8, window=Episode())) once, and batch = next(batches)",
+    "filter_episodes": 'ds.select(where="total_reward > 100")',
+    "recover_environment": "ds.make_env()",
+    "total_steps": "ds.num_steps",
+    "total_episodes": "ds.num_episodes",
+    "features": "ds.schema",
+    "keys": "ds.schema",
+}
+LOADER = {
+    "sample": "batches = iter(loader) once, and batch = next(batches) for every sample",
+    "extend": _CREATE,
+    "add": _CREATE,
+    "preprocess": 'rlds_cli.preprocess.run(loader.dataset, function, "name")',
+    "append_transform": _TRANSFORM,
+    "update_priority": _PRIORITIES,
+    "update_tensordict_priority": f"{_PRIORITIES}, which takes a TensorDict as well",
+}
+BATCH = {
+    "batch_size": "batch.tensordict().batch_size",
+    "shape": "batch.tensordict().shape",
+    "reshape": "batch.tensordict().reshape(-1)",
+    "set": 'batch["name"] = values',
+    "set_": 'batch["name"] = values',
+    "select": 'Loader(..., fields=("observation", "action")), or batch.tensordict().select("observation")',
+    "exclude": 'batch.tensordict().exclude("action")',
+    "cpu": 'batch.to("cpu")',
+    "cuda": 'batch.to("cuda")',
+    "to_tensordict": "batch.tensordict()",
+}
+
+
+def missing(of: object, name: str, instead: Mapping[str, str]) -> NoReturn:
+    """Raise the AttributeError of ``of.name``, with the line of code to write instead where there is one.
+
+    For ``__getattr__``: a property that raised an AttributeError of its own raises it again.
+    """
+    if hasattr(type(of), name):
+        object.__getattribute__(of, name)
+    code = instead.get(name)
+    hint = f"\n  hint: {code}" if code else ""
+    raise AttributeError(f"{type(of).__name__!r} object has no attribute {name!r}{hint}")

@@ -1,0 +1,313 @@
+"""The environment that a dataset is of, made again with Gymnasium, and the returns that its scores count from.
+
+What an archive says is data: its id, its settings and its wrappers are looked up, an entry point that it names is never
+imported. What takes the place of environments that no longer exist stands in ``registry/environments.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from rlds_cli import ids, registry
+from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.ted import Field, spaces
+
+if TYPE_CHECKING:
+    import gymnasium
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to make an environment: what ``gymnasium.make`` is given.
+
+    Attributes
+    ----------
+    id : str
+        Of Gymnasium's registry.
+    kwargs : mapping
+        What the archive says of its settings.
+    max_episode_steps : int or None
+        Time limit in steps; None leaves Gymnasium's own.
+    wrappers : tuple of (str, mapping)
+        ``package:Class`` and its arguments, the innermost first.
+    note : str or None
+        How it differs from the environment that the data came from, where it takes its place.
+    """
+
+    id: str
+    kwargs: Json = field(default_factory=dict)
+    max_episode_steps: int | None = None
+    wrappers: tuple[tuple[str, Json], ...] = ()
+    note: str | None = None
+
+
+def make(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Make the environment for evaluating policies trained on a dataset.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        Of the dataset.
+    fields : sequence of Field
+        Its fields: observations and actions of the environment must have their shapes.
+    **kwargs
+        For ``gymnasium.make``: ``render_mode``, ``max_episode_steps``, settings of the environment.
+
+    Raises
+    ------
+    MissingPackage
+        Gymnasium or the package of the environment is not installed.
+    NoEnvironment
+        It is not known, does not exist any more, or does not fit the data.
+
+    Warns
+    -----
+    UserWarning
+        Another environment takes the place of one that Gymnasium does not have; the text says how they differ.
+    """
+    gym = _gymnasium()
+    recipe = plan(manifest, gym.registry)
+    if recipe.note:
+        warnings.warn(f"{manifest.id}: {recipe.id} is made. {recipe.note}.", UserWarning, stacklevel=3)
+    limit = kwargs.pop("max_episode_steps", recipe.max_episode_steps)
+    try:
+        env = _made(gym, recipe, limit, kwargs)
+    except (gym.error.DependencyNotInstalled, ImportError) as e:
+        raise MissingPackage(f"{recipe.id}, the environment of {manifest.id}, needs a package: {e}") from e
+    except gym.error.Error as e:
+        raise NoEnvironment(f"Gymnasium cannot make {recipe.id}, the environment of {manifest.id}: {e}") from e
+    except Exception as e:  # whatever environments and wrappers raise over settings
+        if kwargs:  # the caller's own
+            raise
+        raise NoEnvironment(
+            f"{recipe.id} cannot be made with the settings that {manifest.id} records: {type(e).__name__}: {e}",
+            hint="gymnasium.make(...) makes one that you know; ds.manifest.env holds the description",
+        ) from e
+    _check(manifest, fields, env, recipe.id)
+    return env
+
+
+def _made(gym: Any, recipe: Recipe, limit: int | None, kwargs: Json) -> gymnasium.Env[Any, Any]:
+    env = gym.make(recipe.id, max_episode_steps=limit, **{**recipe.kwargs, **kwargs})
+    for name, arguments in recipe.wrappers:
+        package, _, kind = name.partition(":")
+        env = getattr(import_module(f"{package}.wrappers"), kind)(env, **arguments)
+    return env
+
+
+def known_spaces(env_id: str, fields: Sequence[Field]) -> tuple[dict[str, Any], str | None]:
+    """The spaces of an environment that Gymnasium has, in Minari's JSON form, and why some are missing, in words.
+
+    Nothing is imported for an id with a module (``package:Name-v0``); without Gymnasium there are none.
+    """
+    if find_spec("gymnasium") is None:
+        return {}, None
+    gym = _gymnasium()
+    if env_id not in gym.registry:
+        return {}, None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old versions, of renderers: nobody asked for the environment itself
+            env = gym.make(env_id)
+            found = {name: getattr(env, f"{name}_space") for name in ("observation", "action")}
+            env.close()
+    except Exception as e:  # whatever an environment of somebody else raises
+        return {}, f"Gymnasium cannot make {env_id}, so its spaces are not known: {type(e).__name__}: {e}"
+    known, why = {}, None
+    for name, space in found.items():
+        try:
+            form = spaces.to_json(space)
+            wrong = spaces.misfit(form, fields, name)
+        except RldsError as e:
+            wrong = e.message
+        if wrong is None:
+            known[name] = form
+        else:
+            why = f"the {name} space of {env_id} is not taken: {wrong}"
+    return known, why
+
+
+def plan(manifest: Manifest, registered: Container[str]) -> Recipe:
+    """Decide how to make the environment of a dataset.
+
+    The archive's environment for evaluation comes before the one that collected the data, a full description before an
+    id alone. An id that Gymnasium knows is taken as it is.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    registered : container of str
+        The ids that Gymnasium knows: ``gymnasium.registry``.
+
+    Raises
+    ------
+    MissingPackage, NoEnvironment
+    """
+    _check_unchanged(manifest)
+    described = manifest.env
+    spec = described.get("eval_spec") or described.get("spec") or {}
+    name = spec.get("id") or described.get("eval_id") or described.get("id")
+    if not name:
+        raise NoEnvironment(
+            f"Nobody says which environment {manifest.id} is of.",
+            hint="gymnasium.make(...) makes one that you know; create(..., env_id=...) records it",
+        )
+    id = str(name).rpartition(":")[2]  # "module:Name-v0" would import the module
+    known = _known(id, registered)
+    old = None if known else next((o for o in _facts()["legacy"] if _any(id, o["env_ids"])), None)
+    if old is None and not known:
+        raise _unknown(manifest.id, id, spec)
+    if old is not None and "make" not in old:
+        raise NoEnvironment(
+            f"{manifest.id} is of {id}, for which there is no equal: {old['why']}.", hint=old.get("instead")
+        )
+    return Recipe(
+        id=id if old is None else old["make"],
+        kwargs={k: v for k, v in (spec.get("kwargs") or {}).items() if k != "render_mode"},
+        max_episode_steps=spec.get("max_episode_steps") or described.get("max_episode_steps"),
+        wrappers=tuple(_wrapper(manifest.id, w) for w in spec.get("additional_wrappers") or ()),
+        note=None if old is None else old["why"],
+    )
+
+
+@cache
+def _facts() -> Any:
+    return json.loads((registry.directory() / "environments.json").read_text(encoding="utf-8"))
+
+
+def _any(id: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(id, p) for p in patterns)
+
+
+def _known(id: str, registered: Container[str]) -> bool:
+    """Whether Gymnasium knows ``id``, once the package that registers it, if it is a known one, is imported."""
+    if id in registered:
+        return True
+    package = next((p for p in _facts()["packages"] if _any(id, p["env_ids"])), None)
+    if package is None:
+        return False
+    try:
+        import_module(package["module"])
+    except ImportError as e:
+        raise MissingPackage(
+            f"{id} is registered by the package {package['module']}, which cannot be imported: {e}.",
+            hint=f"pip install {package['install']}",
+        ) from e
+    return id in registered
+
+
+def _unknown(dataset: str, id: str, spec: Json) -> NoEnvironment:
+    module = str(spec.get("entry_point") or "").partition(".")[0].partition(":")[0]
+    whose = f"; its archive says that it is of the package {module}" if module and module != "gymnasium" else ""
+    return NoEnvironment(
+        f"{dataset} is of {id}, which Gymnasium does not know{whose}.",
+        hint="import the package that registers it, then ds.make_env()",
+    )
+
+
+def _wrapper(dataset: str, described: Json) -> tuple[str, Json]:
+    """A wrapper of a known package; what else an archive names is not run."""
+    module, _, kind = str(described.get("entry_point") or "").partition(":")
+    package = module.partition(".")[0]
+    if kind not in _facts()["wrappers"].get(package, ()):
+        raise NoEnvironment(
+            f"The environment of {dataset} is wrapped in {module}:{kind}, which is not among the wrappers known here.",
+            hint="gymnasium.make(...) and wrap it yourself; ds.manifest.env holds the description",
+        )
+    return f"{package}:{kind}", described.get("kwargs") or {}
+
+
+def _check_unchanged(manifest: Manifest) -> None:
+    """Refuse where a function changed what a policy sees or does: the environment does not know of it."""
+    for step in manifest.provenance:
+        changed = [n for n in step.get("changed", ()) if n.split("/")[0] in ("observation", "action")]
+        if changed:
+            raise NoEnvironment(
+                f"{manifest.id}: {step.get('function')} changed {', '.join(changed)}; the environment gives and takes"
+                f" those of {step['from']}.",
+                hint=f'rlds_cli.open_dataset("{step["from"]}").make_env(), wrapped to do what the function did',
+            )
+
+
+def _check(manifest: Manifest, fields: Sequence[Field], env: gymnasium.Env[Any, Any], id: str) -> None:
+    """Close and refuse an environment whose observations or actions have other shapes than the data's."""
+    for root, space in (("observation", env.observation_space), ("action", env.action_space)):
+        for f in fields:
+            if f.name.split("/")[0] != root or f.kind == "text":
+                continue
+            found = _shape(space, f.name.split("/")[1:])
+            if found != f.shape:
+                env.close()
+                there = "nothing of that name" if found is None else f"shape {list(found)}"
+                raise NoEnvironment(
+                    f"{f.name} of {manifest.id} has shape {list(f.shape)}; {id} has {there}.",
+                    hint="settings of the environment go through: ds.make_env(name=value)",
+                )
+
+
+def _shape(space: Any, path: Sequence[str]) -> tuple[int, ...] | None:
+    """Shape of the part of a Gymnasium space at ``path``; None where there is no such part."""
+    for key in path:
+        parts = getattr(space, "spaces", None)
+        if isinstance(parts, Mapping):
+            space = parts.get(key)
+        else:
+            space = dict(_numbered(parts)).get(key)
+    shape: tuple[int, ...] | None = getattr(space, "shape", None)
+    return shape
+
+
+def _numbered(parts: Any) -> Iterator[tuple[str, Any]]:
+    yield from ((str(k), part) for k, part in enumerate(parts or ()))
+
+
+def _gymnasium() -> Any:
+    try:
+        import gymnasium
+    except ImportError as e:
+        raise MissingPackage(
+            "Environments are made with Gymnasium, which is not installed.", hint="pip install 'rlds-cli[spaces]'"
+        ) from e
+    return gymnasium
+
+
+def time_limit(env: Mapping[str, Any]) -> int | None:
+    """The time limit that a manifest records of its environment; None where it records none, or what is no number."""
+    spec = env.get("spec")
+    stated = (spec.get("max_episode_steps") if isinstance(spec, dict) else None) or env.get("max_episode_steps")
+    return stated if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 else None
+
+
+def reference_scores(manifest: Manifest) -> tuple[float, float]:
+    """Returns that stand for scores 0 and 1: the archive's, else the registry's.
+
+    Raises
+    ------
+    RldsError
+        Nobody says.
+    """
+    facts = manifest.facts
+    scores = facts.get("ref_min_score"), facts.get("ref_max_score")
+    if None in scores:
+        try:
+            entry = registry.get(str(ids.parse(manifest.id).base))
+        except RldsError:
+            entry = None
+        scores = (entry.ref_min_score, entry.ref_max_score) if entry else (None, None)
+    low, high = scores
+    if low is None or high is None:
+        raise RldsError(
+            f"No reference scores are known for {manifest.id}.", hint="rlds info shows what the registry has"
+        )
+    return float(low), float(high)

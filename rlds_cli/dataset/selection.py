@@ -1,0 +1,307 @@
+"""The episode table of a dataset or of some of its episodes, and statistics over those.
+
+``where=``: Python comparisons of episode columns, parsed and never executed.
+
+Numbers of transitions and episodes as users give them: integers, flags, from the end.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property, reduce
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.errors import InvalidExpression, UnknownField
+from rlds_cli.store import statistics
+from rlds_cli.store.manifest import Stats
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
+
+_TEXT = ("group", "options")
+_SPLIT = "split/"
+_ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
+
+
+class Episodes(Mapping[str, Array]):
+    """Episode columns by name, each [num_episodes]; ``len()`` is the number of episodes.
+
+    ``end`` is text: ``terminated``, ``truncated`` or ``cut``. Named splits are bool columns under their own names,
+    and as ``split/NAME`` where a column has that name. Columns of the user's own (``task``, ``success``) are bool,
+    int64, float64, or texts as objects; where an episode has no value it is None, and NaN in numbers (float64 then).
+    """
+
+    def __init__(self, store: Store, index: IntArray | None) -> None:
+        self._store = store
+        self._index = index
+
+    def __len__(self) -> int:
+        return self._store.manifest.counts.episodes if self._index is None else len(self._index)
+
+    @property
+    def index(self) -> IntArray:
+        """The numbers of these episodes in the whole dataset."""
+        return np.arange(len(self)) if self._index is None else self._index
+
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """The named splits."""
+        return tuple(sorted(n.removeprefix(_SPLIT) for n in self._store.episodes if n.startswith(_SPLIT)))
+
+    def __iter__(self) -> Iterator[str]:
+        stored = {n: None for n in (*self._store.episodes, *self._store.own_columns) if not n.startswith(_SPLIT)}
+        yield from sorted(stored, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n))
+        yield from (_SPLIT + n if n in stored or n in _TEXT else n for n in self.splits)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} episodes: {', '.join(self)}>"
+
+    def __contains__(self, name: object) -> bool:
+        return name in set(self) or name in _TEXT
+
+    def __getitem__(self, name: str) -> Array:
+        stored = self._store.episodes
+        if name in _TEXT:
+            column: Array = np.array(self._store.episode_strings(name), object)
+        elif name in self._store.own_columns:
+            column = self._store.own_column(name).shown()
+        elif name in stored:
+            column = np.array(END_NAMES)[stored["end"]] if name == "end" else stored[name]
+        elif name in self.splits:
+            column = stored[_SPLIT + name]
+        else:
+            raise UnknownField(f'no episode column "{name}" in {self._store.manifest.id}.  Columns: {", ".join(self)}')
+        return column if self._index is None else column[self._index]
+
+
+class StoredStats(dict[str, Stats]):
+    """Statistics over all steps, as they were computed when the dataset was made."""
+
+    def __init__(self, stats: Mapping[str, Stats], fields: Iterable[str], id: str) -> None:
+        super().__init__(stats)
+        self._fields, self._id = tuple(fields), id
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise _no_stats(name, self, self._fields, self._id)
+
+
+class SelectedStats(Mapping[str, Stats]):
+    """Statistics over the steps of selected episodes, computed per field when asked for."""
+
+    def __init__(self, store: Store, episodes: Episodes) -> None:
+        self._store, self._episodes = store, episodes
+        self._known: dict[str, Stats] = {}
+
+    def __len__(self) -> int:
+        return len(self._store.manifest.stats)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.manifest.stats)
+
+    def __getitem__(self, name: str) -> Stats:
+        if name not in self._known:
+            if name not in self._store.manifest.stats:
+                raise _no_stats(name, self, self._store.fields, self._store.manifest.id)
+            self._known[name] = self._compute(name)
+        return self._known[name]
+
+    def _compute(self, name: str) -> Stats:
+        values = self._store.rows(name)
+        start, length = self._episodes["start"], self._episodes["length"]
+        ends = np.cumsum(length)
+        steps = int(ends[-1]) if len(ends) else 0
+        accumulator = statistics.Accumulator(values.shape[1:])
+        width = int(np.prod(values.shape[1:], dtype=np.int64))
+        at_once = statistics.block_steps(width)
+        for a in range(0, steps, at_once):
+            accumulator.add(values[_rows(np.arange(a, min(a + at_once, steps)), start, length, ends)])
+        sample = np.arange(0, steps, statistics.sample_steps(steps, width))
+        return accumulator.result(values[_rows(sample, start, length, ends)])
+
+
+def no_field(name: str, fields: Iterable[str], id: str) -> UnknownField:
+    """The error over a field that a dataset does not have; it names those that are there."""
+    there = sorted(fields)
+    close = get_close_matches(name, there, 1, 0.5) or [n for n in there if n.endswith(f"/{name}")][:1]
+    did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
+    return UnknownField(f'no field "{name}" in {id}.{did_you_mean}  Fields: {", ".join(there)}')
+
+
+def _no_stats(name: str, there: Iterable[str], fields: Iterable[str], id: str) -> UnknownField:
+    if name in fields:
+        return UnknownField(f"{name} of {id} has no statistics: only numbers have.")
+    return no_field(str(name), there, id)
+
+
+def _rows(steps: IntArray, start: IntArray, length: IntArray, ends: IntArray) -> IntArray:
+    episode = np.searchsorted(ends, steps, "right")
+    rows: IntArray = start[episode] + steps - (ends - length)[episode]
+    return rows
+
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_COMBINE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_COMBINE_FLAGS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+}
+_LOGICAL: dict[type[ast.boolop], Callable[[Any, Any], Any]] = {ast.And: np.logical_and, ast.Or: np.logical_or}
+_MAX_LENGTH = 1000
+_NUMBER = "episode"
+
+
+def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:
+    """Which episodes fulfil ``text``, such as ``"total_reward > 3000 and length >= 500"``.
+
+    Names are episode columns, and ``episode`` is the number of the episode: ``numbers`` [n], or 0 to n - 1. There are
+    numbers, strings, True and False, the comparisons (also chained, and ``in`` a tuple), ``and or not & |`` and
+    ``+ - * /``.
+
+    Raises
+    ------
+    InvalidExpression
+        For anything else; the text is parsed, never executed.
+    """
+    if len(text) > _MAX_LENGTH:
+        raise InvalidExpression(f"An expression of {len(text):,} characters; at most {_MAX_LENGTH:,}.")
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+        why = e.msg if isinstance(e, SyntaxError) else str(e) or "it is nested too deeply"
+        raise InvalidExpression(f'"{text}" is not an expression: {why}', hint=_example()) from e
+    episodes = len(next(iter(columns.values())))
+    known = _Numbered(columns, np.arange(episodes) if numbers is None else numbers)
+    try:
+        with np.errstate(all="ignore"):  # a column divided by one with zeros has infinities, which compare as such
+            result = np.asarray(_value(tree, text, known))
+    except ZeroDivisionError as e:
+        raise InvalidExpression(f'"{text}" divides by zero.', hint=_example()) from e
+    except RecursionError as e:
+        raise InvalidExpression(f'"{text}" is nested too deeply.', hint=_example()) from e
+    except (TypeError, ValueError, OverflowError, np.exceptions.DTypePromotionError) as e:
+        raise InvalidExpression(f'"{text}" compares what cannot be compared: {e}', hint=_example()) from e
+    if result.dtype == object and all(v is None or isinstance(v, bool) for v in result.flat):
+        result = result.astype(bool)  # flags, some of which are missing
+    if result.dtype != bool or result.shape not in ((episodes,), ()):
+        raise InvalidExpression(f'"{text}" does not say yes or no for each episode.', hint=_example())
+    return np.broadcast_to(result, (episodes,)).copy()
+
+
+class _Numbered(Mapping[str, Array]):
+    """Columns, and the numbers of the episodes where no column has their name."""
+
+    def __init__(self, columns: Mapping[str, Array], numbers: IntArray) -> None:
+        self._columns, self._numbers = columns, numbers
+
+    def __getitem__(self, name: str) -> Array:
+        return self._numbers if name == _NUMBER and name not in self._columns else self._columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name == _NUMBER or name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys((_NUMBER, *self._columns))
+
+    def __len__(self) -> int:
+        return len(dict.fromkeys(self))
+
+
+def _example() -> str:
+    return 'as in "total_reward > 3000 and length >= 500"'
+
+
+def _value(node: ast.expr, text: str, columns: Mapping[str, Array]) -> Any:
+    match node:
+        case ast.Name(id=name):
+            return _column(name, columns)
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return value
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            return [_value(e, text, columns) for e in elements]
+        case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
+            return ~np.asarray(_value(operand, text, columns), bool)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand, text, columns)
+        case ast.BoolOp(op=op, values=values):
+            return reduce(_LOGICAL[type(op)], (np.asarray(_value(v, text, columns), bool) for v in values))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMBINE:
+            return _COMBINE[type(op)](_number(left, text, columns), _number(right, text, columns))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMBINE_FLAGS:
+            return _COMBINE_FLAGS[type(op)](_value(left, text, columns), _value(right, text, columns))
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            values = [_value(v, text, columns) for v in (left, *others)]
+            return reduce(np.logical_and, (_compare(o, a, b) for o, (a, b) in zip(ops, pairwise(values), strict=True)))
+    raise InvalidExpression(f'"{text}": {ast.unparse(node)} is not allowed there.', hint=_example())
+
+
+def _number(node: ast.expr, text: str, columns: Mapping[str, Array]) -> Any:
+    """The value of an operand of arithmetic: a text times a number would be as long as anybody likes."""
+    value = _value(node, text, columns)
+    kind = np.asarray(value).dtype.kind
+    is_text = kind not in "biufO" or (kind == "O" and any(isinstance(v, str) for v in np.asarray(value).flat))
+    if isinstance(value, list) or is_text:
+        raise InvalidExpression(f'"{text}": {ast.unparse(node)} is no number.', hint=_example())
+    return value
+
+
+def _compare(op: ast.cmpop, a: Any, b: Any) -> Any:
+    if isinstance(op, ast.In):
+        return np.isin(a, b)
+    if isinstance(op, ast.NotIn):
+        return ~np.isin(a, b)
+    if type(op) not in _COMPARE:
+        raise InvalidExpression(f"{type(op).__name__} is not a comparison of values.", hint=_example())
+    return _COMPARE[type(op)](a, b)
+
+
+def _column(name: str, columns: Mapping[str, Array]) -> Array:
+    if name in columns:
+        return columns[name]
+    close = get_close_matches(name, columns, 1)
+    did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
+    raise InvalidExpression(f'There is no episode column "{name}".{did_you_mean}  Columns: {", ".join(columns)}')
+
+
+def numbers(given: npt.NDArray[Any], count: int, id: str) -> IntArray:
+    """Transition numbers from an array of them, or from one bool for each of ``count``."""
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
+        if given.dtype.kind == "U":
+            raise IndexError(f'transitions are chosen by number; ds.column("{given}") is for fields')
+        raise IndexError(f"transitions are chosen by integers or bools [n], not by {given.dtype} {list(given.shape)}")
+    if given.dtype != bool:
+        return given.astype(np.int64)
+    if len(given) != count:
+        raise IndexError(f"{len(given):,} bools for the {count:,} transitions of {id}")
+    return np.flatnonzero(given)
+
+
+def chosen(given: npt.NDArray[Any] | Sequence[int]) -> npt.NDArray[Any]:
+    """Numbers or flags as an index; an empty list is no numbers."""
+    index = np.asarray(given)
+    return index if index.size else index.astype(np.int64)
+
+
+def within(index: int | np.integer[Any], count: int, what: str) -> int:
+    """A number from 0 on, of one that may count from the end."""
+    number = operator.index(index)
+    if not -count <= number < count:
+        raise IndexError(f"no number {number:,} of the {count:,} {what}")
+    return number % count

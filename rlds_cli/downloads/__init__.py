@@ -1,0 +1,1 @@
+"""From a registered id to a dataset of this home: listed, fetched, verified, converted."""

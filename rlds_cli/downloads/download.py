@@ -1,0 +1,355 @@
+"""Datasets on order: what is here already, what it takes to have the others, and having them.
+
+Copying a published dataset from another home or directory, and trusting it only after its content hashes right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlds_cli import home, registry, settings, subset, text
+from rlds_cli.downloads.request import Order, Store
+from rlds_cli.errors import (
+    DamagedDataset,
+    DatasetNotFound,
+    DownloadFailed,
+    InvalidId,
+    NameTaken,
+    NoSpace,
+    Offline,
+    RldsError,
+    TransferError,
+)
+from rlds_cli.files import disk, trees
+from rlds_cli.files import safe as safe_files
+from rlds_cli.home import Home, locate
+from rlds_cli.ids import DatasetId
+from rlds_cli.progress import Event, Progress, shown, silent
+from rlds_cli.registry.records import Entry
+from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import manifest, publishing
+from rlds_cli.subset import Portion
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+
+# A dataset that is here is found without NumPy, requests or a reader: those are imported where work begins.
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What it takes to have one dataset here.
+
+    ``here`` is its directory when nothing is to be done. ``to_fetch`` are bytes over the network, as far as sizes are
+    known; ``unknown`` counts the files whose size only their server knows; ``cache`` estimates the dataset's bytes.
+    """
+
+    id: str
+    here: Path | None
+    files: int = 0
+    to_fetch: int = 0
+    unknown: int = 0
+    cache: int | None = None
+    actions: Mapping[str, int] | None = None  # how many files are reused, adopted, linked, fetched
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """A plan for several datasets, and the room for them."""
+
+    datasets: tuple[Delivery, ...]
+    home: Path
+    free: int
+
+    @property
+    def to_fetch(self) -> int:
+        """Bytes over the network, as far as sizes are known."""
+        return sum(d.to_fetch for d in self.datasets)
+
+    @property
+    def needed(self) -> int:
+        """Bytes that the disk must hold in addition: archives and datasets, as far as sizes are known."""
+        return self.to_fetch + sum(d.cache or 0 for d in self.datasets)
+
+
+def download(
+    ref: str,
+    *,
+    source: str | None = None,
+    store: Store = "memmap",
+    frames: str = "encoded",
+    jobs: int | None = None,
+    force: bool = False,
+    keep_archive: bool = True,
+    offline: bool = False,
+    skip_bad: bool = False,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    split: str | None = None,
+    episodes: str | None = None,
+    limit_rate: int | str | None = None,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> Dataset:
+    """Have a dataset here: fetched, verified and converted, unless it is. Safe to call from any number of ranks.
+
+    Parameters
+    ----------
+    ref : str
+        An id of the registry, or an alias; with a variant, one that is here.
+    source : str, optional
+        Take the archive from this file, directory or mirror and nothing else; or a published dataset, to copy it here.
+    store : {"memmap", "zarr"}
+        Mapped files, or compressed.
+    frames : str
+        ``encoded``: images stay as published. ``raw`` or ``HxW`` (``84x84``): decoded at conversion, as ``ID@raw``.
+    jobs : int, optional
+        Worker processes for the conversion; None converts in this one. More need the guard
+        ``if __name__ == "__main__":`` in a script.
+    force : bool
+        Verify the archive by its hash, fetch what is not as it should be, convert again, and replace.
+    keep_archive : bool
+        False removes the downloaded files after the conversion.
+    offline : bool
+        Never touch the network, as ``RLDS_OFFLINE=1``.
+    skip_bad : bool
+        Leave out files of the archive that cannot be read; the manifest names them. Else the first is an error.
+    include, exclude : str or sequence of str, optional
+        Only files whose path or name matches a pattern such as ``"seed1*"``; without those that do. The dataset is a
+        part of the archive then, and stands as ``ID@include-...``.
+    split : str, optional
+        Only the episodes of this split, as ``ID@split-train``.
+    episodes : str, optional
+        Only a range of episodes, or of those of the split: ``"0:100"``, as ``ID@episodes-0-100``. Only the files that
+        hold them are fetched where the layout tells which those are.
+    limit_rate : int or str, optional
+        Bytes a second that all connections together may take, as in ``10 << 20`` or ``"10M"``.
+    cache_dir : path, optional
+        A home instead of ``RLDS_HOME``.
+
+    Raises
+    ------
+    UnknownDataset
+        The registry has no such id; the hint says which are near.
+    DownloadFailed, WrongHash, Offline
+        The archive could not be had, or is not the one that was promised.
+    ArchiveError
+        It cannot be read.
+    NoSpace, NoPermission
+        The disk refuses. Whatever was finished is kept, and the same call goes on from there.
+
+    Examples
+    --------
+    >>> import tempfile, rlds_cli
+    >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
+    >>> ds.schema["observation"].shape
+    (3,)
+    """
+    portion = Portion.of(include=include, exclude=exclude, split=split, episodes=episodes)
+    rate = text.rate(str(limit_rate)) if limit_rate is not None else None
+    order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion, rate)
+    return deliver(order, jobs=jobs or 0, progress=shown(progress))
+
+
+def deliver(
+    order: Order, *, jobs: int = 0, progress: Progress = silent, check: Callable[[Path], None] | None = None
+) -> Dataset:
+    """Carry out one order; see ``download``. Where ``check`` raises of what was made, nothing is published."""
+    where = order.where
+    here = None if order.force else _present(order, where)
+    from rlds_cli.dataset import open_dataset
+
+    if here is not None:
+        return open_dataset(here)
+    from rlds_cli.downloads import archive, pending
+    from rlds_cli.home.locks import exclusive
+
+    id, entry = _resolve(order, where)
+    place = Home(where.home)
+    with exclusive(place, id, progress):
+        here = None if order.force else _found(id, order, where)
+        if here is None:
+            if order.source is not None and is_dataset(order.source, id):
+                adopt(order.source, id, place, progress)
+            else:
+                with pending.noted(order, id, place), pending.credentials_asked(order):
+                    archive.make(order, id, entry, where, jobs, progress, check)
+    return open_dataset(str(id), cache_dir=order.cache_dir)
+
+
+def expand(refs: Sequence[str]) -> list[str]:
+    """The ids that ids, aliases and globs stand for, each once, in order.
+
+    Raises
+    ------
+    UnknownDataset
+        A glob matches nothing.
+    """
+    return list(dict.fromkeys(x for ref in refs for x in _named(ref)))
+
+
+def _named(ref: str) -> list[str]:
+    return [e.id for e in registry.match(ref)] if registry.is_glob(ref) else [ref]
+
+
+def plan(orders: Sequence[Order], *, guess: bool = False, progress: Progress = silent) -> Deliveries:
+    """What it would take; asks sources for their listings and writes nothing. Tells ``progress`` of long waits.
+
+    With ``guess`` it says also what cannot be done: neither a listing that may not be asked for nor a lack of room is
+    an error.
+
+    Raises
+    ------
+    NoSpace
+        What is known of the sizes does not fit.
+    """
+    where = orders[0].where
+    planned = Deliveries(tuple(_plan(o, guess, progress) for o in orders), where.home, disk.free(where.home))
+    if planned.needed > planned.free and not guess:
+        raise NoSpace(
+            f"{text.size_of(planned.to_fetch)} to download and about "
+            f"{text.size_of(planned.needed - planned.to_fetch)} of cache "
+            f"do not fit: {text.size_of(planned.free)} are free below {where.home}. Nothing was written.",
+            hint="another disk: --cache-dir DIR, or RLDS_HOME; rlds du shows what is there",
+        )
+    return planned
+
+
+def _plan(order: Order, guess: bool, progress: Progress) -> Delivery:
+    where = order.where
+    here = None if order.force else _present(order, where)
+    if here is not None:
+        found, encoding = str(_id_of(order, where)), manifest.read(here).encoding
+        other = f"{encoding}-encoded; rlds convert {found} --to {order.store}" if encoding != order.store else ""
+        return Delivery(found, here, note=other)
+    id, entry = _resolve(order, where)
+    if order.source is not None and is_dataset(order.source, id):
+        return Delivery(str(id), None, actions={"copy": 1})
+    from rlds_cli.downloads import archive, pending
+
+    try:
+        with pending.credentials_asked(order):
+            steps = archive.plan_transfer(order, id, entry, where, progress).plan
+    except TransferError as exc:
+        if guess and order.withheld:
+            return Delivery(str(id), None, len(entry.files), 0, len(entry.files), entry.store_size, note=exc.message)
+        if not isinstance(exc, Offline):
+            raise
+        if not guess:
+            raise
+        return _unlisted(id, entry)
+    sizes = [s.file.size for s in steps.steps]
+    known = sum(s or 0 for s in sizes)
+    actions = [s.action for s in steps.steps]
+    return Delivery(
+        str(id),
+        None,
+        len(steps.steps),
+        steps.to_fetch,
+        steps.unknown_sizes,
+        int(known * entry.expansion) if None not in sizes else entry.store_size,
+        {a: actions.count(a) for a in dict.fromkeys(actions)},
+    )
+
+
+def _unlisted(id: DatasetId, entry: Entry) -> Delivery:
+    """A dataset whose source must be asked for its files, and may not be."""
+    place = entry.files[0].urls[0] if entry.files else entry.tree[0]
+    count = len(entry.files)
+    return Delivery(str(id), None, count, 0, count, entry.store_size, note=f"{place} must be asked for its files")
+
+
+def _id_of(order: Order, where: Settings) -> DatasetId:
+    id = locate.meant(order.ref, where)
+    variant = order.variant
+    if variant and id.variant not in (None, variant):
+        asked = f"--frames {order.frames}" if not order.portion else str(order.portion)
+        raise InvalidId(f"{id} is a variant; {asked} is of {id.base}.", hint=f"rlds download {id.base}")
+    return id.with_variant(variant) if variant else id
+
+
+def _present(order: Order, where: Settings) -> Path | None:
+    """Where the dataset is, without a look into the registry where its id says enough."""
+    try:
+        id = _id_of(order, where)
+    except InvalidId:
+        return None  # `_resolve` says which ids are near
+    return _found(id, order, where)
+
+
+def _found(id: DatasetId, order: Order, where: Settings) -> Path | None:
+    found = home.find(id, where)
+    if found and order.portion:
+        there = manifest.read(found).options.get("portion") or {}
+        if Portion.from_facts(there) != order.portion:
+            raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
+    return found
+
+
+def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
+    """The id and its entry; refuses what cannot be downloaded by its nature."""
+    entry = registry.get(order.ref)
+    id = _id_of(replace(order, ref=entry.id + order.ref[len(order.ref.partition("@")[0]) :]), where)
+    if id.variant and id.variant != order.variant:
+        raise DatasetNotFound(
+            f"{id} is not in {where.home}, and variants are made, not downloaded.",
+            hint=subset.command(id),
+        )
+    if not entry.files and not entry.tree:
+        raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")
+    if entry.status == "closed" and order.source is None and not where.mirrors and not order.files:
+        raise DownloadFailed(
+            f"The source of {id} is closed: {entry.notes or entry.host}.",
+            hint=f"--from a local copy{f', or {entry.replaced_by}' if entry.replaced_by else ''}",
+        )
+    return id, entry
+
+
+def is_dataset(source: str, id: DatasetId) -> bool:
+    """Whether ``source`` is a directory with the dataset ``id``, or a home that holds it."""
+    return _find(source, id) is not None
+
+
+def _find(source: str, id: DatasetId) -> Path | None:
+    root = settings.expanded(source.removeprefix("file://"))
+    for path in (root, Home(root).dataset(id)):
+        try:
+            if manifest.read(path).id.lower() == str(id).lower():
+                return path
+        except RldsError:
+            continue
+    return None
+
+
+def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
+    """Copy the dataset into ``home``. The caller holds the lock of its id.
+
+    Raises
+    ------
+    DamagedDataset
+        Its content is not what its fingerprint says, or it is not of the files that the registry knows; nothing is
+        published.
+    """
+    from rlds_cli.maintenance import origins, verification
+    from rlds_cli.store.opening import Store
+
+    found = _find(source, id)
+    assert found is not None
+    work = home.partial(id, "staging")
+    safe_files.work_directory(work, home.root)
+    copy = work / "dataset"
+    try:
+        publishing.share_tree(found, copy, within=work)
+        report = verification.verify_directory(copy)
+        problems = report.problems or origins.unpublished(manifest.read(copy), Store(copy).sources)
+        if problems:
+            raise DamagedDataset(f"{found}: {problems[0]}. Nothing was copied.", hint=f"rlds verify {id}")
+        publishing.publish(copy, home.dataset(id))
+    finally:
+        trees.discard(work)
+    progress(Event(str(id), "ready", note=f"copied from {found}"))

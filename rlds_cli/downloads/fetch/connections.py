@@ -1,0 +1,343 @@
+"""Connections that end when their time is up, or at once when they are told to, whatever the server does.
+
+The timeout of a socket begins anew with every byte, so that a server which sends one now and then is never late. Here a
+thread shuts the socket itself down: who waits in a handshake, for headers or for the size of a chunk, wakes up.
+
+Where a redirect leads, and who may see the user's credentials on the way.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.client import SWITCHING_PROTOCOLS, HTTPResponse
+from typing import Any
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase, HTTPBasicAuth
+from requests.utils import get_netrc_auth, requote_uri
+from urllib3.util.response import assert_header_parsing
+
+from rlds_cli.downloads.fetch.policy import Refused
+from rlds_cli.settings import Settings
+
+_ROUND = 0.1  # seconds between two looks at the clock
+_LONG_NAME = 253  # characters; no host has a longer name
+
+
+class _Handle:
+    """A second descriptor of a socket, which TLS does not take over; it is closed with its last reference."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected.dup()
+
+    def shut(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+
+class Exchange:
+    """One request and its answer: until when it may go on, and the socket that it uses."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds  # on the monotonic clock
+        self.late = False  # whether its time was up
+        self._cut = False
+        self._lock = threading.Lock()
+        self._handle: _Handle | None = None
+
+    def allow(self, seconds: float) -> None:
+        """Let it go on for so long from now."""
+        self.until = time.monotonic() + seconds
+
+    def rest(self) -> None:
+        """Let it go on for ever: nobody waits for the server."""
+        self.until = math.inf
+
+    @property
+    def left(self) -> float:
+        """Seconds until its time is up."""
+        return self.until - time.monotonic()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was cut: what has come is not all."""
+        return self._cut
+
+    def cut(self, *, late: bool = False) -> None:
+        """End it, from any thread."""
+        with self._lock:
+            self.late, self._cut = self.late or late, True
+            if self._handle is not None:
+                self._handle.shut()
+
+    def use(self, handle: _Handle | None) -> None:
+        """Say which socket is shut down when it is cut."""
+        with self._lock:
+            self._handle = handle
+            if self._cut and handle is not None:
+                handle.shut()
+
+
+class _Current(threading.local):
+    exchange: Exchange | None = None
+
+
+_current = _Current()
+
+
+class Watch:
+    """Ends exchanges whose time is up; those of one client."""
+
+    def __init__(self) -> None:
+        self._exchanges: set[Exchange] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def exchange(self, seconds: float) -> Iterator[Exchange]:
+        """One request and its answer, which may take so long unless it is told otherwise."""
+        found = Exchange(seconds)
+        with self._lock:
+            self._exchanges.add(found)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rlds-watch", daemon=True)
+                self._thread.start()
+        try:
+            yield found
+        finally:
+            with self._lock:
+                self._exchanges.discard(found)
+            found.use(None)
+
+    def cut(self) -> None:
+        """End all exchanges."""
+        for exchange in self._now():
+            exchange.cut()
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self._closed.set()
+
+    def _now(self) -> list[Exchange]:
+        with self._lock:
+            return list(self._exchanges)
+
+    def _run(self) -> None:
+        while not self._closed.wait(_ROUND):
+            for exchange in self._now():
+                if exchange.left <= 0 and not exchange.ended:
+                    exchange.cut(late=True)
+
+
+@contextmanager
+def during(exchange: Exchange) -> Iterator[None]:
+    """Let connections that this thread uses meanwhile belong to an exchange."""
+    _current.exchange = exchange
+    try:
+        yield
+    finally:
+        _current.exchange = None
+
+
+class Adapter(HTTPAdapter):
+    """The transport of requests, over connections that belong to exchanges."""
+
+    def init_poolmanager(self, *args: Any, **more: Any) -> None:
+        """As that of requests."""
+        super().init_poolmanager(*args, **more)
+        _watch(self.poolmanager)
+
+    def proxy_manager_for(self, *args: Any, **more: Any) -> Any:
+        """As that of requests."""
+        return _watch(super().proxy_manager_for(*args, **more))
+
+
+def _watch(manager: Any) -> Any:
+    """Have the pools of a manager, of whatever kind, make connections that belong to exchanges."""
+    pools = manager.pool_classes_by_scheme
+    manager.pool_classes_by_scheme = {scheme: _watched(pool) for scheme, pool in pools.items()}
+    return manager
+
+
+def _watched(pool: Any) -> Any:
+    if issubclass(pool.ConnectionCls, _Watched):
+        return pool
+    connection = type(f"Watched{pool.ConnectionCls.__name__}", (_Watched, pool.ConnectionCls), {})
+    return type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": connection})
+
+
+class _Answer(HTTPResponse):
+    """An answer after those that only announce it, such as 103 Early Hints; http.client itself skips 100 alone.
+
+    Headers that cannot be read to their end are an error: the length of the body may be among the rest.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 < self.status < 200 and self.status != SWITCHING_PROTOCOLS:
+            self.headers = self.msg = None  # type: ignore[assignment]
+            super().begin()
+        assert_header_parsing(self.headers)
+
+
+class _Watched:
+    """What is added to the connections of urllib3."""
+
+    response_class = _Answer
+    _handle: _Handle | None = None
+
+    def _new_conn(self) -> socket.socket:
+        this: Any = self
+        connected: socket.socket
+        if hasattr(self, "_socks_options"):
+            connected = super()._new_conn()  # type: ignore[misc]
+        else:
+            connected = _dial(this._dns_host, this.port, this.timeout, this.socket_options or ())
+        self._handle = _Handle(connected)
+        self._belong()
+        return connected
+
+    def request(self, *args: Any, **more: Any) -> None:
+        self._belong()  # one that was kept open
+        super().request(*args, **more)  # type: ignore[misc]
+
+    def close(self) -> None:
+        super().close()  # type: ignore[misc]
+        self._handle = None
+
+    def _belong(self) -> None:
+        if self._handle is not None and _current.exchange is not None:
+            _current.exchange.use(self._handle)
+
+
+def _dial(host: str, port: int, seconds: float | None, options: Any) -> socket.socket:
+    """Connect to the first address of a host that answers, within the time of the exchange for all of them."""
+    name = host.strip("[]")
+    if len(name) > _LONG_NAME or any(not 0 < len(label.encode("idna")) < 64 for label in name.rstrip(".").split(".")):
+        raise UnicodeError("no name of a host")
+    problem: OSError = OSError("the host has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+        left = _current.exchange.left if _current.exchange is not None else math.inf
+        if left <= 0:
+            raise TimeoutError("timed out")
+        dialled = socket.socket(family, kind, protocol)
+        try:
+            for option in options:
+                dialled.setsockopt(*option)
+            wait = min(left, math.inf if seconds is None else seconds)
+            dialled.settimeout(None if wait == math.inf else wait)
+            if _current.exchange is not None:
+                _current.exchange.use(_Handle(dialled))  # so that it ends at once when it is cut
+            dialled.connect(address)
+        except OSError as exc:
+            dialled.close()
+            problem = exc
+        else:
+            return dialled
+    raise problem
+
+
+MOST = 10  # redirects of one request
+_SMALL = 16 << 10  # bytes of a body that are read so that its connection can be used again
+_SECURE = ("https", "http")
+
+
+def following(here: str, location: str) -> str:
+    """The address that a ``Location`` header means; raises Refused where nobody should go there."""
+    try:
+        said = location.encode("latin-1").decode(errors="replace")  # headers come as latin-1, most are UTF-8
+        parts = urlsplit(requote_uri(urljoin(here, said)))
+        host, port = parts.hostname, parts.port
+    except ValueError as exc:
+        raise Refused("leads to an address that cannot be read") from exc
+    if parts.scheme not in _SECURE or not host or port == 0:
+        raise Refused("leads to an address that is not HTTP")
+    if parts.scheme == "http" and urlsplit(here).scheme == "https":
+        raise Refused("leads from HTTPS to plain HTTP, where others could alter the file")
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
+
+
+def leave(response: requests.Response) -> None:
+    """Be done with a redirect: a short body is read, so that the connection may be kept; any other is not."""
+    length = response.raw.length_remaining
+    try:
+        if length is not None and length <= _SMALL:
+            response.raw.read(length or 1, decode_content=False)
+    finally:
+        response.close()
+
+
+class Credentials(AuthBase):
+    """Who the user is to the server that was asked, and to no other that it sends us to.
+
+    It also keeps requests from looking into .netrc by itself, which it does for every host and over plain HTTP.
+    """
+
+    def __init__(self, asked: str, here: str, where: Settings) -> None:
+        self._header: AuthBase | None = None
+        if origin(asked) == origin(here) and is_private(asked):
+            self._header = _known(asked, where)
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """The request with what proves who the user is, or as it was."""
+        return request if self._header is None else self._header(request)
+
+
+class _Bearer(AuthBase):
+    """The hub's token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """The request with the token."""
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def _known(url: str, where: Settings) -> AuthBase | None:
+    """The token of the hub, else the user of the address, else that of .netrc."""
+    if where.hub_token and origin(url) == origin(where.hub):
+        if not (where.hub_token.isascii() and where.hub_token.isprintable()):
+            raise Refused("HF_TOKEN holds characters that no token has")
+        return _Bearer(where.hub_token)
+    parts = urlsplit(url)
+    if parts.username is not None:
+        return HTTPBasicAuth(unquote(parts.username).encode(), unquote(parts.password or "").encode())
+    found = get_netrc_auth(url)
+    return HTTPBasicAuth(found[0].encode(), found[1].encode()) if found else None
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port of an address."""
+    parts = urlsplit(url)
+    return parts.scheme, (parts.hostname or "").rstrip("."), _port(parts)
+
+
+def is_private(url: str) -> bool:
+    """Whether nobody on the way reads what is sent there: HTTPS, or a server on this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return True
+    host = parts.hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _port(parts: SplitResult) -> int | None:
+    return parts.port if parts.port is not None else {"http": 80, "https": 443}.get(parts.scheme)

@@ -1,0 +1,185 @@
+"""File names and URLs that others wrote: safe to join, and sorted as people count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from unicodedata import normalize
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+from rlds_cli.errors import DownloadFailed, UnsafeArchive
+from rlds_cli.files.parts import is_unfinished
+from rlds_cli.text import natural
+from rlds_cli.visible import shown as shown
+
+_LONGEST = 240  # bytes of a component, so that .part.json fits behind it
+_LONG, _DEEP = 1024, 64  # characters and components of a whole name
+_BAD = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?", re.IGNORECASE | re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def safe(name: str) -> str:
+    """Return a relative POSIX path unchanged if it stays below its directory.
+
+    Raises
+    ------
+    UnsafeArchive
+        For ``..``, absolute paths, drive letters, devices of Windows, backslashes, characters that control or that
+        change the direction of text, empty components, and names that are too long or too deep.
+    """
+    if why := too_long(name):
+        raise UnsafeArchive(f"The source lists a file whose name {why}. Nothing was written.")
+    parts = name.split("/")
+    reason = (
+        "is empty"
+        if not name
+        else "holds a backslash, a NUL or a control character"
+        if _BAD.search(name)
+        else "is an absolute path"
+        if name.startswith(("/", "~")) or re.match(r"[A-Za-z]:", name)
+        else "leaves its directory"
+        if ".." in parts
+        else "has an empty part"
+        if "" in parts or "." in parts
+        else f"has a part of more than {_LONGEST} bytes"
+        if any(len(p.encode(errors="surrogatepass")) > _LONGEST for p in parts)
+        else "is a device on Windows"
+        if any(_DEVICE.fullmatch(p) for p in parts)
+        else "is not text"
+        if _SURROGATE.search(name)
+        else None
+    )
+    if reason:
+        raise UnsafeArchive(f"The source lists a file named {name[:200]!r}, which {reason}. Nothing was written.")
+    return name
+
+
+def too_long(name: str) -> str | None:
+    """What is wrong with a name that is longer or deeper than any file's; to be asked before it is taken apart."""
+    if len(name) > _LONG:
+        return f"has {len(name):,} characters, more than {_LONG:,}"
+    if (deep := name.count("/")) >= _DEEP:
+        return f"is {deep:,} directories deep, more than {_DEEP}"
+    return None
+
+
+def all_safe(names: Iterable[str]) -> None:
+    """Check that names are safe and that none stands in the way of another or of its record.
+
+    Names count as the same that some file systems do not tell apart: those that differ only in the case of letters, or
+    in the way accents are encoded. They are refused on every system, so that an archive is the same on all of them.
+
+    Raises
+    ------
+    UnsafeArchive
+        Naming the file, or both.
+    """
+    seen: dict[str, str] = {}
+    for name in map(safe, names):
+        key = folded(name)
+        if is_unfinished(key):
+            raise UnsafeArchive(f'The source lists "{name}", which is what a file on its way would be called.')
+        if key in seen:
+            raise _same(seen[key], name)
+        seen[key] = name
+    for key, name in seen.items():
+        parts = key.split("/")
+        taken = [key + s for s in (".json", ".part", ".part.json", ".part.lock")]
+        clash = next((t for t in [*taken, *("/".join(parts[:k]) for k in range(1, len(parts)))] if t in seen), None)
+        if clash:
+            raise UnsafeArchive(f'The source lists both "{name}" and "{seen[clash]}"; one would overwrite the other.')
+
+
+def folded(name: str) -> str:
+    """A name as file systems compare it that ignore the case of letters and the encoding of accents."""
+    return name.casefold() if name.isascii() else normalize("NFC", normalize("NFD", name).casefold())
+
+
+def _same(name: str, other: str) -> UnsafeArchive:
+    if name == other:
+        return UnsafeArchive(f'The source lists "{name}" twice. Nothing was written.')
+    return UnsafeArchive(
+        f'The source lists both "{name}" and "{other}", which some file systems take for one name. Nothing was written.'
+    )
+
+
+def basename(url: str) -> str:
+    """The file name at the end of a URL's path.
+
+    Raises
+    ------
+    DownloadFailed
+        Where the URL ends in a directory.
+    UnsafeArchive
+        Where the name is none, such as ``..``.
+    """
+    name = unquote(split(url).path).rpartition("/")[2]
+    if not name:
+        raise DownloadFailed(f"{shown(url)} names a directory, not a file.", hint="only hf:// and file: can be listed")
+    return safe(name)
+
+
+def split(url: str) -> SplitResult:
+    """The parts of a URL; raises DownloadFailed where it cannot be one."""
+    try:
+        return urlsplit(url)
+    except ValueError as exc:
+        raise DownloadFailed(f"{shown(url)} cannot be read as an address: {exc}.") from exc
+
+
+def join(base: str, path: str, *, safe: str = "/") -> str:
+    """A URL below ``base``, whose query stays behind it; ``path`` is quoted but for what is ``safe``."""
+    place, mark, query = base.partition("#")[0].partition("?")
+    return f"{place.rstrip('/')}/{quote(path, safe=safe)}{mark}{query}"
+
+
+def tails(key: str) -> list[str]:
+    """``a/b/c`` -> ``a/b/c``, ``b/c``, ``c``: what a copy may be called below another root."""
+    parts = [p for p in key.split("/") if p]
+    return ["/".join(parts[k:]) for k in range(len(parts))]
+
+
+def selected(names: Iterable[str], wanted: str) -> dict[str, str]:
+    """The names that ``wanted`` means, as people count, and what each is called relative to it.
+
+    A file of that name; else everything below a directory of that name; else, where it holds a ``*``, what matches;
+    else, where it has no file suffix, what begins with it. A digit is never followed by another one: ``door-v1*`` is
+    not ``door-v10``. An empty ``wanted`` is everything. Hidden files are left out.
+
+    Returns
+    -------
+    dict of str to str
+        Name -> name relative to the directory wanted, or to the one that holds what was wanted.
+    """
+    names = sorted((n for n in names if not any(re.match(r"\.[^.]", p) for p in n.split("/"))), key=natural)
+    below = wanted + "/" if wanted else ""
+    if wanted in names:
+        return {wanted: wanted.rpartition("/")[2]}
+    if inside := [n for n in names if n.startswith(below)]:
+        return {n: n[len(below) :] for n in inside}
+    pattern = _pattern(wanted)
+    base = len(fixed_directory(wanted)) + 1 if fixed_directory(wanted) else 0
+    return {n: n[base:] for n in names if pattern and pattern.fullmatch(n)}
+
+
+def fixed_directory(wanted: str) -> str:
+    """The directory above the last part of ``wanted``, or above the first part with a ``*``."""
+    parts = wanted.split("/")
+    fixed = next((k for k, p in enumerate(parts) if "*" in p), len(parts) - 1)
+    return "/".join(parts[:fixed])
+
+
+def has_suffix(name: str) -> bool:
+    """Whether a name ends as files do: ``.hdf5``, not ``-v1.2``."""
+    return re.search(r"\.[A-Za-z][A-Za-z0-9]{0,7}$", name) is not None
+
+
+def _pattern(wanted: str) -> re.Pattern[str] | None:
+    if "*" not in wanted:
+        if has_suffix(wanted):
+            return None
+        wanted += "*"
+    pieces = wanted.split("*")
+    starred = "".join(re.escape(p) + (r"(?!\d).*" if p[-1:].isdigit() else ".*") for p in pieces[:-1])
+    return re.compile(starred + re.escape(pieces[-1]), re.DOTALL)

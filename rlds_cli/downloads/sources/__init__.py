@@ -1,0 +1,1 @@
+"""What the places of an archive offer: one module for each kind of place."""

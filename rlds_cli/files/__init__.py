@@ -1,0 +1,1 @@
+"""The file system: opening safely, locks, links, free space, hashes, JSON of strangers."""

@@ -1,0 +1,163 @@
+"""Room on the disk, asked before and while writing.
+
+The same bytes under a second name: hard link, else reflink, else copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import sys
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from rlds_cli.errors import DamagedDataset, NoPermission, NoSpace, RldsError
+from rlds_cli.files import safe as safe_files
+from rlds_cli.text import size_of
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def existing(path: Path) -> Path:
+    """``path``, or its nearest parent that exists."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def free(path: Path) -> int:
+    """Bytes that may still be written below ``path``, which need not exist."""
+    return shutil.disk_usage(existing(path)).free
+
+
+def check_space(needed: int, path: Path, *, kept: str = "Nothing was written.") -> None:
+    """Refuse what cannot fit.
+
+    Parameters
+    ----------
+    needed : int
+        Bytes that are going to be written.
+    path : Path
+        Where; it need not exist.
+    kept : str
+        What is on the disk, for the message.
+
+    Raises
+    ------
+    NoSpace
+        With both numbers.
+    """
+    have = free(path)
+    if needed > have:
+        raise NoSpace(
+            f"{size_of(needed)} are needed below {path}, {size_of(have)} are free there. {kept}",
+            hint="free some (rlds du, rlds gc), or use another disk: --cache-dir DIR, or RLDS_HOME",
+        )
+
+
+def disk_error(exc: OSError, path: Path, *, kept: str = "") -> RldsError:
+    """What a failed write means: NoSpace, NoPermission, or the system's own words."""
+    if exc.errno in _FULL:
+        return NoSpace(
+            f"The disk is full: {path} could not be written ({size_of(free(path.parent))} free). {kept}".rstrip(),
+            hint="free some space (rlds du, rlds gc) and run the same command again",
+        )
+    if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return NoPermission(
+            f"{path} may not be written: {exc.strerror}. {kept}".rstrip(),
+            hint="use a directory of your own: --cache-dir DIR, or RLDS_HOME",
+        )
+    return RldsError(f"{path} could not be written: {exc.strerror or exc}. {kept}".rstrip())
+
+
+How = Literal["link", "reflink", "copy"]
+_FICLONE = 0x40049409
+
+
+def share(source: Path, target: Path, *, sealed: bool = False) -> How:
+    """Put the bytes of ``source`` at ``target``, replacing what is there in one step; ``source`` is not modified.
+
+    Only a regular file of this user gets a second name. A copy is readable for nobody who may not read ``source``; it
+    is synced, the directory is not (``sync_directory``).
+
+    Parameters
+    ----------
+    sealed : bool
+        The result will have its permission to write taken away: link only files that nobody may write now.
+
+    Returns
+    -------
+    "link", "reflink" or "copy"
+
+    Raises
+    ------
+    NoPermission
+        ``source`` is no regular file.
+    DamagedDataset
+        It is a link, and is to be ``sealed``: what it leads to is not part of a dataset.
+    OSError
+        Where even a copy cannot be written; nothing is left behind.
+    """
+    if sealed and source.is_symlink():
+        raise DamagedDataset(f"{source} is a symbolic link, and datasets have none. Nothing of it was read.")
+    source = source.resolve(strict=True)  # a link to a symbolic link would not hold the bytes
+    temporary = target.with_name(safe_files.temporary_name(target.name))
+    try:
+        with safe_files.reading(source) as read:
+            how = _link(read, source, temporary, sealed) or _clone_or_copy(read, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)  # also after a rename onto the same inode, which does nothing
+    return how
+
+
+def _link(read: BinaryIO, source: Path, target: Path, sealed: bool) -> How | None:
+    ours = os.fstat(read.fileno())
+    if ours.st_uid != os.geteuid() or (sealed and ours.st_mode & 0o222):
+        return None
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # another disk, a file system without links
+        return None
+    made = target.lstat()
+    if (made.st_dev, made.st_ino) == (ours.st_dev, ours.st_ino):
+        return "link"
+    target.unlink()  # the name was given to another file meanwhile
+    return None
+
+
+def _clone_or_copy(read: BinaryIO, target: Path) -> How:
+    with os.fdopen(safe_files.open_own(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as write:
+        mode = stat.S_IMODE(os.fstat(write.fileno()).st_mode)
+        os.fchmod(write.fileno(), mode & (os.fstat(read.fileno()).st_mode | stat.S_IWUSR))
+        how: How = "reflink" if _clone(read.fileno(), write.fileno()) else "copy"
+        if how == "copy":
+            shutil.copyfileobj(read, write, 1 << 20)
+        write.flush()
+        os.fsync(write.fileno())
+    return how
+
+
+def _clone(read: int, write: int) -> bool:
+    if sys.platform != "linux":
+        return False
+    from fcntl import ioctl
+
+    try:
+        ioctl(write, _FICLONE, read)
+    except OSError:
+        return False
+    return True
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename in ``directory`` durable."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:  # some network file systems do not sync directories
+        pass
+    finally:
+        os.close(handle)

@@ -1,0 +1,409 @@
+"""Read Arrow record batches forward, as columns of numbers, flags, texts and lists of one length.
+
+Parquet, CSV and JSON lines are all read through this module. Members of a struct are columns of their own, their names
+joined by ``/``. A row without a value is an error unless ``fill`` is set: then it reads as 0. A missing float is always
+NaN, and a missing text None. The column ``missing:NAME`` marks rows without a value.
+
+Record batches of Arrow files, measured before their buffers are unpacked.
+
+A file is a stream of messages between two marks, and a list of where they stand at its end. The list is not used: it
+may name any place. The buffers of a batch may be compressed; each then begins with the number of bytes that it becomes,
+which pyarrow takes on trust (Arrow columnar format, ``RecordBatch`` and ``BodyCompression``). Metadata are flatbuffers.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
+from rlds_cli.ted import Array
+
+MISSING = "missing:"
+MAX_COLUMN = 64 << 20
+Batches = Callable[[Sequence[str] | None, int], Iterator[Any]]
+
+
+class ArrowFile:
+    """The columns of an open file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for messages.
+    schema : pyarrow.Schema
+    num_rows : int
+    batches : callable
+        Yields the record batches of some top-level columns (None: of all) from a row on, in the order of the rows.
+    fill : bool
+        Read rows without a value as 0.
+
+    Attributes
+    ----------
+    columns : dict of str to (shape, dtype)
+        Shape with the rows first. ``left_out`` maps columns of other kinds to their types.
+    """
+
+    def __init__(self, path: Path, schema: Any, num_rows: int, batches: Batches, *, fill: bool = False) -> None:
+        self.path, self.num_rows, self.batches, self.fill = path, num_rows, batches, fill
+        self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self.left_out: dict[str, str] = {}
+        self.tops: dict[str, str] = {}  # top-level column of each column
+        if not num_rows:
+            return
+        kinds = {name: kind for field in schema for name, kind in _leaves(field)}
+        self.tops.update({name: field.name for field in schema for name, _ in _leaves(field)})
+        for name, column in self._examples(kinds).items():
+            if column is None or not _is_known(column.type):
+                self.left_out[name] = str(kinds[name])
+                continue
+            values, _ = self.values(name, column, None)
+            self.columns[name] = ((num_rows, *values.shape[1:]), values.dtype)
+
+    def _examples(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
+        """One row of each column of lists, for their length; None where no row has a list. Other columns are empty."""
+        pa = pyarrow()
+        found = {n: None if _is_list(kind) else pa.array([], kind) for n, kind in kinds.items()}
+        for batch in self.batches(None, 0) if None in found.values() else ():
+            flat = flatten(batch)
+            for name in [n for n, column in found.items() if column is None]:
+                if flat[name].null_count < len(flat[name]):
+                    at = int(np.argmin(flat[name].is_null().to_numpy(zero_copy_only=False)))
+                    found[name] = flat[name].slice(at, 1)
+            if None not in found.values():
+                break
+        return found
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all columns."""
+        return sum(math.prod(shape[1:]) * dtype.itemsize for shape, dtype in self.columns.values())
+
+    def rows(self, names: Collection[str]) -> ArrowRows:
+        """Read the rows of some columns, among them ``missing:NAME``."""
+        return ArrowRows(self, sorted(names))
+
+    def array(self, name: str, *, most: int = MAX_COLUMN) -> Array:
+        """Read a whole column of at most ``most`` bytes."""
+        shape, dtype = self.columns[name]
+        if math.prod(shape) * dtype.itemsize > most:
+            raise CorruptArchive(f"{self.path.name}: {name} has more than {most:,} bytes.")
+        return self.rows([name]).read(0, shape[0])[name]
+
+    def values(self, name: str, column: Any, shape: tuple[int, ...] | None) -> tuple[Array, Array]:
+        """Read the values [n, ...] of a column of a batch, and which rows have none, bool [n].
+
+        ``shape`` is the expected shape of a row; None accepts any.
+        """
+        import pyarrow as pa
+
+        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        if missing.any() and not (self.fill or text or pa.types.is_floating(column.type)):
+            raise UnknownLayout(
+                f"{self.path.name}: {name} has {int(missing.sum()):,} rows without a value.",
+                hint="only the last row of an episode may lack its action, reward and flags: it then holds the "
+                "final observation",
+            )
+        if text:
+            return np.array(column.to_pylist(), object), missing
+        present = column.drop_null() if missing.any() and _is_list(column.type) else column
+        values = self._numbers(name, present)
+        if shape is not None and len(present) and values.shape[1:] != shape:
+            raise UnknownLayout(
+                f"{self.path.name}: {name} has rows of {list(values.shape[1:])}; others have {list(shape)}."
+            )
+        if len(present) == len(column):
+            return values, missing
+        width = values.shape[1:] if len(present) else shape or ()
+        out = np.full((len(column), *width), np.nan if values.dtype.kind == "f" else 0, values.dtype)
+        out[~missing] = values.reshape(-1, *width)
+        return out, missing
+
+    def _numbers(self, name: str, column: Any) -> Array:
+        """The numbers of a column, whose rows are single numbers or lists of one length."""
+        import pyarrow as pa
+
+        width, rows = [], len(column)
+        while _is_list(column.type):
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False) if len(column) else np.zeros(0, np.int64)
+            if len(lengths) and (column.null_count or (lengths != lengths[0]).any()):
+                raise UnknownLayout(f"{self.path.name}: {name} has rows of different lengths.")
+            width.append(int(lengths[0]) if len(lengths) else 0)
+            column = column.flatten()
+        if column.null_count and not pa.types.is_floating(column.type):
+            if width:
+                raise UnknownLayout(f"{self.path.name}: {name} has lists with elements that have no value.")
+            column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
+        return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(rows, *width)
+
+
+class ArrowRows:
+    """Rows of several columns, read forward; the rows of the last call can be read again."""
+
+    def __init__(self, source: ArrowFile, names: Sequence[str]) -> None:
+        self._source, self._names = source, names
+        self._read = sorted({n.removeprefix(MISSING) for n in names})
+        self._tops = sorted({source.tops[n] for n in self._read})
+        self._batches: Iterator[Any] | None = None if names else iter(())
+        self._start = 0
+        self._kept = {n: np.empty((0, *shape[1:]), dtype) for n in names for shape, dtype in [self._kind(n)]}
+
+    def _kind(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        if name.startswith(MISSING):
+            return (self._source.num_rows,), np.dtype(bool)
+        return self._source.columns[name]
+
+    def __enter__(self) -> ArrowRows:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        return None
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        """Read rows ``start`` to ``stop`` of every column; rows before ``start`` cannot be read again.
+
+        Raises
+        ------
+        CorruptArchive
+            The file is damaged.
+        UnknownLayout
+            Rows have different shapes, or no value.
+        """
+        if start < self._start:
+            raise ValueError(f"row {start} was read already: reading has come to row {self._start}.")
+        have = self._start + len(next(iter(self._kept.values()), ()))
+        if self._batches is None:
+            self._batches, self._start, have = self._source.batches(self._tops, start), start, start
+        elif start > have:  # rows that nobody reads are not kept
+            self._batches = from_row(self._batches, start - have)
+            self._kept, self._start, have = {n: v[:0] for n, v in self._kept.items()}, start, start
+        blocks = {n: [v] for n, v in self._kept.items()}
+        with reading(self._source.path):
+            while self._names and have < stop and (batch := next(self._batches, None)) is not None:
+                for name, values in self._values(batch).items():
+                    blocks[name].append(values)
+                have += len(batch)
+        joined = {n: np.concatenate(v) if len(v) > 1 else v[0] for n, v in blocks.items()}
+        self._kept = {n: v[start - self._start :] for n, v in joined.items()}
+        self._start = start
+        return {n: v[: stop - start] for n, v in self._kept.items()}
+
+    def _values(self, batch: Any) -> dict[str, Array]:
+        flat, out = flatten(batch), {}
+        for name in self._read:
+            shape, dtype = self._source.columns[name]
+            values, missing = self._source.values(name, flat[name], shape[1:])
+            out[name] = values if dtype.kind in "SUO" else values.astype(dtype, copy=False)
+            out[MISSING + name] = missing | is_nan(values)
+        return {n: out[n] for n in self._names}
+
+
+def from_row(batches: Iterator[Any], start: int) -> Iterator[Any]:
+    """Record batches without the first ``start`` rows."""
+    for batch in batches:
+        if start < len(batch):
+            yield batch.slice(start)
+        start = max(0, start - len(batch))
+
+
+def is_nan(values: Array) -> Array:
+    """Which rows are NaN in every component, bool [n]; False where values are not floats."""
+    if values.dtype.kind not in "fc" or not values.size:
+        return np.zeros(len(values), bool)
+    return np.asarray(np.isnan(values.reshape(len(values), -1)).all(axis=1))
+
+
+def flatten(batch: Any) -> dict[str, Any]:
+    """The columns of a record batch by name, members of structs as ``struct/member``."""
+    return {
+        name: column
+        for field, top in zip(batch.schema, batch.columns, strict=True)
+        for name, column in _flat(field, top)
+    }
+
+
+def _flat(field: Any, column: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    import pyarrow as pa
+
+    name = f"{above}{field.name}"
+    if not pa.types.is_struct(field.type):
+        yield name, column
+        return
+    for member, values in zip(field.type, column.flatten(), strict=True):
+        yield from _flat(member, values, f"{name}/")
+
+
+def _leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and types of a column, or of the members of a struct."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(field.type):
+        yield f"{above}{field.name}", field.type
+        return
+    for member in field.type:
+        yield from _leaves(member, f"{above}{field.name}/")
+
+
+def _is_known(kind: Any) -> bool:
+    """Whether values are texts, numbers or flags, or lists of numbers or flags."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return True
+    while _is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+@contextmanager
+def reading(path: Path, what: str = "Parquet") -> Iterator[None]:
+    """Turn the errors of pyarrow while it reads a file into CorruptArchive."""
+    pa = pyarrow()
+    try:
+        yield
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptArchive(f"{path.name} cannot be read as {what}: {e}", hint=f"fetch or write {path} again") from e
+
+
+def pyarrow() -> Any:
+    """Import pyarrow with the modules that are used.
+
+    Raises
+    ------
+    MissingPackage
+        It is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.csv
+        import pyarrow.json
+        import pyarrow.parquet
+    except ImportError as e:
+        raise MissingPackage(
+            "Parquet, Arrow, CSV and JSON lines files are read with pyarrow, which is not installed.",
+            hint="pip install 'rlds-cli[arrow]'",
+        ) from e
+    return pa
+
+
+MAX_RATIO = 1000
+FREE_BYTES = 64 << 20
+MAX_BATCH = 512 << 20
+_MARK = b"ARROW1\0\0"
+_HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3  # fields of Message, and of RecordBatch
+_BUFFER = struct.Struct("<qq")
+
+
+def schema(path: Path) -> Any:
+    """The columns of a file."""
+    pa = pyarrow()
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        return reader.schema
+
+
+def count(path: Path) -> int:
+    """The number of rows of a file."""
+    return sum(_number(message.metadata, _batch(message.metadata), _LENGTH) for message in _messages(path))
+
+
+def batches(path: Path) -> Iterator[Any]:
+    """The record batches of a file, in order, checked in full.
+
+    Raises
+    ------
+    UnsafeArchive
+        Compressed buffers claim more than the file can hold.
+    CorruptArchive
+        A message is damaged, or is a dictionary, which the archives that are read do not have.
+    """
+    pa = pyarrow()
+    columns = schema(path)
+    claimed = 0
+    for message in _messages(path):
+        size = _unpacked(message)
+        claimed += size
+        if size > MAX_BATCH or claimed > FREE_BYTES + MAX_RATIO * path.stat().st_size:
+            raise UnsafeArchive(f"{path.name} claims {claimed:,} bytes, and has {path.stat().st_size:,}.")
+        batch = pa.ipc.read_record_batch(message, columns)
+        batch.validate(full=True)
+        yield batch
+
+
+def _messages(path: Path) -> Iterator[Any]:
+    """The messages of a file that hold record batches."""
+    pa = pyarrow()
+    with pa.memory_map(str(path)) as source:
+        if source.read(len(_MARK)) != _MARK:
+            raise CorruptArchive(f"{path.name} is no Arrow file.", hint=f"delete {path} and fetch it again")
+        reader = pa.ipc.MessageReader.open_stream(source)
+        while True:
+            try:
+                message = reader.read_next_message()
+            except StopIteration:
+                return
+            if message.type == "record batch":
+                yield message
+            elif message.type != "schema":
+                raise CorruptArchive(f"{path.name} holds a message that is a {message.type}.")
+
+
+def _unpacked(message: Any) -> int:
+    """Bytes that the compressed buffers of a batch become."""
+    data, body = message.metadata, message.body
+    table = _batch(data)
+    if not _field(data, table, _COMPRESSION):
+        return 0
+    at = _field(data, table, _BUFFERS)
+    start = at + _read("<I", data, at)
+    total = 0
+    for k in range(_read("<I", data, start)):
+        offset, length = _BUFFER.unpack_from(data, start + 4 + k * _BUFFER.size)
+        if length >= 8 and 0 <= offset <= len(body) - 8:
+            total += max(0, _read("<q", body, offset))
+    return total
+
+
+def _batch(data: Any) -> int:
+    """Where the table ``RecordBatch`` of a message begins."""
+    at = _field(data, _read("<I", data, 0), _HEADER)
+    return at + _read("<I", data, at)
+
+
+def _number(data: Any, table: int, field: int) -> int:
+    at = _field(data, table, field)
+    return _read("<q", data, at) if at else 0
+
+
+def _field(data: Any, table: int, number: int) -> int:
+    """Where a field of a table stands; 0 where it has its default."""
+    described = table - _read("<i", data, table)
+    if 4 + 2 * number + 2 > _read("<H", data, described):
+        return 0
+    offset = _read("<H", data, described + 4 + 2 * number)
+    return table + offset if offset else 0
+
+
+def _read(form: str, data: Any, at: int) -> int:
+    try:
+        if at < 0:
+            raise ValueError(f"a place before the beginning: {at}")
+        return int(struct.unpack_from(form, data, at)[0])
+    except (struct.error, ValueError) as e:
+        raise CorruptArchive(f"the metadata of an Arrow message are damaged: {e}") from e

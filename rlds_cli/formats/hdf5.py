@@ -1,0 +1,436 @@
+"""HDF5 files opened as untrusted input: nothing outside the file, no impossible sizes, no endless trees."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from rlds_cli.errors import (
+    ArchiveError,
+    CorruptArchive,
+    MissingPackage,
+    NoPermission,
+    RldsError,
+    UnknownLayout,
+    UnsafeArchive,
+)
+from rlds_cli.formats import hdf5_limits
+from rlds_cli.ted import Array, Field, Kind, Placement
+
+MAX_DEPTH = 32
+MAX_OBJECTS = 1 << 20
+MAX_ALIASES, ALIASES_EACH = 1 << 10, 4  # names of what has another name, at all and for each object
+# Deflate packs at most about 1,032 to 1; a dataset that claims more than its stored bytes could hold was never written.
+MAX_RATIO = 1100
+UNWRITTEN_BYTES = 64 << 20
+MAX_ROW = 256 << 20  # bytes: rows are read whole
+TEXT_BYTES = 64  # of a text in memory, beside its characters
+MAX_VALUE = 256 << 20  # bytes of a value that is not per row, beyond those of the file
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+
+_checked: set[tuple[str, int, int, int, int, int]] = set()  # files that are safe to read, as they were
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether a file starts as HDF5 does (a user block of 512, 1024, ... bytes may come first)."""
+    try:
+        with path.open("rb") as f:
+            for offset in (0, 512, 1024, 2048):
+                f.seek(offset)
+                if f.read(8) == MAGIC:
+                    return True
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
+    """Open for reading, and refuse what a trustworthy archive does not hold.
+
+    ``check=False`` is for a file whose whole tree has been checked before: workers open it once for every part.
+
+    Raises
+    ------
+    CorruptArchive
+        Not HDF5 (an HTML page is named as such), or truncated.
+    UnsafeArchive
+        Links out of the file or in circles, virtual or external datasets, names that climb out of a directory,
+        shapes that the file cannot hold.
+    NoPermission
+        The file may not be read.
+    """
+    try:
+        f = _open(path)
+    except PermissionError as e:
+        raise NoPermission(f"{path} may not be read.") from e
+    except OSError as e:
+        raise CorruptArchive(f"{path.name} cannot be opened as HDF5: {_why(path, e)}.", hint=_hint(path)) from e
+    with f:
+        if check:
+            _check(f, path)
+        try:
+            yield f
+        except (OSError, RuntimeError, KeyError) as e:
+            if not _is_damage(e):
+                raise
+            raise CorruptArchive(f"{path.name} is damaged: {_said(e)}", hint=_hint(path)) from e
+
+
+@contextmanager
+def reading(path: Path, key: str) -> Iterator[None]:
+    """Turn h5py's errors while reading ``key`` into CorruptArchive; texts that are not UTF-8 are UnknownLayout."""
+    try:
+        yield
+    except UnicodeError as e:
+        raise UnknownLayout(
+            f"{path.name}: {key} holds texts that are not UTF-8: {e}.",
+            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
+        ) from e
+    except (OSError, RuntimeError, KeyError) as e:
+        raise CorruptArchive(f"{path.name}: {key} cannot be read: {_said(e)}", hint=_hint(path)) from e
+
+
+def _said(e: Exception) -> str:
+    """HDF5's own words, with what they mean where they do not say it."""
+    means = "a chunk does not decompress, or its checksum (Fletcher32) does not agree; "
+    return f"{means if 'filter returned failure' in str(e) else ''}{e}"
+
+
+def _open(path: Path) -> h5py.File:
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as e:
+        # HDF5 wants one setting per file and process, and a notebook may hold the file open with the other one.
+        if "locking flag" in str(e):
+            return h5py.File(path, "r")
+        raise
+
+
+def _is_damage(e: Exception) -> bool:
+    """Whether an error comes from HDF5, and not from the system or from what is done with the file."""
+    if isinstance(e, RldsError) or (isinstance(e, OSError) and e.errno is not None):
+        return False
+    return not isinstance(e, KeyError) or "Unable to" in str(e)
+
+
+def _why(path: Path, error: OSError) -> str:
+    if not path.exists():
+        return "there is no such file"
+    if path.is_dir():
+        return "it is a directory"
+    with path.open("rb") as f:
+        head = f.read(512).lstrip().lower()
+    if head.startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "it is an HTML page (a server's error or log-in page saved under the archive's name)"
+    size = path.stat().st_size
+    if size == 0:
+        return "it is empty"
+    if is_hdf5(path):
+        return f"it is truncated or damaged ({size:,} bytes; {error})"
+    return f"it is not an HDF5 file ({size:,} bytes)"
+
+
+def _hint(path: Path) -> str:
+    if not is_hdf5(path) and path.is_file():  # which may be a sound file of another format
+        return f"rlds inspect {path} shows what it is; if it was HDF5 before, fetch or write it again"
+    return f"fetch or write {path} again; what is there cannot be used"
+
+
+def _check(f: h5py.File, path: Path) -> None:
+    """Refuse a file that is not safe to read; one that was looked at, and is as it was, is not looked at again."""
+    stat = path.stat()
+    known = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    if known in _checked:
+        return
+    try:
+        for name, item in walk(f):
+            if isinstance(item, h5py.Dataset):
+                check_dataset(name, item, path)
+    except ArchiveError:
+        raise
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, zlib.error) as e:
+        raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
+    if len(_checked) >= hdf5_limits.MOST_KNOWN:
+        _checked.clear()
+    _checked.add(known)
+
+
+def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
+    """All groups and datasets below ``group`` with their paths.
+
+    Raises
+    ------
+    UnsafeArchive
+        A link out of the file, to nowhere or to a group that it lies in, a name such as ``..``, or too many of them:
+        of objects, or of names for objects that have a name already.
+    """
+    count = aliases = 0
+    seen: set[int] = set()
+    stack: list[tuple[str, h5py.Group, tuple[int, ...]]] = [("", group, (_address(group),))]
+    while stack:
+        prefix, parent, above = stack.pop()
+        for key in parent:
+            name = f"{prefix}/{key}" if prefix else key
+            count += 1
+            item, address = _child(parent, key, name)
+            aliases += address is None or address in seen
+            if address is not None:
+                seen.add(address)
+            if count > MAX_OBJECTS:
+                raise _refused(f"{_file(group)} holds more than {MAX_OBJECTS:,} objects.")
+            if aliases > MAX_ALIASES + ALIASES_EACH * len(seen):
+                raise _refused(f"{_file(group)} has {aliases:,} further names for {len(seen):,} objects, and more.")
+            if isinstance(item, h5py.Group):
+                stack.append((name, item, (*above, _descend(item, above, name))))
+            if isinstance(item, h5py.Group | h5py.Dataset):
+                yield name, item
+
+
+def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """All datasets below ``group``, by path, in the order of their paths."""
+    return {name: d for name, d in sorted(walk(group)) if isinstance(d, h5py.Dataset)}
+
+
+def _child(parent: h5py.Group, key: str | bytes, name: str) -> tuple[object, int | None]:
+    """An object and its address; of a soft link, no address."""
+    # What is not UTF-8 comes as bytes.
+    if isinstance(key, bytes) or key in ("", ".", "..") or not key.isprintable():
+        raise _refused(f"{_file(parent)}: {name!r} is no name for a field.")
+    info = parent.id.links.get_info(key.encode())
+    kind = info.type
+    if kind == h5py.h5l.TYPE_EXTERNAL:
+        link = parent.get(key, getlink=True)
+        raise _refused(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
+    if kind == h5py.h5l.TYPE_SOFT and parent.get(key) is None:
+        raise _refused(f"{_file(parent)}: {name} is a link that leads nowhere.")
+    return parent[key], int(info.u) if kind == h5py.h5l.TYPE_HARD else None
+
+
+def _refused(what: str) -> UnsafeArchive:
+    return UnsafeArchive(
+        what, hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it"
+    )
+
+
+def _descend(group: h5py.Group, above: tuple[int, ...], name: str) -> int:
+    address = _address(group)
+    if address in above:
+        raise _refused(f"{_file(group)}: {name} is a link to a group that it lies in.")
+    if len(above) > MAX_DEPTH:
+        raise _refused(f"{_file(group)}: groups are nested more than {MAX_DEPTH} deep at {name}.")
+    return address
+
+
+def _address(group: h5py.Group) -> int:
+    return int(h5py.h5o.get_info(group.id).addr)
+
+
+def _file(item: h5py.Group) -> str:
+    return Path(item.file.filename).name
+
+
+def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
+    """Refuse a dataset that reads other files or claims more than its file can hold.
+
+    Raises
+    ------
+    UnsafeArchive
+        It does.
+    CorruptArchive
+        Its values are of no type that NumPy knows.
+    MissingPackage
+        It is compressed in a way that this HDF5 cannot undo.
+    """
+    try:
+        _ = d.dtype
+    except (TypeError, ValueError) as e:
+        raise CorruptArchive(
+            f"{path.name}: {name} is of a type that NumPy cannot hold: {e}.",
+            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
+        ) from e
+    plist = d.id.get_create_plist()
+    virtual = plist.get_layout() == h5py.h5d.VIRTUAL
+    if virtual:  # before its shape is asked for, which opens the sources
+        _check_virtual(name, d, path)
+    if plist.get_external_count():
+        raise _refused(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
+    filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
+    _check_size(name, d, path, virtual=virtual, counted=bool(filters & set(hdf5_limits.COUNTED)))
+    hdf5_limits.check_chunks(name, d.id, path)
+    hdf5_limits.check_heap(name, d.id, path)
+    for code in filters:
+        if not h5py.h5z.filter_avail(code):
+            raise MissingPackage(
+                f"{path.name}: {name} is compressed with HDF5 filter {code}, which is not installed.",
+                hint=f"h5repack -f GZIP=4 {path.name} repacked.h5, or set HDF5_PLUGIN_PATH to where the filter lies",
+            )
+
+
+def _check_virtual(name: str, d: h5py.Dataset, path: Path) -> None:
+    """Refuse sources in other files, and virtual ones, which may be the dataset itself."""
+    for source in d.virtual_sources():
+        if source.file_name != ".":
+            raise _refused(f"{path.name}: {name} is a virtual dataset that reads other files.")
+        found = d.file.get(source.dset_name) if "%" not in source.dset_name else None
+        plain_one = isinstance(found, h5py.Dataset) and not found.is_virtual and found.file == d.file
+        if not plain_one:
+            raise _refused(
+                f"{path.name}: {name} is a virtual dataset, and its source {source.dset_name} is none that is here."
+            )
+
+
+def _check_size(name: str, d: h5py.Dataset, path: Path, *, virtual: bool, counted: bool) -> None:
+    shape, size = d.id.shape or (), d.id.get_type().get_size()
+    chunk = math.prod(d.chunks or (0,)) * size
+    claimed = math.prod(max(n, 1) for n in shape) * size
+    if claimed <= UNWRITTEN_BYTES:
+        return
+    row = math.prod(shape[1:]) * size
+    if row > MAX_ROW:
+        raise _refused(f"{path.name}: {name} claims {list(shape)} {d.dtype}, of which a row has {row:,} bytes.")
+    stored = 0 if 0 in shape else path.stat().st_size if virtual else d.id.get_storage_size()
+    if claimed > MAX_RATIO * (stored if not counted or 0 in shape else d.id.get_num_chunks() * chunk):
+        raise _refused(
+            f"{path.name}: {name} claims {list(shape)} {d.dtype} ({claimed:,} bytes) and stores {stored:,} bytes."
+        )
+
+
+def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
+    """The field ``name`` that a per-row dataset makes; ``scalar`` takes rows of one value, ``(N, 1)``, as scalars.
+
+    Raises
+    ------
+    UnknownLayout
+        Values that no field can hold: compounds, references, sequences of varying length.
+    """
+    placement: Placement = "next" if name.startswith("next/") else "both" if is_observation(name) else "root"
+    shape = d.shape[1:]
+    text = h5py.check_string_dtype(d.dtype) is not None
+    if (scalar or text) and shape == (1,):
+        shape = ()
+    if (text and shape) or not (text or d.dtype.kind in "biufc") or d.dtype.names or d.dtype.itemsize > 16:
+        what = "compound" if d.dtype.names else f"{d.dtype} {list(shape)}"
+        raise UnknownLayout(
+            f"{_file(d)}: {d.name} holds {what} values, which no field can hold.",
+            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
+        )
+    kind: Kind = "text" if text else "array"
+    return Field(name, "str" if text else np.dtype(d.dtype.str).newbyteorder("=").name, shape, placement, kind)
+
+
+def is_observation(name: str) -> bool:
+    """Whether a field belongs to the observation."""
+    return name.split("/", 1)[0] == "observation"
+
+
+def expand(found: Mapping[str, h5py.Dataset], field: str, key: str) -> dict[str, str]:
+    """Field name -> key for the dataset ``key``, or for all datasets below the group ``key``."""
+    if key in found:
+        return {field: key}
+    return {f"{field}/{k[len(key) + 1 :]}": k for k in found if k.startswith(key + "/")}
+
+
+def free_name(key: str, taken: Iterable[str]) -> str:
+    """``key`` as a field name, moved below ``extra/`` where it meets a name that is taken."""
+    clash = any(key == t or key.startswith(t + "/") or t.startswith(key + "/") for t in taken)
+    return f"extra/{key}" if clash else key
+
+
+def differences(a: Iterable[Field], b: Iterable[Field]) -> Iterator[str]:
+    """What two lists of fields do not share, each in a few words."""
+    left, right = {f.name: f for f in a}, {f.name: f for f in b}
+    for name in sorted({*left, *right}):
+        if left.get(name) != right.get(name):
+            said = [f"{f.dtype} {list(f.shape)}" if f else "absent" for f in (left.get(name), right.get(name))]
+            yield f"{name} is {said[0]} and {said[1]}"
+
+
+def plain(d: h5py.Dataset) -> Array | str | None:
+    """The whole value of something that is not per row; texts come as str, lists of texts one per line.
+
+    Raises
+    ------
+    UnsafeArchive
+        It is much larger than its file.
+    """
+    if d.shape is None:
+        return None
+    check_value(d)
+    if h5py.check_string_dtype(d.dtype) is not None:
+        value = d.asstr(errors="replace")[()]
+        return value if isinstance(value, str) else "\n".join(map(str, np.ravel(value)))
+    if d.dtype.kind == "O" or d.dtype.names:
+        return str(d[()])
+    return np.asarray(d[()])
+
+
+def check_value(d: h5py.Dataset, *, most: int = MAX_VALUE) -> None:
+    """Refuse a dataset that is to be read whole, and has more than ``most`` bytes beside those of its file.
+
+    Raises
+    ------
+    UnsafeArchive
+        It has.
+    """
+    text = h5py.check_string_dtype(d.dtype) is not None
+    each = d.id.get_type().get_size() + TEXT_BYTES * text
+    path, size = Path(d.file.filename), math.prod(d.shape or ()) * each
+    if size > most and size > most + path.stat().st_size:
+        raise _refused(f"{path.name}: {d.name} has {size:,} bytes, and is no column of rows.")
+
+
+def whole(d: h5py.Dataset) -> Any:
+    """All of a dataset; raises as `check_value`."""
+    check_value(d)
+    return d[()]
+
+
+def attribute_values(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Any]]:
+    """Names and values of what is written beside a group or dataset.
+
+    Raises
+    ------
+    UnsafeArchive
+        A value would take more memory than its file has bytes.
+    """
+    for key in item.attrs:
+        yield _text(key), attribute(item, key)
+
+
+def attribute(item: h5py.Group | h5py.Dataset, key: str | bytes) -> Any:
+    """One of them; raises as `attribute_values`, and KeyError."""
+    path = Path(item.file.filename)
+    hdf5_limits.check_attribute(item, key, path)
+    with reading(path, f"the attribute {_text(key)}"):
+        return item.attrs[key]
+
+
+def attributes(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Array | str]]:
+    """What is written beside a group or dataset, as ``attributes/<name>``; texts as ``plain`` gives them."""
+    for key, value in attribute_values(item):
+        if isinstance(value, h5py.Empty):
+            continue
+        known = isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc"
+        texts = isinstance(value, np.ndarray) and value.dtype.kind in "OSU"
+        lines = [_text(v) for v in np.ravel(value)] if texts else [_text(value)]
+        yield f"attributes/{key}", np.asarray(value) if known else "\n".join(lines)
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def keys_found(found: Mapping[str, h5py.Dataset]) -> str:
+    """What a file holds, for a message: names and shapes, the first few."""
+    shown = [f"{name} {list(d.shape or ())}" for name, d in list(found.items())[:12]]
+    more = len(found) - len(shown)
+    return ", ".join(shown) + (f", {more} more" if more > 0 else "") if shown else "no datasets"

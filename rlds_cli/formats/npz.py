@@ -1,0 +1,446 @@
+"""npz files opened as untrusted input: members are streamed row by row, nothing is unpickled, no zip bomb goes off.
+
+An npz is a zip of ``<name>.npy``; each is a header, which says dtype and shape, and the values in C order::
+
+    \x93NUMPY 1 0 <length> {'descr': '<f4', 'fortran_order': False, 'shape': (1000, 3), }\n  <rows>
+
+``np.load`` inflates a whole member into memory, however large the header says it is. Here the header is checked against
+the zip's own sizes before anything is allocated, and rows are inflated a block at a time.
+
+Rows of npz members read forward, inflated side by side; what is damaged is named.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import tokenize
+import warnings
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
+from rlds_cli.ted import Array
+
+MAGIC = b"PK\x03\x04"
+NPY_MAGIC = b"\x93NUMPY"
+MAX_MEMBERS = 1 << 16
+MAX_HEADER = 1 << 16
+MAX_VALUES = 1 << 48  # also of arrays without values, whose rows would be counted for ever
+# Deflate packs zeros 1,030 to 1. One column of zeros is nothing odd; an archive of nothing else is, if it is large.
+MAX_RATIO = 1000
+FREE_BYTES = 64 << 20
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One array of an npz: ``name`` without ``.npy``, ``offset`` where its values begin in the member."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+    fortran: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many values."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row: of all axes but the first."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
+def is_npz(path: Path) -> bool:
+    """Whether a file is a zip whose first member is an array."""
+    try:
+        with path.open("rb") as f:
+            head = f.read(30)
+            if len(head) < 30 or not head.startswith(MAGIC):
+                return False
+            return f.read(int.from_bytes(head[26:28], "little")).endswith(b".npy")
+    except OSError:
+        return False
+
+
+@contextmanager
+def open_npz(path: Path, content: IO[bytes] | None = None) -> Iterator[NpzFile]:
+    """Open for reading, and refuse what a trustworthy npz does not hold.
+
+    Parameters
+    ----------
+    path : Path
+        The file; with ``content`` only its name, for messages.
+    content : binary file, optional
+        What to read instead: a member of another archive, which can seek.
+
+    Raises
+    ------
+    CorruptArchive
+        Not a zip (an HTML page is named as such), truncated, or a header that does not fit its member.
+    UnsafeArchive
+        Names that climb out of a directory or stand twice, object arrays (pickles), encrypted or overlapping members,
+        more than a thousand times its size.
+    UnknownLayout
+        Values of a kind that no field can hold.
+    NoPermission
+        The file may not be read.
+    """
+    try:
+        archive = zipfile.ZipFile(content or path)
+    except PermissionError as e:
+        raise NoPermission(f"{path} may not be read.") from e
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, OverflowError) as e:
+        why = str(e) if content else _why(path, e)
+        raise CorruptArchive(f"{path.name} cannot be opened as npz: {why}.", hint=hint(path)) from e
+    with archive:
+        yield NpzFile(path, archive)
+
+
+class NpzFile:
+    """The members of an open npz, and their rows.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for messages.
+    archive : zipfile.ZipFile
+
+    Example
+    -------
+    >>> with open_npz(path) as npz, npz.rows(["observations"]) as rows:  # doctest: +SKIP
+    ...     block = rows.read(0, 4096)["observations"]
+    """
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path = path
+        self._archive = archive
+        self.size = _size(archive)
+        self._infos = _checked(path, archive)
+        self.members: Mapping[str, Member] = {name: self._member(name) for name in self._infos}
+
+    def array(self, name: str, *, most: int = FREE_BYTES) -> Array:
+        """A whole member, for what is small: flags, metadata.
+
+        Raises
+        ------
+        CorruptArchive
+            It is damaged.
+        UnknownLayout
+            It has more than ``most`` bytes.
+        """
+        member = self.members[name]
+        if member.nbytes > most:
+            raise UnknownLayout(f"{self.path.name}: {name} has {member.nbytes:,} bytes; at most {most:,} are expected.")
+        with self.open_member(member) as f, reading(self.path, name):
+            values = values_of(f, member, member.shape)
+            finish(f)
+            return values
+
+    def rows(self, names: Collection[str]) -> NpzRows:
+        """A reader of the rows of several members, forward."""
+        return NpzRows(self, [self.members[name] for name in names])
+
+    def open_member(self, member: Member) -> IO[bytes]:
+        """A member, inflated as it is read, from where its values begin."""
+        with reading(self.path, member.name):
+            f = self._archive.open(self._infos[member.name])
+            skip(f, member.offset)
+            return f
+
+    def _member(self, name: str) -> Member:
+        info = self._infos[name]
+        with reading(self.path, name), self._archive.open(info) as f:
+            member = parse_header(name, f, self.path.name)
+        if member.offset + member.nbytes != info.file_size:
+            raise CorruptArchive(
+                f"{self.path.name}: {name} says {list(member.shape)} {member.dtype} ({member.nbytes:,} bytes), and has "
+                f"{max(info.file_size - member.offset, 0):,} bytes.",
+                hint=hint(self.path),
+            )
+        return member
+
+
+def parse_header(name: str, f: IO[bytes], file: str) -> Member:
+    """Read the header of one ``.npy`` from where it begins.
+
+    Parameters
+    ----------
+    name : str
+        Of the member, for messages; so is ``file``.
+    f : binary file
+        Left behind the header.
+
+    Raises
+    ------
+    CorruptArchive
+        No such header.
+    UnsafeArchive
+        Objects, which only unpickling could read.
+    UnknownLayout
+        Records, or a version of the format that only records need.
+    """
+    head = f.read(8)
+    if len(head) < 8 or not head.startswith(NPY_MAGIC):
+        raise CorruptArchive(f"{file}: {name} is not an array in NumPy's format.")
+    version = (head[6], head[7])
+    if version not in ((1, 0), (2, 0)):
+        raise UnknownLayout(
+            f"{file}: {name} is in version {head[6]}.{head[7]} of NumPy's format; 1.0 and 2.0 are read."
+        )
+    width = 2 if version == (1, 0) else 4
+    size = f.read(width)
+    length = int.from_bytes(size, "little")
+    if len(size) < width or length > MAX_HEADER:
+        raise CorruptArchive(f"{file}: {name} has a header of {length:,} bytes.")
+    shape, fortran, dtype = _parsed(head + size + f.read(length), version, f"{file}: {name}")
+    if dtype.hasobject:
+        raise UnsafeArchive(
+            f"{file}: {name} holds Python objects, pickled: they are never read, for that can run any program.",
+            hint="it is not read; where you trust it, load it yourself and give the episodes to rlds_cli.create",
+        )
+    if dtype.names or dtype.subdtype or dtype.kind not in "biufcSU":
+        raise UnknownLayout(f"{file}: {name} holds {dtype} values, which no field can hold.")
+    if any(isinstance(n, bool) or n < 0 for n in shape) or math.prod(max(n, 1) for n in shape) >= MAX_VALUES:
+        raise CorruptArchive(f"{file}: {name} says its shape is {shape}.")
+    transposed = bool(fortran) and len(shape) > 1
+    return Member(name, shape, dtype, len(head) + width + length, transposed)
+
+
+def _parsed(header: bytes, version: tuple[int, int], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    f = BytesIO(header)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # headers of Python 2
+            np.lib.format.read_magic(f)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            return read(f, max_header_size=MAX_HEADER)
+    except (
+        *(ValueError, TypeError, SyntaxError, KeyError, OverflowError),
+        *(RecursionError, MemoryError, tokenize.TokenError),  # of Python's own parser, which NumPy asks
+    ) as e:
+        raise CorruptArchive(f"{what} has a header that cannot be understood: {e}") from e
+
+
+def _checked(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """Name -> member, for the arrays; what is none is left out."""
+    infos = archive.infolist()
+    if len(infos) > MAX_MEMBERS:
+        raise _refused(f"{path.name} holds {len(infos):,} members.")
+    found: dict[str, zipfile.ZipInfo] = {}
+    for info in infos:
+        name = info.filename
+        _check_name(path, name)
+        if info.flag_bits & 0x1:
+            raise _refused(f"{path.name}: {name} is encrypted.")
+        if not name.endswith(".npy"):
+            continue
+        if info.compress_type not in METHODS:
+            raise UnknownLayout(f"{path.name}: {name} is compressed by method {info.compress_type}, not by deflate.")
+        if found.setdefault(name.removesuffix(".npy"), info) is not info:
+            raise _refused(f"{path.name}: {name} stands twice.")
+    _check_sizes(path, archive, infos)
+    return found
+
+
+def _check_name(path: Path, name: str) -> None:
+    parts = name.split("/")
+    if not name.isprintable() or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
+        raise _refused(f"{path.name}: {name!r} is no name for a field.")
+
+
+def _size(archive: zipfile.ZipFile) -> int:
+    assert archive.fp is not None
+    return archive.fp.seek(0, 2)
+
+
+def _check_sizes(path: Path, archive: zipfile.ZipFile, infos: Collection[zipfile.ZipInfo]) -> None:
+    size = _size(archive)
+    stored, claimed = sum(i.compress_size for i in infos), sum(i.file_size for i in infos)
+    if stored > size:
+        raise _refused(f"{path.name}: its members overlap ({stored:,} bytes in a file of {size:,}).")
+    if claimed > FREE_BYTES and claimed > MAX_RATIO * size:
+        raise _refused(f"{path.name} claims {claimed:,} bytes, and has {size:,}.")
+
+
+def _refused(what: str) -> UnsafeArchive:
+    return UnsafeArchive(
+        what, hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it"
+    )
+
+
+def _why(path: Path, error: Exception) -> str:
+    if not path.exists():
+        return "there is no such file"
+    if path.is_dir():
+        return "it is a directory"
+    size = path.stat().st_size
+    with path.open("rb") as f:
+        head = f.read(512).lstrip().lower()
+    if head.startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "it is an HTML page (a server's error or log-in page saved under the archive's name)"
+    if head.startswith(MAGIC.lower()):
+        return f"it is truncated or damaged ({size:,} bytes; {error})"
+    return "it is empty" if size == 0 else f"it is not an npz file ({size:,} bytes)"
+
+
+MAX_TRANSPOSED = 256 << 20
+TRANSPOSED_RATIO = 4
+READ_BYTES = 1 << 20
+MAX_THREADS, THREADED_BYTES = 4, 1 << 20
+
+
+class NpzRows:
+    """Rows of several members of one npz, in order; the block read last may be asked for again in part."""
+
+    def __init__(self, npz: NpzFile, members: Collection[Member]) -> None:
+        self._npz = npz
+        _check_transposed(npz, members)
+        self._streams = {m.name: _Stream(npz, m) for m in members}
+        self._row_bytes = sum(m.row_bytes for m in members)
+        self._pool = ThreadPoolExecutor(max(1, min(len(self._streams), MAX_THREADS, os.cpu_count() or 1)))
+
+    def __enter__(self) -> NpzRows:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        for stream in self._streams.values():
+            stream.close()
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        """Rows ``start`` to ``stop`` of every member; what lies before is skipped, never read again.
+
+        Raises
+        ------
+        CorruptArchive
+            A member is damaged, or ends early.
+        ValueError
+            ``start`` lies before the block read last.
+        """
+        if len(self._streams) < 2 or self._row_bytes * (stop - start) < THREADED_BYTES:
+            return {name: stream.read(start, stop) for name, stream in self._streams.items()}
+        # zlib lets go of the interpreter, so members are inflated side by side.
+        blocks = self._pool.map(lambda stream: stream.read(start, stop), self._streams.values())
+        return dict(zip(self._streams, blocks, strict=True))
+
+
+def _check_transposed(npz: NpzFile, members: Collection[Member]) -> None:
+    """Refuse columns that stand in memory whole, side by side, where that is much more than the file has."""
+    claimed = sum(m.nbytes for m in members if m.fortran)
+    if claimed > MAX_TRANSPOSED + TRANSPOSED_RATIO * npz.size:
+        raise UnsafeArchive(f"{npz.path.name}: its arrays in Fortran's order claim {claimed:,} bytes.")
+
+
+class _Stream:
+    """One member, inflated forward; keeps the block that it gave last."""
+
+    def __init__(self, npz: NpzFile, member: Member) -> None:
+        self._npz, self._member = npz, member
+        self._file = None if member.fortran else npz.open_member(member)
+        self._block = npz.array(member.name, most=MAX_TRANSPOSED) if member.fortran else self._none()
+        self._start = 0
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, start: int, stop: int) -> Array:
+        stop = min(stop, self._member.shape[0])
+        start = min(start, stop)
+        if self._file is None:
+            return self._block[start:stop]
+        if start < self._start:
+            raise ValueError(f"{self._member.name}: row {start} lies before row {self._start}, where reading is.")
+        have = self._start + len(self._block)
+        kept = self._block[min(start - self._start, len(self._block)) :]
+        with reading(self._npz.path, self._member.name):
+            if start > have:
+                skip(self._file, (start - have) * self._member.row_bytes)
+                have = start
+            if stop > have:
+                new = values_of(self._file, self._member, (stop - have, *self._member.shape[1:]))
+                kept = np.concatenate([kept, new]) if len(kept) else new
+                if stop == self._member.shape[0]:
+                    finish(self._file)
+        self._block, self._start = kept, start
+        return kept[: stop - start]
+
+    def _none(self) -> Array:
+        return np.empty((0, *self._member.shape[1:]), self._member.dtype)
+
+
+def values_of(f: IO[bytes], member: Member, shape: tuple[int, ...]) -> Array:
+    """The next values, in the machine's byte order."""
+    out = np.empty(shape[::-1] if member.fortran else shape, member.dtype)
+    view, at = out.reshape(-1).view(np.uint8).data if out.nbytes else memoryview(b""), 0
+    while at < out.nbytes:
+        data = f.read(min(READ_BYTES, out.nbytes - at))
+        if not data:
+            raise EOFError("the data end early")
+        view[at : at + len(data)] = data
+        at += len(data)
+    values = out.T if member.fortran else out
+    return values.astype(member.dtype.newbyteorder("="), copy=False)
+
+
+def skip(f: IO[bytes], size: int) -> None:
+    """Skip ``size`` bytes."""
+    while size:
+        data = f.read(min(READ_BYTES, size))
+        if not data:
+            raise EOFError("the data end early")
+        size -= len(data)
+
+
+def finish(f: IO[bytes]) -> None:
+    """Ask for one byte more than there is: only then is the checksum of a member looked at."""
+    if f.read(1):
+        raise EOFError("there are more data than its header says")
+
+
+@contextmanager
+def reading(path: Path, name: str) -> Iterator[None]:
+    """Turn the errors of zip files and of zlib, while reading ``name``, into CorruptArchive."""
+    try:
+        yield
+    except ArchiveError:
+        raise
+    except (
+        *(zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, struct.error),
+        *(ValueError, OverflowError),  # of offsets before the beginning
+    ) as e:
+        raise CorruptArchive(f"{path.name}: {name} cannot be read: {e}", hint=hint(path)) from e
+
+
+def hint(path: Path) -> str:
+    """What to do about a damaged file, or about one that is none at all."""
+    if not _is_zip(path) and path.is_file():
+        return f"rlds inspect {path} shows what it is; if it was an npz before, fetch or write it again"
+    return f"fetch or write {path} again; what is there cannot be used"
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        with path.open("rb") as f:
+            return f.read(2) == b"PK"
+    except OSError:
+        return False

@@ -1,0 +1,348 @@
+"""One interface to flat files with one row per step: npz, Parquet, HDF5, CSV and JSON lines.
+
+A table has columns with names, shapes and dtypes, as an HDF5 file has datasets, and its rows are read forward. Derived
+columns are in no file, and are computed from others::
+
+    not:masks           whether a column is 0; masks are 0 at terminated steps
+    ends:episode_ends   the number of the episode of a row, from a list of the ends or the lengths of episodes
+    missing:action      whether a row has no value: null in the file, or NaN in every component
+    done without late   whether ``done`` is set and ``late`` is not
+    [x, y, theta]       several columns as one, components side by side
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import h5py
+import numpy as np
+
+from rlds_cli.errors import UnknownLayout
+from rlds_cli.formats.arrow_tables import MISSING as MISSING
+from rlds_cli.formats.arrow_tables import ArrowFile, is_nan
+from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
+from rlds_cli.formats.hdf5_rows import RowReader
+from rlds_cli.formats.npz import is_npz, open_npz
+from rlds_cli.formats.parquet import is_parquet, open_parquet
+from rlds_cli.formats.text_tables import is_csv, is_json_lines, open_text
+from rlds_cli.ted import Array, IntArray
+
+NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
+MAX_METADATA = 64 << 20
+
+
+class Rows(Protocol):
+    """Reads the rows of several columns, forward."""
+
+    def __enter__(self) -> Rows: ...
+
+    def __exit__(self, *exc: Any) -> None: ...
+
+    def read(self, start: int, stop: int) -> Mapping[str, Array]:
+        """Rows ``start`` to ``stop`` of every column."""
+
+
+class Readable(Protocol):
+    """What rows are read from: a file, or several."""
+
+    def rows(self, keys: Collection[str]) -> Rows:
+        """Read the rows of some columns."""
+
+
+class Source(Protocol):
+    """A file of columns."""
+
+    def rows(self, names: Collection[str]) -> Rows:
+        """Read the rows of some columns."""
+
+    def array(self, name: str, *, most: int = ...) -> Array:
+        """Read a whole column, for what is small."""
+
+
+class Hdf5:
+    """An open HDF5 file as a source."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path, self.file = path, file
+
+    def rows(self, names: Collection[str]) -> Rows:
+        """A reader of the rows of some columns."""
+        return RowReader(self.path, {n: self.file[n] for n in sorted(names)})
+
+    def array(self, name: str, *, most: int = MAX_METADATA) -> Array:
+        """A whole column."""
+        return np.asarray(whole(self.file[name]))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, with the attributes of an HDF5 dataset that readers use."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    filename: str
+
+    @property
+    def size(self) -> int:
+        """How many values."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def file(self) -> Column:
+        """The column itself: its ``filename`` is that of the file, as with HDF5 datasets."""
+        return self
+
+
+@dataclass(slots=True)
+class Table:
+    """An open file."""
+
+    path: Path
+    source: Source
+    columns: dict[str, Column]
+    left_out: tuple[str, ...] = ()  # columns of values that no field can hold
+    hidden: set[str] = field(default_factory=set)  # columns that become no fields
+    _derivations: dict[str, _Derivation] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Column:
+        return self.columns[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.columns
+
+    def get(self, key: str) -> Column | None:
+        """A column, or None."""
+        return self.columns.get(key)
+
+    @property
+    def own(self) -> dict[str, Column]:
+        """The columns of the file that are not hidden."""
+        return {k: c for k, c in self.columns.items() if k not in self._derivations and k not in self.hidden}
+
+    def made_of(self, key: str) -> tuple[str, ...]:
+        """The inputs of a derived column; none for a column of the file."""
+        return self._derivations[key].inputs if key in self._derivations else ()
+
+    def may_miss(self, key: str) -> bool:
+        """Whether rows of a column may have no value, and would read as 0."""
+        c = self.columns[key]
+        return isinstance(self.source, ArrowFile) and key not in self._derivations and c.dtype.kind in "biu"
+
+    def derive(self, keys: Collection[str]) -> None:
+        """Add the derived columns among ``keys``.
+
+        Raises
+        ------
+        UnknownLayout
+            An input is missing, or its shape does not fit.
+        """
+        for key in keys:
+            if key not in self.columns and (found := _parse_derived(key)) is not None:
+                self._add(key, *found)
+
+    def _add(self, key: str, kind: str, inputs: tuple[str, ...]) -> None:
+        for name in inputs:
+            if name not in self.columns:
+                raise UnknownLayout(f'{self.path.name} has no "{name}".', hint=f"it holds {', '.join(self.columns)}")
+        first = self.columns[inputs[0]]
+        if kind == ENDS:
+            stops = _stops(self.source.array(inputs[0], most=MAX_METADATA), inputs[0], self.path.name)
+            self._derivations[key] = _Derivation((), partial(_episode_of, stops))
+            self.columns[key] = Column(key, (int(stops[-1]) if len(stops) else 0,), np.dtype(np.int64), self.path.name)
+            return
+        if kind == STACK:
+            shape, dtype = _stacked([self.columns[n] for n in inputs], self.path.name)
+            self._derivations[key] = _Derivation(inputs, lambda seen, _: _stack([seen[n] for n in inputs], dtype))
+            self.columns[key] = Column(key, shape, dtype, self.path.name)
+            return
+        if kind == MISSING:
+            self._derivations[key] = self._missing(inputs[0])
+        elif kind == NOT:
+            self._derivations[key] = _Derivation(inputs, lambda seen, _: seen[inputs[0]] == 0)
+        else:
+            self._derivations[key] = _Derivation(inputs, lambda seen, _: _without(seen[inputs[0]], seen[inputs[1]]))
+        shape = first.shape[:1] if kind == MISSING else first.shape
+        self.columns[key] = Column(key, shape, np.dtype(bool), self.path.name)
+
+    def _missing(self, name: str) -> _Derivation:
+        if name in self._derivations:
+            parts = tuple(MISSING + n for n in self._derivations[name].inputs)
+            self.derive(parts)
+            return _Derivation(parts, lambda seen, _: np.logical_and.reduce([seen[p] for p in parts]))
+        if isinstance(self.source, ArrowFile):
+            return _Derivation((), lambda seen, _: seen[MISSING + name], native=MISSING + name)
+        return _Derivation((name,), lambda seen, _: is_nan(seen[name]))
+
+    def rows(self, keys: Collection[str]) -> Rows:
+        """Read the rows of some columns, derived ones among them."""
+        order: dict[str, None] = {}
+        for key in keys:
+            self._needed(key, order)
+        plain_ones = {k for k in order if k not in self._derivations}
+        native = {m.native for k in order if (m := self._derivations.get(k)) and m.native}
+        made = {k: self._derivations[k] for k in order if k in self._derivations}
+        return _DerivedRows(self.source.rows(plain_ones | native), set(keys), made)
+
+    def _needed(self, key: str, order: dict[str, None]) -> None:
+        """Add a column to ``order``, after its inputs."""
+        for name in self._derivations[key].inputs if key in self._derivations else ():
+            self._needed(name, order)
+        order[key] = None
+
+    def samples(self, key: str, starts: Collection[int], size: int) -> Iterator[Array]:
+        """Blocks of ``size`` rows of one column, from each of ``starts``, which ascend."""
+        if isinstance(self.source, Hdf5) and key in self.source.file:
+            yield from (self.source.file[key][start : start + size] for start in starts)
+            return
+        with self.rows([key]) as rows:
+            for start in starts:
+                yield rows.read(start, start + size)[key]
+
+    def constants(self, keys: Collection[str]) -> Iterator[tuple[str, Array | str]]:
+        """Read whole columns that are not per row, and attributes."""
+        hdf5 = self.source.file if isinstance(self.source, Hdf5) else None
+        for key in keys:
+            value = _text_or_array(self.source.array(key)) if hdf5 is None else plain(hdf5[key])
+            if value is not None:
+                yield key.removeprefix("metadata/"), value
+        if hdf5 is not None:
+            yield from attributes(hdf5)
+            for name, item in walk(hdf5):
+                yield from ((f"{name}/{key}", value) for key, value in attributes(item))
+
+
+def _text_or_array(value: Array) -> Array | str:
+    return "\n".join(map(str, np.ravel(value))) if value.dtype.kind in "SUO" else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Derivation:
+    """How a derived column is computed: ``inputs``, and a function of their values and the first row."""
+
+    inputs: tuple[str, ...]
+    make: Callable[[Mapping[str, Array], int], Array]
+    native: str | None = None  # the column that the source computes itself
+
+
+@dataclass(slots=True)
+class _DerivedRows:
+    inner: Rows
+    keys: set[str]
+    made: Mapping[str, _Derivation]
+
+    def __enter__(self) -> _DerivedRows:
+        self.inner.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.inner.__exit__(*exc)
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        seen = {k: _texts(v) for k, v in self.inner.read(start, stop).items()}
+        for key, made in self.made.items():
+            counts = [len(seen[k]) for k in made.inputs or seen if k in seen]  # columns may be of different lengths
+            rows = counts[0] if counts else stop - start
+            seen[key] = np.asarray(made.make(seen, start))[:rows]
+        return {k: seen[k] for k in self.keys}
+
+
+def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
+    """The kind and the inputs of a derived column; None for a column of the file."""
+    if key.startswith("[") and key.endswith("]"):
+        return STACK, tuple(part.strip() for part in key[1:-1].split(","))
+    if WITHOUT in key and not key.startswith(MISSING):
+        a, _, b = key.partition(WITHOUT)
+        return WITHOUT, (a, b)
+    kind = key.partition(":")[0] + ":"
+    return (kind, (key.removeprefix(kind),)) if kind in (NOT, ENDS, MISSING) else None
+
+
+def _stacked(columns: Sequence[Column], file: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    for c in columns:
+        if len(c.shape) not in (1, 2) or c.dtype.kind not in "biuf" or c.shape[0] != columns[0].shape[0]:
+            raise UnknownLayout(
+                f"{file}: {c.name} is {c.dtype} {list(c.shape)}; columns of numbers of one length are needed."
+            )
+    width = sum(c.shape[1] if len(c.shape) > 1 else 1 for c in columns)
+    return (columns[0].shape[0], width), np.result_type(*(c.dtype for c in columns))
+
+
+def _stack(values: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    return np.concatenate([v.reshape(len(v), -1) for v in values], axis=1, dtype=dtype)
+
+
+def _without(a: Array, b: Array) -> Array:
+    def is_set(v: Array) -> Array:
+        return np.asarray((v != 0) & (v == v))
+
+    return is_set(a) & ~is_set(b).reshape(a.shape)
+
+
+def _episode_of(stops: IntArray, seen: Mapping[str, Array], start: int) -> Array:
+    rows = len(next(iter(seen.values()))) if seen else int(stops[-1]) - start
+    return np.searchsorted(stops, np.arange(start, min(start + rows, int(stops[-1]))), side="right")
+
+
+@contextmanager
+def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator[Table]:
+    """Open HDF5, npz or Parquet by content, CSV or JSON lines by name.
+
+    Raises as ``hdf5.open_file``, ``npz.open_npz``, ``open_parquet`` and ``open_text`` do; ``fill`` as of ``ArrowFile``.
+    """
+    if is_npz(path):
+        with open_npz(path) as npz:
+            members = npz.members.values()
+            yield Table(path, npz, {m.name: Column(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
+    elif is_parquet(path) or is_text(path):
+        with (open_parquet if is_parquet(path) else open_text)(path, fill=fill) as f:
+            columns = {n: Column(n, s, _dtype(d), path.name) for n, (s, d) in f.columns.items()}
+            yield Table(path, f, columns, tuple(f"{n} ({kind})" for n, kind in f.left_out.items()))
+    else:
+        with open_file(path, check=check) as h5:
+            yield hdf5_table(path, h5)
+
+
+def hdf5_table(path: Path, f: h5py.File) -> Table:
+    """An open HDF5 file as a table."""
+    return Table(path, Hdf5(path, f), {n: Column(n, d.shape or (), d.dtype, path.name) for n, d in datasets(f).items()})
+
+
+def is_flat(path: Path) -> bool:
+    """Whether ``open_flat`` knows the format of a file."""
+    return is_npz(path) or is_parquet(path) or is_hdf5(path) or is_text(path)
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file is CSV or JSON lines."""
+    return is_csv(path) or is_json_lines(path)
+
+
+def _dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Texts as HDF5 has them."""
+    return np.dtype(h5py.string_dtype()) if dtype.kind in "SUO" else dtype
+
+
+def _texts(values: Array) -> Array:
+    if values.dtype.kind == "S":
+        return np.char.decode(values, "utf-8", "replace").astype(object)
+    return values.astype(object) if values.dtype.kind == "U" else values
+
+
+def _stops(values: Array, key: str, name: str) -> IntArray:
+    """Where episodes end, after their last rows, of a list of ends or of lengths. int64 [E]."""
+    flat = values.reshape(-1)
+    if flat.dtype.kind not in "iu" or (len(flat) and int(flat.min()) < 0):
+        raise UnknownLayout(f"{name}: {key} is {values.dtype} {list(values.shape)}; a list of row numbers is expected.")
+    stops = flat.astype(np.int64)
+    return stops if (np.diff(stops) > 0).all() and "len" not in key.lower() else np.cumsum(stops)

@@ -1,0 +1,81 @@
+"""One process at a time works on a dataset; what the file system refuses becomes an error that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files.locks import FileLock, Held
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.progress import Event, Progress
+
+_OTHER = "another home: --cache-dir DIR"
+_FILE_SYSTEM = (errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
+
+
+@contextmanager
+def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
+    """Hold the lock of ``id`` in ``home``; wait for whoever holds it, and say so.
+
+    Raises
+    ------
+    NoPermission, NoSpace
+        The home cannot be written, or a link stands where one of its directories should be.
+    NameTaken
+        A dataset is here whose id differs only in case.
+    """
+    with writing(home):
+        check_directories(home, id)
+        if twin := home.twin(id):
+            raise NameTaken(
+                f"{id} and {twin}, which is here, differ only in case. Some file systems take them for one name.",
+                hint=f"another name, or rlds rm {twin}",
+            )
+        path = home.lock(id)
+        safe_files.directory(path.parent, home.root)
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except Held:
+            left = f" (if none is, remove {lock.mark})" if lock.mark.exists() else ""
+            progress(Event(str(id), "note", note=f"another process is at it: waiting{left}"))
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def check_directories(home: Home, id: DatasetId) -> None:
+    """Raise NoPermission where a directory that work on ``id`` writes to is a link that leads somewhere else."""
+    for path in (home.dataset(id), home.archive(id), home.lock(id).parent, home.partial(id, "").parent):
+        safe_files.check_directories(path, home.root)
+
+
+@contextmanager
+def writing(home: Home) -> Iterator[None]:
+    """Turn what the file system refuses into NoPermission, NoSpace or, where it fails, RldsError."""
+    try:
+        yield
+    except PermissionError as e:
+        raise NoPermission(f"{e.filename or home.root} may not be written.", hint=_OTHER) from e
+    except NotADirectoryError as e:
+        where = e.filename if e.filename and os.path.lexists(e.filename) else home.root
+        raise NoPermission(f"{where} is not a directory.", hint=_OTHER) from e
+    except OSError as e:
+        if e.errno == errno.EROFS:
+            raise NoPermission(f"{e.filename or home.root} is read-only.", hint=_OTHER) from e
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(
+                f"The disk of {home.root} is full. What was finished is kept in {home.root / 'partial'}.",
+                hint="free some space and run the same command again, or use another home: --cache-dir DIR",
+            ) from e
+        if e.errno in _FILE_SYSTEM:
+            where = e.filename or home.root
+            raise RldsError(f"The file system of {where} fails: {e.strerror}.", hint=_OTHER) from e
+        raise

@@ -1,0 +1,149 @@
+"""What rlds keeps on the disk, and how much of it; every file counts once, whatever its number of names."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rlds_cli import ids, settings
+from rlds_cli.files import disk, trees
+from rlds_cli.files.parts import is_unfinished
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.settings import StrPath
+
+_BLOCK = 512  # unit of st_blocks, whatever the file system's own
+
+Inode = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetUsage:
+    """Bytes on disk of one dataset. ``shared`` of its ``cache`` also belong to a dataset listed before it.
+
+    ``archive`` is 0 where it is not kept, and for variants. ``here`` is False where there is an archive alone.
+    ``last_opened`` is an ISO-8601 UTC time, as exact as the file system's access times; None without a cache.
+    """
+
+    id: str
+    archive: int
+    cache: int
+    shared: int
+    last_opened: str | None
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """All of a home, in bytes on disk.
+
+    ``packed`` are row blocks for loading, rebuilt when needed; ``partial`` what downloads, conversions and removals
+    that were interrupted left. ``archives`` and ``caches`` count shared files once; ``total`` is everything.
+    """
+
+    home: Path
+    datasets: tuple[DatasetUsage, ...]
+    packed: int
+    partial: int
+    archives: int
+    caches: int
+    total: int
+    free: int
+
+
+def usage(*, cache_dir: StrPath | None = None) -> Usage:
+    """Measure the user's own home; one that does not exist is empty."""
+    root = settings.read(cache_dir).home
+    home = Home(root)
+    seen: set[Inode] = set()
+    archives = {str(id): _archive(path, seen) for id, path in home.archives()}
+    rows = [_dataset(id, path, archives.pop(str(id), 0), seen) for id, path in sorted(home.datasets(), key=_order)]
+    rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items() if size]
+    rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
+    packed, partial = size_on_disk(root / "packed", seen), size_on_disk(root / "partial", seen) + _leftovers(root, seen)
+    archived, cached = sum(r.archive for r in rows), sum(r.cache - r.shared for r in rows)
+    total = archived + cached + packed + partial
+    return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root))
+
+
+def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
+    """Bytes that a file, or all files below a directory, take on disk; 0 where there is nothing.
+
+    A link counts nothing, whatever it leads to. A file with several names counts once. An inode in ``seen`` counts
+    nothing, new ones join it.
+    """
+    counted = set() if seen is None else seen
+    if path.is_symlink():
+        return 0
+    files = [path] if path.is_file() else _entries(path)
+    return sum(size for file in files for size in _new(file, counted))
+
+
+def _entries(directory: Path) -> Iterator[Path]:
+    return (Path(entry.path) for entry in trees.below(directory) if not entry.is_dir(follow_symlinks=False))
+
+
+def freed_by(paths: Sequence[Path]) -> list[int]:
+    """Bytes that become free when ``paths`` are removed one after the other; files with names elsewhere stay."""
+    names: dict[Inode, int] = {}
+    freed = []
+    for path in paths:
+        size = 0
+        for status in _files(path):
+            inode = (status.st_dev, status.st_ino)
+            names[inode] = names.get(inode, status.st_nlink) - 1
+            size += status.st_blocks * _BLOCK if names[inode] == 0 else 0
+        freed.append(size)
+    return freed
+
+
+def _files(path: Path) -> Iterator[os.stat_result]:
+    """What is known of a file, or of all files below a directory; links are not followed."""
+    below = _entries(path) if not path.is_symlink() else ()
+    for file in (path, *below):
+        with suppress(OSError):  # gone meanwhile
+            status = file.lstat()
+            if stat.S_ISREG(status.st_mode):
+                yield status
+
+
+def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
+    id, _ = found
+    return id.family, id.name, id.variant or ""
+
+
+def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> DatasetUsage:
+    whole = size_on_disk(path)
+    new = size_on_disk(path, seen)
+    status = (path / "zarr.json").stat()
+    opened = datetime.fromtimestamp(max(status.st_atime, status.st_mtime), UTC).isoformat(timespec="seconds")
+    return DatasetUsage(str(id), archive, whole, whole - new, opened, True)
+
+
+def _archive(path: Path, seen: set[Inode]) -> int:
+    if path.is_symlink():
+        return 0
+    whole = (file for file in _entries(path) if not is_unfinished(file.name))
+    return sum(size for file in whole for size in _new(file, seen))
+
+
+def _leftovers(root: Path, seen: set[Inode]) -> int:
+    """What lies among archives and datasets without being one: unfinished files, removals that were interrupted."""
+    return size_on_disk(root / "archives", seen) + size_on_disk(root / "datasets", seen)
+
+
+def _new(file: Path, seen: set[Inode]) -> Iterator[int]:
+    """The bytes on disk of a file, unless it was seen before."""
+    try:
+        status = file.lstat()
+    except OSError:
+        return  # gone meanwhile
+    inode = (status.st_dev, status.st_ino)
+    if inode not in seen:
+        seen.add(inode)
+        yield status.st_blocks * _BLOCK

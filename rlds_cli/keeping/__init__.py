@@ -1,1 +1,0 @@
-"""Datasets that are here: are they what they were, what do they take, re-encode them, remove them."""

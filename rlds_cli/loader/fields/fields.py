@@ -1,0 +1,423 @@
+"""Which fields a batch holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from rlds_cli.dataset.batch import ROOT_FLAGS
+from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
+from rlds_cli.loader.fields import columns
+from rlds_cli.loader.fields.columns import Alike, Column, Computed, Decoded, RewardSum, Stored
+from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, Pool
+from rlds_cli.loader.samplers.uniform import Sampler
+from rlds_cli.loader.storage import memory
+from rlds_cli.loader.storage.memory import Decoding
+from rlds_cli.loader.windows import nstep
+from rlds_cli.loader.windows.offsets import Offsets
+from rlds_cli.loader.windows.positions import Place, Rows
+from rlds_cli.loader.windows.windows import Anchors, Transition, Window
+from rlds_cli.ted import FLAGS, REWARD, Array, join_name
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+DONE, OBSERVED, DISCOUNT, MASK = "next/done", "next/observed", "next/discount", "mask"
+STEPS = "steps_to_next_obs"  # TorchRL's name
+NEXT_OBSERVATION = "next/observation"
+ALL = "all"
+USUAL = ("observation", "action", NEXT_OBSERVATION, REWARD, DONE, *FLAGS)
+
+_PLAIN: dict[str, Callable[[], Computed]] = {
+    "step": columns.step,
+    "episode": columns.episode,
+    "index": columns.index,
+    PROBABILITY: columns.probability,
+    OBSERVED: columns.observed,
+    **dict.fromkeys(ROOT_FLAGS, columns.root_flag),
+}
+
+
+_MADE = {"return_to_go": "ReturnToGo()", "returns_to_go": "ReturnToGo()", "rtg": "ReturnToGo()"}  # by objects
+
+Name = str | tuple[str, ...]
+Names = Sequence[Name]
+
+
+@runtime_checkable
+class Extra(Protocol):
+    """What computes columns for a loader: `ReturnToGo`, `Goals`."""
+
+    def columns(self, fields: Fields) -> Mapping[str, Column]:
+        """Columns by field name."""
+        ...
+
+
+class Fields:
+    """The fields that a loader can give, and the columns behind those that were asked for.
+
+    Parameters
+    ----------
+    pool : Pool
+    window : Window
+    sampler : Sampler
+    anchors : {"transitions", "steps"}
+    allowed : str, int or None
+        Memory of its own that a column may take, see `memory.budget`.
+    floats : str or None
+        Dtype in which the loader works with floats; None for that of the archive.
+
+    Attributes
+    ----------
+    shadowed : list of str
+        Fields of the dataset that cannot be given: the window or the sampler gives a column of the same name.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        window: Window,
+        sampler: Sampler,
+        anchors: Anchors,
+        allowed: str | int | None = None,
+        floats: str | None = None,
+    ) -> None:
+        self.dataset, self.table, self.pool = pool.dataset, pool.table, pool
+        self.window, self.sampler, self.anchors, self._allowed = window, sampler, anchors, allowed
+        self._floats = floats
+        schema = self.dataset.schema
+        self.behind = {name: name for name in schema}
+        self.behind |= {
+            f"next/{f.name}": f.name
+            for f in schema.values()
+            if f.placement == "both" and f"next/{f.name}" not in schema
+        }
+        self.left_out = [n for n in self.behind if anchors == "steps" and self._needs_next(n)]
+        self.n_step = window.n_step
+        self._summed = (DISCOUNT, STEPS) if self.n_step > 1 else ()
+        self._drawn = (*sampler.gives, *((MASK,) if window.masked else ()))
+        self.shadowed = [name for name in (*self._summed, *self._drawn) if name in self.behind]
+        for name in (*self.left_out, *self.shadowed):
+            self.behind.pop(name, None)
+        self._rows: dict[str, Rows] = {}
+        self._extra: dict[str, Column] = {}
+        if self.n_step > 1 and REWARD not in schema:
+            raise no_reward(self.dataset)
+
+    def _needs_next(self, name: str) -> bool:
+        return self._after(name) or name == NEXT_OBSERVATION or name.startswith(f"{NEXT_OBSERVATION}/")
+
+    def _after(self, name: str) -> bool:
+        """Whether ``name`` is the row after of a field placed ``both``."""
+        return self.behind[name] != name
+
+    # -- names
+
+    def choose(self, fields: Names | None, extra: Sequence[Name | Extra], *, lenient: bool = False) -> list[str]:
+        """Names of the columns of a batch, in order; those of ``extra`` that are no names are made here.
+
+        ``lenient`` leaves out what the dataset does not have.
+
+        Raises
+        ------
+        UnknownField, NoReward
+            A name that the dataset does not have.
+        LoaderError
+            A next observation with ``anchors="steps"``.
+        """
+        expand = self.below if lenient else self.expand
+        if fields is None or self.everything(fields):
+            chosen = [name for usual in USUAL for name in self.below(usual)]
+            chosen += [] if fields is None else self.behind
+        else:
+            chosen = [name for key in listed("fields", fields) for name in expand(key)]
+        chosen += [name for key in self._made(extra) for name in expand(key)]
+        if isinstance(self.window, Offsets):
+            for key in self.window.offsets:
+                self._check_grids(self.below(key) if lenient else self.expand(key, rows=True))
+        if not chosen:
+            raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
+        return list(dict.fromkeys([*chosen, *self._added(chosen)]))
+
+    def everything(self, fields: Names) -> bool:
+        """Whether ``fields`` is "all", and that is no field."""
+        return isinstance(fields, str) and fields == ALL and not self.below(ALL)
+
+    def unread(self, fields: Names | None, chosen: Sequence[str]) -> list[str]:
+        """Fields that an agent observes and no batch holds, since none is called ``observation`` and none is named."""
+        seen = [name for name in self.behind if name.partition("/")[0] not in ("action", "next")]
+        return seen if fields is None and set(seen).isdisjoint(chosen) else []
+
+    def has(self, name: str) -> bool:
+        """Whether there is, or can be computed, a field of just this name."""
+        if name.startswith(f"{MASK}/"):  # of `Offsets`
+            return any(n in self.behind for n in self.below(name.removeprefix(f"{MASK}/")))
+        return name in self.behind or name in self._computed()
+
+    def _made(self, extra: Sequence[Name | Extra]) -> list[str]:
+        """Names of ``extra``; what is computed by an object of its own is made."""
+        names: list[str] = []
+        for item in [extra] if isinstance(extra, str | Extra) else extra:
+            if isinstance(item, Extra):
+                made = item.columns(self)
+                taken = [name for name in made if name in self.behind or name in self._computed()]
+                if taken:
+                    raise InvalidArgument(f"extra={item!r}: {taken[0]!r} is a field already.", hint="another name")
+                self._extra |= made
+                names += made
+            else:
+                names += listed("extra", [item])
+        return names
+
+    def _added(self, chosen: Sequence[str]) -> list[str]:
+        """What follows from the sampler, the window and the data."""
+        all_steps = self.window.whole or self.anchors == "steps"
+        unknown = self.table.steps if all_steps else self.table.transitions
+        some_unknown = bool((unknown >= self.table.observed).any())
+        some_after = any(name in self.behind and self._after(name) for name in chosen)
+        return [
+            *self._summed,
+            *([OBSERVED] if some_unknown and some_after else []),
+            *self._drawn,
+            *(mask for mask, of in self._grid_masks.items() if not set(of).isdisjoint(chosen)),
+        ]
+
+    @cached_property
+    def _grid_masks(self) -> dict[str, list[str]]:
+        """The masks of `Offsets`, and the fields that each is for.
+
+        One for each name of the offsets, and for the next observation that follows one; where the fields below a name
+        do not have the same rows, one for each of these.
+        """
+        groups: dict[str, list[str]] = {}
+        for name in (*self.behind, DONE):
+            if self._grid(name) is not None:
+                groups.setdefault(str(self._named(name)), []).append(name)
+        masks: dict[str, list[str]] = {}
+        for key, names in groups.items():
+            alike = len({self._grid(name) for name in names}) == 1
+            inside = any(other.startswith(f"{key}/") for other in groups)
+            masks |= {f"{MASK}/{key}": names} if alike and not inside else {f"{MASK}/{n}": [n] for n in names}
+        return masks
+
+    def below(self, name: str) -> list[str]:
+        """``name`` itself, or all fields nested below it."""
+        if name in self.behind or name in self._computed():
+            return [name]
+        known = self.behind if name == "next" else [*self.behind, *self._beside_names]
+        below = [n for n in known if n.startswith(f"{name}/")]
+        return [*below, DONE] if name == "next" and below else below
+
+    def expand(self, name: str, *, rows: bool = False) -> list[str]:
+        """As `below`, where there is something; with ``rows`` only fields that are read from rows are suggested.
+
+        Raises
+        ------
+        UnknownField, NoReward, LoaderError
+            There is not.
+        """
+        found = self.below(name)
+        if found:
+            return found
+        if any(n == name or n.startswith(f"{name}/") for n in self.left_out):
+            raise LoaderError(
+                f'anchors="steps" gives no {name}: steps whose next observation is not known are drawn too.',
+                hint='anchors="transitions"',
+            )
+        if name in (REWARD, "reward", "previous/reward") and REWARD not in self.dataset.schema:
+            raise no_reward(self.dataset)
+        raise self._unknown(name, self._offered(name, rows))
+
+    def _check_grids(self, names: Iterable[str]) -> None:
+        """Refuse offsets of columns that are computed for the step itself."""
+        for name in names:
+            if self._grid(name) is None:
+                leaf = name.rpartition("/")[2]
+                instead = [n for n in (leaf, f"next/{leaf}") if self._named(n) is not None or n in self.behind]
+                raise InvalidArgument(
+                    f'Offsets: "{name}" is given at step t alone.',
+                    hint=f'offsets of "{instead[0]}"' if instead else f"leave {name} out of the offsets",
+                )
+
+    def _offered(self, name: str, rows: bool) -> list[str]:
+        """Names that may stand where ``name`` does."""
+        if rows:
+            return [*self.behind, *(n for n in self._computed() if n == DONE)]
+        asks_for_mask = name.partition("/")[0] == MASK
+        computed = [n for n in self._computed() if asks_for_mask or not n.startswith(f"{MASK}/")]
+        return [*self.behind, *computed]
+
+    def _unknown(self, name: str, offered: Iterable[str]) -> UnknownField:
+        known = sorted(offered)
+        groups = {"/".join(parts[:i]) for parts in (n.split("/") for n in self.behind) for i in range(1, len(parts))}
+        meant = [n for n in known if n not in ROOT_FLAGS]  # these say nothing
+        shallow_last = sorted(meant, key=lambda n: (n.count("/"), n), reverse=True)
+        leaves = {n.rsplit("/", 1)[-1]: n for n in shallow_last}
+        leaf = name.rsplit("/", 1)[-1]
+        close = (
+            [n for n in meant if len(leaf) > 2 and n.startswith(name)]
+            or get_close_matches(name, [*meant, *sorted(groups)], 1, 0.75)
+            or [leaves[n] for n in get_close_matches(leaf, leaves, 1, 0.6)]
+        )
+        made = get_close_matches(name, _MADE, 1, 0.75)
+        did_you_mean = f' Did you mean "{close[0]}"?' if close and not made else ""
+        return UnknownField(
+            f'no field "{name}" in {self.dataset.id}.{did_you_mean}  Fields: {", ".join(known)}',
+            hint=f"extra=({_MADE[made[0]]},) works it out" if made else None,
+        )
+
+    def _computed(self) -> dict[str, Callable[[], Column]]:
+        found: dict[str, Callable[[], Column]] = dict(_PLAIN)
+        found |= {name: partial(self._extra.__getitem__, name) for name in self._extra}
+        found |= self._neighbours()
+        if "source" in self.dataset.episodes:
+            found["source"] = lambda: columns.source(self.dataset.episodes["source"])
+        if all(name in self.dataset.schema for name in FLAGS):
+            found[DONE] = self._done
+        if self.window.masked:
+            found[MASK] = columns.mask
+        if isinstance(self.window, Transition) and self.n_step > 1:
+            gamma = self.window.gamma
+            found |= {DISCOUNT: lambda: columns.discount(gamma, self.n_step, self._sum_dtype), STEPS: columns.span}
+        found |= {mask: partial(self._grid_mask, of[0]) for mask, of in self._grid_masks.items()}
+        if WEIGHT in self.sampler.gives:
+            found |= {WEIGHT: columns.weight, WINDOW: lambda: columns.window(self.pool.guide)}
+        return found
+
+    def _neighbours(self) -> dict[str, Callable[[], Column]]:
+        """What the step before and the one after hold."""
+        return {shown: partial(self._beside, *of) for shown, of in self._beside_names.items()}
+
+    @cached_property
+    def _beside_names(self) -> dict[str, tuple[str, int]]:
+        """What each of these is called, of which field it is and how many steps away."""
+        sides = (("next", 1, "action"), ("previous", -1, "action"), ("previous", -1, REWARD))
+        named = {
+            f"{side}/{name.removeprefix('next/')}": (name, distance)
+            for side, distance, field in sides
+            for name in self.dataset.schema
+            if name == field or name.startswith(f"{field}/")
+        }
+        return {shown: of for shown, of in named.items() if shown not in self.dataset.schema}
+
+    def _beside(self, name: str, distance: int) -> Column:
+        f = self.dataset.schema[name]
+        return columns.Beside(self.read_rows(name), distance, f.row_bytes, self._is_flag(name), self.window.zeroed)
+
+    def _done(self) -> Column:
+        terminated, truncated = (self.rows(name) for name in FLAGS)
+        grid = self._grid(DONE)
+        if grid is None:
+            return columns.Done(terminated, truncated)
+        return columns.Stacked(lambda place: place.take(terminated) | place.take(truncated), *grid, 1, flag=True)
+
+    def _grid_mask(self, name: str) -> Column:
+        grid = self._grid(name)
+        assert grid is not None
+        return columns.grid_mask(*grid)
+
+    # -- columns
+
+    @property
+    def budget(self) -> int:
+        """Bytes of private memory that a column may take."""
+        return memory.budget(self._allowed)[0]
+
+    @property
+    def read(self) -> Mapping[str, Rows]:
+        """The array fields of the store that columns read, by name."""
+        return self._rows
+
+    def rows(self, name: str) -> Rows:
+        """All rows of a stored array field."""
+        if name not in self._rows:
+            self._rows[name] = memory.open_rows(self.dataset, name)
+        return self._rows[name]
+
+    @property
+    def _sum_dtype(self) -> np.dtype[Any]:
+        return nstep.sum_dtype(np.dtype(self.dataset.schema[REWARD].dtype), self._floats)
+
+    def column(self, name: str, transform: Callable[[Array], Array] | None) -> Column:
+        """The column called ``name``; ``transform`` is for rewards that are summed, one step at a time."""
+        if name not in self.behind:
+            return self._computed()[name]()
+        f = self.dataset.schema[self.behind[name]]
+        after = self._after(name)
+        late = f.placement == "next" or after
+        grid = self._grid(name)
+        if grid is not None:
+            rows = self.rows(f.name) if f.kind == "array" else None
+            return columns.Stacked(self.read_rows(f.name), *grid, f.row_bytes, self._is_flag(name), rows)
+        if f.kind != "array":
+            self._open(f.name)
+            return Decoded(self.dataset, f.name, late, int(after))
+        if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
+            return RewardSum(self.rows(name), self.window.gamma, transform, self._sum_dtype)
+        return Stored(self.rows(f.name), late, int(after), self._is_flag(name))
+
+    def _is_flag(self, name: str) -> bool:
+        f = self.dataset.schema.get(name)
+        return f is not None and name in (REWARD, *FLAGS) and f.shape == ()
+
+    def _named(self, name: str) -> str | None:
+        """What says the offsets of a field that is read from rows."""
+        read = name in self.behind or (name == DONE and all(flag in self.behind for flag in FLAGS))
+        return self.window.named(name) if isinstance(self.window, Offsets) and read else None
+
+    def _grid(self, name: str) -> tuple[tuple[int, ...], bool] | None:
+        """Offsets of the rows of a field, and whether the final observation can be one of them."""
+        if self._named(name) is None:
+            return None
+        assert isinstance(self.window, Offsets)
+        later, stored = (0, "") if name == DONE else (int(self._after(name)), self.behind[name])
+        rows = tuple(x + later for x in self.window.of(name) or ())
+        return rows, max(rows) > 0 and stored != "" and self.dataset.schema[stored].placement == "both"
+
+    def read_rows(self, name: str) -> Callable[[Place], Array]:
+        """What reads a field of the store at any place."""
+        if self.dataset.schema[name].kind == "array":
+            rows = self.rows(name)
+            return lambda place: place.take(rows)
+        self._open(name)
+        return Decoding(self.dataset, name)
+
+    def _open(self, name: str) -> None:
+        """Open what is decoded as it is drawn: it stays what it is, whatever becomes of the files."""
+        self.dataset.gather(name, np.zeros(0, np.int64))
+
+    def stored(self, names: Iterable[str]) -> list[str]:
+        """The fields of the store that are read for ``names``."""
+        names = list(names)
+        used = [self.behind[n] for n in names if n in self.behind]
+        used += self.like(names).values()
+        flags = FLAGS if DONE in names or self.n_step > 1 else ()
+        return list(dict.fromkeys([*used, *flags]))
+
+    def like(self, names: Iterable[str]) -> dict[str, str]:
+        """Of computed columns that hold values of a field: that field, whose transforms are for them as well."""
+        known = {name: field for name, (field, _) in self._beside_names.items()}
+        known |= {name: c.like for name, c in self._extra.items() if isinstance(c, Alike)}
+        return {name: known[name] for name in names if name in known}
+
+
+def no_reward(dataset: Dataset) -> NoReward:
+    """What to raise where rewards are asked of a dataset without rewards."""
+    return NoReward(
+        f"{dataset.id} has no reward.",
+        hint="leave it out of fields=, draw goals (extra=Goals(...)), or make rewards of goals:"
+        " rlds preprocess ID --fn reward_from_goal",
+    )
+
+
+def listed(what: str, names: Sequence[Any]) -> list[str]:
+    """A lone name counts as a list of one."""
+    listed = [names] if isinstance(names, str) else list(names)
+    for name in listed:
+        if not isinstance(name, str | tuple):
+            raise InvalidArgument(f"{what}={name!r}: a field's name is needed, as text or a tuple.")
+    return [join_name(name) for name in listed]

@@ -1,0 +1,212 @@
+"""Several datasets as one: what a mixture is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.files.hashing import short
+from rlds_cli.loader.mixture.shares import normalised
+from rlds_cli.loader.order import whole
+from rlds_cli.ted import join_name
+
+Weights = Mapping[str, float] | Literal["size"] | Callable[[int], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One dataset of a mixture.
+
+    Parameters
+    ----------
+    dataset : str, path or Dataset
+    rename : mapping of str to str
+        ``{"their name": "our name"}``: the dataset's fields under the names that the batches have. A name stands for
+        everything nested below it, and ``observation`` for ``next/observation`` too.
+    transform : transform, function of a batch, or a sequence of them
+        For this member alone, before its samples join the others: `Normalize` with its own statistics, `Reward`, each
+        reward before it is summed up. A transform may speak of fields by either name; a function gets a batch of some
+        samples of this member, under the new names, and is called once when the loader is made.
+    """
+
+    dataset: str | os.PathLike[str] | Dataset
+    rename: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    transform: Any = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dataset, str | os.PathLike | Dataset):
+            raise InvalidArgument(f"Member({self.dataset!r}): an id, a path or a dataset is needed.")
+        if not isinstance(self.rename, Mapping):
+            raise InvalidArgument(f"Member(rename={self.rename!r}): a mapping is needed.", hint=_RENAME)
+        plain = {join_name(theirs): join_name(ours) for theirs, ours in self.rename.items()}
+        object.__setattr__(self, "rename", plain)
+
+    def opened(self) -> Member:
+        """The same with its dataset opened."""
+        return self if isinstance(self.dataset, Dataset) else replace(self, dataset=open_dataset(self.dataset))
+
+    @property
+    def about(self) -> str:
+        """The dataset's id and fingerprint, and what is renamed; of an opened member."""
+        assert isinstance(self.dataset, Dataset)
+        renamed = f", renamed {dict(sorted(self.rename.items()))}" if self.rename else ""
+        return f"{self.dataset.id} ({short(self.dataset.fingerprint)}){renamed}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the content and the names; of an opened member."""
+        assert isinstance(self.dataset, Dataset)
+        return f"{self.dataset.fingerprint} {sorted(self.rename.items())}"
+
+
+_RENAME = 'rename={"their name": "our name"}'
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Samples of several datasets in one stream: ``Loader(Mixture({"a": "d4rl/...", "b": ds}, {"a": 3, "b": 1}))``.
+
+    Member and place of sample i follow from i and the weights. With ``exact`` and constant weights members take turns
+    so that any B consecutive samples hold weight * B of each, off by less than two: at most one with two members, one
+    and a half with three, ``2 - 1 / (K - 1)`` with K (the chairman assignment, Tijdeman 1980). Weights are rounded to
+    a period of at most 65,536 samples, in which every member comes at least once.
+
+    Each member has an order of its own, from the seed and its name, and goes on to its next epoch when it is through:
+    a mixture has no end but ``steps``. ``batch["source"]`` is the number of the member in the order of ``members``.
+
+    Parameters
+    ----------
+    members : mapping of str to str, path, Dataset or Member
+        By names of your own.
+    weights : mapping of str to float, "size", or a function
+        Shares of the samples; they are divided by their sum. ``size``: by the number of windows, so that every window
+        of any member comes as often as any other. A function of the batch's number (`Loader.step`) gives such a
+        mapping for each batch; what a batch's counts round off is made up for in the next.
+    exact : bool
+        False draws the member of every sample independently: counts per batch are multinomial.
+    pad : mapping of str to int
+        Fields whose last axis differs: zeros are added up to this size, and ``batch["mask", field]`` [B, size] says
+        which elements are real. ``observation`` stands for ``next/observation`` too.
+    missing : {"error", "zero"}
+        A field that a member does not have is an error, or holds zeros there, and ``batch["mask", field]`` [B] says
+        which samples have it.
+
+    Raises
+    ------
+    InvalidArgument
+        No members, weights that are not of them, negative or all zero, or a value that cannot be.
+    """
+
+    members: Mapping[str, str | os.PathLike[str] | Dataset | Member]
+    weights: Weights = "size"
+    exact: bool = field(default=True, kw_only=True)
+    pad: Mapping[str, int] = field(default_factory=dict, kw_only=True)
+    missing: Literal["error", "zero"] = field(default="error", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.members, Mapping) or not self.members:
+            raise InvalidArgument(
+                f"Mixture({self.members!r}): a mapping of names to datasets is needed.", hint=_MEMBERS
+            )
+        for name in self.members:
+            if not isinstance(name, str) or not name:
+                raise InvalidArgument(f"Mixture: {name!r} is no name of a member.", hint=_MEMBERS)
+        members = {name: m if isinstance(m, Member) else Member(m) for name, m in self.members.items()}
+        object.__setattr__(self, "members", members)
+        if isinstance(self.weights, Mapping):
+            shares = normalised(self.weights, self.names)
+            object.__setattr__(self, "weights", dict(zip(self.names, shares, strict=True)))
+        elif self.weights != "size" and not callable(self.weights):
+            raise InvalidArgument(
+                f'Mixture: weights={self.weights!r}: a mapping, "size", or a function of the step is needed.'
+            )
+        if self.missing not in ("error", "zero"):
+            raise InvalidArgument(f'Mixture(missing={self.missing!r}): missing is "error" or "zero".')
+        pad = {join_name(name): whole(f'Mixture: pad["{name}"]', size, 1) for name, size in self.pad.items()}
+        object.__setattr__(self, "pad", pad)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the members, in order."""
+        return tuple(self.members)
+
+    @property
+    def parts(self) -> dict[str, Member]:
+        """The members by name."""
+        return {name: m for name, m in self.members.items() if isinstance(m, Member)}
+
+    def opened(self) -> Mixture:
+        """The same with every dataset opened."""
+        return replace(self, members={name: m.opened() for name, m in self.parts.items()})
+
+    @property
+    def id(self) -> str:
+        """For messages."""
+        return f"Mixture({', '.join(self.names)})"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of names and content of the members, opened."""
+        every = "\n".join(f"{name} {m.fingerprint}" for name, m in self.parts.items())
+        return f"mixture:{hashlib.sha256(every.encode()).hexdigest()}"
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What every member is, opened."""
+        return {name: m.about for name, m in self.parts.items()}
+
+    @property
+    def rule(self) -> str:
+        """How members are drawn, as text: part of a loader's state."""
+        match self.weights:
+            case str():
+                weights = "by size"
+            case Mapping():
+                weights = ", ".join(f"{name} {weight:.12g}" for name, weight in self.weights.items())
+            case _:
+                weights = function_name(self.weights)
+        return f"{'exact' if self.exact else 'multinomial'} counts, weights {weights}"
+
+    def __repr__(self) -> str:
+        members = ", ".join(f"{name!r}: {_ref(m)}" for name, m in self.parts.items())
+        weights = function_name(self.weights) if callable(self.weights) else repr(self.weights)
+        options = "" if self.exact else ", exact=False"
+        options += f", pad={self.pad}" if self.pad else ""
+        options += "" if self.missing == "error" else f", missing={self.missing!r}"
+        return f"Mixture({{{members}}}, {weights}{options})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if callable(self.weights):
+            try:
+                pickle.dumps(self.weights)
+            except (pickle.PicklingError, AttributeError, TypeError) as e:
+                raise pickle.PicklingError(
+                    f"Mixture: weights={function_name(self.weights)} cannot be sent to another process: {e}."
+                    "\n  hint: a function at the top of a module, or an object of a class that stands there"
+                ) from e
+        return _again, (dict(self.members), self.weights, self.exact, dict(self.pad), self.missing)
+
+
+_MEMBERS = 'Mixture({"a": "d4rl/hopper-medium-v2", "b": dataset}, {"a": 3, "b": 1})'
+
+
+def _again(members: Any, weights: Any, exact: bool, pad: Any, missing: Any) -> Mixture:
+    return Mixture(members, weights, exact=exact, pad=pad, missing=missing)
+
+
+def _ref(member: Member) -> str:
+    return repr(member.dataset.id if isinstance(member.dataset, Dataset) else os.fspath(member.dataset))
+
+
+def function_name(function: Any) -> str:
+    """``module:name`` of a function; of an object what it says of itself, unless that is its address."""
+    if hasattr(function, "__qualname__"):
+        return f"{function.__module__}:{function.__qualname__}"
+    text, kind = repr(function), type(function)
+    return text if " at 0x" not in text else f"{kind.__module__}:{kind.__qualname__}"

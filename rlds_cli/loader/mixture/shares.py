@@ -1,0 +1,536 @@
+"""Which member of a mixture every sample comes from, and which of that member's samples it is: index maths alone.
+
+With constant weights both are functions of the sample's number: members take turns by the chairman assignment
+(Tijdeman 1980, "The chairman assignment problem"), tabulated over one period. Members drawn at random, and weights that
+change, have to be followed from the start; `Ledger` keeps points on the way.
+
+The three ways in which a mixture's samples are shared out: exactly, by lots, by weights that change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from heapq import heappop, heappush
+from math import floor, isfinite
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.errors import InvalidArgument, WrongState
+from rlds_cli.loader.order import WINDOW, Order, Positions
+from rlds_cli.loader.read import Run
+from rlds_cli.ted import IntArray
+
+LONGEST_PERIOD = 1 << 16
+EXACT = 1e-9  # a period fits the weights when every share in it is off by less than this part
+_CHUNK = 1 << 18  # draws at a time, of samples that are passed over
+_POINTS = 1 << 10
+FloatArray = npt.NDArray[np.float64]
+State = TypeVar("State")
+
+
+def quantised(weights: Sequence[float], longest: int = LONGEST_PERIOD) -> tuple[int, ...]:
+    """Whole numbers in proportion to ``weights``: turns of every member in a period.
+
+    The shortest period that fits the weights, else of those up to ``longest`` the one that comes closest, by the
+    largest relative error of a share. Every positive weight gets a turn: one below about 1 / ``longest`` is more than
+    it should be.
+
+    Parameters
+    ----------
+    weights : sequence of float [members]
+        Not negative, not all zero.
+    longest : int
+    """
+    w: FloatArray = np.asarray(weights, np.float64)
+    drawn = np.flatnonzero(w)
+    shares = w[drawn] / w[drawn].sum()
+    turns = np.zeros(len(w), np.int64)
+    turns[drawn] = _closest(shares, longest)
+    return tuple((turns // np.gcd.reduce(turns)).tolist())
+
+
+def _closest(shares: FloatArray, longest: int) -> IntArray:
+    periods = np.arange(len(shares), longest + 1)
+    total, worst = np.zeros(len(periods)), np.zeros(len(periods))
+    for share in shares:
+        exact = share * periods
+        rounded = np.maximum(np.rint(exact), 1)
+        total += rounded
+        np.maximum(worst, np.abs(rounded / exact - 1), out=worst)
+    worst[total != periods] = np.inf
+    fitting = np.flatnonzero(worst < EXACT)
+    best = int(fitting[0]) if fitting.size else int(worst.argmin())
+    if np.isfinite(worst[best]):
+        turns: IntArray = np.maximum(np.rint(shares * periods[best]), 1).astype(np.int64)
+        return turns
+    return _apportioned(shares, longest)
+
+
+def _apportioned(shares: FloatArray, total: int) -> IntArray:
+    """At least one turn each, and ``total`` together: the largest shares give up what the smallest need."""
+    turns = np.maximum(np.floor(shares * total), 1).astype(np.int64)
+    while (missing := total - int(turns.sum())) != 0:
+        lacking = shares * total - turns
+        if missing < 0:
+            lacking[turns == 1] = np.inf
+        turns[np.argmax(lacking) if missing > 0 else np.argmin(lacking)] += np.sign(missing)
+    return turns
+
+
+@lru_cache(maxsize=16)
+def period(turns: tuple[int, ...]) -> Period:
+    """The chairman assignment for members with so many ``turns`` each; 70 ms for the longest period."""
+    return Period(turns, _assign(turns))
+
+
+def _assign(turns: tuple[int, ...]) -> IntArray:
+    """Whose turn it is, [sum of turns].
+
+    Tijdeman's rule for K members with shares w: of the members with n * w - taken >= d, for d = 1 / (2K - 2), turn n
+    goes to the one with the least (1 - d - (n * w - taken)) / w. So turn j of a member has a first possible place and
+    a deadline, which do not depend on the others.
+    """
+    drawn = [m for m, t in enumerate(turns) if t]
+    total, k = sum(turns), 2 * len(drawn) - 2
+    if k == 0:
+        return np.full(total, drawn[0], np.int64)
+    member = np.repeat(drawn, [turns[m] for m in drawn])
+    j = np.concatenate([np.arange(turns[m]) for m in drawn])
+    rate = k * np.asarray(turns)[member]
+    first = -(-total * (1 + k * j) // rate)
+    by_deadline = np.argsort(total * (k * (j + 1) - 1) / rate, kind="stable")
+    urgency = np.empty(total, np.int64)
+    urgency[by_deadline] = np.arange(total)
+    return member[by_deadline].take(_earliest_deadline_first(first, urgency))
+
+
+def _earliest_deadline_first(first: IntArray, urgency: IntArray) -> IntArray:
+    """Urgencies in the order in which they are served, one a place and none before its ``first``; places start at 1."""
+    coming = np.argsort(first, kind="stable")
+    firsts, urgencies = first[coming].tolist(), urgency[coming].tolist()
+    waiting: list[int] = []
+    served, i = [], 0
+    for place in range(1, len(firsts) + 1):
+        while i < len(firsts) and firsts[i] <= place:
+            heappush(waiting, urgencies[i])
+            i += 1
+        served.append(heappop(waiting))
+    return np.array(served)
+
+
+class Period:
+    """One period of turns.
+
+    Parameters
+    ----------
+    turns : tuple of int [members]
+        How many each member has.
+    member : int array [sum of turns]
+        Whose turn it is.
+    """
+
+    def __init__(self, turns: tuple[int, ...], member: IntArray) -> None:
+        self.turns: IntArray = np.array(turns)
+        self._member = member
+        self._before: IntArray = np.empty(len(member), np.int64)  # turns of the same member before this one
+        for m in range(len(turns)):
+            self._before[member == m] = np.arange(turns[m])
+
+    def __len__(self) -> int:
+        return len(self._member)
+
+    def find(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
+        """Member of every turn, and how many turns of that member come before it."""
+        rounds = numbers // len(self)
+        within = numbers - rounds * len(self)
+        member = self._member.take(within)
+        return member, rounds * self.turns.take(member) + self._before.take(within)
+
+    def counts(self, number: int) -> IntArray:
+        """Turns of every member before turn ``number``."""
+        rounds, within = divmod(number, len(self))
+        counts: IntArray = rounds * self.turns + np.bincount(self._member[:within], minlength=len(self.turns))
+        return counts
+
+
+def spread(counts: Sequence[int]) -> tuple[IntArray, IntArray]:
+    """Put ``counts`` samples of every member in one row, evenly; equal places go to the first member.
+
+    Returns
+    -------
+    member, place : int arrays [sum of counts]
+        ``place`` counts the samples of the same member before.
+    """
+    member = np.repeat(np.arange(len(counts)), counts)
+    place = np.concatenate([np.arange(c) for c in counts])
+    order = np.argsort((place + 0.5) / np.asarray(counts)[member], kind="stable")
+    return member[order], place[order]
+
+
+def places(member: IntArray, before: Sequence[int]) -> tuple[IntArray, list[int]]:
+    """Number the samples of every member from ``before`` on: [len(member)], and where the next ones go on."""
+    place, after = np.empty(len(member), np.int64), list(before)
+    for m, start in enumerate(before):
+        slots = np.flatnonzero(member == m)
+        place[slots] = np.arange(start, start + len(slots))
+        after[m] += len(slots)
+    return place, after
+
+
+@dataclass(frozen=True)
+class Lots:
+    """Members drawn at random, independently of each other.
+
+    Parameters
+    ----------
+    weights : sequence of float [members]
+    """
+
+    weights: tuple[float, ...]
+
+    @cached_property
+    def _ends(self) -> FloatArray:
+        ends = np.cumsum(self.weights)
+        inner: FloatArray = ends[:-1] / ends[-1]
+        return inner
+
+    def draw(self, order: Order, numbers: range) -> IntArray:
+        """Members of the samples ``numbers``: those of zero weight are never drawn."""
+        return np.searchsorted(self._ends, order.uniform(WINDOW, numbers), "right").astype(np.int64)
+
+    def follow(self, order: Order, counts: list[int], start: int, stop: int) -> list[int]:
+        """Samples of every member before ``stop``; ``counts`` are those before ``start``."""
+        total = np.array(counts)
+        for first in range(start, stop, _CHUNK):
+            drawn = self.draw(order, range(first, min(first + _CHUNK, stop)))
+            total += np.bincount(drawn, minlength=len(counts))
+        followed: list[int] = total.tolist()
+        return followed
+
+
+class Ledger(Generic[State]):
+    """States on a way that can only be followed forwards; of one epoch.
+
+    Parameters
+    ----------
+    start : State
+        At 0.
+    follow : callable
+        From an epoch, a state, its point and a later point to the state there.
+    """
+
+    def __init__(self, start: State, follow: Callable[[int, State, int, int], State]) -> None:
+        self._start, self._follow = start, follow
+        self._epoch, self._points, self._states = 0, [0], [start]
+
+    def at(self, epoch: int, point: int) -> State:
+        """The state at ``point``, from the nearest one before it that is known."""
+        if epoch != self._epoch:
+            self._forget(epoch)
+        i = bisect_right(self._points, point) - 1
+        if self._points[i] == point:
+            return self._states[i]
+        state = self._follow(epoch, self._states[i], self._points[i], point)
+        self.note(epoch, point, state)
+        return state
+
+    def note(self, epoch: int, point: int, state: State) -> None:
+        """Keep the state at a point."""
+        if epoch != self._epoch:
+            self._forget(epoch)
+        i = bisect_right(self._points, point)
+        if self._points[i - 1] == point:
+            self._states[i - 1] = state
+            return
+        self._points.insert(i, point)
+        self._states.insert(i, state)
+        if len(self._points) > _POINTS:  # every second one, the first and the latest excepted
+            del self._points[1 : _POINTS // 2 : 2], self._states[1 : _POINTS // 2 : 2]
+
+    def _forget(self, epoch: int) -> None:
+        self._epoch, self._points, self._states = epoch, [0], [self._start]
+
+
+Weights = Mapping[str, float]
+
+
+class Turns(NamedTuple):
+    """Samples by member; parts of it for ranks.
+
+    Attributes
+    ----------
+    member : int array [K]
+    place : int array [K]
+        How many of the same member's samples come before, from the start of the epoch.
+    chance : callable
+        Gives the share that the member of each had when it was drawn, float64 [K].
+    """
+
+    member: IntArray
+    place: IntArray
+    chance: Callable[[], FloatArray]
+
+
+class Apportioning(Protocol):
+    """What a mixture asks of a way to share out its samples."""
+
+    @property
+    def shares(self) -> FloatArray | None:
+        """Share of every member [members], adding up to 1; None when it changes."""
+        ...
+
+    def turns(self, run: Run, mine: range) -> Turns:
+        """Members of the samples ``mine``, some of ``run``."""
+        ...
+
+    def counts(self, epoch: int, sample: int) -> list[int]:
+        """Samples of every member before ``sample`` [members]."""
+        ...
+
+    def state(self, epoch: int, sample: int) -> dict[str, Any]:
+        """What, beside ``counts``, is needed to go on from there; plain numbers."""
+        ...
+
+    def load(self, epoch: int, sample: int, counts: list[int], state: Mapping[str, Any]) -> None:
+        """Take over what is known of a place."""
+        ...
+
+
+class Constant:
+    """Exact counts, from the tabulated period.
+
+    Parameters
+    ----------
+    weights : sequence of float [members]
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self._period = period(quantised(weights))
+        self.shares: FloatArray = self._period.turns / len(self._period)
+
+    def turns(self, run: Run, mine: range) -> Turns:
+        """Return members and places, see `Apportioning`."""
+        member, place = self._period.find(numbers(mine))
+        return Turns(member, place, lambda: self.shares.take(member))
+
+    def counts(self, epoch: int, sample: int) -> list[int]:
+        """Return the samples of every member, see `Apportioning`."""
+        counts: list[int] = self._period.counts(sample).tolist()
+        return counts
+
+    def state(self, epoch: int, sample: int) -> dict[str, Any]:
+        """Nothing: the number of the sample says it all."""
+        return {}
+
+    def load(self, epoch: int, sample: int, counts: list[int], state: Mapping[str, Any]) -> None:
+        """Do nothing: the number of the sample says it all."""
+
+
+class Random:
+    """Every sample's member drawn independently.
+
+    Parameters
+    ----------
+    weights : sequence of float [members]
+    order : callable
+        From an epoch to the randomness of the members' draws.
+    """
+
+    def __init__(self, weights: Sequence[float], order: Callable[[int], Order]) -> None:
+        w = np.asarray(weights, np.float64)
+        self.shares: FloatArray = w / w.sum()
+        self._lots, self._order = Lots(tuple(weights)), order
+        self._ledger = Ledger([0] * len(weights), self._follow)
+
+    def _follow(self, epoch: int, counts: list[int], start: int, stop: int) -> list[int]:
+        return self._lots.follow(self._order(epoch), counts, start, stop)
+
+    def turns(self, run: Run, mine: range) -> Turns:
+        """Return members and places, see `Apportioning`."""
+        everyone, epoch = run.everyone, run.order.epoch
+        member = self._lots.draw(self._order(epoch), everyone)
+        place, after = places(member, self._ledger.at(epoch, everyone.start))
+        self._ledger.note(epoch, everyone.stop, after)
+        part = _part(everyone, mine)
+        return Turns(member[part], place[part], lambda: self.shares.take(member[part]))
+
+    def counts(self, epoch: int, sample: int) -> list[int]:
+        """Return the samples of every member, see `Apportioning`."""
+        return self._ledger.at(epoch, sample)
+
+    def state(self, epoch: int, sample: int) -> dict[str, Any]:
+        """Nothing beside the counts."""
+        return {}
+
+    def load(self, epoch: int, sample: int, counts: list[int], state: Mapping[str, Any]) -> None:
+        """Note the counts."""
+        self._ledger.note(epoch, sample, counts)
+
+
+class Standing(NamedTuple):
+    """Where members stand before a batch.
+
+    ``owed`` is what each should have had so far, less what it had: sum of weight * batch size, less ``counts``.
+    """
+
+    counts: list[int]
+    owed: list[float]
+
+
+class Changing:
+    """Weights that are a function of the batch's number.
+
+    Counts of a batch make up for what members are owed; or, with an ``order``, members are drawn independently.
+
+    Parameters
+    ----------
+    weights : callable
+        From the number of a batch to the shares of the members in it [members], adding up to 1.
+    members : int
+    batch_size : int
+        Of the global batch.
+    order : callable, optional
+        From an epoch to the randomness of the members' draws.
+    """
+
+    shares = None
+
+    def __init__(
+        self,
+        weights: Callable[[int], list[float]],
+        members: int,
+        batch_size: int,
+        order: Callable[[int], Order] | None = None,
+    ) -> None:
+        self._weights, self._size, self._order = weights, batch_size, order
+        self._ledger = Ledger(Standing([0] * members, [0.0] * members), self._follow)
+
+    def _follow(self, epoch: int, standing: Standing, start: int, stop: int) -> Standing:
+        for batch in range(start, stop):
+            standing = self._batch(epoch, batch, standing, self._weights(batch))[2]
+        return standing
+
+    def _batch(
+        self, epoch: int, batch: int, standing: Standing, weights: list[float]
+    ) -> tuple[IntArray, IntArray, Standing]:
+        """Members of a batch, how many of the same come before within it, and where they stand after it."""
+        due = [o + w * self._size for o, w in zip(standing.owed, weights, strict=True)]
+        if self._order is None:
+            given = apportion(due, weights, self._size)
+            member, place = _spread(tuple(given))
+        else:
+            drawn = range(batch * self._size, (batch + 1) * self._size)
+            member = Lots(tuple(weights)).draw(self._order(epoch), drawn)
+            place, given = places(member, [0] * len(weights))
+        counts = [c + g for c, g in zip(standing.counts, given, strict=True)]
+        return member, place, Standing(counts, [d - g for d, g in zip(due, given, strict=True)])
+
+    def turns(self, run: Run, mine: range) -> Turns:
+        """Return members and places, see `Apportioning`."""
+        epoch, first = run.order.epoch, run.first // self._size
+        standing = self._ledger.at(epoch, first)
+        members, within, before, weights = [], [], [], []
+        for batch in range(first, first + run.batches):
+            weights.append(self._weights(batch))
+            before.append(standing.counts)
+            member, place, standing = self._batch(epoch, batch, standing, weights[-1])
+            members.append(member)
+            within.append(place)
+        self._ledger.note(epoch, first + run.batches, standing)
+        member = np.concatenate(members)
+        in_tables = member + np.arange(0, run.batches * len(before[0]), len(before[0])).repeat(self._size)
+        place = np.concatenate(within) + np.array(before).take(in_tables)
+        part = _part(run.everyone, mine)
+        return Turns(member[part], place[part], partial(np.array(weights).take, in_tables[part]))
+
+    def counts(self, epoch: int, sample: int) -> list[int]:
+        """Return the samples of every member, see `Apportioning`."""
+        return self._ledger.at(epoch, sample // self._size).counts
+
+    def state(self, epoch: int, sample: int) -> dict[str, Any]:
+        """The batch size, and what members are owed."""
+        return {"batch_size": self._size, "owed": self._ledger.at(epoch, sample // self._size).owed}
+
+    def load(self, epoch: int, sample: int, counts: list[int], state: Mapping[str, Any]) -> None:
+        """Go on from there.
+
+        Raises
+        ------
+        WrongState
+            Of another batch size: the weights go by batches.
+        """
+        if state["batch_size"] != self._size:
+            raise WrongState(
+                f"this state is of batches of {state['batch_size']}, this loader's have {self._size}: weights that"
+                " change from batch to batch need the same size.",
+                hint=f"Loader(..., batch_size={state['batch_size']})",
+            )
+        self._ledger.note(epoch, sample // self._size, Standing(counts, [float(x) for x in state["owed"]]))
+
+
+_spread = lru_cache(maxsize=1024)(spread)
+
+
+def apportion(due: Sequence[float], weights: Sequence[float], total: int) -> list[int]:
+    """Whole numbers that add up to ``total``, near ``due``: rounded down, the rest by the largest remainders.
+
+    Those whose weight is zero get none, and nobody less than none.
+    """
+    given = [max(floor(d), 0) if w > 0 else 0 for d, w in zip(due, weights, strict=True)]
+    able = [m for m, w in enumerate(weights) if w > 0]
+    while (left := total - sum(given)) > 0:
+        given[max(able, key=lambda m: due[m] - given[m])] += 1
+    while left < 0:
+        given[min((m for m in able if given[m]), key=lambda m: due[m] - given[m])] -= 1
+        left += 1
+    return given
+
+
+def normalised(weights: Any, names: Sequence[str], when: str = "") -> list[float]:
+    """Shares in the order of ``names``, adding up to 1.
+
+    Raises
+    ------
+    InvalidArgument
+        Not one finite number, not negative, for each; or all are zero.
+    """
+    if not isinstance(weights, Mapping):
+        raise InvalidArgument(f"Mixture: weights{when} {weights!r}: a number for each of {', '.join(names)} is needed.")
+    if weights.keys() != set(names):
+        missing = [n for n in names if n not in weights]
+        says = f"no weight of {', '.join(missing)}" if missing else "a weight of no member"
+        raise InvalidArgument(
+            f"Mixture: {says}: weights{when} are of {', '.join(map(str, weights))}; members are {', '.join(names)}."
+        )
+    numbers = [_number(n, weights[n], when) for n in names]
+    total = sum(numbers)
+    if not 0 < total < float("inf"):
+        raise InvalidArgument(f"Mixture: weights{when} of {', '.join(names)} sum to {total:g}: nothing can be drawn.")
+    return [x / total for x in numbers]
+
+
+def _number(name: str, weight: Any, when: str) -> float:
+    try:
+        number = float(weight)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not (isfinite(number) and number >= 0):
+        raise InvalidArgument(f'Mixture: the weight of "{name}"{when} is {weight!r}: a number of at least 0 is needed.')
+    return number
+
+
+def numbers(positions: Positions) -> IntArray:
+    """Sample numbers as an array."""
+    if isinstance(positions, range):
+        return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
+    return positions
+
+
+def _part(everyone: range, mine: range) -> slice:
+    """Where the samples ``mine`` stand among ``everyone``."""
+    return slice(mine.start - everyone.start, None, mine.step)

@@ -1,0 +1,229 @@
+"""Random numbers and permutations as functions of (seed, epoch, position): nothing to step, nothing to store.
+
+Draw p of a stream is ``Philox(key=(seed, epoch, stream), counter=p // 4)[p % 4]`` (Salmon et al. 2011, "Parallel random
+numbers: as easy as 1, 2, 3"). A shuffle of few numbers sorts them by such draws: all orders are equally likely. A
+shuffle of many is a Feistel permutation of Z_a x Z_b with a * b >= n (Black and Rogaway 2002, "Ciphers with arbitrary
+finite domains"): a and b about sqrt(n), so that hardly a value falls outside [0, n) and is encrypted again, whatever n.
+
+The order has versions, which differ in their shuffles. A loader takes the newest one, unless it goes on from a state
+that was saved with an older one:
+
+======= ============== ====== ====================================================================
+version sorted up to n rounds neighbours x, x + 1 that stay neighbours, against a uniform shuffle
+======= ============== ====== ====================================================================
+1       never          4      twice as many, whatever n
+2       4096           6      1 + 1 / sqrt(n) times as many above 4096
+======= ============== ====== ====================================================================
+
+Every two rounds divide that excess by sqrt(n): two inputs that differ in one half must collide in the other.
+
+Whole numbers given by users.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.ted import IntArray
+
+VERSIONS = (1, 2)  # a change of any sequence below adds one; states of the older ones go on with theirs
+VERSION = VERSIONS[-1]
+WINDOW, EPISODE, SHUFFLE, COLUMN = 0, 1, 2, 3  # streams: draws for different purposes never share numbers
+_ROUNDS = {1: 4, 2: 6}
+_SORTED = {1: 0, 2: 1 << 12}  # shuffles of at most so many are sorted: that takes as long as a call of the other kind
+_STREAM_BITS = 8
+Words = npt.NDArray[np.uint64]
+HalfWords = npt.NDArray[np.uint32]
+Positions = range | IntArray  # numbers of samples
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The source of randomness of one epoch.
+
+    Parameters
+    ----------
+    seed : int
+        In [0, 2**64).
+    epoch : int
+        In [0, 2**56).
+    version : int
+        One of `VERSIONS`.
+    """
+
+    seed: int
+    epoch: int = 0
+    version: int = VERSION
+
+    def uniform(self, stream: int, positions: Positions, scale: float = 1.0, salt: int = 0) -> npt.NDArray[np.float64]:
+        """Draws in [0, 1) times ``scale`` [len(positions)]: number p of the stream for every p.
+
+        Streams of another ``salt``, in [0, 2**64), are independent of each other.
+        """
+        if not len(positions):
+            return np.zeros(0)
+        first, last = _ends(positions)
+        raw = self._raw(stream, first, last + 1 - first, salt)
+        chosen = raw[:: positions.step] if isinstance(positions, range) else raw.take(positions - first)
+        draws = (chosen >> np.uint64(11)).astype(np.float64)
+        draws *= scale * 2.0**-53
+        return draws
+
+    def below(self, stream: int, positions: Positions, n: int) -> IntArray:
+        """Integers in [0, n) [len(positions)]; off from uniform by n / 2**53 at most."""
+        return self.uniform(stream, positions, n).astype(np.int64)
+
+    def shuffled(self, positions: Positions, n: int, salt: int = 0) -> IntArray:
+        """Where a permutation of [0, n) takes ``positions``, which lie in [0, n); another for every ``salt``."""
+        if n <= _SORTED[self.version]:
+            return self._sorted(n, salt).take(_numbers(positions))
+        keys = self._raw(SHUFFLE, 0, _ROUNDS[self.version], salt).astype(np.uint32)
+        return permute(_numbers(positions).astype(np.uint64), n, keys)
+
+    def _sorted(self, n: int, salt: int) -> IntArray:
+        """[0, n) sorted by draws, each of which holds its number in the lowest bits: a sort without an index."""
+        low = np.uint64((1 << (n - 1).bit_length()) - 1)
+        keys = self._raw(SHUFFLE, 0, n, salt) & ~low | np.arange(n, dtype=np.uint64)
+        keys.sort()
+        return (keys & low).astype(np.int64)
+
+    def shuffled_in_blocks(self, positions: Positions, n: int, block: int, live: int) -> IntArray:
+        """As `shuffled`, with neighbours kept close.
+
+        [0, n) is cut into blocks of ``block``; these are put in random order, and the contents of ``live`` consecutive
+        ones are mixed. The last block, when it is smaller, has a random place among the others.
+        """
+        whole = n // block
+        odd = int(self.below(EPISODE, range(1), whole + 1)[0]) if n % block else whole
+        slots, places = _Slots(n, block, odd), _numbers(positions).copy()
+        group = slots.locate(places)[0] // live
+        for g in np.unique(group).tolist():
+            start, stop = slots.start(g * live), slots.start((g + 1) * live)
+            here = group == g
+            places[here] = start + self.shuffled(places[here] - start, stop - start, 1 + g)
+        slot, within = slots.locate(places)
+        full = (slot - (slot > odd)).clip(0, max(whole - 1, 0))
+        blocks: IntArray = np.where(slot == odd, whole, self.shuffled(full, whole) if whole else 0)
+        return blocks * block + within
+
+    def _raw(self, stream: int, start: int, count: int, salt: int = 0) -> Words:
+        block, skip = divmod(start, 4)
+        key = np.array([self.seed, self.epoch << _STREAM_BITS | stream], np.uint64)
+        philox = np.random.Philox(key=key, counter=np.array([block, salt, 0, 0], np.uint64))
+        words: Words = np.atleast_1d(philox.random_raw(skip + count))[skip:]
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Places [0, n) in slots of ``block`` places each; slot ``odd`` holds the n % block places that are left over."""
+
+    n: int
+    block: int
+    odd: int
+
+    def locate(self, places: IntArray) -> tuple[IntArray, IntArray]:
+        """Slot of every place, and where in it."""
+        lacking = -self.n % self.block
+        after_odd = places >= (self.odd + 1) * self.block - lacking
+        slot, within = np.divmod(places + lacking * after_odd, self.block)
+        return slot, within
+
+    def start(self, slot: int) -> int:
+        """First place of a slot; n after the last."""
+        return min(slot * self.block - (-self.n % self.block) * (slot > self.odd), self.n)
+
+
+def _ends(positions: Positions) -> tuple[int, int]:
+    """The lowest and the highest position."""
+    if isinstance(positions, range):
+        return positions[0], positions[-1]
+    return int(positions.min()), int(positions.max())
+
+
+def _numbers(positions: Positions) -> IntArray:
+    if isinstance(positions, range):
+        return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
+    return positions
+
+
+def permute(x: Words, n: int, keys: HalfWords) -> IntArray:
+    """Apply the keyed permutation of [0, n) to ``x``, element by element.
+
+    Parameters
+    ----------
+    x : uint64 array
+        Values in [0, n).
+    n : int
+        Up to 2**62.
+    keys : uint32 array
+        One per round.
+    """
+    a = isqrt(n - 1) + 1 if n > 1 else 1
+    b = -(-n // a)
+    y = _feistel(x, a, b, keys)
+    outside = np.flatnonzero(y >= n)
+    while outside.size:
+        again = _feistel(y[outside], a, b, keys)
+        y[outside] = again
+        outside = outside[again >= n]
+    return y.astype(np.int64)
+
+
+def _feistel(x: Words, a: int, b: int, keys: HalfWords) -> Words:
+    quotient = x // np.uint64(b)
+    left = quotient.astype(np.uint32)
+    right = (x - quotient * np.uint64(b)).astype(np.uint32)
+    for round, key in enumerate(keys):
+        if round % 2:
+            right = _add(right, _mix(left ^ key), b)
+        else:
+            left = _add(left, _mix(right ^ key), a)
+    return left.astype(np.uint64) * np.uint64(b) + right
+
+
+def _mix(x: HalfWords) -> HalfWords:
+    """Scatter 32 bits over 32 bits."""
+    x *= np.uint32(0x9E3779B1)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x85EBCA77)
+    x ^= x >> np.uint32(13)
+    return x
+
+
+def _add(x: HalfWords, f: HalfWords, modulus: int) -> HalfWords:
+    """Return (x + f) mod ``modulus``; x is below it. Division by a scalar is vectorised, the remainder is not."""
+    m = np.uint32(modulus)
+    x = x + (f - f // m * m)
+    x -= m * (x >= m)
+    return x
+
+
+def whole(what: str, value: Any, least: int, error: type[RldsError] = InvalidArgument) -> int:
+    """``value`` as an int.
+
+    Raises
+    ------
+    error
+        It is not a whole number of at least ``least``.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < least:
+        raise error(f"{what}={value!r} must be an integer of at least {least}.")
+    return number
+
+
+def make_whole(record: Any, name: str, least: int) -> None:
+    """Make the field ``name`` of a frozen record a plain int: its repr is part of a loader's state."""
+    value = getattr(record, name)
+    object.__setattr__(record, name, whole(f"{type(record).__name__}: {name}", value, least))

@@ -1,0 +1,434 @@
+"""From sample numbers to batches: many at a time, column by column.
+
+The C library's memory, between one gather and the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset.provenance import Origins
+from rlds_cli.errors import InvalidArgument, UnknownField
+from rlds_cli.loader.arrays.frameworks import Arrays
+from rlds_cli.loader.arrays.transforms import Elementwise, Reward
+from rlds_cli.loader.fields.columns import Beside, Column, Mapped, RewardSum
+from rlds_cli.loader.fields.fields import no_reward
+from rlds_cli.loader.index import Drawn, Pool
+from rlds_cli.loader.order import Order, Positions
+from rlds_cli.loader.samplers.prioritized import PrioritizedDraw
+from rlds_cli.loader.schedule import Ranks
+from rlds_cli.loader.storage.blocks import Packed
+from rlds_cli.loader.storage.page_cache import Coming, Told, Watch, depth
+from rlds_cli.loader.windows.positions import Samples
+from rlds_cli.loader.windows.windows import Episode, Spanning, Window
+from rlds_cli.ted import REWARD, Array, IntArray
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+GATHER_BYTES = 3 << 20  # read at once: enough to share the cost of a call, little enough to stay in a cache
+MOST_BATCHES = 56
+LOOK_AHEAD = 2  # gathers of which the kernel is told early
+Places = tuple[IntArray, ...]
+BatchFunction = Callable[[Batch], Batch | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Which rows: pool, sampler and window together."""
+
+    pool: Pool
+    draw: Callable[[Order, Positions], Drawn]
+    window: Window
+    reach: Spanning | None
+
+    def samples(self, order: Order, positions: Positions, batch: range) -> Samples:
+        """Where the samples with these numbers lie; ``batch`` holds those of all ranks."""
+        drawn = self.draw(order, positions)
+        if self.pool.bucket is not None:
+            steps = self.pool.table.steps
+            drawn = replace(drawn, longest=int(steps.take(self.draw(order, batch).episode).max(initial=0)))
+        return self.window.place(self.pool.table, drawn, self.reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Samples that are read together.
+
+    Attributes
+    ----------
+    order : Order
+    first : int
+        Number of the first sample in its epoch.
+    size : int
+        Samples of a batch, all ranks together.
+    batches : int
+        All of ``size`` samples.
+    every : int
+        Of so many batches that follow each other the first is one of them: the others are read by other workers.
+    """
+
+    order: Order
+    first: int
+    size: int
+    batches: int
+    every: int = 1
+
+    @property
+    def everyone(self) -> range:
+        """Numbers of the samples, all ranks together; of one batch, or of several that follow each other."""
+        assert self.every == 1 or self.batches == 1
+        return range(self.first, self.first + self.batches * self.size)
+
+    def of(self, ranks: Ranks) -> Positions:
+        """Numbers of this rank's samples."""
+        if self.every == 1 or self.batches == 1:
+            return ranks.part(self.everyone)
+        start = self.first + np.arange(self.batches) * (self.every * self.size)
+        numbers: IntArray = (start[:, None] + np.asarray(ranks.part(range(self.size)))).reshape(-1)
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The columns of one gather.
+
+    Attributes
+    ----------
+    values : dict of str to array [K, ...]
+    blank : dict of str to tuple of int arrays
+        Where a column is to be zeroed after the transforms: ``values[places]``, of samples or of steps.
+    complete : callable, optional
+        From ``values`` on the device to all columns there.
+    """
+
+    values: dict[str, Array]
+    blank: dict[str, Places]
+    complete: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+
+
+class Source(Protocol):
+    """Where a reader gets its columns from: one dataset, or a mixture."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Full names of the fields, in order."""
+        ...
+
+    @property
+    def summed(self) -> frozenset[str]:
+        """Fields whose values are transformed already, before they were summed up."""
+        ...
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of a sample, about."""
+        ...
+
+    @property
+    def most(self) -> int | None:
+        """Batches that may be read at once at most; None for as many as pay."""
+        ...
+
+    @property
+    def warnings(self) -> list[str]:
+        """What whoever trains on its batches should know."""
+        ...
+
+    @property
+    def decodes(self) -> bool:
+        """Whether encoded frames are decoded."""
+        ...
+
+    @property
+    def resident(self) -> bool:
+        """Whether columns reside on the device."""
+        ...
+
+    def locate(self, run: Run, ranks: Ranks) -> Any:
+        """Index maths: where this rank's samples of ``run`` lie."""
+        ...
+
+    def coming(self, located: Any) -> list[Coming]:
+        """What `gather` is going to read of files."""
+        ...
+
+    def gather(self, located: Any) -> Gathered:
+        """Read what was located. Called by any thread."""
+        ...
+
+
+class DatasetSource:
+    """The columns of one dataset.
+
+    Parameters
+    ----------
+    draw : Draw
+    columns : mapping of str to Column
+        By field name, in order.
+
+    Attributes
+    ----------
+    packed : Packed or None
+        What reads some of them faster.
+    packing : str
+        Where its block is, or why there is none.
+    decodes : bool
+        Whether encoded frames are among the columns.
+    held : set of str
+        Those that reside on the device.
+    unread : list of str
+        Fields that no batch holds, of a dataset without ``observation``.
+    shadowed : list of str
+        Fields that no batch holds, since the window or the sampler gives a column of the same name.
+    """
+
+    def __init__(self, draw: Draw, columns: Mapping[str, Column]) -> None:
+        self.draw, self.columns = draw, columns
+        self.packed: Packed | None = None
+        self.packing = ""
+        self.decodes = False
+        self.held: frozenset[str] = frozenset()
+        self.unread: Sequence[str] = ()
+        self.shadowed: Sequence[str] = ()
+        self.names = tuple(columns)
+        self._mapped = {n: c for n, c in columns.items() if isinstance(c, Mapped)}
+        self._blanked = {n: c for n, c in columns.items() if draw.window.zeroed or isinstance(c, Beside)}
+        self.summed = frozenset(name for name, c in columns.items() if isinstance(c, RewardSum))
+        reach = draw.window.reach(int(draw.pool.table.steps.max()))
+        self.sample_bytes = reach * sum(c.row_bytes for c in columns.values())
+
+    @property
+    def resident(self) -> bool:
+        """Whether some reside on the device."""
+        return bool(self.held)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is left out of a dataset without ``observation``, see `Source`."""
+        if not self.unread:
+            return []
+        given, left_out = ", ".join(self.names), ", ".join(self.unread)
+        id = self.draw.pool.dataset.id
+        return [f'{id} has no "observation": a batch holds {given}, not {left_out}. Name fields=, or fields="all".']
+
+    @property
+    def most(self) -> int | None:
+        """One, where every batch has a length of its own or is drawn by what was learned from the one before."""
+        return None if self.draw.pool.bucket is None and not isinstance(self.draw.draw, PrioritizedDraw) else 1
+
+    def locate(self, run: Run, ranks: Ranks) -> Samples:
+        """Where this rank's samples lie, see `Source`."""
+        return self.draw.samples(run.order, run.of(ranks), range(run.first, run.first + run.size))
+
+    def coming(self, located: Samples) -> list[Coming]:
+        """What is going to be read of the store's files and of packed rows, see `Source`."""
+        found = [] if self.packed is None else self.packed.coming(located)
+        seen: dict[tuple[int, int], Coming] = {}
+        for name, column in self._mapped.items():
+            file = None if column.column is None else column.column.file
+            if file is not None and (self.packed is None or name not in self.packed):
+                place = column.place(located)
+                first, length = place.stretches
+                wider = length + 1  # the row after, too, which most readers of a row want as well
+                seen[id(column.column), id(place)] = Coming(file, first, wider)
+        return [*found, *seen.values()]
+
+    def gather(self, located: Samples) -> Gathered:
+        """Read their columns, see `Source`."""
+        known = self.packed.read(located) if self.packed is not None else {}
+        values = {name: known[name] if name in known else c.read(located) for name, c in self.columns.items()}
+        return Gathered(values, self._blank(located))
+
+    def _blank(self, samples: Samples) -> dict[str, Places]:
+        masks = {name: column.mask(samples) for name, column in self._blanked.items()}
+        outside = {id(mask): np.nonzero(~mask) for mask in masks.values() if mask is not None}
+        return {name: outside[id(mask)] for name, mask in masks.items() if mask is not None}
+
+
+@dataclass(slots=True)
+class Transforms:
+    """What happens to values: element by element to many batches at once, then batch by batch.
+
+    What is done to a field is done to the columns that are ``like`` it as well: by name, the field of each.
+    """
+
+    elementwise: list[Elementwise] = field(default_factory=list)
+    functions: list[BatchFunction] = field(default_factory=list)
+    like: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, transforms: Sequence[Any]) -> Transforms:
+        """In order; those after the first function that is not elementwise work on batches."""
+        first = next((i for i, t in enumerate(transforms) if not isinstance(t, Elementwise)), len(transforms))
+        return cls(list(transforms[:first]), list(transforms[first:]))
+
+    def check(self, names: Sequence[str], dataset: Dataset, *, summed: bool) -> None:
+        """Refuse transforms that have nothing to do, or that come too late for rewards that are summed up.
+
+        Raises
+        ------
+        NoReward, UnknownField
+            None of the fields ``names`` is touched.
+        InvalidArgument
+            A change of rewards after a function of the batch, with n-step sums.
+        """
+        late = [t for t in self.functions if isinstance(t, Elementwise)]
+        for transform in (*self.elementwise, *late):
+            if not any(self._touched(transform, name) for name in names):
+                if isinstance(transform, Reward) and REWARD not in dataset.schema:
+                    raise no_reward(dataset)
+                raise UnknownField(f"{transform} touches none of the fields of this loader: {', '.join(names)}.")
+            if summed and transform in late and transform.touches(REWARD):
+                raise InvalidArgument(
+                    f"{transform} would change the n-step sum, not each reward.", hint="put it before the functions"
+                )
+
+    def column(self, name: str, values: Any) -> Any:
+        """Apply those that are elementwise to one column."""
+        for transform in self.elementwise:
+            field = self._touched(transform, name)
+            if field:
+                values = transform.apply(field, values)
+        return values
+
+    def batch(self, batch: Batch) -> Batch:
+        """Apply the others; one that returns None has worked in place."""
+        for function in self.functions:
+            if isinstance(function, Elementwise):
+                self._each(function, batch)
+            else:
+                result = function(batch)
+                batch = batch if result is None else result
+        return batch
+
+    def _each(self, transform: Elementwise, batch: Batch) -> None:
+        for name, x in list(batch.leaves()):
+            field = self._touched(transform, name)
+            if field:
+                batch[name] = transform.apply(field, x)
+
+    def _touched(self, transform: Elementwise, name: str) -> str:
+        """The name by which ``transform`` changes a column: its own, or that of the field that it is like; or none."""
+        names = (name, self.like.get(name, name))
+        return next((n for n in names if transform.touches(n)), "")
+
+
+class Reader:
+    """Reads batches.
+
+    Parameters
+    ----------
+    source : Source
+    ranks : Ranks
+    transforms : Transforms
+    arrays : Arrays
+    """
+
+    def __init__(self, source: Source, ranks: Ranks, transforms: Transforms, arrays: Arrays) -> None:
+        self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
+        self._tree = _tree(source.names)
+        self.watch = Watch()
+        keep_freed()
+
+    def batches_at_once(self, size: int) -> int:
+        """How many batches of ``size`` samples to read in one gather."""
+        pays = max(1, min(MOST_BATCHES, GATHER_BYTES // max(1, size * self.source.sample_bytes)))
+        return self.arrays.at_once(pays if self.source.most is None else min(pays, self.source.most))
+
+    def depth(self, size: int) -> int:
+        """How many gathers of batches of ``size`` samples to read ahead when nobody says."""
+        one = self.source.sample_bytes
+        gathered = one * size * self.batches_at_once(size)
+        ships = self.arrays.ships and not self.source.resident
+        return depth(sample_bytes=one, gather_bytes=gathered, decodes=self.source.decodes, ships=ships)
+
+    def located(self, runs: Iterable[Run], *, early: bool) -> Iterator[tuple[Run, Any, Told]]:
+        """Where the samples of each run lie; with ``early`` some runs ahead while data comes from the disk."""
+        waiting: deque[tuple[Run, Any, Told]] = deque()
+        for run in runs:
+            located = self.locate(run)
+            waiting.append((run, located, self.expect(located)))
+            while len(waiting) > (LOOK_AHEAD if early and self.watch.advising else 0):
+                yield waiting.popleft()
+        yield from waiting
+
+    def locate(self, run: Run) -> Any:
+        """Index maths alone: where the samples lie."""
+        return self.source.locate(run, self.ranks)
+
+    def expect(self, located: Any) -> Told:
+        """Tell the kernel what is going to be read, where that pays; the answer is for `read`."""
+        return self.watch.expect(self.source.coming(located)) if self.watch.advising else ()
+
+    def read(self, run: Run, located: Any, told: Told = ()) -> Iterator[Batch]:
+        """Read the batches; functions of a batch are called as each is handed out."""
+        with self.watch.gather(told):
+            gathered = self.source.gather(located)
+        size = len(self.ranks.part(range(run.size)))
+        values, blank = self._converted(gathered)
+        finished = {name: self._finish(name, x, blank) for name, x in values.items()}
+        made = _assemble(self._tree, self.arrays.parts(finished, size))
+        made = map(self.transforms.batch, made) if self.transforms.functions else made
+        whole = isinstance(self.source, DatasetSource) and isinstance(self.source.draw.window, Episode)
+        return self._known(made, located, size) if whole else made
+
+    def _known(self, batches: Iterator[Batch], located: Samples, size: int) -> Iterator[Batch]:
+        """Batches of whole episodes, which know which these are."""
+        assert isinstance(self.source, DatasetSource)
+        episodes = self.source.draw.pool.dataset
+        numbers = episodes.episodes.index.take(located.table.number.take(located.episode))
+        for i, batch in enumerate(batches):
+            yield batch.told(origins=Origins(episodes.store, numbers[i * size : (i + 1) * size]))
+
+    def _converted(self, gathered: Gathered) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Columns, and where they are to be zeroed, as the backend's own: they go to the device together."""
+        places = {f"\0{id(x)}": x for found in gathered.blank.values() for x in found}
+        converted = self.arrays.convert({**gathered.values, **places})
+        blank = {name: tuple(converted[f"\0{id(x)}"] for x in found) for name, found in gathered.blank.items()}
+        for key in places:
+            del converted[key]
+        return (gathered.complete(converted) if gathered.complete else converted), blank
+
+    def _finish(self, name: str, values: Any, blank: Mapping[str, Any]) -> Any:
+        if name not in self.source.summed:
+            values = self.transforms.column(name, values)
+        values = self.arrays.finish(values)
+        if name in blank:
+            self.arrays.zero(values, blank[name])
+        return values
+
+
+Tree = dict[str, Any]  # leaves are full field names
+
+
+def _tree(names: Iterable[str]) -> Tree:
+    tree: Tree = Batch.nest((name, name) for name in names)
+    return tree
+
+
+def _assemble(tree: Tree, parts: Mapping[str, Sequence[Any]]) -> Iterator[Batch]:
+    """One batch after the other; each level of nesting is a zip over those below."""
+    below = [_assemble(node, parts) if isinstance(node, dict) else parts[node] for node in tree.values()]
+    return map(Batch, map(zip, repeat(tuple(tree)), zip(*below, strict=True)))
+
+
+_MOST = (32 << 20) - (64 << 10)  # glibc learns nothing from what is larger than 32 MiB
+
+
+def keep_freed() -> None:
+    """Make the C library keep the memory that is freed, instead of giving it back and asking for it at every gather.
+
+    glibc maps what is larger than a threshold, and returns the top of its heap when twice that much of it is free; the
+    threshold is at first 128 KiB, and rises to the size of any mapped piece that is freed (mallopt(3)). With gathers of
+    some MiB whether each of them starts with hundreds of page faults is then a matter of luck: 54 or 14 µs a batch.
+    One large piece that is freed untouched settles it, for 10 µs. It does nothing in other C libraries.
+    """
+    np.empty(_MOST, np.uint8)

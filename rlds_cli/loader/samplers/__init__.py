@@ -1,0 +1,1 @@
+"""Which samples, in what order: index maths, without data."""

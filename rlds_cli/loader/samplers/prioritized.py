@@ -1,0 +1,405 @@
+"""Draws by priorities that training gives back.
+
+Priorities of prioritised replay, and the importance weights that correct for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf, log10, nan
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.dataset.batch import Batch
+from rlds_cli.errors import InvalidArgument, WrongState
+from rlds_cli.loader.index import INDEX, PROBABILITY, WEIGHT, Drawn, FloatArray, Pool
+from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
+from rlds_cli.loader.order import WINDOW, Order, Positions, make_whole
+from rlds_cli.loader.samplers import weighted
+from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, SumTree
+from rlds_cli.loader.samplers.uniform import Endless
+from rlds_cli.ted import IntArray
+
+_UNIFORMS = 32  # batches
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritized(Endless):
+    """Draws with replacement in proportion to ``(priority + eps) ** alpha``; never ends.
+
+    The proportional variant of Schaul et al. 2016, "Prioritized experience replay". Every window has priority 1, or the
+    one that ``priority`` gives it, until ``loader.update_priorities(batch, priority)`` says otherwise. Batches have
+    ``probability``; ``weight`` [B, 1] (or [B, L, 1]), the importance weights ``(n * probability) ** -beta`` divided by
+    the largest that any window has; ``window``, by which updates find their place; and ``index``, i of ``ds[i]``.
+
+    A batch is drawn when it is asked for, by the priorities of that moment. With ``lag``, it is drawn by those of
+    ``lag`` batches before, so that it can be read ahead (``prefetch`` up to ``lag``).
+
+    Parameters
+    ----------
+    alpha : float
+        How far priorities matter: 0 not at all.
+    beta : float
+        How far importance weights make up for it: 1 in full. ``update_priorities(..., beta=)`` changes it.
+    eps : float
+    lag : int
+        Batches drawn before an update counts.
+    priority : str or array, optional
+        Initial priorities, not negative: the name of an episode column, or an array with one number per episode
+        ``[ds.num_episodes]``, per transition ``[len(ds)]`` or per step ``[ds.num_steps]``. A window has that of its
+        episode, or of its anchor: the step of a transition, the first step of a slice that is inside its episode. An
+        update replaces it. A state holds the priorities of its moment, and needs a loader with the same initial ones.
+
+    Examples
+    --------
+    >>> Prioritized(priority=np.abs(td_error))  # of every transition, by an earlier critic  # doctest: +SKIP
+    """
+
+    alpha: float = 0.6
+    beta: float = 0.4
+    eps: float = 1e-6
+    lag: int = 0
+    priority: str | FloatArray | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "eps"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float | np.number) or not np.isfinite(value) or value < 0:
+                raise InvalidArgument(f"Prioritized({name}={value!r}): a number of at least 0 is needed.")
+            object.__setattr__(self, name, float(value))
+        make_whole(self, "lag", 0)
+        if self.priority is not None:
+            object.__setattr__(self, "priority", weighted.frozen(self.priority, "Prioritized", "priorities"))
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """``probability``, ``weight``, ``window`` and ``index``."""
+        return PROBABILITY, WEIGHT, WINDOW_COLUMN, INDEX
+
+    def over(self, pool: Pool) -> PrioritizedDraw:
+        """Return what draws from ``pool``, see `Sampler`."""
+        return PrioritizedDraw(self, pool)
+
+    def __repr__(self) -> str:
+        priority = "" if self.priority is None else f", priority={weighted.shown(self.priority)}"
+        return f"Prioritized(alpha={self.alpha}, beta={self.beta}, eps={self.eps}, lag={self.lag}{priority})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Prioritized) and repr(self) == repr(other)  # which holds a hash of the priorities
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+class PrioritizedDraw:
+    """Draws batch after batch, some of them before they are asked for.
+
+    Parameters
+    ----------
+    sampler : Prioritized
+    pool : Pool
+
+    Attributes
+    ----------
+    ahead : int
+        Batches drawn before they are asked for: ``lag``, less those that are asked for early to be read ahead.
+    """
+
+    def __init__(self, sampler: Prioritized, pool: Pool) -> None:
+        self.ahead = sampler.lag
+        self.priorities = Priorities(pool.guide.total, alpha=sampler.alpha, beta=sampler.beta, eps=sampler.eps)
+        if sampler.priority is not None:
+            self.priorities.update(np.arange(pool.guide.total), _initial(pool, sampler.priority))
+        self._guide, self._lag = pool.guide, sampler.lag
+        self._uniforms: tuple[Order | None, int, FloatArray] = (None, 0, np.empty(0))
+        self._drawn: deque[Drawn] = deque(maxlen=2 * sampler.lag + 1)  # some handed out, some not yet asked for
+
+    def __call__(self, order: Order, positions: Positions) -> Drawn:
+        """Return the batch with these sample numbers, and draw those that come ``ahead`` after it."""
+        assert isinstance(positions, range)
+        wanted = self._batch(order, positions)
+        for _ in range(self.ahead):
+            positions = range(positions.stop, positions.stop + len(positions))
+            self._batch(order, positions)
+        return wanted
+
+    def _batch(self, order: Order, positions: range) -> Drawn:
+        found = next((d for d in self._drawn if (d.order.epoch, d.positions) == (order.epoch, positions)), None)
+        if found is None:
+            found = self._made(order, positions, self.priorities.find(self._uniform(order, positions)))
+            self._drawn.append(found)
+        return found
+
+    def _uniform(self, order: Order, positions: range) -> FloatArray:
+        """Uniform draws, which depend on no priority, for many batches at once: 54 µs are 2 µs a batch then."""
+        key, first, draws = self._uniforms
+        at = positions.start - first
+        if key != order or at < 0 or at + len(positions) > len(draws):
+            draws = order.uniform(WINDOW, range(positions.start, positions.start + _UNIFORMS * len(positions)))
+            self._uniforms, at = (order, positions.start, draws), 0
+        return draws[at : at + len(positions)]
+
+    def _made(self, order: Order, positions: range, windows: IntArray) -> Drawn:
+        probability = self.priorities.probability(windows)
+        weight = self.priorities.weight(windows)
+        return Drawn(order, positions, *self._guide.find(windows), partial(np.asarray, probability), weight)
+
+    def update(self, batch: Batch, priority: Any, beta: float | None = None) -> None:
+        """Set the priorities of the windows of ``batch``; the last counts where one stands there twice.
+
+        ``beta`` is for importance weights from the next draw on.
+
+        Raises
+        ------
+        InvalidArgument
+            ``priority`` is not one number a sample, or one is negative or not finite: nothing is changed.
+        """
+        windows = batch.get(WINDOW_COLUMN, None)  # a TensorDict raises without the None
+        if windows is None:
+            fields = ", ".join(Batch(batch.items()).names())
+            raise InvalidArgument(
+                f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {fields}.",
+                hint="pass the batch as the loader gave it, or its tensordict()",
+            )
+        places = _host(windows)
+        places = places.reshape(len(places), -1)[:, 0].astype(np.int64, copy=False)
+        values = _host(priority)
+        if values.dtype.kind not in "fiub":
+            raise InvalidArgument(f"update_priorities: priorities of type {values.dtype} are not numbers.")
+        if values.shape[:1] != places.shape or values.size != len(places):
+            raise InvalidArgument(
+                f"update_priorities: priorities {list(values.shape)} for a batch of {len(places)} samples.",
+                hint="one number a sample, [B] or [B, 1]: of a slice its mean or largest one",
+            )
+        self.priorities.update(places, values.reshape(-1).astype(np.float64))
+        if beta is not None:
+            self.priorities.beta = beta
+
+    def forget(self) -> None:
+        """Draw anew what has been drawn ahead: the loader goes elsewhere."""
+        self._drawn.clear()
+
+    def state(self, epoch: int, sample: int) -> dict[str, Any]:
+        """Priorities, and what has been drawn and not handed out; arrays as tensors, which ``torch.load`` takes."""
+        pending = [d for d in self._drawn if d.order.epoch == epoch and d.positions[0] >= sample]
+        drawn = [
+            {
+                "first": d.positions[0],
+                "windows": _portable(self._guide.starts.take(d.episode) + d.number),
+                "probability": _portable(d.probability()),
+                "weight": _portable(d.weight),
+            }
+            for d in sorted(pending, key=lambda d: d.positions[0])
+        ]
+        held = self.priorities.state()
+        return {"priorities": {**held, "masses": _portable(held["masses"])}, "drawn": drawn}
+
+    def load(self, state: Mapping[str, Any], order: Order) -> None:
+        """Go back to `state`.
+
+        Raises
+        ------
+        WrongState
+            It is not of as many windows, or of other settings; nothing is changed then.
+        """
+        if "priorities" not in state or "drawn" not in state:
+            raise WrongState("this state has no priorities.", hint="that of a loader with Prioritized")
+        drawn = [self._loaded(d, order) for d in state["drawn"]]
+        self.priorities.load({name: _host(x) if name == "masses" else x for name, x in state["priorities"].items()})
+        self.forget()
+        self._drawn.extend(drawn)
+
+    def _loaded(self, drawn: Mapping[str, Any], order: Order) -> Drawn:
+        windows = np.asarray(_host(drawn["windows"]), np.int64)
+        positions = range(int(drawn["first"]), int(drawn["first"]) + len(windows))
+        probability = partial(np.asarray, np.asarray(_host(drawn["probability"]), np.float64))
+        weight: FloatArray = np.asarray(_host(drawn["weight"]), np.float64)
+        return Drawn(order, positions, *self._guide.find(windows), probability, weight)
+
+
+def _initial(pool: Pool, priority: str | FloatArray) -> FloatArray:
+    """The priority of every window; 1 where its anchor is no transition, and the array is of transitions."""
+    given = weighted.of(pool, priority, "Prioritized", "priorities")
+    good = (given.values >= 0) & (given.values < np.inf)
+    if not good.all():
+        place = int(good.argmin())
+        raise InvalidArgument(
+            f"Prioritized, {given.what}: priority {given.values[place]} at place {place:,} of {len(good):,}:"
+            " priorities are finite and not negative.",
+            hint="the absolute values of errors",
+        )
+    return given.of_windows(pool, without=1.0)
+
+
+def _portable(x: FloatArray | IntArray | None) -> Any:
+    """A tensor, which ``torch.load(weights_only=True)`` takes; an array where nothing has imported torch."""
+    return sys.modules["torch"].tensor(x) if "torch" in sys.modules else x
+
+
+def _host(x: Any) -> Any:
+    """Tensors of any device as NumPy arrays."""
+    if not hasattr(x, "detach"):
+        return np.asarray(x)
+    x = x.detach().cpu()
+    return (x.double() if x.is_floating_point() else x).numpy()  # NumPy has no bfloat16
+
+
+_DIGITS = 280  # masses are between 10**-280 and about 10**280
+
+
+class Priorities:
+    """The windows 0..count-1, drawn in proportion to ``(priority + eps) ** alpha``.
+
+    The proportional variant of Schaul et al. (2016), "Prioritized experience replay", section 3.3. Every window starts
+    with priority 1, the largest before there are others, and keeps it until it is updated. 9.1 bytes a window are held.
+
+    Parameters
+    ----------
+    count : int
+        How many windows; at least 1.
+    alpha : float
+        How far priorities matter: 0 not at all, 1 in proportion.
+    beta : float
+        How far importance weights correct for them: 0 not at all, 1 in full. May be set at any time.
+    eps : float
+        Added to every priority, so that a window of priority 0 is still drawn; positive.
+    device : torch.device or str, optional
+        Where everything is held, drawn and given, as torch tensors; None for NumPy arrays.
+
+    Raises
+    ------
+    InvalidArgument
+    """
+
+    def __init__(self, count: int, *, alpha: float, beta: float, eps: float, device: Any = None) -> None:
+        self.count = count
+        self.alpha, self.eps = _number("alpha", alpha), _number("eps", eps)
+        self.beta = beta
+        if self.eps == 0:
+            raise InvalidArgument("eps=0: a window of priority 0 would never be drawn again.", hint="eps=1e-6")
+        if not self.alpha * log10(self.eps) > -_DIGITS or not self.alpha * log10(1 + self.eps) < _DIGITS:
+            raise InvalidArgument(f"alpha={alpha} with eps={eps}: eps ** alpha is out of range.", hint="alpha=0.6")
+        self._most = 10.0 ** min(_DIGITS, _DIGITS / max(self.alpha, 1))
+        self._tree = SumTree(count, (1 + self.eps) ** self.alpha, device=device)
+
+    @property
+    def beta(self) -> float:
+        """How far importance weights correct, see the parameter."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        self._beta = _number("beta", beta)
+
+    def find(self, u: Any) -> Any:
+        """Return the windows that draws fall on.
+
+        Parameters
+        ----------
+        u : float64 array [K]
+            Uniform, in [0, 1).
+
+        Returns
+        -------
+        int64 array [K]
+        """
+        return self._tree.find(u)
+
+    def probability(self, windows: Any) -> Any:
+        """Return P, the chance of one draw to give each of ``windows``, int64 [...]: float64 [...]."""
+        return self._tree.masses.take(windows) / self._tree.total
+
+    def weight(self, windows: Any) -> Any:
+        """Return the importance weights of ``windows``, int64 [...]: float64 [...], in (0, 1].
+
+        ``(count * P) ** -beta``, divided by the largest that any window has (Schaul et al., section 3.4), not only any
+        of the batch: the weight of a window does not depend on what else was drawn.
+        """
+        return (self._tree.least / self._tree.masses.take(windows)) ** self.beta
+
+    def update(self, windows: Any, priority: Any) -> None:
+        """Set priorities, such as absolute TD errors.
+
+        Parameters
+        ----------
+        windows : int array
+            In any shape, on any device; where a window stands there twice its last priority counts.
+        priority : array
+            One for each of ``windows``, in any shape; without gradient.
+
+        Raises
+        ------
+        InvalidArgument
+            A priority that is negative, infinite or NaN, a window that does not exist, or not one priority for each
+            window. Nothing is changed then.
+        """
+        at = self._convert(self._tree.library.integers, windows, "windows are not integers")
+        new = self._convert(self._tree.library.floats, priority, "priorities are not numbers")
+        if len(at) != len(new):
+            raise InvalidArgument(f"{len(new):,} priorities for {len(at):,} windows: one for each is needed.")
+        good = (new >= 0) & (new <= self._most) & (at >= 0) & (at < self.count)
+        if not good.all():
+            self._complain(int(self._tree.library.numpy(~good).argmax()), at, new)
+        self._tree.update(at, (new + self.eps) ** self.alpha)
+
+    def _convert(self, convert: Callable[[Any], Any], values: Any, otherwise: str) -> Any:
+        try:
+            return convert(values)
+        except (TypeError, ValueError):
+            kind = getattr(values, "dtype", type(values).__name__)
+            raise InvalidArgument(f"{otherwise.capitalize()}: {kind}. No priority was changed.") from None
+
+    def _complain(self, place: int, windows: Any, priority: Any) -> None:
+        where, window, value = f"at place {place:,} of {len(windows):,}", int(windows[place]), float(priority[place])
+        if not 0 <= window < self.count:
+            raise InvalidArgument(f"window {window:,} {where}: there are {self.count:,}. No priority was changed.")
+        raise InvalidArgument(
+            f"priority {value} {where} (window {window:,}): priorities are finite and not negative, at most"
+            f" {self._most:.0e}. None was changed.",
+            hint="the absolute value of an error" if value < 0 else None,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return ``alpha``, ``beta``, ``eps`` and ``masses``, float64 [count], a NumPy array of its own.
+
+        ``masses`` are ``(priority + eps) ** alpha``.
+        """
+        masses = self._tree.library.numpy(self._tree.masses)
+        return {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "masses": masses}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take on what `state` gave, ``beta`` too.
+
+        Raises
+        ------
+        WrongState
+            It is of another ``count``, ``alpha`` or ``eps``, or not a state. Nothing is changed then.
+        """
+        missing = {"alpha", "beta", "eps", "masses"} - set(state)
+        if missing:
+            raise WrongState(f"This state has no {', '.join(sorted(missing))}: it is not one of priorities.")
+        for name in ("alpha", "eps"):
+            if state[name] != getattr(self, name):
+                raise WrongState(f"The priorities of this state have {name}={state[name]}, not {getattr(self, name)}.")
+        masses = np.asarray(state["masses"])
+        if masses.shape != (self.count,):
+            raise WrongState(f"This state has priorities of shape {list(masses.shape)}; {self.count:,} are needed.")
+        if masses.dtype != np.float64 or not (masses.min() >= LEAST and masses.max() <= MOST):
+            raise WrongState(f"The priorities of this state ({masses.dtype}) are not those that were saved.")
+        self.beta = state["beta"]
+        self._tree.fill(self._tree.library.floats(masses))
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = nan
+    if not 0 <= number < inf:
+        raise InvalidArgument(f"{name}={value!r}: a number of at least 0 is needed.")
+    return number

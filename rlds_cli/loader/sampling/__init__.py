@@ -1,1 +1,0 @@
-"""What samples: order, samplers, and the index maths behind them."""

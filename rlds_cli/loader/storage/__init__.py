@@ -1,0 +1,1 @@
+"""How rows are read: mapped files, packed rows, memory, the page cache."""

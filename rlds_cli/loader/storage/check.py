@@ -1,0 +1,102 @@
+"""The packed files of a dataset, compared with what they were packed from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import RldsError
+from rlds_cli.loader.fields import goals
+from rlds_cli.loader.storage import packed
+from rlds_cli.loader.storage.blocks import BlockField, Layout
+from rlds_cli.loader.windows import nstep
+from rlds_cli.store import arrays
+from rlds_cli.store.check import Problem
+from rlds_cli.store.ranges import read_range
+from rlds_cli.ted import Array
+
+_MOST_STEPS = 1 << 16  # summed up; more are not worked out again
+_ULPS = 16  # sums of another processor may differ by so much
+
+
+def check(dataset: Dataset, homes: Iterable[Path], *, intact: bool) -> dict[Path, Problem]:
+    """What is wrong with the packed files of a dataset in these homes, by file.
+
+    Their content is compared with the columns of the dataset where that is ``intact``, else with their own hashes.
+    """
+    found = {}
+    for file in (file for home in homes for file in packed.files(dataset, home)):
+        try:
+            problem = _check(dataset, file, intact)
+        except (RldsError, OSError, ValueError, KeyError, TypeError, IndexError) as e:
+            problem = f"cannot be read: {getattr(e, 'message', e)}"
+        if problem:
+            found[file] = Problem(f"packed {file.name}", problem)
+    return found
+
+
+def _check(dataset: Dataset, file: Path, intact: bool) -> str:
+    """What is wrong with a file; empty where nothing is."""
+    with file.open("rb") as f:
+        if packed.is_older(f.fileno()):
+            return ""
+        known = packed.read(file, f.fileno())
+        if known is None:
+            return "is not what its name says"
+        key, nbytes, hashes = known
+        if key.get("fingerprint") != dataset.manifest.fingerprint:
+            return ""  # of another dataset whose fingerprint begins alike
+        expected = _parts(dataset, key) if intact else None
+        differ = None if expected is None else _difference(f.fileno(), *expected, nbytes)
+        if differ is not None:
+            return f"bytes {differ[0]:,}-{differ[1] - 1:,} are not those of the columns that were packed"
+        sound = (packed.block_is_sound(f.fileno(), hashes, nbytes, k) for k in range(-(-nbytes // packed.BLOCK)))
+        bad = next((k for k, good in enumerate(sound) if not good), None)
+    return "" if bad is None else f"bytes from {bad * packed.BLOCK:,} on are not what they were when they were written"
+
+
+def _difference(fd: int, kind: np.dtype[Any] | None, parts: Iterator[Array], nbytes: int) -> tuple[int, int] | None:
+    """The first part that differs; sums of floats, which are of a ``kind``, may do so by a little."""
+    at = 0
+    for part in parts:
+        expected = arrays.raw(part)
+        found = os.pread(fd, len(expected), at)
+        if found != expected and not (kind and _near(np.frombuffer(expected, kind), np.frombuffer(found, kind))):
+            return at, at + len(expected)
+        at += len(expected)
+    return None if at == nbytes else (min(at, nbytes), max(at, nbytes))
+
+
+def _near(a: Array, b: Array) -> bool:
+    if a.dtype.kind != "f" or a.shape != b.shape:
+        return False
+    rounding = _ULPS * float(np.finfo(a.dtype).eps)
+    scale = np.abs(a[np.isfinite(a)], dtype=np.float64).max(initial=0)
+    return bool(np.isclose(a, b, rtol=rounding, atol=rounding * scale, equal_nan=True).all())
+
+
+def _parts(dataset: Dataset, key: dict[str, Any]) -> tuple[np.dtype[Any] | None, Iterator[Array]] | None:
+    """What the content of a file should be, and of which type its sums are; None where nobody knows how it was made."""
+    match key:
+        case {"row": list(fields)} if not any(made_of for *_, made_of in fields):
+            layout = Layout([_field(dataset, name, dtype) for name, dtype, *_ in fields])
+            return None, layout.tiles(dataset.num_rows)
+        case {"column": goals.NAME, "gamma": gamma, "through_terminals": bool(through)}:
+            return np.dtype(np.float64), goals.scan(dataset, float(gamma), through).parts()
+        case {"steps summed up": int(n_step)} if n_step <= _MOST_STEPS:
+            return None, nstep.reach_parts(dataset, n_step)
+        case {"rewards summed up in float64": int(n_step), "gamma": gamma, "dtype": str(name)} if n_step <= _MOST_STEPS:
+            return np.dtype(name), nstep.sum_parts(dataset, n_step, float(gamma), np.dtype(name))
+    return None
+
+
+def _field(dataset: Dataset, name: str, dtype: str) -> BlockField:
+    f = dataset.schema[name]
+    source = partial(read_range, dataset.store.directory(name))
+    return BlockField(name, np.dtype(dtype), f.shape, source, after=f.placement == "both")

@@ -1,0 +1,210 @@
+"""Columns that reside on the device: row numbers go there, values are gathered there.
+
+::
+
+    host     which rows, for many batches at a time  ----- one copy: rows, and columns worked out on the host -----.
+    device   columns of the store [rows, ...]  -- index_select --  columns of the gather [K, ...]  <---------------'
+
+Only rows of the episodes that are drawn from are held, floats in the dtype that the loader works with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rlds_cli import text
+from rlds_cli.errors import InvalidArgument, NeedsMemory
+from rlds_cli.loader.arrays.frameworks import Arrays, TorchArrays
+from rlds_cli.loader.fields.columns import Done, Stacked, Stored
+from rlds_cli.loader.index import Table
+from rlds_cli.loader.read import DatasetSource, Gathered
+from rlds_cli.loader.storage import memory
+from rlds_cli.loader.windows.positions import Rows, Samples
+from rlds_cli.ted import Array, IntArray
+
+TILE_ROWS = 1 << 16  # uploaded at a time
+SPARE = 10  # a tenth of what is free is left to others
+
+_CHEAPER = 20  # so much less than a byte that is copied to the device costs one that is gathered there, about
+
+_SIGNED = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}  # torch cannot gather the former
+
+
+def reside(source: DatasetSource, arrays: Arrays) -> ResidentSource:
+    """Put the columns of ``source`` on the device of ``arrays``.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no device.
+    NeedsMemory
+        They do not fit.
+    """
+    if not isinstance(arrays, TorchArrays) or arrays.device is None:
+        raise InvalidArgument(
+            'memory="device" is for tensors on a device.', hint='backend="torch", device="cuda", memory="device"'
+        )
+    return ResidentSource(source, arrays.device, arrays.working)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A column on the device.
+
+    Attributes
+    ----------
+    values : tensor [rows, ...]
+    dtype : torch.dtype
+        Its own, where the values are held as signed integers of the same bits.
+    """
+
+    values: torch.Tensor
+    dtype: torch.dtype
+
+    def take(self, rows: torch.Tensor, *, flag: bool) -> torch.Tensor:
+        """Values of ``rows`` [...] -> [..., *shape], in memory of their own; ``flag`` adds an axis of one element."""
+        taken = self.values.index_select(0, rows.reshape(-1)).view(self.dtype)
+        return taken.reshape(*rows.shape, *self.values.shape[1:], *((1,) if flag else ()))
+
+
+class ResidentSource(DatasetSource):
+    """The columns of one dataset; those that are arrays of the store reside on the device.
+
+    Parameters
+    ----------
+    source : DatasetSource
+    device : torch.device
+    floats : str or None
+        Dtype in which the loader works with floats.
+
+    Attributes
+    ----------
+    nbytes : int
+        Taken on the device.
+
+    Raises
+    ------
+    NeedsMemory
+        They do not fit.
+    """
+
+    def __init__(self, source: DatasetSource, device: torch.device, floats: str | None) -> None:
+        super().__init__(source.draw, source.columns)
+        self.decodes, self.unread, self.shadowed = source.decodes, source.unread, source.shadowed
+        self._stored = {n: c for n, c in self.columns.items() if isinstance(c, Stored | Stacked | Done) and _reads(c)}
+        self.held = frozenset(self._stored)
+        self._host = {n: c for n, c in self.columns.items() if n not in self._stored}
+        self._mapped = {n: c for n, c in self._mapped.items() if n in self._host}
+        rows = {id(r): r for c in self._stored.values() for r in _reads(c)}
+        table = self.draw.pool.table
+        count = int((table.steps + 1).sum())
+        self.nbytes = count * sum(r.row_bytes // r.values.itemsize * _dtype(r, floats).itemsize for r in rows.values())
+        self._check_room(device)
+        self._held = {key: _upload(r, _dtype(r, floats), table, count, device) for key, r in rows.items()}
+        ours = np.cumsum(table.steps + 1) - (table.steps + 1)
+        self._shift: IntArray | None = ours - table.start if (ours != table.start).any() else None
+        self._numbers = np.dtype(np.int32 if count < 1 << 31 else np.int64)
+        reach = self.draw.window.reach(int(table.steps.max()))
+        crossing = reach * (self._numbers.itemsize + sum(c.row_bytes for c in self._host.values()))
+        self.sample_bytes = max(crossing, self.sample_bytes // _CHEAPER)
+        self.packing = f"{text.size_of(self.nbytes)} on {device}"
+
+    def _check_room(self, device: torch.device) -> None:
+        free = _free(device)
+        if free is not None and self.nbytes > free - free // SPARE:
+            raise NeedsMemory(
+                f"{', '.join(self._stored)} of {self.draw.pool.dataset.id} take "
+                f"{text.size_of(self.nbytes)} on {device}, of which {text.size_of(free)} are free.",
+                hint="fewer fields=, fewer episodes (ds.select), or memory=None, which copies each batch to the device",
+            )
+
+    def gather(self, located: Samples) -> Gathered:
+        """Read the columns of the host, and say which rows the device is to gather, see `Source`."""
+        values = {name: column.read(located) for name, column in self._host.items()}
+        wanted: dict[str, _Wanted] = {}
+        for name, column in self._stored.items():
+            place = located.last if isinstance(column, Done) else column.place(located)
+            rows = f"\0{id(place)}"
+            if rows not in values:
+                values[rows] = self._rows(place.rows, located.episode)
+            shift, flag = getattr(column, "shift", 0), getattr(column, "flag", True)
+            wanted[name] = _Wanted(rows, shift, flag, [self._held[id(r)] for r in _reads(column)])
+        return Gathered(values, self._blank(located), partial(_complete, self.names, wanted))
+
+    def _rows(self, rows: IntArray, episode: IntArray) -> Array:
+        """Rows of the store [K, ...] as rows of what is held."""
+        if self._shift is not None:
+            rows = rows + self._shift.take(episode).reshape(-1, *(1,) * (rows.ndim - 1))
+        return rows.astype(self._numbers)
+
+
+class _Wanted(NamedTuple):
+    """A column that the device gathers: which rows, how much further on, and of what; several are joined by "or"."""
+
+    rows: str
+    shift: int
+    flag: bool
+    held: list[Held]
+
+    def take(self, values: Mapping[str, Any]) -> torch.Tensor:
+        """Its values."""
+        rows = values[self.rows] + self.shift if self.shift else values[self.rows]
+        taken = [held.take(rows, flag=self.flag) for held in self.held]
+        return taken[0] if len(taken) == 1 else taken[0].logical_or_(taken[1])
+
+
+def _complete(names: Iterable[str], wanted: Mapping[str, _Wanted], values: Mapping[str, Any]) -> dict[str, Any]:
+    """All columns, from what was copied to the device."""
+    return {name: wanted[name].take(values) if name in wanted else values[name] for name in names}
+
+
+def _reads(column: Stored | Stacked | Done) -> list[Rows]:
+    """The columns of the store of which ``column`` is rows; none for one that is worked out, or decoded."""
+    if isinstance(column, Done):
+        return [column.terminated, column.truncated]
+    return [] if column.column is None else [column.column]
+
+
+def _dtype(rows: Rows, floats: str | None) -> np.dtype[Any]:
+    kind = rows.values.dtype
+    return np.dtype(floats) if floats is not None and kind.kind == "f" else kind
+
+
+def _upload(rows: Rows, dtype: np.dtype[Any], table: Table, count: int, device: torch.device) -> Held:
+    """Copy the rows of all episodes, end to end."""
+    signed = np.dtype(_SIGNED.get(dtype.name, dtype))
+    kind = torch.from_numpy(np.empty(0, signed)).dtype
+    values = torch.empty((count, *rows.values.shape[1:]), dtype=kind, device=device)
+    at = 0
+    for part in _tiles(table):
+        tile = rows.take(part).astype(dtype, copy=False).view(signed)
+        values[at : at + len(tile)] = torch.from_numpy(tile)
+        at += len(tile)
+    return Held(values, torch.from_numpy(np.empty(0, dtype)).dtype)
+
+
+def _tiles(table: Table) -> Iterator[IntArray]:
+    """Rows of the store of one episode after the other, about `TILE_ROWS` at a time."""
+    lengths = table.steps + 1
+    ends = np.cumsum(lengths)
+    first = 0
+    while first < len(table):
+        begun = int(ends[first] - lengths[first])
+        last = max(first + 1, int(np.searchsorted(ends, begun + TILE_ROWS, "right")))
+        some = lengths[first:last]
+        within = np.arange(some.sum()) - np.repeat(np.cumsum(some) - some, some)
+        yield np.repeat(table.start[first:last], some) + within
+        first = last
+
+
+def _free(device: torch.device) -> int | None:
+    """Bytes that may be taken on a device; None where nobody says."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return memory.limit()[0] if device.type == "cpu" else None

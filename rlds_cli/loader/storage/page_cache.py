@@ -1,0 +1,278 @@
+"""Reading at random from files that are larger than memory: the kernel is told about the rows of coming gathers.
+
+A page fault waits for the disk, one row at a time. Advice (``posix_fadvise(WILLNEED)``) only starts the reading, so the
+disk works on thousands of rows at once; by the time of the gather they are there. Where the rows are in memory already
+advice is a waste: `Watch` gives it until what comes is resident, and again from a gather that waited for the disk.
+
+Work done ahead of time by threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import resource
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from rlds_cli.ted import Array, IntArray
+
+THREADS = 2  # that tell the kernel: for small rows its share of the work is as large as that of the disk
+SAMPLE = 64  # pages looked at to tell whether a gather is resident
+CALM = 16  # resident gathers, one after the other, that end the advice
+BLIND = 256  # gathers after which advice ends where nobody can tell
+_PAGE = mmap.PAGESIZE
+_LIBC = ctypes.CDLL(None)
+_WHO = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+
+
+class RandomMap:
+    """A file of rows, mapped for reading at random.
+
+    Parameters
+    ----------
+    file : Path
+        Rows from its first byte on.
+    row_bytes, rows : int
+        Positive.
+    sparing : bool
+        Read no page that is not asked for: for files larger than memory. Of smaller ones the neighbours that the
+        kernel reads along are soon wanted, too.
+
+    Attributes
+    ----------
+    content : uint8 array [rows * row_bytes]
+        Read-only.
+
+    Raises
+    ------
+    OSError, ValueError
+        The file is not there, or shorter.
+    """
+
+    def __init__(self, file: Path, row_bytes: int, rows: int, *, sparing: bool = True) -> None:
+        self.row_bytes = row_bytes
+        self._fd = os.open(file, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._fd)
+        self._map = mmap.mmap(self._fd, row_bytes * rows, access=mmap.ACCESS_READ)
+        if sparing:
+            self._map.madvise(mmap.MADV_RANDOM)
+        self.content: Array = np.frombuffer(self._map, np.uint8)
+
+    def will_need(self, start: int, length: int) -> None:
+        """Begin to read a stretch of the file, without waiting for it."""
+        try:
+            if hasattr(os, "posix_fadvise"):  # lets other threads run, which madvise does not
+                os.posix_fadvise(self._fd, start, length, os.POSIX_FADV_WILLNEED)
+            else:
+                self._map.madvise(mmap.MADV_WILLNEED, start, min(length, len(self._map) - start))
+        except OSError:  # a file system that takes no advice
+            pass
+
+    def resident(self, start: int) -> bool | None:
+        """Whether the page at byte ``start`` is in memory; None where this system does not say."""
+        try:
+            os.preadv(self._fd, [bytearray(1)], start, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except (AttributeError, OSError):  # macOS; network file systems
+            return self._in_core(start)
+        return True
+
+    def _in_core(self, start: int) -> bool | None:
+        status = os.fstat(self._fd)
+        if os.geteuid() not in (0, status.st_uid):
+            return None  # Linux says "in memory" of whatever belongs to others
+        page, found = start // _PAGE * _PAGE, ctypes.c_ubyte()
+        address = ctypes.c_void_p(self.content.ctypes.data + page)
+        if _LIBC.mincore(address, ctypes.c_size_t(1), ctypes.byref(found)):
+            return None
+        return bool(found.value & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """``length`` rows of a file from each of ``first`` [K] on, soon to be read."""
+
+    file: RandomMap
+    first: IntArray
+    length: int = 1
+
+    def stretches(self) -> tuple[IntArray, IntArray]:
+        """Start and length in bytes of whole pages: ascending, none touches the next."""
+        return stretches(self.first * self.file.row_bytes, self.length * self.file.row_bytes)
+
+
+def stretches(start: IntArray, size: int) -> tuple[IntArray, IntArray]:
+    """Merge the pages under ``size`` bytes from each of ``start`` [K] on.
+
+    Returns
+    -------
+    start, length : int arrays [at most K]
+        In bytes, multiples of a page; ascending, with a page at least between one and the next.
+    """
+    if not len(start) or not size:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    ordered = np.sort(start)
+    first = ordered // _PAGE
+    end = (ordered + size - 1) // _PAGE + 1  # ascending too, since all are of one size
+    fresh = np.flatnonzero(np.append(True, first[1:] > end[:-1]))
+    last = np.append(fresh[1:], len(first)) - 1
+    return first[fresh] * _PAGE, (end[last] - first[fresh]) * _PAGE
+
+
+Told = Sequence["Future[None]"]
+
+
+class Watch:
+    """Gives advice where it pays.
+
+    Attributes
+    ----------
+    advising : bool
+        At first, and from a gather that took major faults, until `CALM` gathers found their rows in memory.
+    """
+
+    def __init__(self) -> None:
+        self.advising = True  # a first gather of faults could bring in a read-ahead window of MiB for each row
+        self._calm = self._blind = 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = 0
+
+    def expect(self, coming: Sequence[Coming]) -> Told:
+        """Tell the kernel what one of the next gathers reads, unless it is in memory; returns at once.
+
+        Returns
+        -------
+        Told
+            To be given to `gather` when its turn comes.
+        """
+        if not self.advising:
+            return ()
+        found = [(c.file, *c.stretches()) for c in coming]
+        if self._settled([self._sample(*f) for f in found]):
+            return ()
+        pool = self._threads()
+        return [
+            pool.submit(_tell, file, start[i::THREADS].tolist(), length[i::THREADS].tolist())
+            for file, start, length in found
+            for i in range(THREADS)
+        ]
+
+    @contextmanager
+    def gather(self, told: Told = ()) -> Iterator[None]:
+        """Around a gather: waits until the kernel has been told, and sees whether the gather waited for the disk."""
+        if told and self._process == os.getpid():
+            wait(told)
+        before = _major_faults()
+        yield
+        if _major_faults() > before and not self.advising:
+            self.advising, self._calm, self._blind = True, 0, 0
+
+    def _sample(self, file: RandomMap, start: IntArray, length: IntArray) -> bool | None:
+        """Whether some of the pages are all in memory."""
+        step = max(1, len(start) // SAMPLE)
+        known = [file.resident(at) for at in start[::step].tolist()]
+        return False if False in known else None if None in known else True
+
+    def _settled(self, known: Sequence[bool | None]) -> bool:
+        """Whether there is nothing to tell; ends the advice where that has been so for a while."""
+        resident = all(k is True for k in known)
+        self._calm = self._calm + 1 if resident else 0
+        self._blind = self._blind + 1 if None in known and False not in known else 0
+        self.advising = self._calm < CALM and self._blind < BLIND
+        return resident
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
+            self._pool, self._process = ThreadPoolExecutor(THREADS, "rlds-advice"), os.getpid()
+        return self._pool
+
+
+def _tell(file: RandomMap, start: Sequence[int], length: Sequence[int]) -> None:
+    for at, size in zip(start, length, strict=True):
+        file.will_need(at, size)
+
+
+def _major_faults() -> int:
+    """Page faults that waited for the disk: of this thread, or where that is not counted (macOS) of the process."""
+    return resource.getrusage(_WHO).ru_majflt
+
+
+LARGE = 16 << 10  # bytes of a sample from which a thread pays: below, handing work over costs more than it saves
+DECODERS = 8  # threads that decode frames, at most
+HELD = 256 << 20  # bytes of gathers read ahead at most, unless there is only one
+THREAD_NAME = "rlds-loader"
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def ahead(work: Callable[[A], B], items: Iterable[A], depth: int) -> Iterator[tuple[A, B]]:
+    """``work`` on every item, in order, up to ``depth`` of them ahead of the one that is asked for.
+
+    ``items`` are asked for by the thread that iterates, early; what fails, an item or the work on it, is raised in its
+    turn, after what comes before it. With depth 0 there are no threads. When the iterator is closed, forgotten or
+    interrupted, nothing that has not begun is begun, and its threads end.
+    """
+    if depth == 0:
+        yield from ((item, work(item)) for item in items)
+        return
+    threads = ThreadPoolExecutor(depth, THREAD_NAME)
+    waiting: deque[tuple[A, Future[B]]] = deque()
+    failure: Exception | None = None
+    source = iter(items)
+    try:
+        while True:
+            while failure is None and len(waiting) <= depth:
+                try:
+                    item = next(source)
+                except StopIteration:
+                    break
+                except Exception as e:
+                    failure = e
+                else:
+                    waiting.append((item, threads.submit(work, item)))
+            if not waiting:
+                break
+            item, future = waiting.popleft()
+            yield item, future.result()
+        if failure is not None:
+            raise failure
+    finally:
+        # An iterator that was forgotten may be collected in one of its own threads, which cannot wait for itself.
+        mine = threading.current_thread().name.startswith(THREAD_NAME)
+        threads.shutdown(wait=not mine, cancel_futures=True)
+
+
+def depth(*, sample_bytes: int, gather_bytes: int, decodes: bool, ships: bool) -> int:
+    """How many gathers to read ahead when nobody says.
+
+    Parameters
+    ----------
+    sample_bytes, gather_bytes : int
+        Of one sample, and of all that are read together.
+    decodes : bool
+        Whether encoded frames are among them: as many threads as there are cores decode at once.
+    ships : bool
+        Whether they go to another device: copying them into pinned memory goes on beside the training.
+    """
+    if decodes:
+        wanted = min(DECODERS, max(2, cores()))
+    else:
+        wanted = 2 if ships or sample_bytes >= LARGE else 0
+    return min(wanted, max(1, HELD // max(1, gather_bytes)))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,1 +1,0 @@
-"""What one sample is: rows around an anchor step, and where they lie."""

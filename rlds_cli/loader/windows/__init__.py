@@ -1,0 +1,1 @@
+"""Which steps a sample spans."""

@@ -1,0 +1,151 @@
+"""Transitions over several steps: how far each goes, and what rewards come together on the way.
+
+Of large datasets both are worked out once for every row and kept in packed files: a batch then reads one number for
+each where it would read the flags and rewards of n rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_cli.loader.index import Guide, Table
+from rlds_cli.loader.storage import packed
+from rlds_cli.loader.windows.positions import Rows
+from rlds_cli.ted import FLAGS, REWARD, Array, IntArray
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+LEAST_ROWS = 1 << 18  # of less the flags and rewards stay in the processor's cache
+MOST_ROWS = 1 << 26  # more take longer than one likes to wait for a loader: 60 ms a million
+_CHUNK = 1 << 16  # transitions worked out at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How many steps a transition sums up: until n, the first done or the last transition, whichever comes first.
+
+    Attributes
+    ----------
+    n_step : int
+    terminated, truncated : Rows
+    known : Rows or None
+        The answer for every row, where it is kept.
+    kept : str
+        Where that is, or why it is not kept; empty for small datasets.
+    """
+
+    n_step: int
+    terminated: Rows
+    truncated: Rows
+    known: Rows | None = None
+    kept: str = ""
+
+    def __call__(self, table: Table, episode: IntArray, step: IntArray) -> IntArray:
+        """Steps summed up from ``step`` [K] of ``episode`` [K] on."""
+        row = table.start.take(episode) + step
+        if self.known is not None:
+            return self.known.take(row).astype(np.int64)
+        left = table.transitions.take(episode) - step
+        span: IntArray = np.minimum(left, self.n_step)
+        for j in range(self.n_step - 1):
+            at = row + np.minimum(j, left - 1)
+            done = self.terminated.take(at) | self.truncated.take(at)
+            span[done & (span > j)] = j + 1
+        return span
+
+
+def reward_sum(
+    reward: Rows, gamma: float, transform: Callable[[Array], Array] | None, row: IntArray, span: Any
+) -> Array:
+    """Sums of ``gamma**j * transform(reward)`` over the ``span`` [K] rows from each ``row`` [K] on, in float64."""
+    shape = reward.values.shape[1:]
+    total = np.zeros((len(row), *shape))
+    for j in range(int(np.max(span, initial=0))):
+        value = reward.take(row + np.minimum(j, span - 1))
+        value = (value if transform is None else transform(value)).astype(np.float64)
+        total += np.where((j < span).reshape(-1, *(1,) * len(shape)), gamma**j * value, 0.0)
+    return total
+
+
+def sum_dtype(reward: np.dtype[Any], floats: str | None) -> np.dtype[Any]:
+    """Of the sums and discounts that are given, where a loader works with ``floats``; None for the archive's own."""
+    return np.result_type(reward, np.float32) if floats is None else np.dtype(floats)
+
+
+WorkOut = Callable[[Table, IntArray, IntArray], Array]  # of transitions: episodes and steps
+
+
+def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
+    """The same with the answers for all rows of a large dataset, worked out once."""
+    if not LEAST_ROWS <= dataset.store.manifest.counts.rows <= MOST_ROWS:
+        return reach
+    key = {"steps summed up": reach.n_step}
+    known, where = _kept(dataset, key, np.min_scalar_type(reach.n_step), reach, budget)
+    return replace(reach, known=known, kept=where)
+
+
+def keep_sums(
+    dataset: Dataset, reach: Reach, reward: Rows, gamma: float, kind: np.dtype[Any], budget: int
+) -> Rows | None:
+    """Sums of rewards from every row of a large dataset on, [rows, 1] of ``kind``; None where they are not kept."""
+    if reach.known is None or reward.values.ndim > 1:
+        return None
+    key = {"rewards summed up in float64": reach.n_step, "gamma": gamma, "dtype": kind.name}
+    kept, _ = _kept(dataset, key, kind, _sums(reach, reward, gamma), budget)
+    return None if kept is None else Rows(kept.values[:, None])
+
+
+def reach_parts(dataset: Dataset, n_step: int) -> Iterator[Array]:
+    """What `keep_reach` keeps, worked out again."""
+    return _parts(dataset, np.min_scalar_type(n_step), _reach(dataset, n_step))
+
+
+def sum_parts(dataset: Dataset, n_step: int, gamma: float, kind: np.dtype[Any]) -> Iterator[Array]:
+    """What `keep_sums` keeps, worked out again."""
+    return _parts(dataset, kind, _sums(_reach(dataset, n_step), Rows(dataset.column(REWARD)), gamma))
+
+
+def _reach(dataset: Dataset, n_step: int) -> Reach:
+    terminated, truncated = (Rows(dataset.column(name)) for name in FLAGS)
+    return Reach(n_step, terminated, truncated)
+
+
+def _sums(reach: Reach, reward: Rows, gamma: float) -> WorkOut:
+    def sums(table: Table, episode: IntArray, step: IntArray) -> Array:
+        row = table.start.take(episode) + step
+        return reward_sum(reward, gamma, None, row, reach(table, episode, step))
+
+    return sums
+
+
+def _kept(
+    dataset: Dataset, key: dict[str, Any], kind: np.dtype[Any], work_out: WorkOut, budget: int
+) -> tuple[Rows | None, str]:
+    """A column that says something of every transition of the whole store; and where it is, or why there is none."""
+    size = dataset.store.manifest.counts.rows * kind.itemsize
+    held = packed.open_or_build(
+        dataset, key, size, lambda: _parts(dataset, kind, work_out), kind="steps", budget=budget
+    )
+    where = held.place if held.where else f"worked out at each gather: {held.reason}"
+    return None if held.array is None else Rows(held.array.view(kind)), where
+
+
+def _parts(dataset: Dataset, kind: np.dtype[Any], work_out: WorkOut) -> Iterator[Array]:
+    """The column, from the first row on."""
+    everything = type(dataset)(dataset.store)
+    table = Table.of(everything)
+    table = table.where(table.transitions > 0)
+    guide, done = Guide(table.transitions), 0
+    for first in range(0, guide.total, _CHUNK):
+        episode, step = guide.find(np.arange(first, min(first + _CHUNK, guide.total)))
+        row = table.start.take(episode) + step
+        part = np.zeros(int(row[-1]) + 1 - done, kind)
+        part[row - done] = work_out(table, episode, step)
+        done += len(part)
+        yield part
+    yield np.zeros(everything.num_rows - done, kind)

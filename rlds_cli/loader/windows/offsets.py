@@ -1,0 +1,226 @@
+"""Rows at chosen offsets from a step, field by field: frame stacks, action chunks, a past and a future."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from rlds_cli.errors import EmptyWindow, InvalidArgument
+from rlds_cli.loader.index import Drawn, Table
+from rlds_cli.loader.order import make_whole
+from rlds_cli.loader.windows.positions import Points, Rows, Samples, Spans
+from rlds_cli.loader.windows.windows import Fill, Spanning, Unmasked, check_fill
+from rlds_cli.ted import Array, BoolArray, IntArray, join_name
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+_FAR = 1 << 40  # steps or seconds: row numbers are 64-bit
+_TOLERANCE = 1e-3  # of a step: how far an offset in seconds may lie from a recorded row
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets(Unmasked):
+    """The rows of some fields at chosen offsets from a step t, [B, k, ...]; the other fields at t.
+
+    ``Offsets({"observation": (-1, 0), "action": range(-1, 15)})`` gives two observations and sixteen actions; no other
+    row of these fields is read. ``batch["mask", "observation"]`` [B, k] is False where an offset lies outside the
+    episode. ``next/observation``, when it is in the batch and not named itself, has the offsets of ``observation``,
+    each one row later. Where the fields below a name do not have the same rows, as ``info`` may hold some that have a
+    final one, each has a mask of its own.
+
+    Parameters
+    ----------
+    offsets : mapping of str to numbers
+        Offsets per field, in the order in which the batch has them. A name stands for everything below it.
+    before, after : int, optional
+        By how many steps the offsets may reach before the episode's first step and beyond its last; None for as far
+        as they do: every step t counts. Diffusion Policy's ``pad_before`` and ``pad_after``.
+    fill : {"edge", "zero"}
+        What fields hold outside: the values of the nearest row, or zeros (after any transform).
+    unit : {"step", "s"}
+        Offsets in seconds are converted by the dataset's frames per second, and must fall on rows.
+    """
+
+    offsets: Mapping[str, Iterable[int | float]]
+    before: int | None = field(default=None, kw_only=True)
+    after: int | None = field(default=None, kw_only=True)
+    fill: Fill = field(default="edge", kw_only=True)
+    unit: Literal["step", "s"] = field(default="step", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("step", "s"):
+            raise InvalidArgument(f'Offsets(unit={self.unit!r}): unit is "step" or "s".')
+        if not isinstance(self.offsets, Mapping) or not self.offsets:
+            raise InvalidArgument("Offsets: a mapping of field names to offsets is needed.", hint=_EXAMPLE)
+        kind = int if self.unit == "step" else float
+        plain = {join_name(name): _numbers(name, given, kind) for name, given in self.offsets.items()}
+        object.__setattr__(self, "offsets", plain)
+        for name in ("before", "after"):
+            if getattr(self, name) is not None:
+                make_whole(self, name, 0)
+        check_fill(self)
+
+    @property
+    def whole(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def zeroed(self) -> bool:
+        """Whether ``fill`` is zero."""
+        return self.fill == "zero"
+
+    @property
+    def n_step(self) -> int:
+        """1."""
+        return 1
+
+    def in_steps(self, dataset: Dataset) -> Offsets:
+        """The same with offsets in steps.
+
+        Raises
+        ------
+        InvalidArgument
+            The dataset does not say its frames per second, or an offset falls between two rows.
+        """
+        if self.unit == "step":
+            return self
+        fps = dataset.manifest.env.get("fps")
+        if not fps:
+            raise InvalidArgument(
+                f'Offsets(unit="s"): {dataset.id} does not say how many frames per second it has.',
+                hint='unit="step", or create(..., fps=...)',
+            )
+        steps = {name: tuple(_to_step(name, x, float(fps)) for x in given) for name, given in self.offsets.items()}
+        return replace(self, offsets=steps, unit="step")
+
+    def named(self, name: str) -> str | None:
+        """The name among the offsets that stands for the field ``name``, or ``next/`` and that of its twin."""
+        for prefix in ("", "next/"):
+            wanted = name.removeprefix(prefix)
+            keys = [key for key in self.offsets if wanted == key or wanted.startswith(f"{key}/")]
+            if keys and name.startswith(prefix):
+                return prefix + max(keys, key=len)
+        return None
+
+    def of(self, name: str) -> tuple[int, ...] | None:
+        """Offsets in steps of the field ``name``; None for one step t."""
+        key = self.named(name)
+        given = None if key is None else self.offsets[key if key in self.offsets else key.removeprefix("next/")]
+        return given if given is None else tuple(given)  # type: ignore[arg-type]
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        every = [x for given in self.offsets.values() for x in given]
+        return int(min(every)), int(max(every))
+
+    @property
+    def _first(self) -> int:
+        """The first step that may be t."""
+        return 0 if self.before is None else max(0, -self._ends[0] - self.before)
+
+    def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
+        """How many steps may be t."""
+        last = offered if self.after is None else (offered if steps is None else steps) + self.after - self._ends[1]
+        counts: IntArray = np.maximum(np.minimum(offered, last) - self._first, 0)
+        return counts
+
+    def anchor(self, number: IntArray) -> IntArray:
+        """Step t."""
+        return number + self._first
+
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> OffsetSamples:
+        """Return the steps t, see `Window`."""
+        step = self.anchor(drawn.number)
+        return OffsetSamples(table, drawn, Points(table.start.take(drawn.episode) + step), step)
+
+    def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
+        """Return the error, see `Window`."""
+        low, high = self._ends
+        return EmptyWindow(
+            f"Offsets from {low} to {high} fit none of {episodes:,} episodes: the longest has {longest:,} steps.",
+            hint="a larger before= or after=; None takes every step",
+        )
+
+
+_EXAMPLE = 'Offsets({"observation": (-1, 0), "action": range(16)})'
+
+
+class OffsetSamples(Samples):
+    """Steps t and what lies around them."""
+
+    def grid(self, offsets: tuple[int, ...], observed: bool) -> Grid:
+        """Rows at ``offsets`` from t; those of observations may reach the final one, ``observed``."""
+        return self.once((offsets, observed), lambda: self._grid(offsets, observed))
+
+    def _grid(self, offsets: tuple[int, ...], observed: bool) -> Grid:
+        table = self.table
+        start = table.start.take(self.episode)
+        limit = (table.observed if observed else table.steps).take(self.episode)
+        if offsets == tuple(range(offsets[0], offsets[0] + len(offsets))):
+            return Spans(start, self.anchor + offsets[0], limit, len(offsets))
+        return Scattered(start, self.anchor[:, None] + np.array(offsets), limit)
+
+
+class Scattered:
+    """Rows at any distances, each kept inside its episode; ``start`` and ``limit`` [K], ``step`` [K, k]."""
+
+    def __init__(self, start: IntArray, step: IntArray, limit: IntArray) -> None:
+        self._start, self._step, self._limit = start[:, None], step, limit[:, None]
+        self.shape = step.shape
+
+    @cached_property
+    def rows(self) -> IntArray:
+        """Row at every place [K, k]."""
+        rows: IntArray = self._start + np.clip(self._step, 0, self._limit - 1)
+        return rows
+
+    @cached_property
+    def mask(self) -> BoolArray:
+        """False where a place lies outside its episode [K, k]."""
+        mask: BoolArray = (self._step >= 0) & (self._step < self._limit)
+        return mask
+
+    @property
+    def stretches(self) -> tuple[IntArray, int]:
+        """Single rows."""
+        return self.rows.reshape(-1), 1
+
+    def take(self, column: Rows, shift: int = 0) -> Array:
+        """Values of the rows, see `Place`."""
+        return column.take(self.rows + shift if shift else self.rows)
+
+
+Grid = Spans | Scattered
+
+
+def _numbers(name: object, given: Iterable[int | float], kind: type[int] | type[float]) -> tuple[int | float, ...]:
+    listed = list(given) if isinstance(given, Iterable) else [given]
+    plain = []
+    for x in listed:
+        fine = isinstance(x, int | float | np.integer | np.floating) and abs(x) < _FAR
+        number = kind(x) if fine else None
+        if number is None or isinstance(x, bool) or number != x:
+            raise InvalidArgument(f"Offsets: {name!r} has the offset {x!r}; {_KINDS[kind]} are needed.", hint=_EXAMPLE)
+        plain.append(number)
+    if not plain:
+        raise InvalidArgument(f"Offsets: {name!r} has no offset.", hint=_EXAMPLE)
+    return tuple(plain)
+
+
+_KINDS = {int: "whole numbers of steps", float: "numbers of seconds"}
+
+
+def _to_step(name: str, seconds: float, fps: float) -> int:
+    step = round(seconds * fps)
+    if abs(seconds * fps - step) > _TOLERANCE:
+        raise InvalidArgument(
+            f'Offsets: {seconds} s of "{name}" is {seconds * fps:.3f} steps at {fps:g} frames per second.',
+            hint=f"{step / fps:.6g} s is a row",
+        )
+    return step

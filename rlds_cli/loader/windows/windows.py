@@ -1,0 +1,302 @@
+"""What one sample is: rows around an anchor step of an episode.
+
+A window says how many of it fit into an episode, and where the rows of each lie. It knows nothing of fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from rlds_cli.errors import EmptyWindow, InvalidArgument
+from rlds_cli.loader.index import Drawn, Table
+from rlds_cli.loader.order import make_whole
+from rlds_cli.loader.windows.positions import NStepSamples, Points, Samples, SliceSamples, Spans
+from rlds_cli.ted import IntArray
+
+Spanning = Callable[[Table, IntArray, IntArray], IntArray]  # table, episodes [K], steps [K] -> steps summed up [K]
+Anchors = Literal["transitions", "steps"]
+Fill = Literal["edge", "zero"]
+
+
+class Window(Protocol):
+    """What the loader asks of a window."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it takes all steps of an episode, also those whose next observation is not known."""
+        ...
+
+    @property
+    def masked(self) -> bool:
+        """Whether it has several steps, of which some may lie outside their episode: ``batch["mask"]`` [B, L]."""
+        ...
+
+    @property
+    def zeroed(self) -> bool:
+        """Whether what lies outside is filled with zeros."""
+        ...
+
+    @property
+    def n_step(self) -> int:
+        """Steps summed up at most; 1 but for n-step transitions."""
+        ...
+
+    def reach(self, longest: int) -> int:
+        """Steps of one sample, at most, where the longest episode has ``longest``."""
+        ...
+
+    def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
+        """How many windows episodes have that offer so many steps [episodes], of ``steps`` where that differs."""
+        ...
+
+    def anchor(self, number: IntArray) -> IntArray:
+        """The anchor step of window ``number`` of an episode: its first step inside."""
+        ...
+
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> Samples:
+        """Where the windows drawn lie; ``reach`` says how many steps those of several steps sum up."""
+        ...
+
+    def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
+        """What to raise where none of the episodes has a window; the longest has ``longest`` steps."""
+        ...
+
+
+class Unmasked:
+    """A window of single rows, none of which lies outside its episode."""
+
+    __slots__ = ()
+
+    @property
+    def masked(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def zeroed(self) -> bool:
+        """False."""
+        return False
+
+    def reach(self, longest: int) -> int:
+        """One step."""
+        return 1
+
+    def anchor(self, number: IntArray) -> IntArray:
+        """Windows are numbered by their steps."""
+        return number
+
+
+class Run:
+    """A window of several steps."""
+
+    __slots__ = ()
+
+    @property
+    def whole(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def masked(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def n_step(self) -> int:
+        """1."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transition(Unmasked):
+    """One step and what came of it, or n steps summed up.
+
+    With ``n_step`` > 1, ``next/reward`` is the sum of ``gamma**j * reward`` over the steps t, t+1, ... up to n of
+    them, ending early after the first done step and at the end of the episode's transitions; ``next/observation`` and
+    every other field under ``next`` are those of the last step summed, and ``next/discount`` is ``gamma**k`` for k
+    steps. Rewards of any dtype are summed in float64, each after its transforms, and the sum is cast last::
+
+        target = next_reward + next_discount * (1 - next_terminated) * value(next_observation)
+
+    Parameters
+    ----------
+    n_step : int
+    gamma : float
+        Discount per step, in [0, 1]; used when ``n_step`` > 1.
+    """
+
+    n_step: int = 1
+    gamma: float = 0.99
+
+    def __post_init__(self) -> None:
+        make_whole(self, "n_step", 1)
+        if not 0 <= self.gamma <= 1:
+            raise InvalidArgument(f"Transition(gamma={self.gamma!r}): a discount lies in [0, 1].")
+        object.__setattr__(self, "gamma", float(self.gamma))
+
+    @property
+    def whole(self) -> bool:
+        """False."""
+        return False
+
+    def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
+        """One per step."""
+        return offered
+
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> Samples:
+        """Return the samples whose first steps are the numbers drawn, see `Window`."""
+        step = drawn.number
+        if self.n_step > 1:
+            assert reach is not None
+            return NStepSamples(table, drawn, step, reach(table, drawn.episode, step))
+        return Samples(table, drawn, Points(table.start.take(drawn.episode) + step), step)
+
+    def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
+        """Return the error, see `Window`."""
+        return EmptyWindow(
+            f"None of {episodes:,} episodes has a transition: no next observation is known.",
+            hint='anchors="steps" draws every step, without next observations',
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Run):
+    """``length`` consecutive steps of one episode, [B, L, ...], with ``batch["mask"]`` [B, L].
+
+    Slices start at steps ``-before, -before + stride, ...`` and end at most ``after`` steps beyond the episode's last;
+    where they lie outside the mask is False.
+
+    Parameters
+    ----------
+    length : int
+        L.
+    before, after : int
+        By how many steps a slice may begin before its episode and end after it, less than ``length``. With
+        ``after=length - 1`` every step starts one slice (Decision Transformer); with neither, episodes shorter than
+        ``length`` have none.
+    stride : int
+        From start to start; ``stride=length`` cuts episodes into disjoint pieces.
+    fill : {"edge", "zero"}
+        What fields hold outside: the values of the nearest step, or zeros (after any transform). ``step``,
+        ``episode`` and ``index`` always name the nearest step.
+    """
+
+    length: int
+    before: int = field(default=0, kw_only=True)
+    after: int = field(default=0, kw_only=True)
+    stride: int = field(default=1, kw_only=True)
+    fill: Fill = field(default="edge", kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name, least in (("length", 1), ("stride", 1), ("before", 0), ("after", 0)):
+            make_whole(self, name, least)
+        for name in ("before", "after"):
+            reach = getattr(self, name)
+            if reach >= self.length:
+                raise InvalidArgument(
+                    f"Slice({self.length}, {name}={reach}) could lie outside its episode altogether.",
+                    hint=f"{name}={self.length - 1} at most",
+                )
+        check_fill(self)
+
+    @property
+    def zeroed(self) -> bool:
+        """Whether ``fill`` is zero."""
+        return self.fill == "zero"
+
+    def reach(self, longest: int) -> int:
+        """``length``."""
+        return self.length
+
+    def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
+        """How many starts there are."""
+        room = offered - self.length + self.before + self.after
+        counts: IntArray = np.where((room >= 0) & (offered > 0), room // self.stride + 1, 0)
+        return counts
+
+    def anchor(self, number: IntArray) -> IntArray:
+        """Return the first steps inside, see `Window`."""
+        return np.maximum(self._first(number), 0)
+
+    def _first(self, number: IntArray) -> IntArray:
+        return number * self.stride - self.before
+
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> SliceSamples:
+        """Return the slices, see `Window`."""
+        episode, first = drawn.episode, self._first(drawn.number)
+        here = Spans(table.start.take(episode), first, table.steps.take(episode), self.length)
+        return SliceSamples(table, drawn, here, np.maximum(first, 0))
+
+    def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
+        """Return the error, see `Window`."""
+        return EmptyWindow(
+            f"Slice({self.length}) fits none of {episodes:,} episodes: the longest has {longest:,} steps.",
+            hint=f"Slice({self.length}, after={self.length - 1}) pads, or a length <= {longest}",
+        )
+
+
+def check_fill(window: Any) -> None:
+    """Refuse what is no way to fill a place outside an episode."""
+    if window.fill not in ("edge", "zero"):
+        raise InvalidArgument(f'{type(window).__name__}(fill={window.fill!r}): fill is "edge" or "zero".')
+
+
+@dataclass(frozen=True, slots=True)
+class Episode(Run):
+    """Whole episodes [B, L, ...], with ``batch["mask"]`` [B, L]; L is the length of the longest one of the dataset.
+
+    Parameters
+    ----------
+    max_length : int, optional
+        L at most; of longer episodes the first ``max_length`` steps are taken, and `Loader.describe` says how many
+        there are. ``Slice(max_length, after=...)`` takes other parts.
+    bucket : int, optional
+        Put episodes of similar length together, so that little is padded: they are sorted by length, and so many
+        neighbours at a time are drawn one after the other. L is then that of the longest episode of each batch, of all
+        ranks together. A multiple of the batch size is best. `Sequential` then goes from the shortest to the longest,
+        and ``Shuffled(block=...)`` has the bucket for a block.
+    fill : {"edge", "zero"}
+        What fields hold beyond the end, see `Slice`.
+    """
+
+    max_length: int | None = None
+    bucket: int | None = field(default=None, kw_only=True)
+    fill: Fill = field(default="edge", kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "bucket"):
+            if getattr(self, name) is not None:
+                make_whole(self, name, 1)
+        check_fill(self)
+
+    @property
+    def zeroed(self) -> bool:
+        """Whether ``fill`` is zero."""
+        return self.fill == "zero"
+
+    def reach(self, longest: int) -> int:
+        """``max_length``, or that of the longest episode."""
+        return longest if self.max_length is None else min(longest, self.max_length)
+
+    def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
+        """One per episode."""
+        return (offered > 0).astype(np.int64)
+
+    def anchor(self, number: IntArray) -> IntArray:
+        """Step 0."""
+        return np.zeros_like(number)
+
+    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> SliceSamples:
+        """Return the episodes, see `Window`."""
+        steps, first = table.steps.take(drawn.episode), np.zeros_like(drawn.episode)
+        longest = drawn.longest or int(table.steps.max())
+        here = Spans(table.start.take(drawn.episode), first, steps, self.reach(longest))
+        return SliceSamples(table, drawn, here, first)
+
+    def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
+        """Return the error, see `Window`."""
+        return EmptyWindow(f"None of {episodes:,} episodes has a step.")

@@ -1,0 +1,357 @@
+"""What a home can do without: packed rows, work that was broken off, and archives that can be downloaded again.
+
+Whether an archive is still needed, now that the dataset made of it is here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from rlds_cli import ids, settings
+from rlds_cli.downloads.fetch.sidecars import Record, path_of
+from rlds_cli.errors import InvalidId, NoPermission, RldsError
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
+from rlds_cli.files.locks import FileLock, Held
+from rlds_cli.files.parts import is_piece, is_unfinished
+from rlds_cli.home import Home, is_dataset
+from rlds_cli.home.locks import writing
+from rlds_cli.home.usage import freed_by
+from rlds_cli.ids import DatasetId
+from rlds_cli.maintenance import origins
+from rlds_cli.maintenance.verification import verify_directory
+from rlds_cli.progress import Progress, shown
+from rlds_cli.settings import StrPath
+from rlds_cli.store import publishing
+from rlds_cli.store.opening import Store
+
+Kind = Literal["packed", "partial", "archive"]
+_PART = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Something that goes, or stays and ``why``.
+
+    ``bytes`` on disk become free: those of files with other names elsewhere do not. ``id`` is the dataset's; None for
+    packed rows, which are named by content.
+    """
+
+    kind: Kind
+    path: Path
+    bytes: int
+    id: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What goes, or went, of a home, and what stays; ``bytes`` are those of ``removed``."""
+
+    home: Path
+    removed: tuple[Garbage, ...]
+    kept: tuple[Garbage, ...]
+    bytes: int
+
+
+def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collection:
+    """What can go from the user's own home; nothing is changed.
+
+    Packed rows are built again when a loader needs them. Work in progress goes unless a process is at it; what it had
+    finished is lost. An archive can go where the registry can bring it again, and its dataset, if it is here, was made
+    of just these files. What rlds has not made, what belongs to another user, and links stay.
+
+    Parameters
+    ----------
+    archives : bool
+        Whether archives go, too.
+
+    Raises
+    ------
+    NoPermission
+        The home may not be written, so that nobody can tell who is at work there.
+    """
+    home = Home(settings.read(cache_dir).home)
+    found = [*_links(home), *_packed(home), *_partial(home), *_parts(home), *_aside(home)]
+    if archives:
+        found += _archives(home)
+    with writing(home):
+        return _collection(home, [replace(g, why=g.why or _busy(home, g)) for g in found])
+
+
+def collect(planned: Collection, *, progress: Progress | bool | None = None) -> Collection:
+    """Remove what was planned, one after the other.
+
+    A dataset is verified, all of it, before its archive goes. What has changed since the plan stays: that another
+    process works on now, or a dataset that is no longer what it was.
+
+    Raises
+    ------
+    NoPermission
+        Something may not be removed; what came before it is gone.
+    """
+    home = Home(planned.home)
+    with writing(home):
+        done = [replace(g, why=_remove(home, g, shown(progress))) for g in planned.removed]
+    gone = tuple(g for g in done if not g.why)
+    kept = (*planned.kept, *(g for g in done if g.why))
+    return Collection(planned.home, gone, kept, sum(g.bytes for g in gone))
+
+
+def _collection(home: Home, found: Sequence[Garbage]) -> Collection:
+    going = [g for g in found if not g.why]
+    sized = tuple(replace(g, bytes=n) for g, n in zip(going, freed_by([g.path for g in going]), strict=True))
+    staying = [g for g in found if g.why]
+    kept = tuple(replace(g, bytes=n) for g, n in zip(staying, freed_by([g.path for g in staying]), strict=True))
+    return Collection(home.root, sized, kept, sum(g.bytes for g in sized))
+
+
+# -- what there is
+
+_BUSY = "another process is at it"
+_LINK, _FOREIGN, _UNKNOWN = "it is a link", "it belongs to another user", "rlds has not made it"
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
+_PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
+_WORK = re.compile(r"staging|encoding-(?:memmap|zarr)|create-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?")
+_CHECK = re.compile(r"check-\w+")
+_GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.DOTALL)
+
+
+def _links(home: Home) -> Iterator[Garbage]:
+    """Links in the places of the home's own directories: nothing that they lead to is looked at."""
+    tops = (home.root / name for name in ("archives", "datasets", "locks", "packed", "partial"))
+    families = (f for top in ("archives", "datasets") for f in _children(home.root / top))
+    yield from (Garbage("partial", path, 0, why=_LINK) for path in (*tops, *families) if path.is_symlink())
+
+
+def _packed(home: Home) -> Iterator[Garbage]:
+    for file in _children(home.root / "packed"):
+        known = _PACKED.fullmatch(file.name) is not None
+        kind: Kind = "packed" if known and file.suffix != _PART else "partial"
+        yield Garbage(kind, file, 0, why=_foreign(file, stat.S_ISREG, known=known))
+
+
+def _partial(home: Home) -> Iterator[Garbage]:
+    for path in _children(home.root / "partial"):
+        hidden = _TEMPORARY.fullmatch(path.name)
+        name, _, tag = (hidden["name"] if hidden else path.name).rpartition(".")
+        id = _id(*name.partition("+")[::2])
+        if tag == "order" and id is not None:
+            why = _foreign(path, stat.S_ISREG)
+        else:
+            known = not hidden and (_CHECK.fullmatch(tag) if not name else id is not None and _WORK.fullmatch(tag))
+            why = _foreign(path, stat.S_ISDIR, known=bool(known))
+        yield Garbage("partial", path, 0, id, why)
+
+
+def _parts(home: Home) -> Iterator[Garbage]:
+    """Downloads that were broken off."""
+    for id, directory in home.archives():
+        if why := _led_away(home, directory):
+            if directory.is_symlink():
+                yield Garbage("partial", directory, 0, str(id), why)
+            continue
+        found = (Path(entry.path) for entry in trees.below(directory))
+        for part in sorted(p for p in found if p.suffix == _PART or is_piece(p.name)):
+            yield Garbage("partial", part, 0, str(id), _foreign(part, stat.S_ISREG))
+
+
+def _aside(home: Home) -> Iterator[Garbage]:
+    for top in ("datasets", "archives"):
+        for family in _children(home.root / top):
+            for path in _children(family):
+                if going := _GOING.fullmatch(path.name):
+                    id = _id(family.name, going["name"])
+                    yield Garbage("partial", path, 0, id, _foreign(path, stat.S_ISDIR, known=id is not None))
+
+
+def _archives(home: Home) -> Iterator[Garbage]:
+    # GONE
+
+    for id, directory in home.archives():
+        if not _led_away(home, directory) and files(directory):
+            why = _foreign(directory, stat.S_ISDIR) or needed(home, id)
+            yield Garbage("archive", directory, 0, str(id), why)
+
+
+def _children(directory: Path) -> list[Path]:
+    """What is in a directory of a home; nothing where a link stands in its place."""
+    return sorted(directory.iterdir()) if directory.is_dir() and not directory.is_symlink() else []
+
+
+def _foreign(path: Path, is_kind: Callable[[int], bool], *, known: bool = True) -> str:
+    """Why rlds leaves something alone that it has not made; empty where it has."""
+    if path.is_symlink():
+        return _LINK
+    with suppress(FileNotFoundError):
+        if not known or not is_kind(path.lstat().st_mode):
+            return _UNKNOWN
+    ours = safe_files.is_own_file(path) or safe_files.is_own_directory(path)
+    return "" if ours else _FOREIGN
+
+
+def _led_away(home: Home, directory: Path) -> str:
+    """Whether a link stands in the place of a directory of the home, or of one above it."""
+    try:
+        safe_files.check_directories(directory, home.root)
+    except NoPermission:
+        return _LINK
+    except OSError:
+        return _UNKNOWN
+    return ""
+
+
+def _id(family: str, component: str) -> str | None:
+    try:
+        return str(ids.from_component(family, component))
+    except InvalidId:
+        return None
+
+
+# -- what must stay
+
+
+def _busy(home: Home, g: Garbage) -> str:
+    with ExitStack() as held:
+        return _lock(home, held, [lock for lock in _locks(home, g) if os.path.lexists(lock)])
+
+
+def _locks(home: Home, g: Garbage) -> list[Path]:
+    """Those that whoever works on it holds."""
+    if g.kind == "packed":
+        return []  # whoever has mapped a file keeps it
+    locks = []
+    if g.path.parent == home.root / "packed":
+        locks.append(home.packed_lock(g.path.name.removeprefix(".")))
+    elif g.path.parent == home.root / "partial":
+        locks.append(home.root / "locks" / f"{g.path.name.rpartition('.')[0]}.lock")
+        locks += sorted((g.path / "running").glob("*.lock"))  # of shards of a preprocess job
+    elif g.id is not None:
+        own = home.lock(ids.parse(g.id))
+        # Variants with decoded frames are made of the same archive.
+        locks += [own, *own.parent.glob(f"{own.stem}@*{own.suffix}")]
+    if g.path.is_relative_to(home.root / "archives") and g.kind == "partial":
+        part = g.path.with_suffix("") if is_piece(g.path.name) else g.path
+        locks.append(part.with_name(f"{part.name}.lock"))
+    return locks
+
+
+def _lock(home: Home, held: ExitStack, paths: Sequence[Path]) -> str:
+    """Hold all of these locks; or none, and why."""
+    try:
+        for path in paths:
+            safe_files.directory(path.parent, home.root)
+            held.enter_context(FileLock(path).acquire(timeout=0))
+    except Held:
+        held.close()
+        return _BUSY
+    except NoPermission as e:
+        held.close()
+        return f"nobody can tell whether a process is at it: {e.message.rstrip('.')}"
+    return ""
+
+
+# -- removing it
+
+
+def _remove(home: Home, g: Garbage, progress: Progress) -> str:
+    """Remove something; why not, where it has to stay."""
+    if not g.path.exists():
+        return "it is gone already"
+    if why := _led_away(home, g.path.parent) or _foreign(g.path, lambda mode: True):
+        return why
+    with ExitStack() as held:
+        if why := _lock(home, held, _locks(home, g)):
+            return why
+        if g.kind == "archive":
+            return _remove_archive(home, g, progress)
+        if g.path.is_dir():
+            trees.remove(g.path)  # which follows no link
+        else:
+            _remove_file(g.path)
+    return ""
+
+
+def _remove_file(file: Path) -> None:
+    """Remove a file, what stands beside a part, and the directory if that was all."""
+    part = file.with_suffix("") if is_piece(file.name) else file
+    beside = (".lock",) if part != file else (".json", ".lock") if file.suffix == _PART else ()
+    for path in (file, *(part.with_name(part.name + end) for end in beside)):
+        path.unlink(missing_ok=True)
+    if not any(file.parent.iterdir()):
+        file.parent.rmdir()
+
+
+def _remove_archive(home: Home, g: Garbage, progress: Progress) -> str:
+    # GONE
+
+    assert g.id is not None
+    id = ids.parse(g.id)
+    why = needed(home, id) or damage(home, id, progress)
+    if not why:
+        publishing.remove(g.path)
+    return why
+
+
+def files(archive: Path) -> list[Path]:
+    """The files of an archive, without those that are about others or unfinished."""
+    found = [f for f in sorted(trees.files(archive)) if not f.name.startswith(".")]
+    records = {path_of(f) for f in found}
+    return [f for f in found if f not in records and not is_unfinished(f.name)]
+
+
+def needed(home: Home, id: DatasetId) -> str:
+    """Why the archive of ``id`` has to stay; empty where the registry can bring it again.
+
+    Where its dataset is here, it must have been made of just these files.
+    """
+    dataset, archive = home.dataset(id), home.archive(id)
+    if not origins.downloadable(str(id)):
+        return "it cannot be downloaded again"
+    if not is_dataset(dataset):
+        return _holds_more(archive)
+    try:
+        made_of = {str(s.get("file")): s.get("sha256") for s in Store(dataset).sources}
+    except (RldsError, OSError, ValueError, KeyError) as e:
+        return f"its dataset is damaged: {getattr(e, 'message', e)}"
+    for file in files(archive):
+        name, record = file.relative_to(archive).as_posix(), Record.read(file)
+        if record is None or record.sha256 != made_of.get(name):
+            return f"its dataset was not made of this {name}"
+    return _holds_more(archive)
+
+
+def _holds_more(archive: Path) -> str:
+    """What is in the directory of an archive that rlds has not brought; empty where there is nothing."""
+    try:
+        unknown = (Path(entry.path) for entry in trees.below(archive, strict=True) if not _is_known(entry))
+        if (stranger := next(unknown, None)) is not None:
+            return f"rlds has not brought its {stranger.relative_to(archive).as_posix()}"
+    except OSError as e:
+        return f"what is in it cannot be told: {e.strerror}"
+    return ""
+
+
+def _is_known(entry: os.DirEntry[str]) -> bool:
+    """Whether rlds has brought a file of an archive, or made it; directories hold such files."""
+    if entry.is_symlink():
+        return False
+    if entry.is_dir() or entry.name.startswith(".") or is_unfinished(entry.name):
+        return True
+    file = Path(entry.path)
+    return Record.read(file) is not None or Record.read(file.with_suffix("")) is not None
+
+
+def damage(home: Home, id: DatasetId, progress: Progress) -> str:
+    """What is wrong with the dataset ``id``, of which everything is hashed again; empty where nothing is."""
+    if not is_dataset(home.dataset(id)):
+        return ""
+    problems = verify_directory(home.dataset(id), progress=progress).problems
+    return f"its dataset is damaged: {problems[0]}" if problems else ""

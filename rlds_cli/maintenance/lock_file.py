@@ -1,0 +1,453 @@
+"""What stands in a lock file. It is a stranger's: every value is checked, and named by its place, before it is used.
+
+What a lock file may run and read on this machine: functions that come with rlds, and what the user has allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rlds_cli import ids
+from rlds_cli.downloads import names
+from rlds_cli.errors import RldsError
+
+if TYPE_CHECKING:
+    from rlds_cli.preprocess.checked import Found
+    from rlds_cli.preprocess.functions import Function
+
+VERSION = 1
+SCHEMES = ("http", "https", "hf", "gs", "s3")  # of addresses of the network
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FINGERPRINT = re.compile(r"rlds1:[0-9a-f]{64}")
+_UNITS = ("episode", "batch", "step", "window")
+_ARRAYS = ("numpy", "torch", "tensordict")
+_LONGEST_TEXT = 4096
+_DEEPEST = 32  # levels of lists and objects
+_LARGEST = 1 << 63  # an integer of 64 bits
+_WIDEST = 1 << 20  # steps before and after each, of a window
+_SHOWN = 60  # characters of a wrong value
+_PLAIN_NAME = re.compile(r"\w{1,60}", re.ASCII)  # of a member, as a place shows it
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """One dataset of a lock file."""
+
+    id: str
+    fingerprint: str
+    fields: Mapping[str, str]
+    files: Sequence[Mapping[str, Any]]
+    options: Mapping[str, Any]
+    made_by: Sequence[Mapping[str, Any]] = ()
+    reproducible: bool = True
+    why: str = ""  # not
+
+
+class InvalidLock(ValueError):
+    """A value that no lock file has; the message names its place."""
+
+
+class LaterVersion(ValueError):
+    """A lock file of a later version."""
+
+
+def datasets(content: Any) -> tuple[Locked, ...]:
+    """The datasets of the JSON value of a lock file.
+
+    Raises
+    ------
+    InvalidLock
+        A value is missing, of a wrong type, too large, or contradicts another one.
+    LaterVersion
+        A later version wrote it.
+    """
+    top = _Value(content, "")
+    version = top.member("rlds_lock").integer()
+    if version > VERSION:
+        raise LaterVersion
+    if version < 1:
+        raise top.member("rlds_lock").wrong("a version")
+    found: dict[str, Locked] = {}
+    seen: set[str] = set()  # ids, as file systems compare them that ignore the case of letters
+    for value in top.member("datasets").items():
+        value.check_size()
+        locked = _dataset(value, found)
+        if locked.id.lower() in seen:
+            raise value.member("id").wrong("an id that stands there once")
+        seen.add(locked.id.lower())
+        found[locked.id] = locked
+    return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value, and its place, as in ``datasets[3].files[0].size``."""
+
+    value: Any
+    place: str
+
+    def wrong(self, wanted: str) -> InvalidLock:
+        kind = "an object" if isinstance(self.value, dict) else "a list" if isinstance(self.value, list) else None
+        text = kind or json.dumps(self.value)
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        return InvalidLock(f"{self.place or 'it'} is {shown}, not {wanted}")
+
+    def member(self, name: str) -> _Value:
+        here = self.mapping()
+        if name not in here:
+            raise InvalidLock(f'{self.place or "it"} has no "{name}"')
+        return self._below(name)
+
+    def optional(self, name: str) -> _Value | None:
+        """A member, where it is there and not null."""
+        return self._below(name) if self.mapping().get(name) is not None else None
+
+    def _below(self, name: str) -> _Value:
+        key = name if _PLAIN_NAME.fullmatch(name) else f"[{json.dumps(name[:_SHOWN])}]"
+        dot = "." if self.place and not key.startswith("[") else ""
+        return _Value(self.value[name], f"{self.place}{dot}{key}")
+
+    def mapping(self) -> Mapping[str, Any]:
+        if not isinstance(self.value, dict):
+            raise self.wrong("an object")
+        return self.value
+
+    def members(self) -> list[tuple[str, _Value]]:
+        found = []
+        for name in self.mapping():
+            _Value(name, f"a name in {self.place}").text()
+            found.append((name, self._below(name)))
+        return found
+
+    def only(self, known: Sequence[str]) -> None:
+        unknown = next((name for name in self.mapping() if name not in known), None)
+        if unknown is not None:
+            raise InvalidLock(f"{self.place or 'it'} has {json.dumps(unknown[:_SHOWN])}, which no lock file has")
+
+    def items(self) -> list[_Value]:
+        if not isinstance(self.value, list):
+            raise self.wrong("a list")
+        return [_Value(v, f"{self.place}[{k}]") for k, v in enumerate(self.value)]
+
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            raise self.wrong("a text")
+        if len(self.value) > _LONGEST_TEXT:
+            raise self.wrong(f"a text of at most {_LONGEST_TEXT:,} characters")
+        if not self.value.isprintable():
+            raise self.wrong("a text that can be printed")
+        return self.value
+
+    def matching(self, pattern: re.Pattern[str], wanted: str) -> str:
+        if not isinstance(self.value, str) or not pattern.fullmatch(self.value):
+            raise self.wrong(wanted)
+        return self.value
+
+    def one_of(self, known: Sequence[str]) -> str:
+        if self.value not in known:
+            raise self.wrong(f"one of {', '.join(known)}")
+        return str(self.value)
+
+    def integer(self, largest: int = _LARGEST) -> int:
+        if isinstance(self.value, bool) or not isinstance(self.value, int) or not 0 <= self.value < largest:
+            raise self.wrong("a whole number")
+        return self.value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.wrong("true or false")
+        return self.value
+
+    def path(self) -> str:
+        """A relative path that stays below its directory."""
+        name = self.text()
+        try:
+            return names.safe(name)
+        except RldsError:
+            raise self.wrong("a relative path without `..`") from None
+
+    def check_size(self) -> None:
+        """Refuse what is nested more deeply, or numbers that are larger, than anybody writes."""
+        waiting = [(self.value, 0)]
+        while waiting:
+            value, depth = waiting.pop()
+            if isinstance(value, dict | list):
+                if depth == _DEEPEST:
+                    raise InvalidLock(f"{self.place} is nested more than {_DEEPEST} levels deep")
+                inner = value.values() if isinstance(value, dict) else value
+                waiting += [(v, depth + 1) for v in inner if isinstance(v, dict | list | int)]
+            elif isinstance(value, int) and abs(value) >= _LARGEST:
+                raise InvalidLock(f"{self.place} holds an integer of {len(str(abs(value)))} digits, not of 64 bits")
+
+
+def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
+    value.only(tuple(Locked.__slots__))
+    id = _id(value.member("id"))
+    for _, digest in value.member("fields").members():
+        digest.matching(_DIGEST, "a digest of 64 hexadecimal digits")
+    made_by = value.optional("made_by")
+    steps = made_by.items() if made_by else []
+    for step in steps:
+        _check_step(step)
+    if steps:
+        _check_chain(steps, id, before)
+    _check_options(value.member("options"))
+    reproducible, why = value.optional("reproducible"), value.optional("why")
+    return Locked(
+        id=str(id),
+        fingerprint=value.member("fingerprint").matching(_FINGERPRINT, "a fingerprint, rlds1: and 64 digits"),
+        fields=value.member("fields").value,
+        files=_files(value.member("files")),
+        options=value.member("options").value,
+        made_by=tuple(step.value for step in steps),
+        reproducible=reproducible is None or reproducible.flag(),
+        why=why.text() if why else "",
+    )
+
+
+def _id(value: _Value) -> ids.DatasetId:
+    try:
+        return ids.parse(value.text())
+    except RldsError:
+        raise value.wrong("a dataset id") from None
+
+
+def _files(value: _Value) -> tuple[Mapping[str, Any], ...]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for file in value.items():
+        file.only(("file", "size", "sha256", "url", "revision"))
+        name = file.member("file").path()
+        if name in found:
+            raise file.member("file").wrong("a name that stands there once")
+        size, sha256, url, revision = map(file.optional, ("size", "sha256", "url", "revision"))
+        found[name] = {
+            "file": name,
+            "size": None if size is None else size.integer(),
+            "sha256": None if sha256 is None else sha256.matching(_DIGEST, "a sha256 of 64 hexadecimal digits"),
+            "url": None if url is None else _address(url),
+            "revision": None if revision is None else revision.text(),
+        }
+    return tuple(found.values())
+
+
+def _address(value: _Value) -> str | None:
+    """An address of a kind that the registry has; None for a local file, which is another one on another machine."""
+    url = value.text()
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise value.wrong("an address") from None
+    scheme = url.partition(":")[0]
+    if scheme == "file":  # written by an earlier version
+        return None
+    if scheme == "package":
+        _Value(url.removeprefix("package:"), value.place).path()
+        return url
+    remote = scheme in SCHEMES and url.startswith(f"{scheme}://") and bool(parts.netloc)
+    if not remote or "@" in parts.netloc:
+        raise value.wrong(f"an address of the network ({', '.join(SCHEMES)})")
+    return url
+
+
+def _check_options(options: _Value) -> None:
+    """Those that `sync` uses: frames, skip_bad and portion."""
+    options.members()
+    frames, skip_bad, portion = map(options.optional, ("frames", "skip_bad", "portion"))
+    if frames:
+        try:
+            ids.frames_variant(frames.text())
+        except RldsError:
+            raise frames.wrong('"encoded", "raw" or a size') from None
+    if skip_bad:
+        skip_bad.flag()
+    if portion:
+        _check_portion(portion)
+
+
+def _check_portion(portion: _Value) -> None:
+    for name in ("include", "exclude"):
+        patterns = portion.optional(name)
+        for pattern in patterns.items() if patterns else ():
+            if not pattern.text():
+                raise pattern.wrong("a pattern")
+    if split := portion.optional("split"):
+        split.text()
+    episodes = portion.optional("episodes")
+    if episodes is None:
+        return
+    bounds = episodes.items()
+    if len(bounds) != 2:
+        raise episodes.wrong("the first episode and the one behind the last")
+    first = bounds[0].integer()
+    if bounds[1].value is not None and bounds[1].integer() <= first:
+        raise episodes.wrong("a range of episodes")
+
+
+def _check_step(step: _Value) -> None:
+    """A step of `rlds preprocess`; what else a manifest holds of it is not used."""
+    for name in ("from", "reference"):
+        if not step.member(name).text():
+            raise step.member(name).wrong("a name")
+    step.member("code").matching(_DIGEST, "a hash of 64 hexadecimal digits")
+    step.member("unit").one_of(_UNITS)
+    step.member("arrays").one_of(_ARRAYS)
+    step.member("args").members()
+    for file in step.member("files").items():
+        if len(file.items()) != 2:
+            raise file.wrong("a file and its sha256")
+        file.items()[0].path()
+        file.items()[1].matching(_DIGEST, "a sha256 of 64 hexadecimal digits")
+    depends = step.optional("depends")
+    for _, sha256 in depends.members() if depends else ():
+        sha256.matching(_DIGEST, "a sha256 of 64 hexadecimal digits")
+    fields = step.optional("fields")
+    for field in fields.items() if fields else ():
+        field.text()
+    if keep_going := step.optional("keep_going"):
+        keep_going.flag()
+    window = step.optional("window")
+    if window is not None and len([n.integer(_WIDEST) for n in window.items()]) != 2:
+        raise window.wrong("steps before and steps after")
+
+
+def _check_chain(steps: Sequence[_Value], id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
+    """A dataset is made of one that stands before it in the file, as a variant of the same archive."""
+    source = steps[0].member("from")
+    if source.value not in before:
+        raise source.wrong("a dataset that stands before this one in the lock file")
+    if id.variant is None or ids.parse(source.value).base != id.base:
+        raise source.wrong(f"what {id} could be made of")
+
+
+# Functions need NumPy: they are imported where a dataset is to be made.
+EVERYTHING = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A function of the user's that would run: where it is, which dataset it makes, and with which arguments."""
+
+    reference: str
+    file: Path
+    id: str
+    args: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        args = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
+        return f"{self.reference} ({self.file}), called with {args or 'no arguments'}, to make {self.id}"
+
+
+def wanted(datasets: Sequence[Locked]) -> tuple[Wanted, ...]:
+    """The functions of the user's that make ``datasets``; nothing of them is imported.
+
+    Raises
+    ------
+    PreprocessError
+        One of them is no function that a lock may name.
+    WrongFingerprint
+        The source of one is another now.
+    """
+    return tuple(
+        Wanted(found.reference, found.file, d.id, step["args"])
+        for d in datasets
+        if d.reproducible
+        for step in d.made_by
+        if (found := _found(d, step)) is not None
+    )
+
+
+@contextmanager
+def granted(
+    datasets: Sequence[Locked],
+    allow_code: bool | Sequence[str],
+    depends_on: Sequence[str | os.PathLike[str]],
+    file: str | os.PathLike[str],
+) -> Iterator[None]:
+    """Meanwhile the functions that make ``datasets`` may run: all of them, and the files that they read, are allowed.
+
+    Raises
+    ------
+    RldsError
+        As of `wanted`; or a function, or a file that it reads, is not allowed.
+    """
+    found = wanted(datasets)
+    names = _names(allow_code)
+    for one in found:
+        if not names & {one.reference, EVERYTHING}:
+            raise RldsError(
+                f"{os.fspath(file)} would run a function of yours: {one}. Nothing was done.",
+                hint=f"--allow-code {one.reference} (allow_code=[{one.reference!r}]) runs it; look at the lock first",
+            )
+    for d in datasets:
+        for name in _files_read(d):
+            _check_file(d, name, depends_on)
+    if not found:
+        yield
+        return
+    from rlds_cli.preprocess import checked
+
+    with checked.from_source():
+        yield
+
+
+def _names(allow_code: bool | Sequence[str]) -> set[str]:
+    if isinstance(allow_code, bool):
+        return {EVERYTHING} if allow_code else set()
+    return {allow_code} if isinstance(allow_code, str) else set(allow_code)
+
+
+def load(step: Mapping[str, Any]) -> str | Function:
+    """The function of a step: a built-in one's name, or one of the user's, imported now."""
+    from rlds_cli.preprocess import checked
+
+    found = checked.find(str(step["reference"]), _made_of(step))
+    return str(step["reference"]) if found is None else checked.load(found)
+
+
+def depends(d: Locked) -> dict[str, str]:
+    """The files that the functions of a dataset depend on, and their sha256."""
+    return {name: sha256 for step in d.made_by for name, sha256 in (step.get("depends") or {}).items()}
+
+
+def _found(d: Locked, step: Mapping[str, Any]) -> Found | None:
+    from rlds_cli.preprocess import checked
+
+    try:
+        return checked.find(str(step["reference"]), _made_of(step))
+    except RldsError as e:
+        name = ids.parse(d.id).variant
+        e.hint = f"rlds preprocess {step['from']} --fn MODULE:FUNCTION --name {name} makes {d.id} with what you choose"
+        raise
+
+
+def _made_of(step: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(sha256)) for name, sha256 in step["files"])
+
+
+def _files_read(d: Locked) -> Iterator[str]:
+    if not d.made_by or not d.reproducible:
+        return
+    from rlds_cli.preprocess import builtin, checked
+
+    for step in d.made_by:
+        own = ":" in step["reference"] or builtin.get(step["reference"]) is None
+        yield from checked.files_read(step["args"] if own else {}, step.get("depends") or {})
+
+
+def _check_file(d: Locked, name: str, allowed: Sequence[str | os.PathLike[str]]) -> None:
+    from rlds_cli.preprocess import checked
+
+    if not checked.is_allowed(name, allowed):
+        raise RldsError(
+            f"{d.id} was made with the file {name}, which is outside of the working directory. Nothing was read.",
+            hint=f"--depends-on {name} (depends_on=[{name!r}]) lets the function read it; look at the lock first",
+        )

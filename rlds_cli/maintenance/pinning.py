@@ -1,0 +1,445 @@
+"""Lock files: which datasets, of which content, made of which files; and the same on another machine.
+
+A lock file is JSON::
+
+    {"rlds_lock": 1, "datasets": [{
+        "id": ..., "fingerprint": "rlds1:...", "fields": {name: digest},
+        "files": [{"file", "size", "sha256", "url", "revision"}],       of the archive
+        "options": {...},                                               how it was converted
+        "made_by": [...],                                               steps of `rlds preprocess`, oldest first
+        "reproducible": false, "why": ...}]}                            where no other machine can make it again
+
+Datasets come after those that they were made of. A lock that arrives is a stranger's: `locks` checks every value of it,
+`permission` what it would run and read.
+
+Where the files of a lock are fetched: at the registry's places; elsewhere only what the registry has a hash of.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from rlds_cli import home, ids, registry, settings
+from rlds_cli.downloads.request import Order
+from rlds_cli.downloads.sources import buckets, hub, local, sources
+from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
+from rlds_cli.files import json as documents
+from rlds_cli.home import locate
+from rlds_cli.maintenance import lock_file, origins
+from rlds_cli.maintenance.lock_file import Locked, Wanted
+from rlds_cli.progress import Progress, shown
+from rlds_cli.registry.records import Entry, File
+from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import manifest
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+from rlds_cli.subset import Portion
+
+_SELECTING = ("select_episodes", "top_episodes")  # they select episodes by themselves, the same ones each time
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What was done to have a locked dataset; all of them have the fingerprint of the lock."""
+
+    id: str
+    fingerprint: str
+    how: Literal["here", "downloaded", "made"]
+    path: Path
+
+
+def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: StrPath | None = None) -> str:
+    """The text of a lock file for datasets that are here, and for those that they were made of.
+
+    Parameters
+    ----------
+    allow_unreproducible : bool
+        Lock also what no other machine can make again, marked ``"reproducible": false``: `sync` knows its fingerprint,
+        and cannot make it.
+
+    Raises
+    ------
+    DatasetNotFound
+        One of them is not here, or was made of one that is not.
+    RldsError
+        No other machine can make one of them again; the message says why.
+    """
+    found: dict[str, Locked] = {}
+    for path in locate.datasets(refs, everything=False, cache_dir=cache_dir):
+        _lock(path, found, cache_dir)
+    lost = next((d for d in found.values() if not d.reproducible), None)
+    if lost is not None and not allow_unreproducible:
+        raise RldsError(
+            f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
+            hint="--allow-unreproducible (allow_unreproducible=True) locks it, marked so",
+        )
+    return documents.dumps(
+        {"rlds_lock": lock_file.VERSION, "datasets": [_written(d) for d in found.values()]}, "the lock"
+    )
+
+
+def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None) -> None:
+    store = Store(path)
+    m = store.manifest
+    if m.id in found:
+        return
+    made_by = _own_steps(m)
+    if made_by:
+        _lock(locate.locate(str(made_by[0]["from"]), cache_dir), found, cache_dir)
+    digests = {f.name: f.digest for f in m.fields}
+    files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
+    why = _unreproducible(m, made_by)
+    found[m.id] = Locked(m.id, m.fingerprint, digests, files, dict(m.options), made_by, not why, why)
+
+
+def _written(d: Locked) -> dict[str, Any]:
+    """As JSON; what can be made again has no mark."""
+    unmarked = ("reproducible", "why") if d.reproducible else ()
+    return {name: value for name, value in asdict(d).items() if name not in unmarked}
+
+
+def _shared_with_others(source: Mapping[str, Any]) -> dict[str, Any]:
+    """A file of an archive; where it lay on this machine is nobody's business."""
+    return {**source, "url": None} if str(source.get("url")).startswith("file:") else dict(source)
+
+
+def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
+    """Why no other machine can make a dataset again, whatever it has; empty where one can."""
+    from rlds_cli.preprocess import builtin
+
+    if not steps:
+        return "it was created of values given in Python" if m.reader == "create" else ""
+    for step in steps:
+        reference = str(step.get("reference"))
+        named = ":" in reference or builtin.get(reference) is not None
+        if not named or step.get("held"):
+            return (
+                f"its function {reference} is in no module (a lambda, of a notebook, or with arguments that it holds)"
+            )
+    if "+" in str(steps[0].get("source")) and str(steps[0].get("reference")).replace("-", "_") not in _SELECTING:
+        return f"it was made of a selection of the episodes of {steps[0]['from']}"
+    return ""
+
+
+def _own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
+    """The steps that made this dataset of another: one, or those of a pipeline."""
+    if not m.provenance:
+        return ()
+    pipeline = m.provenance[-1].get("pipeline")
+    return m.provenance[-(len(pipeline["functions"]) if pipeline else 1) :]
+
+
+def read(file: StrPath) -> tuple[Locked, ...]:
+    """The datasets of a lock file, all of it checked.
+
+    Raises
+    ------
+    RldsError
+        It cannot be read, is no lock file, or of a later version; the message names the value that is wrong.
+    """
+    hint = "rlds lock ID... > rlds.lock writes one"
+    try:
+        return lock_file.datasets(documents.load(Path(file), longest=documents.OWN))
+    except OSError as e:
+        raise RldsError(f"{file} cannot be read: {e.strerror}.", hint=hint) from e
+    except lock_file.LaterVersion as e:
+        raise RldsError(f"{file} was written by a later rlds.", hint="pip install --upgrade rlds-cli") from e
+    except ValueError as e:
+        raise RldsError(f"{file} is not a lock file: {e}.", hint=hint) from e
+
+
+def functions(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[Wanted, ...]:
+    """The functions of the user's that `sync` would run, and must be allowed to; built-in ones need no permission.
+
+    Raises
+    ------
+    RldsError
+        As of `sync`, before it begins.
+    """
+    return lock_file.wanted(_missing(_checked(file), cache_dir))
+
+
+def sync(
+    file: StrPath,
+    *,
+    jobs: int = 0,
+    force: bool = False,
+    allow_code: bool | Sequence[str] = (),
+    depends_on: Sequence[str | os.PathLike[str]] = (),
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> tuple[Synced, ...]:
+    """Have all datasets of a lock file here, with equal fingerprints.
+
+    Those that are missing are downloaded from the very files that the lock names, or made by the functions that it
+    names. Built-in functions run by themselves. Another one runs where it is allowed, and where it is defined in a
+    source file of the user's that has, with all files that it imports, the content that the lock says. The whole lock
+    is checked before anything is done.
+
+    Parameters
+    ----------
+    force : bool
+        Replace datasets of other content.
+    allow_code : bool or sequence of str
+        The functions that may run, as the lock names them (`functions` lists them); True for all.
+    depends_on : sequence of paths
+        Files and directories outside of the working directory that functions of the lock may read.
+
+    Raises
+    ------
+    WrongFingerprint
+        A dataset that is here, or was made now, has other content; or a function has another source. The message says
+        what differs. What was made before stays.
+    WrongHash
+        The lock contradicts the registry.
+    RldsError
+        A function is not allowed, or cannot be; or the file is no lock file. Nothing was done.
+    """
+    locked = _checked(file)
+    missing = _missing(locked, cache_dir)
+    with lock_file.granted(missing, allow_code, depends_on, file):
+        return tuple(_sync(d, jobs, force, cache_dir, shown(progress)) for d in locked)
+
+
+def _checked(file: StrPath) -> tuple[Locked, ...]:
+    """The datasets of a lock file that the registry does not contradict."""
+    locked = read(file)
+    for d in locked:
+        _check_registry(d, file)
+    return locked
+
+
+def _check_registry(d: Locked, file: StrPath) -> None:
+    known = registry.listed(d.id)
+    base = str(ids.parse(d.id).base)
+    if known is not None and known.id != base:
+        raise RldsError(f"{file} names the dataset {base}, which the registry calls {known.id}.")
+    wrong = None if d.made_by else next(origins.contradictions(base, d.files), None)
+    if wrong is not None:
+        raise WrongHash(
+            f"{file} is not of the {base} of the registry: {wrong}. Nothing was done.",
+            hint=f"rlds download {base} has what the registry knows; rlds import takes other files, as local/NAME",
+        )
+
+
+def _missing(locked: Sequence[Locked], cache_dir: StrPath | None) -> tuple[Locked, ...]:
+    return tuple(d for d in locked if _here(d, cache_dir) is None)
+
+
+def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
+    """Where the dataset is, with the content of the lock."""
+    path = home.find(ids.parse(d.id), settings.read(cache_dir))
+    return path if path is not None and manifest.read(path).fingerprint == d.fingerprint else None
+
+
+def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Synced:
+    if (same := _here(d, cache_dir)) is not None:
+        return Synced(d.id, d.fingerprint, "here", same)
+    other = home.find(ids.parse(d.id), settings.read(cache_dir))
+    if other is not None and not force:
+        raise _differs(d, other, hint=f"rlds sync --force makes {d.id} anew")
+    if not d.reproducible:
+        raise DatasetNotFound(
+            f"{d.id} is not here, and the lock says that it cannot be made again: {d.why}.",
+            hint="copy its directory from where the lock was written: rlds path " + d.id,
+        )
+    make = _made if d.made_by else _downloaded
+    path = make(d, jobs, force, cache_dir, tell)
+    if manifest.read(path).fingerprint != d.fingerprint:
+        raise _differs(d, path, hint=f"rlds rm {d.id} removes it; it stays until then")
+    return Synced(d.id, d.fingerprint, "made" if d.made_by else "downloaded", path)
+
+
+def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+    from rlds_cli.downloads.download import deliver
+
+    id = ids.parse(d.id)
+    base = str(id.base)
+    try:
+        known = registry.get(base)
+    except RldsError as e:
+        raise DatasetNotFound(
+            f"{d.id} is not here, and not of the registry: it was made of {_names(d)}.",
+            hint=f"rlds import PATH --as {d.id}, and the same command again",
+        ) from e
+    portion = Portion.from_facts(d.options.get("portion") or {})
+    where = settings.read(cache_dir)
+    pins = tuple(pinned(f, known, where) for f in d.files)
+    # Which part a file is tells a listing of all of them, and where it is, where it came from a place of its own.
+    listed = bool(portion) or (bool(known.tree) and not all(map(_may_be_had, pins)))
+    order = Order(
+        base,
+        frames=str(d.options.get("frames", "encoded")),
+        skip_bad=bool(d.options.get("skip_bad")),
+        force=force,
+        cache_dir=cache_dir,
+        portion=portion,
+        files=() if listed else pins,
+        pinned=pins if listed else (),
+        revision=_revision(d),
+    )
+    if order.variant != id.variant:
+        raise RldsError(
+            f"The lock says how {id.base}{f'@{order.variant}' if order.variant else ''} was made, and calls it {d.id}.",
+        )
+    return deliver(order, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
+
+
+def _check(d: Locked, made: Path) -> None:
+    if manifest.read(made).fingerprint != d.fingerprint:
+        anew = "has it as it is now"
+        how = (
+            f"Its functions make it otherwise here: rlds preprocess {anew}"
+            if d.made_by
+            else f"rlds download {d.id} {anew}"
+        )
+        raise _differs(d, made, "would be", hint=f"Nothing is published. {how}")
+
+
+def _may_be_had(file: File) -> bool:
+    """Whether one of its places is likely to be there on this machine."""
+    return any(not local.is_local(u) or local.path_of(u).is_file() for u in file.urls)
+
+
+def _revision(d: Locked) -> str | None:
+    """The commit that all files are of, where they came from a repository."""
+    found = {str(f.get("revision")) for f in d.files}
+    only = found.pop() if len(found) == 1 else ""
+    return only if re.fullmatch(r"[0-9a-f]{40}", only) else None
+
+
+def _names(d: Locked) -> str:
+    names = [str(f["file"]) for f in d.files]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more if names else "values given in Python"
+
+
+def _of_steps(steps: Sequence[Mapping[str, Any]], key: str) -> Any:
+    """For a pipeline one value for each function, else the value."""
+    return [s[key] for s in steps] if len(steps) > 1 else steps[0][key]
+
+
+def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+    from rlds_cli.preprocess import running
+
+    steps = d.made_by
+    _check_depends(d)
+    found: list[Any] = [lock_file.load(step) for step in steps]
+    spans = [s["window"] for s in steps if s.get("window")]
+    ds = running.run_checked(
+        lambda made: _check(d, made.path),
+        str(steps[0]["from"]),
+        found if len(found) > 1 else found[0],
+        ids.parse(d.id).variant,
+        unit=_of_steps(steps, "unit"),
+        arrays=_of_steps(steps, "arrays"),
+        args=_of_steps(steps, "args"),
+        span=spans[0] if spans else (None, None),
+        fields=steps[0].get("fields"),
+        keep_going=bool(steps[-1].get("keep_going")),
+        depends_on=list(lock_file.depends(d)),
+        jobs=jobs,
+        force=force,
+        cache_dir=cache_dir,
+        progress=tell,
+    )
+    return ds.path
+
+
+def _check_depends(d: Locked) -> None:
+    """The files that the functions read must be here as they were."""
+    from rlds_cli.preprocess import sources
+
+    for name, wanted in lock_file.depends(d).items():
+        path = settings.expanded(name)
+        now = f"has sha256 {sources.digest(path)}" if path.exists() else "is not here"
+        if now != f"has sha256 {wanted}":
+            raise WrongFingerprint(
+                f"{d.id} was made with {name}, which {now}; the lock says sha256 {wanted}.",
+                hint=f"put that file there, as {path.absolute()}",
+            )
+
+
+def _differs(d: Locked, path: Path, now: str = "is", *, hint: str) -> WrongFingerprint:
+    store = Store(path)
+    what = "; ".join(_differences(d, store)) or "the episode table differs"
+    return WrongFingerprint(
+        f"{d.id} {f'in {path} ' if now == 'is' else ''}{now} {store.manifest.fingerprint}; "
+        f"the lock says {d.fingerprint}: {what}.",
+        hint=hint,
+    )
+
+
+def _differences(d: Locked, store: Store) -> Iterator[str]:
+    """In words, from the causes to the effects: files, functions, fields."""
+    now = {str(s["file"]): s.get("sha256") for s in store.sources}
+    if not d.made_by:
+        for file in d.files:
+            name, wanted = str(file["file"]), file.get("sha256")
+            if name not in now:
+                yield f"{name} is not of its archive"
+            elif wanted and now[name] != wanted:
+                yield f"{name} of its archive has sha256 {now[name]}, not {wanted}"
+    for step, was in zip(_own_steps(store.manifest), d.made_by, strict=False):
+        if step.get("code") != was.get("code"):
+            yield f"{was.get('reference')} has another source now"
+    fields = {f.name: f.digest for f in store.manifest.fields}
+    for what, names in (
+        ("without", d.fields.keys() - fields.keys()),
+        ("with also", fields.keys() - d.fields.keys()),
+        ("other values in", {n for n in d.fields.keys() & fields.keys() if d.fields[n] != fields[n]}),
+    ):
+        if names:
+            yield f"{what} {', '.join(sorted(names))}"
+
+
+def pinned(file: Mapping[str, Any], entry: Entry, where: Settings) -> File:
+    """A file as it was: from where it came, else from where the registry knows it.
+
+    What the registry says of its size and hash is what is promised, else what the lock says. An address that is none
+    of the registry's counts only where the registry knows the hash: otherwise anybody could publish under the name.
+    """
+    name, url = str(file["file"]), file.get("url")
+    known = next((f for f in entry.files if f.path == name), File(name, ()))
+    came = [url] if url and _may_be_used(url, known, entry, where) else []
+    return File(
+        path=name,
+        urls=tuple(dict.fromkeys([*came, *known.urls])),
+        size=file.get("size") if known.size is None else known.size,
+        sha256=known.sha256 or file.get("sha256"),
+    )
+
+
+def _may_be_used(url: str, known: File, entry: Entry, where: Settings) -> bool:
+    if url.startswith("package:"):
+        return url in known.urls
+    return known.sha256 is not None or _is_known(url, known, entry, where)
+
+
+def _is_known(url: str, known: File, entry: Entry, where: Settings) -> bool:
+    """Whether an address is a place of the registry's, or below one."""
+    try:
+        asked = unquote(sources.https(url, where))
+        roots = [unquote(root) for root in _roots(known, entry, where)]
+    except RldsError:
+        return False
+    host = urlsplit(asked).netloc
+    return ".." not in asked and any(asked.startswith(r) and urlsplit(r).netloc == host for r in roots)
+
+
+def _roots(known: File, entry: Entry, where: Settings) -> Iterator[str]:
+    yield from (sources.https(u, where) for u in known.urls)
+    for url in entry.tree:
+        if url.startswith("hf://"):
+            yield f"{where.hub}/datasets/{hub.parse(url).repo}/resolve/"
+        elif buckets.is_bucket(url):
+            place = buckets.parse(url)
+            yield f"{place.root(where)}/{place.path}"
+        else:
+            yield url

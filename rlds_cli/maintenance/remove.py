@@ -1,0 +1,150 @@
+"""Removing datasets from the user's own home.
+
+Find out whether a dataset can be made again after it is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlds_cli import home, ids, registry, settings
+from rlds_cli.errors import DatasetNotFound, NoPermission, RldsError
+from rlds_cli.files import safe as safe_files
+from rlds_cli.home import Home, locate
+from rlds_cli.home.locks import exclusive
+from rlds_cli.home.usage import freed_by, size_on_disk
+from rlds_cli.ids import DatasetId
+from rlds_cli.maintenance import origins
+from rlds_cli.progress import Progress, shown
+from rlds_cli.settings import StrPath
+from rlds_cli.store import manifest, publishing
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What is removed, or would be: ``bytes`` on disk become free, those shared with other datasets do not.
+
+    ``archive`` bytes stay: from them the dataset is made again without a download. ``lost`` says why nothing can make
+    it again; it is empty where something can.
+    """
+
+    id: str
+    path: Path
+    bytes: int
+    archive: int
+    lost: str = ""
+
+
+def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
+    """What ``remove`` would do; nothing is changed.
+
+    Parameters
+    ----------
+    refs : iterable of str
+        Ids that are here, or globs.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        One of them is not here.
+    NoPermission
+        One is in a shared home, which others use; or a link leads to it.
+    """
+    own = settings.read(cache_dir).home
+    try:
+        paths = locate.datasets(refs, cache_dir=cache_dir)
+    except DatasetNotFound as e:
+        raise DatasetNotFound(e.message, hint="rlds list --here shows what is here") from None
+    for path in paths:
+        if not path.is_relative_to(own / "datasets"):
+            raise NoPermission(
+                f"{path} is not in your home {own}. Nothing was removed.",
+                hint=f"--cache-dir {path.parents[2]} makes that home yours",
+            )
+        safe_files.check_directories(path, own)
+    lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]
+    return tuple(_plan(Home(own), *one) for one in zip(paths, freed_by(paths), lost, strict=True))
+
+
+def _plan(own: Home, path: Path, freed: int, lost: str) -> Removal:
+    id = ids.from_component(path.parent.name, path.name)
+    archive = 0 if id.variant else size_on_disk(own.archive(id))
+    return Removal(str(id), path, freed, archive, lost)
+
+
+def remove(
+    refs: Iterable[str], *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
+) -> tuple[Removal, ...]:
+    """Remove datasets, one after the other; none is ever seen half. Archives, and datasets made of them, stay.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset, NoPermission
+        As of ``plan``; nothing was removed.
+    """
+    planned = plan(refs, cache_dir=cache_dir)
+    where = settings.read(cache_dir)
+    for one in planned:
+        id = ids.parse(one.id)
+        with exclusive(Home(where.home), id, shown(progress)):
+            if home.find(id, where) == one.path:  # or another process was faster
+                publishing.remove(one.path)
+    return planned
+
+
+def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrPath | None = None) -> str:
+    """Say why the dataset in ``path`` cannot be made again; empty where it can.
+
+    Parameters
+    ----------
+    gone : set of path
+        Datasets that are removed at the same time.
+    """
+    try:
+        m = manifest.read(path)
+        if m.provenance:
+            return _of_derived(m, gone, cache_dir)
+        if not Store(path, check=False).sources:
+            return "it was created from values in Python"
+        return _of_archive(ids.parse(m.id), path)
+    except (RldsError, OSError, ValueError, KeyError):
+        return "it cannot be read, and does not say what it was made of"
+
+
+def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
+    pipeline = m.provenance[-1].get("pipeline")
+    steps = m.provenance[-(len(pipeline["functions"]) if pipeline else 1) :]
+    for reference in (str(s.get("reference", "")) for s in steps):
+        if not _is_kept(reference):
+            return f'no source of its function "{reference}" is kept'
+    source = str(steps[0].get("from", ""))
+    there = home.find(ids.parse(source), settings.read(cache_dir))
+    if there is not None and there not in gone:
+        return ""
+    if there is not None:
+        why = obstacle(there, gone=gone, cache_dir=cache_dir)
+        return f"{source}, which it was made of, is removed too: {why}" if why else ""
+    return "" if origins.downloadable(source) else f"{source}, which it was made of, is not here"
+
+
+def _is_kept(reference: str) -> bool:
+    """Whether a function is in a module or a file; not one of a notebook, or a lambda."""
+    if ":" in reference:
+        return True
+    from rlds_cli.preprocess import builtin  # slow to start
+
+    return reference.replace("-", "_") in builtin.MODULES
+
+
+def _of_archive(id: DatasetId, path: Path) -> str:
+    if id.family == registry.LOCAL:
+        files = origins.own_files(path)
+        lost = [file for file, _ in files if not file.is_file()]
+        return f"{lost[0]}, which it was imported from, is gone" if lost else ""
+    if origins.downloadable(str(id.base)) or Home(path.parents[2]).archive(id).is_dir():
+        return ""
+    return "nothing offers its archive any more, and it is not kept"

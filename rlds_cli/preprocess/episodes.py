@@ -1,0 +1,529 @@
+"""Functions of whole episodes: what they return becomes none, one or several episodes, of any length.
+
+Episodes that come back as planned: checked and compared many at a time, and put straight into their rows.
+
+What an episode costs besides its function is Python, field by field. Where one comes back with just the fields, dtypes
+and rows that the plan says, and what is to be untouched is the very array that was given, nothing else has to be looked
+at; whether these arrays were changed in place is seen at the end, of all episodes of the block at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import InvalidEpisode, PreprocessError
+from rlds_cli.preprocess import calling, forms, task
+from rlds_cli.preprocess.calling import Caller, Given
+from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
+from rlds_cli.preprocess.reading import Episode, Reader
+from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TRUNCATED,
+    Array,
+    Chunk,
+    Column,
+    EncodedFrames,
+    EpisodeData,
+    EpisodeTable,
+    Field,
+    Note,
+    Part,
+    Placement,
+    VideoFrames,
+    episodes,
+    lay_out,
+)
+from rlds_cli.ted.episodes import Flat
+
+_ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One episode as it came back. ``rows[name]`` says which rows of the source a field is, where it is just that."""
+
+    flat: Flat
+    length: int
+    end: int
+    observed: bool
+    rows: Mapping[str, slice]
+
+
+class WholeEpisodes:
+    """Runs a function of whole episodes."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._caller = Caller(task)
+        self._reader = Reader(task.dataset)
+        self._fields = task.dataset.schema
+        self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
+
+    # -- one episode
+
+    def results(self, ep: Episode, apart: frozenset[str]) -> list[Result]:
+        """What the function makes of ``ep``, checked."""
+        given = self._given(ep)
+        return self._results(self._call(ep, given), ep, given, apart)
+
+    def _call(self, ep: Episode, given: Mapping[str, Array]) -> Any:
+        calling.seed(self._task, ep.number)
+        return self._caller(self._input(ep, given))
+
+    def _results(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str]) -> list[Result]:
+        with self._caller.refusing(ep.number):
+            if isinstance(value, GeneratorType):
+                return [self._piece(p, ep, given, apart, i) for i, p in enumerate(value)]
+            made = [] if value is None else value if isinstance(value, list | tuple) else [value]
+            return [self._result(p, ep, given, apart, _where(ep, i, len(made))) for i, p in enumerate(made)]
+
+    def _piece(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], i: int) -> Result:
+        """A result in memory of its own: the generator may fill the same arrays for its next piece."""
+        r = self._result(value, ep, given, apart, f"{ep.name}, piece {i}")
+        return replace(r, flat=episodes.owned(r.flat))
+
+    def inputs(self, part: Part) -> Iterator[Given]:
+        """What the function is given of a part, episode by episode."""
+        limit = self._limit(0)
+        for ep in self._reader.episodes(part.args["first"], part.args["last"], self._task.read, limit):
+            yield self._input(ep, self._given(ep))
+
+    def _input(self, ep: Episode, given: Mapping[str, Array]) -> Given:
+        where = f"{ep.name} ({ep.length:,} steps)"
+        return Given(forms.hand(given, self._task.arrays), ep.number, where, lambda: given, ep.number)
+
+    def _limit(self, made: int) -> int:
+        """Rows that are read at a time, when so many bytes are made of one."""
+        width = made + sum(f.row_bytes for f in self._fields.values())
+        return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, width)))
+
+    def _given(self, ep: Episode) -> dict[str, Array]:
+        if self._task.arrays != "tensordict":
+            return {n: v.copy() for n, v in ep.original.items()}
+        observed = np.arange(ep.length) < ep.length - (not ep.observed) if self._partial else None
+        steps = np.arange(ep.length)
+        given = forms.transitions(
+            ep.original, self._fields, lambda v, ahead: v[np.minimum(steps + ahead, len(v) - 1)], observed
+        )
+        return forms.numbered(given, np.full(ep.length, ep.number), self._fields)
+
+    def _result(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Result:
+        flat = forms.take_back(value, where, frames=self._task.arrays != "tensordict")
+        returned = flat
+        if self._task.arrays == "tensordict":
+            flat = self._joined(flat, ep, given, apart, where)
+        flat = _with_flags(flat, ep, where)
+        _check_lengths(flat, ep, where)
+        flat, length, end = episodes.read(flat, where, apart=apart)
+        self._check_next(flat, where)
+        if ep.end == CUT and end == TRUNCATED:
+            end = CUT  # a cut episode is flagged as truncated
+        rows = {n: _ALL for n in ep.original if n in flat and forms.same(flat[n], ep.original[n])}
+        if length != ep.length and self._task.arrays != "tensordict":
+            views = ((n, _rows_of(returned[n], given[n], ep.original[n])) for n in ep.original if n in returned)
+            rows |= {n: r for n, r in views if r is not None}
+        return Result(flat, length, end, self._observed(flat, length, ep), rows)
+
+    def _observed(self, flat: Flat, length: int, ep: Episode) -> bool:
+        """Whether the final observation is there."""
+        if any(len(v) == length + 1 for v in flat.values()):
+            return True
+        if any(n in self._fields and self._fields[n].placement == "both" for n in flat):
+            return False
+        return ep.observed or length != ep.length
+
+    def _joined(self, flat: Flat, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Flat:
+        """Transitions as an episode: a field and its next as T+1 rows."""
+        known = flat.get(forms.OBSERVED)
+        flat = forms.without_numbers(forms.without_root_flags(flat, self._fields), ep.number, self._fields)
+        flat = forms.without_extras(flat, given, self._fields, where)
+        forms.check_pairs(flat, self._fields, where)
+        length = episodes.count_steps(flat, where)
+        observed = ep.observed and length == ep.length if known is None else bool(np.asarray(known)[-1:].all())
+        for name in [n for n in flat if f"next/{n}" in flat and n not in apart]:
+            root, after = flat[name], flat[f"next/{name}"]
+            assert not isinstance(root, EncodedFrames)
+            assert not isinstance(after, EncodedFrames)
+            if len(root) == len(after) == length and forms.agree(root[1:], after[:-1]):
+                flat[name] = extended(root, after) if observed and length else root
+                del flat[f"next/{name}"]
+        return flat
+
+    def _check_next(self, flat: Flat, where: str) -> None:
+        for name in flat:
+            both = name in self._fields and self._fields[name].placement == "both"
+            if both and f"next/{name}" in flat:
+                raise InvalidEpisode(
+                    f'{where}: "{name}" and "next/{name}" disagree: row t+1 of the first must be row t of the second.',
+                    hint="edit both alike, or return observations of T+1 rows alone (arrays numpy, unit episode)",
+                )
+
+    def probe(self, k: int, known: Known) -> tuple[Probe, Episode, list[Result]]:
+        """Try the function on episode ``k`` of the selection."""
+        ep = self._reader.episode(k, self._task.read)
+        began = time.perf_counter()
+        results = self.results(ep, self._task.apart | known.apart)
+        seconds = (time.perf_counter() - began) / max(1, ep.length)
+        whole = [r for r in results if r.length]
+        kept = _kept(ep, results)
+        untouched = frozenset(n for n in ep.original if not _touched(n, whole, kept)) - known.touched
+        schema = None
+        if whole:
+            with self._caller.refusing(ep.number):
+                schema = infer(whole[0].flat, self._placements(whole[0]), tuple(self._fields.values()), untouched)
+        return Probe(schema, untouched, kept, seconds), ep, results
+
+    def _placements(self, r: Result) -> dict[str, Placement]:
+        inferred = {f.name: f.placement for f in episodes.infer_schema(r.flat, r.length)}
+        if not r.observed:  # then T rows say nothing: what was known at both ends still is
+            inferred |= {n: "both" for n in r.flat if n in self._fields and self._fields[n].placement == "both"}
+        return inferred
+
+    # -- many
+
+    def chunks(self, part: Part, plan: Plan) -> Iterator[Chunk]:
+        """The rows of a part."""
+        first, last = part.args["first"], part.args["last"]
+        table = self._reader.table(first, last)
+        limit = self._limit(sum(f.row_bytes for f in plan.schema))
+        if possible(self._task, plan):
+            for episodes, rows in self._reader.blocks(first, last, self._task.read, limit):
+                yield self._together(episodes, rows, plan, table)
+                table = table.take(np.arange(len(episodes), len(table)))
+            return
+        pending = _Pending(plan.written)
+        for i, ep in enumerate(self._reader.episodes(first, last, self._task.read, limit)):
+            try:
+                results = self.results(ep, plan.apart)
+                self._check(ep, results, plan)
+                made = [self._data(ep, r, plan, table, i, j) for j, r in enumerate(results)]
+            except PreprocessError as e:
+                pending.notes.append(task.left_out(self._task, ep.number, plan, e))
+                continue
+            for data, r in zip(made, results, strict=True):
+                pending.add(data, r.observed)
+            if pending.rows >= limit:
+                yield pending.take()
+        if pending.rows or pending.notes:
+            yield pending.take()
+
+    def _together(self, block: list[Episode], rows: Mapping[str, Array], plan: Plan, table: EpisodeTable) -> Chunk:
+        """The rows of episodes that keep their lengths; most are expected to come back as planned."""
+        made = Together(plan, block, rows)
+        for i, ep in enumerate(block):
+            given = made.give(ep)
+            try:
+                value = self._call(ep, given)
+                columns = made.columns(value, ep, given)
+                if columns is not None:
+                    made.put(i, columns, ep.length, ep.end, ep.observed)
+                    continue
+                results = self._results(value, ep, given, plan.apart)
+                self._check(ep, results, plan)
+                data = self._data(ep, results[0], plan, table, i, 0)
+            except PreprocessError as e:
+                made.notes.append(task.left_out(self._task, ep.number, plan, e))
+            else:
+                made.put(i, data.columns, data.length, data.end, results[0].observed)
+            made.restore(ep, given)
+        if touched := made.touched():
+            raise Otherwise(Known(touched))
+        return made.chunk(table)
+
+    def _check(self, ep: Episode, results: list[Result], plan: Plan) -> None:
+        """Raise Otherwise where the plan assumes what is not so."""
+        if plan.kept and not _kept(ep, results):
+            raise Otherwise(Known(kept=False))
+        whole = [r for r in results if r.length]
+        touched = frozenset(n for n in plan.untouched if _touched(n, whole, plan.kept))
+        apart = frozenset(
+            f.name for f in plan.schema for r in results if f.placement == "both" and f"next/{f.name}" in r.flat
+        )
+        if touched or apart - plan.apart:
+            raise Otherwise(Known(touched, plan.kept, apart))
+
+    def _data(self, ep: Episode, r: Result, plan: Plan, table: EpisodeTable, i: int, j: int) -> EpisodeData:
+        with self._caller.refusing(ep.number):
+            columns = self._columns(ep, r, plan) if r.length else {}
+        return EpisodeData(
+            columns,
+            r.length,
+            r.end,
+            source=int(table.source[i]),
+            row=int(table.row[i]),
+            group=table.group[i],
+            seed=table.seed[i] if j == 0 else None,
+            options=table.options[i] if j == 0 else None,
+            splits=tuple(s for s, v in table.splits.items() if v[i]),
+            extra={name: values[i] for name, values in table.extra.items()},
+        )
+
+    def _columns(self, ep: Episode, r: Result, plan: Plan) -> dict[str, Column]:
+        copied, shared, encoded = plan.copied, plan.shared, plan.encoded
+        fitted = [f for f in plan.schema if f.name not in encoded | plan.carried]
+        columns = episodes.fit({n: v for n, v in r.flat.items() if n not in encoded | copied}, fitted, ep.name)
+        _check_placements(r, fitted, ep.name)
+        # Copies: the function may fill one buffer again and again, and rows are written some episodes later.
+        columns = {
+            n: v.copy() if isinstance(v, np.ndarray | list) else v for n, v in columns.items() if n not in shared
+        }
+        for name in copied:
+            columns[name] = self._copied(ep, r, plan.renamed.get(name, name))
+        return columns
+
+    def _copied(self, ep: Episode, r: Result, name: str) -> Column:
+        """A field as the source stores it, at the rows that the result is of."""
+        rows = ep.length + (self._fields[name].placement == "both" and ep.observed and r.observed)
+        column = self._reader.column(name, [(ep.start, ep.start + rows)])
+        if r.length != ep.length and name not in r.rows:
+            raise InvalidEpisode(
+                f"{ep.name}: {r.length:,} steps of {ep.length:,} came back, and {name} was not given (fields=), "
+                "so that its rows cannot follow.",
+                hint="give it too (fields=), or return episodes of the same length",
+            )
+        return column if r.rows.get(name, _ALL) == _ALL else _sliced(column, r.rows[name])
+
+
+class _Pending:
+    """Episodes that wait to be laid out together."""
+
+    def __init__(self, schema: tuple[Field, ...]) -> None:
+        self._schema = schema
+        self._episodes: list[EpisodeData] = []
+        self._observed: list[bool] = []
+        self.rows = 0
+        self.notes: list[Note] = []
+
+    def add(self, data: EpisodeData, observed: bool) -> None:
+        if data.length == 0:
+            self.notes.append(EMPTY)
+            return
+        self._episodes.append(data)
+        self._observed.append(observed)
+        self.rows += data.length + 1
+
+    def take(self) -> Chunk:
+        chunk = lay_out(self._schema, self._episodes)
+        chunk.episodes.observed = np.array(self._observed, bool)  # written fields alone may not tell
+        chunk.notes = tuple(self.notes)
+        self._episodes, self._observed, self.rows, self.notes = [], [], 0, []
+        return chunk
+
+
+def _kept(ep: Episode, results: list[Result]) -> bool:
+    """Whether the episode came back as one, of its length."""
+    return len(results) == 1 and results[0].length == ep.length and results[0].observed == ep.observed
+
+
+def _touched(name: str, results: list[Result], kept: bool) -> bool:
+    """Whether a field is anything but rows of the source; where lengths are kept, all of them."""
+    return any(r.rows.get(name) != _ALL if kept else name not in r.rows for r in results)
+
+
+def _where(ep: Episode, i: int, pieces: int) -> str:
+    return ep.name if pieces == 1 else f"{ep.name}, piece {i}"
+
+
+def _with_flags(flat: Flat, ep: Episode, where: str) -> Flat:
+    """``flat`` with the source's flags where the function did not return them; an episode has flags."""
+    missing = [n for n in FLAGS if n not in flat]
+    if not missing or forms.DONE in flat:
+        return flat
+    if _fits(flat, ep.length):
+        return {**flat, **{n: ep.original[n] for n in missing}}
+    if len(missing) == len(FLAGS):
+        raise InvalidEpisode(
+            f"{where}: {episodes.count_steps(flat, where):,} steps of {ep.length:,} came back without next/terminated "
+            "and next/truncated: how the new episode ends is not known.",
+            hint="return the flags of its steps too",
+        )
+    return flat
+
+
+def _fits(flat: Flat, length: int) -> bool:
+    return all(r in _allowed(n, length) for n, r in _rows(flat).items()) and len(_rows(flat)) == len(flat)
+
+
+def _rows(flat: Flat) -> dict[str, int]:
+    """Rows of every field that has rows."""
+    return {n: len(v) for n, v in flat.items() if not isinstance(v, np.ndarray) or v.ndim}
+
+
+def _allowed(name: str, length: int) -> tuple[int, ...]:
+    return (length,) if name.startswith("next/") else (length, length + 1)
+
+
+def _check_lengths(flat: Flat, ep: Episode, where: str) -> None:
+    """Name the field that has another number of rows than the others."""
+    rows = _rows(flat)
+    length = episodes.count_steps(flat, where)
+    if all(r in _allowed(n, length) for n, r in rows.items()):
+        return
+    wrong = [n for n, r in rows.items() if r not in _allowed(n, ep.length)]
+    if len(wrong) < len(rows):
+        raise InvalidEpisode(f'returned {rows[wrong[0]]:,} rows for "{wrong[0]}", {where} has {ep.length:,}')
+    listed = ", ".join(f"{n} {r:,}" for n, r in rows.items())
+    raise InvalidEpisode(f"{where}: the fields returned have different numbers of rows: {listed}.")
+
+
+def _check_placements(r: Result, schema: list[Field], where: str) -> None:
+    for f in schema:
+        rows, wanted = len(r.flat[f.name]), r.length + (f.placement == "both" and r.observed)
+        if rows != wanted:
+            raise InvalidEpisode(f"{where}: {f.name} has {rows:,} rows; {wanted:,} expected, as in the first episode.")
+
+
+def _rows_of(value: Any, given: Array, original: Array) -> slice | None:
+    """Which rows of the source a returned view of the given array is, unchanged."""
+    if not isinstance(value, np.ndarray) or value.dtype == object or value.dtype != given.dtype or not len(value):
+        return None
+    if value.shape[1:] != given.shape[1:] or not np.may_share_memory(value, given) or not given.strides[0]:
+        return None
+    first, off = divmod(value.ctypes.data - given.ctypes.data, given.strides[0])
+    step, odd = divmod(value.strides[0], given.strides[0])
+    if off or odd or step < 1 or value.strides[1:] != given.strides[1:]:
+        return None
+    rows = slice(first, first + step * (len(value) - 1) + 1, step)
+    return rows if forms.same(value, original[rows]) else None
+
+
+def _sliced(column: Column, rows: slice) -> Column:
+    if isinstance(column, VideoFrames):
+        return VideoFrames(column.files, column.index[rows])
+    if not isinstance(column, EncodedFrames):
+        return column[rows]
+    ends = np.cumsum(column.lengths)
+    numbers = range(len(column))[rows]
+    parts = [column.data[ends[i] - column.lengths[i] : ends[i]] for i in numbers]
+    return EncodedFrames(np.concatenate([np.zeros(0, np.uint8), *parts]), column.lengths[rows])
+
+
+def extended(root: Any, after: Any) -> Any:
+    """T+1 rows, from T and the next values."""
+    if isinstance(root, list):
+        return [*root, after[-1]]
+    return np.concatenate([root, after[-1:]])
+
+
+EMPTY = Note("empty-episodes", "episodes without steps were left out")
+
+
+def possible(task: Task, plan: Plan) -> bool:
+    """Whether episodes of a task can be taken as planned: arrays of NumPy, as many steps as there were, given flags."""
+    names = _returned(plan)
+    return (
+        plan.kept
+        and task.arrays == "numpy"
+        and not plan.copied
+        and plan.untouched.issuperset(FLAGS)
+        and all(f.kind == "array" for f in plan.schema if f.name in names)
+        and not any(f"next/{n}" in names for n in names)
+    )
+
+
+def _returned(plan: Plan) -> frozenset[str]:
+    """What the function gives back."""
+    return frozenset(f.name for f in plan.schema) - plan.carried
+
+
+class Together:
+    """A block of episodes: what is given of them, and the rows that are made of them.
+
+    Parameters
+    ----------
+    episodes : list of Episode
+        They follow each other in ``rows``, each with its final row.
+    rows : mapping of str to array [rows, ...]
+        As the source has them.
+    """
+
+    def __init__(self, plan: Plan, episodes: list[Episode], rows: Mapping[str, Array]) -> None:
+        self._plan = plan
+        self._original = rows
+        self._given = {n: v.copy() for n, v in rows.items()}
+        names = _returned(plan)
+        self._fields = [
+            (f.name, np.dtype(f.dtype), f.shape, f.placement == "both", f.name in plan.untouched)
+            for f in plan.schema
+            if f.name in names
+        ]
+        total = sum(ep.length + 1 for ep in episodes)
+        self._rows: dict[str, Array] = {f.name: np.empty((total, *f.shape), f.dtype) for f in plan.written}
+        self._at = self._next = 0  # rows made; the first row of the next episode among those given
+        self._kept: list[int] = []
+        self._ends: list[int] = []
+        self._observed: list[bool] = []
+        self.notes: list[Note] = []
+
+    def give(self, ep: Episode) -> dict[str, Array]:
+        """What the function is given of the next episode: its rows in copies, which it may write to."""
+        at, self._next = self._next, self._next + ep.length + 1
+        return {n: self._given[n][at : at + len(v)] for n, v in ep.original.items()}
+
+    def columns(self, value: Any, ep: Episode, given: Mapping[str, Array]) -> dict[str, Array] | None:
+        """The fields of an episode that came back as planned; None where that takes a closer look."""
+        if not isinstance(value, dict) or not ep.observed or not ep.length:
+            return None
+        found: dict[str, Any] = {}
+        _collect(value, "", found)
+        if len(found) != len(self._fields):
+            return None
+        for name, dtype, shape, both, untouched in self._fields:
+            v = found.get(name)
+            if type(v) is not np.ndarray or v.dtype != dtype or v.shape != (ep.length + both, *shape):
+                return None
+            if untouched and v is not given.get(name):
+                return None
+        return found
+
+    def restore(self, ep: Episode, given: Mapping[str, Array]) -> None:
+        """Forget what the function wrote into what it was given: it is of no account, or has been looked at."""
+        for name in self._plan.untouched:
+            given[name][:] = ep.original[name]
+
+    def put(self, number: int, columns: Mapping[str, Column], length: int, end: int, observed: bool) -> None:
+        """Put an episode into its rows; ``number`` is its place in the table of `chunk`."""
+        if length == 0:
+            self.notes.append(EMPTY)
+            return
+        at, final = self._at, self._at + length
+        for f in self._plan.written:
+            column, rows = columns[f.name], self._rows[f.name]
+            assert isinstance(column, np.ndarray)
+            rows[at : at + len(column)] = column
+            if len(column) == length:
+                rows[final] = column[-1] if f.placement == "both" else 0
+        self._at = final + 1
+        self._kept.append(number)
+        self._ends.append(end)
+        self._observed.append(observed)
+
+    def touched(self) -> frozenset[str]:
+        """Fields of those that the plan has as untouched, in which the function wrote."""
+        return frozenset(n for n in self._plan.untouched if not forms.same(self._given[n], self._original[n]))
+
+    def chunk(self, table: EpisodeTable) -> Chunk:
+        """The rows, with the episodes of the block as the source has them at the head of ``table``."""
+        episodes = table.take(np.array(self._kept, np.int64))
+        episodes.end = np.array(self._ends, np.uint8)
+        episodes.observed = np.array(self._observed, bool)
+        episodes.splits = {n: v for n, v in episodes.splits.items() if v.any()}
+        last = np.zeros(self._at, bool)
+        last[np.cumsum(episodes.length + 1) - 1] = True
+        return Chunk({n: v[: self._at] for n, v in self._rows.items()}, last, episodes, tuple(self.notes))
+
+
+def _collect(node: Mapping[Any, Any], prefix: str, found: dict[str, Any]) -> None:
+    for key, value in node.items():
+        if isinstance(value, dict):
+            _collect(value, f"{prefix}{key}/", found)
+        else:
+            found[f"{prefix}{key}"] = value

@@ -1,0 +1,267 @@
+"""What exists and what is here, side by side: the facts behind ``rlds list`` and ``rlds info``. Nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlds_cli import home, registry, settings
+from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDataset
+from rlds_cli.home import locate
+from rlds_cli.home.usage import size_on_disk
+from rlds_cli.ids import DatasetId
+from rlds_cli.registry.records import Defect, Entry
+from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import manifest
+from rlds_cli.store.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRow:
+    """One family: how many datasets there are, how many are here, their bytes on disk."""
+
+    family: str
+    title: str
+    datasets: int
+    closed: int
+    open: bool
+    here: int
+    bytes_on_disk: int
+
+
+@dataclass(frozen=True, slots=True)
+class HomeRow:
+    """One home: its datasets, variants not counted, and their bytes on disk."""
+
+    path: Path
+    datasets: int
+    bytes_on_disk: int
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All families and homes."""
+
+    families: tuple[FamilyRow, ...]
+    homes: tuple[HomeRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What of a dataset is on this disk; None for what its manifest, which cannot be read, does not say.
+
+    Files that it shares with other datasets count in ``bytes_on_disk``.
+    """
+
+    id: str
+    steps: int | None
+    episodes: int | None
+    bytes_on_disk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One dataset of a listing; ``variants`` are those that are here.
+
+    ``contents`` are the dataset and its variants, as far as they are here, in listings of what is here.
+    """
+
+    id: str
+    size: int | None
+    sha256_known: bool
+    status: str
+    replaced_by: str | None
+    here: bool
+    variants: tuple[str, ...]
+    contents: tuple[Content, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A dataset on this disk; ``manifest`` is None, and ``damage`` says why, where it cannot be read."""
+
+    id: str
+    path: Path
+    bytes_on_disk: int
+    manifest: Manifest | None
+    damage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """All that is known about one dataset. ``here`` is it, ``variants`` are the ids made from it that are here."""
+
+    id: str
+    entry: Entry | None
+    here: Copy | None
+    variants: tuple[str, ...] = ()
+
+    @property
+    def defects(self) -> tuple[Defect, ...]:
+        """Known defects of the source."""
+        return self.entry.defects if self.entry else ()
+
+
+def overview(cache_dir: StrPath | None = None) -> Overview:
+    """Families and homes, with what is here and the room it takes."""
+    where = settings.read(cache_dir)
+    present = registry.here(where)
+    seen: set[tuple[int, int]] = set()
+    taken = {path: size_on_disk(path, seen) for copies in present.values() for _, path in copies}
+    known = {f.name: f for f in registry.families()}
+    names = [*known, *sorted({key.partition("/")[0] for key in present} - known.keys())]
+    rows = []
+    for name in names:
+        copies = {k: c for k, c in present.items() if k.startswith(f"{name}/")}
+        size = sum(taken[path] for group in copies.values() for _, path in group)
+        f = known.get(name)
+        facts = (f.title, f.num_entries, f.num_closed, f.open is not None) if f else (_title(name), 0, 0, False)
+        rows.append(FamilyRow(name, *facts, len(copies), size))
+    return Overview(tuple(rows), tuple(_home_row(root, taken) for root in where.homes if home.is_dir(root)))
+
+
+def listing(
+    query: str = "",
+    *,
+    family: str | None = None,
+    local: bool = False,
+    closed: bool = False,
+    cache_dir: StrPath | None = None,
+) -> tuple[Row, ...]:
+    """The datasets that a query finds, see ``registry.find``; those of closed sources only when asked for, or here.
+
+    With ``local`` only those that are here, with their steps, episodes and bytes.
+
+    Raises
+    ------
+    UnknownDataset
+        No such family.
+    """
+    present = registry.here(settings.read(cache_dir))
+    found = registry.find(query, family=family, local=local, cache_dir=cache_dir)
+    rows = [_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present]
+    return tuple(replace(row, contents=_contents(present[row.id.lower()])) if local else row for row in rows)
+
+
+def card(ref: str, cache_dir: StrPath | None = None) -> Card:
+    """What is known about a dataset: an id (any case, any variant), an alias, or the directory of a dataset.
+
+    Raises
+    ------
+    UnknownDataset
+        Neither in the registry nor here; with the nearest ids.
+    DatasetNotFound
+        A variant, or a directory, that is not there.
+    """
+    where = settings.read(cache_dir)
+    if ref.startswith(("/", ".", "~")):
+        copy = _copy(None, locate.locate(ref, cache_dir))
+        return Card(copy.id, None, copy)
+    entry = _entry(ref, where)
+    base, _, variant = ref.strip().partition("@")
+    id = locate.parse(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
+    path = locate.locate(str(id), cache_dir) if variant or entry is None else home.find(id, where)
+    return Card(str(id), entry, _copy(str(id), path) if path else None, () if variant else _variants(id, where))
+
+
+def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
+    """The fingerprint of a dataset that is here.
+
+    Raises
+    ------
+    DatasetNotFound
+        It is not here.
+    DamagedDataset
+        Its manifest cannot be read.
+    """
+    found = card(ref, cache_dir)
+    path = found.here.path if found.here else locate.locate(found.id, cache_dir)
+    return manifest.read(path).fingerprint
+
+
+def citation(ref: str, cache_dir: StrPath | None = None) -> str:
+    """The BibTeX entry of a dataset's source; with its id and fingerprint as a note where it is here.
+
+    Raises
+    ------
+    RldsError
+        Neither the dataset nor the registry has one.
+    """
+    found = card(ref, cache_dir)
+    copy = found.here
+    own = copy.manifest.facts.get("citation") if copy and copy.manifest else None
+    text = str(own) if own else found.entry.citation if found.entry else None
+    if text is None:
+        raise RldsError(f"No citation is known for {found.id}.", hint=f"rlds info {found.id} shows what is known")
+    if copy is None or copy.manifest is None:
+        return text
+    note = f"  note = {{dataset {copy.manifest.id}, content {copy.manifest.fingerprint}}}"
+    return f"{text.rstrip().removesuffix('}').rstrip().removesuffix(',')},\n{note}\n}}"
+
+
+def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
+    """The ids, registered or here, that are spelt most like a query."""
+    return registry.suggest(query, among=_originals(registry.here(settings.read(cache_dir)).values()))
+
+
+def _title(family: str) -> str:
+    return "imported or made here" if family == registry.LOCAL else "here, but not in the registry"
+
+
+def _home_row(root: Path, taken: dict[Path, int]) -> HomeRow:
+    inside = {id.base: path for id, path in home.Home(root).datasets()}
+    size = sum(n for path, n in taken.items() if path.is_relative_to(root))
+    return HomeRow(root, len(inside), size, os.access(root, os.W_OK))
+
+
+def _row(entry: Entry, present: dict[str, list[tuple[DatasetId, Path]]]) -> Row:
+    copies = [id for id, _ in present.get(entry.id.lower(), ())]
+    variants = tuple(dict.fromkeys(id.variant for id in copies if id.variant))
+    here = any(id.variant is None for id in copies)
+    return Row(entry.id, entry.size, entry.verifiable, entry.status, entry.replaced_by, here, variants)
+
+
+def _contents(copies: Iterable[tuple[DatasetId, Path]]) -> tuple[Content, ...]:
+    """One for each id: of several copies the one that opening finds."""
+    first = {str(id): path for id, path in reversed(list(copies))}
+    return tuple(_content(_copy(id, first[id])) for id in sorted(first))
+
+
+def _content(copy: Copy) -> Content:
+    if copy.manifest is None:
+        return Content(copy.id, None, None, copy.bytes_on_disk)
+    counts = copy.manifest.counts
+    return Content(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk)
+
+
+def _entry(ref: str, where: Settings) -> Entry | None:
+    """The entry of an id, or None for a dataset that is only here."""
+    present = registry.here(where)
+    try:
+        return registry.get(ref)
+    except UnknownDataset as e:
+        if ref.strip().partition("@")[0].lower() in present:
+            return None
+        hint = registry.did_you_mean(ref, among=_originals(present.values())) or e.hint
+        raise UnknownDataset(f'"{ref}" is neither in the registry nor here.', hint=hint) from None
+
+
+def _originals(groups: Iterable[list[tuple[DatasetId, Path]]]) -> list[str]:
+    return [str(group[0][0].base) for group in groups]
+
+
+def _copy(id: str | None, path: Path) -> Copy:
+    size = size_on_disk(path)
+    try:
+        m = manifest.read(path)
+    except (DamagedDataset, NewerFormat) as e:
+        return Copy(id or str(path), path, size, None, e.message)
+    return Copy(id or m.id, path, size, m)
+
+
+def _variants(id: DatasetId, where: Settings) -> tuple[str, ...]:
+    copies = registry.here(where).get(str(id.base).lower(), ())
+    return tuple(dict.fromkeys(str(c) for c, _ in copies if c.variant))

@@ -1,0 +1,437 @@
+"""Two datasets side by side: fields, counts, drift of the statistics, hashes, and episodes that one of them lacks.
+
+How far the values of two datasets with the same rows are apart, field by field, in bounded memory.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rlds_cli.checks.duplicates import episode_keys
+from rlds_cli.checks.findings import Place
+from rlds_cli.checks.subject import TILE_BYTES, Subject
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import RldsError
+from rlds_cli.report.columns import rank
+from rlds_cli.report.histograms import Distribution, distribution
+from rlds_cli.settings import StrPath
+from rlds_cli.store import arrays, statistics
+from rlds_cli.store.finish import table_digests
+from rlds_cli.store.manifest import Counts, StoredField
+from rlds_cli.ted import Array, BoolArray, Field, IntArray
+
+Change = Literal["same", "content", "type", "added", "removed"]
+FEW = 8
+_ROOTS = ("observation", "action", "next/reward")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two."""
+
+    id: str
+    path: Path
+    fingerprint: str
+    encoding: str
+
+
+@dataclass(frozen=True, slots=True)
+class CountDifference:
+    """One of the counts of the manifest, ``rows`` to ``terminated_inside``."""
+
+    name: str
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How far statistics moved.
+
+    ``shift`` is the greatest change of the mean of an element, in standard deviations of ``a`` (infinite where that is
+    0), and ``element`` which one; ``spread`` is the ratio of standard deviations (b / a) that is farthest from 1. The
+    others are over all elements.
+    """
+
+    shift: float
+    element: str
+    spread: float
+    mean_a: float
+    mean_b: float
+    min_a: float
+    min_b: float
+    max_a: float
+    max_b: float
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDifference:
+    """One field. ``a`` and ``b`` say dtype, shape, placement and codec, the digests are hashes of the content;
+    None where there is no such field.
+
+    ``blocks`` of 65,536 rows were compared by their hashes, where the rows are as many; ``differing`` of them differ,
+    the first of them from row ``first_row`` on. ``deviation`` says by how much the numbers of a field differ, where
+    both datasets have episodes of the same lengths.
+    """
+
+    name: str
+    change: Change
+    a: str | None
+    b: str | None
+    digest_a: str | None
+    digest_b: str | None
+    blocks: int | None = None
+    differing: int | None = None
+    first_row: int | None = None
+    drift: Drift | None = None
+    deviation: Deviation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodesDifference:
+    """Episodes of the one in the other, told by their ``origin`` in the archive or by their ``content``.
+
+    ``removed`` are the first numbers in ``a`` of those that ``b`` lacks, ``added`` the first in ``b`` of new ones.
+    ``reordered``: those in both come in another order.
+    """
+
+    told_by: Literal["origin", "content"]
+    in_both: int
+    num_removed: int
+    num_added: int
+    removed: tuple[int, ...]
+    added: tuple[int, ...]
+    reordered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What ``rlds diff`` shows.
+
+    ``same``: content and fingerprint are equal, whatever the encoding. ``close``: they are the same, or a tolerance was
+    given, all numbers are within it, and all else is equal: names of fields, texts, lengths, ends, seeds, splits.
+    """
+
+    a: Side
+    b: Side
+    same: bool
+    close: bool
+    tolerance: Tolerance
+    counts: tuple[CountDifference, ...]
+    fields: tuple[FieldDifference, ...]
+    returns: tuple[Distribution | None, Distribution | None]
+    lengths: tuple[Distribution | None, Distribution | None]
+    episodes: EpisodesDifference | None
+
+
+def compare(
+    a: str | os.PathLike[str] | Dataset,
+    b: str | os.PathLike[str] | Dataset,
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    cache_dir: StrPath | None = None,
+) -> Difference:
+    """Compare two datasets by their manifests and episode tables, and by the rows of the blocks that differ.
+
+    Parameters
+    ----------
+    a, b : str, path or Dataset
+        Ids, directories, or open datasets (compared as a whole).
+    rtol, atol : float
+        Two numbers are close where ``|a - b| <= atol + rtol * |b|``, as in ``numpy.isclose``.
+
+    Raises
+    ------
+    DatasetNotFound, DamagedDataset, NewerFormat
+        As of ``open_dataset``.
+    RldsError
+        A tolerance is negative or NaN.
+
+    Examples
+    --------
+    >>> compare("local/press", "local/press-again", rtol=1e-5, atol=1e-8).close  # doctest: +SKIP
+    True
+    """
+    if not (rtol >= 0 and atol >= 0):
+        raise RldsError(f"rtol={rtol} and atol={atol} must not be negative.", hint="0 asks for equal values")
+    tolerance = Tolerance(rtol, atol)
+    one, other = (x if isinstance(x, Dataset) else open_dataset(x, cache_dir=cache_dir) for x in (a, b))
+    one, other = Dataset(one.store), Dataset(other.store)
+    same = one.fingerprint == other.fingerprint
+    found = tuple(_fields(one, other, tolerance))
+    return Difference(
+        a=_side(one),
+        b=_side(other),
+        same=same,
+        close=same or (not tolerance.is_exact and all(map(_is_close, found)) and _same_episodes(one, other)),
+        tolerance=tolerance,
+        counts=tuple(_counts(one.manifest.counts, other.manifest.counts)),
+        fields=found,
+        returns=(_returns(one), _returns(other)),
+        lengths=(distribution(one.episodes["length"]), distribution(other.episodes["length"])),
+        episodes=None if same else _episodes(one, other),
+    )
+
+
+def _side(ds: Dataset) -> Side:
+    return Side(ds.id, ds.path, ds.fingerprint, ds.encoding)
+
+
+def _counts(a: Counts, b: Counts) -> list[CountDifference]:
+    return [CountDifference(f.name, getattr(a, f.name), getattr(b, f.name)) for f in fields(Counts)]
+
+
+def _returns(ds: Dataset) -> Distribution | None:
+    returns = ds.episodes.get("total_reward")
+    return None if returns is None else distribution(returns)
+
+
+# -- fields
+
+
+def _is_close(f: FieldDifference) -> bool:
+    return f.change == "same" or (f.deviation is not None and not f.deviation.beyond)
+
+
+def _fields(a: Dataset, b: Dataset, tolerance: Tolerance) -> Iterator[FieldDifference]:
+    names = {f.name: f for f in (*a.schema.values(), *b.schema.values())}
+    stored_a, stored_b = ({f.name: f for f in ds.manifest.fields} for ds in (a, b))
+    subjects, alike = (Subject(a), Subject(b)), _same_lengths(a, b)
+    for name in (f.name for f in sorted(names.values(), key=rank)):
+        one, other = stored_a.get(name), stored_b.get(name)
+        found = _field(a, b, one, other, name)
+        if one and other and alike and found.change in ("content", "type"):
+            ranges = _differing(a, b, one, other) if found.change == "content" else [(0, a.num_rows)]
+            found = replace(found, deviation=deviation(*subjects, name, ranges, tolerance))
+        yield found
+
+
+def _same_lengths(a: Dataset, b: Dataset) -> bool:
+    return np.array_equal(a.episodes["length"], b.episodes["length"])
+
+
+def _field(a: Dataset, b: Dataset, one: StoredField | None, other: StoredField | None, name: str) -> FieldDifference:
+    kinds = [_kind(ds.schema[name]) if name in ds.schema else None for ds in (a, b)]
+    digests = [f.digest if f else None for f in (one, other)]
+    found = FieldDifference(name, "same", kinds[0], kinds[1], digests[0], digests[1])
+    if one is None or other is None:
+        return replace(found, change="added" if one is None else "removed")
+    if kinds[0] != kinds[1]:
+        return replace(found, change="type", drift=_drift(a, b, name))
+    if digests[0] == digests[1]:
+        return found
+    blocks, differing, first_row = _blocks(a, b, one, other)
+    drift = _drift(a, b, name)
+    return replace(found, change="content", blocks=blocks, differing=differing, first_row=first_row, drift=drift)
+
+
+def _kind(f: Field) -> str:
+    return f"{f.codec or f.dtype} {list(f.shape)} {f.placement}"
+
+
+def _blocks(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> tuple[int | None, int | None, int | None]:
+    """How many blocks of rows there are, how many differ, and the first row of the first; where rows are as many."""
+    differ = _hashes_differ(a, b, one, other)
+    if differ is None:
+        return None, None, None
+    return len(differ), int(differ.sum()), int(np.argmax(differ)) * statistics.BLOCK_ROWS
+
+
+def _hashes_differ(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> BoolArray | None:
+    """Which blocks of rows differ; None where rows are not as many."""
+    if a.num_rows != b.num_rows:
+        return None
+    hashes = [arrays.read(ds.path / "digests" / f.path) for ds, f in ((a, one), (b, other))]
+    if hashes[0].shape != hashes[1].shape:  # not as many videos
+        return None
+    return np.asarray((hashes[0] != hashes[1]).reshape(len(hashes[0]), -1).any(axis=1))
+
+
+def _differing(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> list[Range]:
+    """The rows of the blocks that differ; all rows where no hashes tell."""
+    differ = _hashes_differ(a, b, one, other)
+    if differ is None:
+        return [(0, a.num_rows)]
+    starts = np.flatnonzero(differ) * statistics.BLOCK_ROWS
+    return [(int(start), min(int(start) + statistics.BLOCK_ROWS, a.num_rows)) for start in starts]
+
+
+def _drift(a: Dataset, b: Dataset, name: str) -> Drift | None:
+    one, other = a.stats.get(name), b.stats.get(name)
+    if one is None or other is None or np.shape(one.mean) != np.shape(other.mean) or np.size(one.mean) == 0:
+        return None
+    mean_a, mean_b, std_a, std_b = (np.ravel(np.asarray(x, float)) for x in (one.mean, other.mean, one.std, other.std))
+    known = np.isfinite(mean_a) & np.isfinite(mean_b)
+    if not known.any():
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moved = np.where(known & (mean_a != mean_b), np.abs(mean_b - mean_a) / std_a, 0)
+        ratio = np.where(known & (std_a != std_b), std_b / std_a, 1)
+    k = int(np.argmax(moved))
+    wide = int(np.argmax(np.abs(np.log(np.where(ratio > 0, ratio, np.inf)))))
+    index = str([int(i) for i in np.unravel_index(k, np.shape(one.mean))]) if np.shape(one.mean) else ""
+    ends = (_least(one.min), _least(other.min), _greatest(one.max), _greatest(other.max))
+    return Drift(float(moved[k]), index, float(ratio[wide]), _mean(mean_a), _mean(mean_b), *ends)
+
+
+def _mean(x: Array) -> float:
+    return float(np.nanmean(x))
+
+
+def _least(x: Any) -> float:
+    return float(np.nanmin(np.asarray(x, float)))
+
+
+def _greatest(x: Any) -> float:
+    return float(np.nanmax(np.asarray(x, float)))
+
+
+# -- episodes
+
+
+def _same_episodes(a: Dataset, b: Dataset) -> bool:
+    """Whether the columns of the episode tables that are content agree: all but sources, sums and counts."""
+    return table_digests(a.store.table()) == table_digests(b.store.table())
+
+
+def _episodes(a: Dataset, b: Dataset) -> EpisodesDifference | None:
+    origins = _origins(a), _origins(b)
+    if _one_archive(a, b) and all(len(np.unique(o)) == len(o) for o in origins):
+        return _matched("origin", *origins)
+    columns = _common(a, b)
+    if not columns:
+        return None
+    return _matched("content", *(episode_keys(Subject(ds), columns) for ds in (a, b)))
+
+
+def _one_archive(a: Dataset, b: Dataset) -> bool:
+    sources = [ds.manifest.archive.get("sha256") for ds in (a, b)]
+    return sources[0] is not None and sources[0] == sources[1]
+
+
+def _origins(ds: Dataset) -> Array:
+    """The file, group and first row of every episode, as one key."""
+    e = ds.episodes
+    groups = np.asarray([hash_text(g) for g in e["group"]], np.uint64)
+    keys = np.stack([np.asarray(e["source"], np.uint64), np.asarray(e["row"], np.uint64), groups], 1)
+    return np.ascontiguousarray(keys).view([("", np.uint64)] * 3).ravel()
+
+
+def hash_text(text: str) -> int:
+    """64 bits of a text, the same in every process."""
+    return zlib.crc32(text.encode()) << 32 | zlib.adler32(text.encode())
+
+
+def _common(a: Dataset, b: Dataset) -> list[Field]:
+    """Fields by whose values an episode is known: those of one type in both."""
+    named = [f for f in a.schema.values() if any(f.name == r or f.name.startswith(f"{r}/") for r in _ROOTS)]
+    return [f for f in named if b.schema.get(f.name) == f and f.kind != "text" and 0 not in f.shape]
+
+
+def _matched(told_by: Literal["origin", "content"], a: Array, b: Array) -> EpisodesDifference:
+    """Match keys, each as often as it is in both; the first of equal ones are taken."""
+    numbers = np.unique(np.concatenate([a, b]), return_inverse=True)[1].ravel()
+    one, other = _occurrence(numbers[: len(a)]), _occurrence(numbers[len(a) :])
+    removed = np.flatnonzero(~np.isin(one, other))
+    added = np.flatnonzero(~np.isin(other, one))
+    kept_a, kept_b = one[np.isin(one, other)], other[np.isin(other, one)]
+    first = tuple(int(k) for k in removed[:FEW]), tuple(int(k) for k in added[:FEW])
+    return EpisodesDifference(
+        told_by, len(kept_a), len(removed), len(added), *first, reordered=not np.array_equal(kept_a, kept_b)
+    )
+
+
+def _occurrence(numbers: IntArray) -> IntArray:
+    """``numbers`` made different: the k-th time that one comes it counts as another."""
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, np.int64)
+    times = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
+    out = np.empty(len(numbers), np.int64)
+    out[order] = times * (int(numbers.max(initial=0)) + 1) + ordered
+    return out
+
+
+_NUMBERS = "biuf"
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Two values are close where ``|a - b| <= atol + rtol * |b|``, as in ``numpy.isclose``; NaN is close to NaN."""
+
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether only equal values are close."""
+        return self.rtol == self.atol == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Values of one field that differ.
+
+    ``greatest`` is the greatest absolute difference, infinite where a value is finite or a number in one of them only,
+    and ``at`` the first place that has it. ``beyond`` values, of ``values`` compared, are not close.
+    """
+
+    greatest: float
+    at: Place | None
+    beyond: int
+    values: int
+
+
+def deviation(a: Subject, b: Subject, name: str, ranges: Iterable[Range], tolerance: Tolerance) -> Deviation | None:
+    """Compare the rows in ``ranges`` of a field; None where it holds no numbers, or rows of other shapes.
+
+    A flag is close to its equal only.
+    """
+    fields = a.ds.schema[name], b.ds.schema[name]
+    if not all(_is_numeric(f) for f in fields) or fields[0].shape != fields[1].shape:
+        return None
+    if any(f.dtype == "bool" for f in fields):
+        tolerance = Tolerance()
+    greatest, row, beyond, values = 0.0, -1, 0, 0
+    for start, one, other in _tiles(a, b, name, ranges):
+        apart = _apart(one, other)
+        values += apart.size
+        with np.errstate(invalid="ignore"):
+            room = tolerance.atol + tolerance.rtol * np.abs(other)
+        beyond += int((apart > np.where(np.isfinite(room), room, 0)).sum())
+        most = float(apart.max(initial=0))
+        if most > greatest:
+            greatest, row = most, start + int(np.argmax(apart.max(axis=1)))
+    return Deviation(greatest, a.places(np.array([row]))[0] if row >= 0 else None, beyond, values)
+
+
+def _is_numeric(f: Field) -> bool:
+    return f.kind == "array" and np.dtype(f.dtype).kind in _NUMBERS
+
+
+def _tiles(a: Subject, b: Subject, name: str, ranges: Iterable[Range]) -> Iterator[tuple[int, Array, Array]]:
+    """First row, and the values [n, width] of both in float64, about 1 MiB at a time."""
+    width = int(np.prod(a.ds.schema[name].shape, dtype=np.int64))
+    rows = max(1, TILE_BYTES // max(1, 8 * width))
+    for start, stop in ranges:
+        for at in range(start, stop, rows):
+            end = min(at + rows, stop)
+            one, other = (x.between(name, at, end).reshape(end - at, width) for x in (a, b))
+            yield at, one.astype(np.float64), other.astype(np.float64)
+
+
+def _apart(a: Array, b: Array) -> Array:
+    """Absolute differences; 0 where both are the same infinity or NaN, infinite where only one is."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.asarray(np.where(same, 0, np.where(np.isnan(apart), np.inf, apart)))

@@ -1,0 +1,242 @@
+"""How the values of every element of a row are spread, from one pass over a bounded sample of the steps.
+
+Rows of a dataset of either encoding, a few at a time: memory does not grow with the dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.report.columns import is_image, places
+from rlds_cli.report.histograms import Histogram
+from rlds_cli.store.frames import decode_frame
+from rlds_cli.store.manifest import Stats
+from rlds_cli.store.ranges import read_range
+from rlds_cli.store.statistics import in_bins
+from rlds_cli.ted import VIDEO, Array, Field, IntArray
+
+BINS = 32
+MOST_ELEMENTS = 64  # of one field
+_MOST_WHOLE = 64  # different integers that get a bar each
+_TAIL = 6.0  # how many times wider than from 1 % to 99 % the extremes must lie for the tails to be cut off
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One element of a field. ``min`` to ``std`` are over all steps; the histogram is of ``Spreads.steps`` of them.
+
+    ``outside`` of these lie below or above the histogram, whose range leaves out long tails; ``nonfinite`` are NaN or
+    infinite. ``index`` is empty for scalars and for images, whose pixels are taken together.
+    """
+
+    index: str
+    min: float
+    mean: float
+    max: float
+    std: float
+    histogram: Histogram
+    whole: bool
+    outside: int
+    nonfinite: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spreads:
+    """All elements of a field that are shown; ``hidden`` are not. ``sampled`` says whether ``steps`` are not all."""
+
+    field: Field
+    steps: int
+    sampled: bool
+    elements: tuple[Spread, ...]
+    hidden: int
+
+
+def spread(ds: Dataset, rows: Rows, f: Field) -> Spreads | None:
+    """The spread of a numeric field; None for others, and where no step has a finite value."""
+    stats = ds.stats.get(f.name)
+    if f.kind != "array" or stats is None or 0 in f.shape or np.dtype(f.dtype).kind not in "biuf":
+        return None
+    ranges = _Ranges.of(f, stats)
+    if ranges is None:
+        return None
+    count = _Count(ranges)
+    for block in rows.blocks(f):
+        count.add(block)
+    width = 1 if ranges.pooled else int(np.prod(f.shape, dtype=np.int64))
+    return Spreads(f, count.steps, rows.sampled(f), tuple(count.result(f)), width - len(ranges.low))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """Of every element shown [elements]: its statistics, and where its histogram starts and ends."""
+
+    pooled: bool
+    stats: dict[str, Float]
+    low: Float
+    high: Float
+    bins: npt.NDArray[np.int64]
+    whole: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, f: Field, stats: Stats) -> _Ranges | None:
+        known = {k: np.ravel(np.asarray(getattr(stats, k), np.float64)) for k in ("min", "max", "mean", "std")}
+        q01, q99 = (np.ravel(np.asarray(q, np.float64)) for q in (stats.q01, stats.q99))
+        pooled = is_image(f) or known["min"].size != int(np.prod(f.shape, dtype=np.int64))
+        if pooled:
+            known, q01, q99 = _pooled(known), np.fmin.reduce(q01, keepdims=True), np.fmax.reduce(q99, keepdims=True)
+        known = {k: v[:MOST_ELEMENTS] for k, v in known.items()}
+        low, high = known["min"], known["max"]
+        if not np.isfinite(low).any():
+            return None
+        integers = np.dtype(f.dtype).kind in "biu"
+        low, high = (np.where(np.isfinite(x), x, 0.0) for x in (low, high))
+        inner = q99[:MOST_ELEMENTS] - q01[:MOST_ELEMENTS]
+        whole = np.full(low.shape, integers) & (high - low < _MOST_WHOLE)
+        tails = (inner > 0) & (high - low > _TAIL * inner) & ~whole
+        low = np.where(tails, np.maximum(low, q01[:MOST_ELEMENTS] - inner / 2), low)
+        high = np.where(tails, np.minimum(high, q99[:MOST_ELEMENTS] + inner / 2), high)
+        bins = np.where(whole, high - low + 1, BINS).astype(np.int64)
+        low, high = np.where(whole, low - 0.5, low), np.where(whole, high + 0.5, high)
+        return cls(pooled, known, low, high, bins, whole)
+
+
+def _pooled(stats: dict[str, Float]) -> dict[str, Float]:
+    """Statistics over all elements together."""
+    mean, std = stats["mean"], stats["std"]
+    if not np.isfinite(mean).any():
+        return {k: np.array([np.nan]) for k in stats}
+    together = np.sqrt(np.nanmean(std**2) + np.nanvar(mean))
+    both = {"mean": np.nanmean(mean), "std": together, "min": np.nanmin(stats["min"]), "max": np.nanmax(stats["max"])}
+    return {k: np.array([v]) for k, v in both.items()}
+
+
+class _Count:
+    """Histograms of all elements, block by block."""
+
+    def __init__(self, ranges: _Ranges) -> None:
+        self._ranges = ranges
+        self._most = int(ranges.bins.max())
+        self.steps = 0
+        shown = len(ranges.low)
+        self._counts = np.zeros((shown, self._most), np.int64)
+        self._outside, self._nonfinite = np.zeros(shown, np.int64), np.zeros(shown, np.int64)
+
+    def add(self, block: Array) -> None:
+        self.steps += len(block)
+        r, shown = self._ranges, len(self._ranges.low)
+        flat = block.reshape(-1, 1) if r.pooled else block.reshape(len(block), -1)[:, :shown]
+        x = flat.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            width = np.where(r.high > r.low, r.high - r.low, 1.0)
+            scaled = in_bins(x, r.low, width, r.bins)
+            finite = np.isfinite(x)
+            inside = finite & (x >= r.low) & (x <= r.high)
+        self._nonfinite += (~finite).sum(0)
+        self._outside += (finite & ~inside).sum(0)
+        place = np.minimum(np.where(inside, scaled, 0).astype(np.int64), r.bins - 1)
+        flat_place = (place + np.arange(shown) * self._most)[inside]
+        self._counts += np.bincount(flat_place, minlength=self._counts.size).reshape(self._counts.shape)
+
+    def result(self, f: Field) -> list[Spread]:
+        r = self._ranges
+        names = [""] if r.pooled or not f.shape else places(f.shape)
+        found = []
+        for i, name in zip(range(len(r.low)), names, strict=False):
+            counts = self._counts[i, : r.bins[i]]
+            counts = counts if r.high[i] > r.low[i] else counts[:1]
+            h = Histogram(tuple(counts.tolist()), float(r.low[i]), float(r.high[i]))
+            numbers: dict[str, Any] = {k: float(v[i]) for k, v in r.stats.items()}
+            found.append(
+                Spread(
+                    name, histogram=h, whole=bool(r.whole[i]), outside=int(self._outside[i]),
+                    nonfinite=int(self._nonfinite[i]), **numbers,
+                )
+            )  # fmt: skip
+        return found
+
+
+SAMPLE_STEPS = 1 << 16  # of which histograms are made
+SAMPLE_BYTES = 64 << 20  # of one field, where rows are wide
+_TILE_BYTES = 1 << 20
+_DECODED_BYTES = 1 << 24  # what is decoded at a time of a compressed dataset
+_BLOCKS = 256
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a whole dataset."""
+
+    ds: Dataset
+
+    @cached_property
+    def start(self) -> IntArray:
+        """First row of every episode [episodes]."""
+        return np.asarray(self.ds.episodes["start"], np.int64)
+
+    @cached_property
+    def final(self) -> IntArray:
+        """Rows of the final observations [episodes], which are no steps."""
+        return np.asarray(self.start + self.ds.episodes["length"], np.int64)
+
+    def sampled(self, f: Field) -> bool:
+        """Whether `blocks` leaves out some of the steps of a field."""
+        return self.ds.num_rows > _most_rows(f)
+
+    def blocks(self, f: Field) -> Iterator[Array]:
+        """Steps of an array field, block by block [n, ...]: all of them, or evenly spaced stretches of neighbours."""
+        rows, most = self.ds.num_rows, _most_rows(f)
+        if rows <= most:
+            tile = max(1, _TILE_BYTES // max(1, f.row_bytes))
+            stretches = [(a, min(a + tile, rows)) for a in range(0, rows, tile)]
+        else:
+            count = min(_BLOCKS if self.ds.encoding == "memmap" else _BLOCKS // 8, most)
+            size = most // count
+            stretches = [(int(a), int(a) + size) for a in np.linspace(0, rows - size, count)]
+        parts, held = list[Array](), 0
+        for a, b in stretches:
+            values = self._range(f.name, a, b)
+            no_steps = self.final[slice(*np.searchsorted(self.final, (a, b)))] - a
+            parts.append(np.delete(values, no_steps, axis=0) if len(no_steps) else values)
+            held += b - a
+            if held * f.row_bytes >= _TILE_BYTES or b == stretches[-1][1]:
+                yield np.concatenate(parts) if len(parts) > 1 else parts[0]
+                parts, held = [], 0
+
+    def at(self, f: Field, rows: IntArray) -> Array:
+        """The values of an array field, or the codes of a text field, at ascending ``rows`` [n]."""
+        if self.ds.encoding == "memmap":
+            return np.asarray(self.ds.store.rows(f.name)[rows])
+        at_once = max(1, _DECODED_BYTES // max(1, f.row_bytes))
+        parts = []
+        for block in np.unique(rows // at_once):
+            wanted = rows[rows // at_once == block]
+            parts.append(self._range(f.name, int(wanted[0]), int(wanted[-1]) + 1)[wanted - wanted[0]])
+        return np.concatenate(parts) if parts else self._range(f.name, 0, 0)
+
+    def frame(self, f: Field, row: int) -> Array | None:
+        """One decoded frame of a field kept encoded, None where the row has none."""
+        directory = self.ds.store.directory(f.name)
+        if f.codec == VIDEO:
+            index = read_range(directory, row, row + 1)
+            return self.ds.store.videos(f.name).gather(f, index)[0] if index[0, 0] >= 0 else None
+        first, end = (int(x) for x in read_range(directory / "offsets", row, row + 2))
+        if end <= first:
+            return None
+        return decode_frame(read_range(directory / "bytes", first, end).tobytes(), f, row)
+
+    def _range(self, name: str, start: int, stop: int) -> Array:
+        if self.ds.encoding == "memmap":
+            return self.ds.store.rows(name)[start:stop]
+        return read_range(self.ds.store.directory(name), start, stop)
+
+
+def _most_rows(f: Field) -> int:
+    return max(1, min(SAMPLE_STEPS, SAMPLE_BYTES // max(1, f.row_bytes)))

@@ -1,0 +1,278 @@
+"""The episode table and the list of sources as they are read: checked, for readers go by what they say.
+
+The user's own episode columns (task, success, operator, ...): one number, flag or text per episode.
+
+They are stored in the episode table beside TED's columns, whose names they must not have. They describe episodes
+and are no part of their content, so the fingerprint does not cover them; each has a digest of its own in the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from rlds_cli.errors import DamagedDataset, InvalidEpisode
+from rlds_cli.files import json as documents
+from rlds_cli.store import arrays, statistics
+from rlds_cli.store.files import component
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, Scalar
+
+_DTYPES = {  # of TED's columns; those of the user's own are in the manifest
+    **dict.fromkeys(("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated"), "i8"),
+    "source": "i4", "end": "u1", "seed": "u8", "has_seed": "?", "total_reward": "f8",
+}  # fmt: skip
+_NEEDED = ("start", "length", "num_observed", "num_transitions", "end", "source", "row")
+_SPLITS, _MISSING = "split", "missing"
+_HINT = "rlds verify ID names what else is wrong"
+
+
+def read_columns(directory: Path, m: Manifest) -> dict[str, Array]:
+    """The columns that are arrays, by name; splits as ``split/NAME``.
+
+    Raises
+    ------
+    DamagedDataset
+        One is missing, or has another type or length.
+    """
+    try:
+        check_names(m.episode_columns, m.id)
+        columns = _arrays(directory)
+        if (directory / _SPLITS).exists():
+            columns |= {f"{_SPLITS}/{name}": values for name, values in _arrays(directory / _SPLITS).items()}
+    except InvalidEpisode as e:
+        raise DamagedDataset(e.message) from e
+    except OSError as e:
+        raise _damaged(m, f"cannot be read: {e.strerror}") from e
+    for name in _NEEDED:
+        if name not in columns:
+            raise DamagedDataset(f"{directory} is not the episode table of {m.id}: no {name}.", hint=_HINT)
+    for name, values in columns.items():
+        kind = "?" if name.startswith(f"{_SPLITS}/") else _DTYPES.get(name, values.dtype)
+        if values.shape != (m.counts.episodes,) or values.dtype != np.dtype(kind):
+            found = f"{name} is {values.dtype} {list(values.shape)}"
+            raise DamagedDataset(f"{directory} is not the episode table of {m.id}: {found}.", hint=_HINT)
+    return columns
+
+
+def _arrays(directory: Path) -> dict[str, Array]:
+    return {unquote(p.name): arrays.read(p) for p in directory.iterdir() if p.is_dir() and arrays.is_array(p)}
+
+
+def check_places(e: dict[str, Array], m: Manifest) -> None:
+    """Refuse a table whose episodes do not lie end to end on the rows of the store, or that names what is not there.
+
+    `consistency.check_table` says more of what is wrong; this is what readers rely on.
+
+    Raises
+    ------
+    DamagedDataset
+    """
+    start, length = e["start"], e["length"]
+    if not len(start):
+        ends_well = m.counts.rows == 0
+    else:
+        ends_well = start[0] == 0 and start[-1] + length[-1] + 1 == m.counts.rows
+    if not ends_well or (length < 0).any() or (start[1:] - start[:-1] != length[:-1] + 1).any():
+        raise _damaged(m, f"its episodes do not lie end to end on the {m.counts.rows:,} rows")
+    observed, transitions = e["num_observed"] - length, length - e["num_transitions"]
+    if (observed >> 1).any() or (transitions >> 1).any():
+        raise _damaged(m, "num_observed or num_transitions do not go with length")
+    if int(e["num_transitions"].sum()) != m.counts.transitions:
+        raise _damaged(m, f"its transitions are not the {m.counts.transitions:,} of the manifest")
+    if len(start) and not TERMINATED <= e["end"].min() <= e["end"].max() <= CUT:
+        raise _damaged(m, "end names an end that is none")
+    files = max(1, int(m.archive.get("files", 1)))
+    if len(start) and not 0 <= e["source"].min() <= e["source"].max() < files:
+        raise _damaged(m, f"source names files beyond the {files:,}")
+
+
+def _damaged(m: Manifest, what: str) -> DamagedDataset:
+    return DamagedDataset(f"The episode table of {m.id}: {what}.", hint=_HINT)
+
+
+def read_texts(directory: Path, count: int) -> list[str]:
+    """A column of texts, one per episode; raises DamagedDataset."""
+    found = arrays.read_strings(directory)
+    if len(found) != count:
+        raise DamagedDataset(f"{directory} has {len(found):,} texts; {count:,} expected.", hint=_HINT)
+    return found
+
+
+def read_missing(directory: Path, columns: dict[str, Array]) -> BoolArray:
+    """Which episodes have no value in a column of the user's own; none where nothing is said."""
+    count = len(columns["start"])
+    if not directory.exists():
+        return np.zeros(count, bool)
+    found = arrays.read(directory)
+    if found.shape != (count,) or found.dtype != bool:
+        raise DamagedDataset(f"{directory} is {found.dtype} {list(found.shape)}; bool {[count]} expected.", hint=_HINT)
+    return found
+
+
+def read_sources(directory: Path) -> tuple[dict[str, Any], ...]:
+    """The files of the archive; their names lie below it.
+
+    Raises
+    ------
+    DamagedDataset
+        One is described otherwise, or its name leads out of the archive.
+    """
+    return tuple(_source(directory, text) for text in arrays.read_strings(directory))
+
+
+def _source(directory: Path, text: str) -> dict[str, Any]:
+    try:
+        found = documents.loads(text)
+        file = PurePosixPath(found["file"])
+        fits = not file.is_absolute() and ".." not in file.parts and "\0" not in found["file"]
+        texts = all(isinstance(found.get(key), str | None) for key in ("url", "sha256", "revision"))
+        sized = isinstance(found.get("size"), int | None) and not isinstance(found.get("size"), bool)
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        raise DamagedDataset(f"{directory}: {text[:80]!r} does not describe a file: {e}.", hint=_HINT) from e
+    if not (fits and texts and sized):
+        raise DamagedDataset(f"{directory}: {text[:80]!r} does not describe a file of an archive.", hint=_HINT)
+    return dict(found)
+
+
+MOST_BYTES = 100  # of a name
+TEXT = "str"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """A column as it is stored: ``values`` [episodes] and ``missing`` [episodes], True where there is none."""
+
+    dtype: str
+    values: Array | list[str | None]
+    missing: BoolArray
+
+    def scalar(self, k: int) -> Scalar:
+        """The value of episode ``k``; None where it is missing."""
+        value = None if self.missing[k] else self.values[k]
+        return value.item() if isinstance(value, np.generic) else value
+
+    def scalars(self) -> list[Scalar]:
+        """One value per episode, None where it is missing."""
+        if isinstance(self.values, list):
+            return list(self.values)
+        return [None if m else v for v, m in zip(self.values.tolist(), self.missing.tolist(), strict=True)]
+
+    def shown(self) -> Array:
+        """The column as users see it: texts as objects; missing values are None, or NaN among numbers (float64)."""
+        if isinstance(self.values, list) or (self.dtype == "bool" and self.missing.any()):  # NaN would count as True
+            return np.array(self.scalars(), object)
+        return np.where(self.missing, np.nan, self.values.astype(np.float64)) if self.missing.any() else self.values
+
+    def digest(self, name: str) -> str:
+        """Hash the values and the mask of missing ones."""
+        own = statistics.column_digest(name, self.values)
+        if isinstance(self.values, list) or not self.missing.any():
+            return own
+        return hashlib.sha256((own + statistics.column_digest(f"missing/{name}", self.missing)).encode()).hexdigest()
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Refuse names that TED's own columns have, that no directory can have, or that differ in case only.
+
+    Raises
+    ------
+    InvalidEpisode
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        if not isinstance(name, str) or not name or name != unquote(component(name)) or len(name.encode()) > MOST_BYTES:
+            raise InvalidEpisode(f"{where}: an episode column cannot be called {str(name)[:MOST_BYTES]!r}.")
+        if name.lower() in EPISODE_COLUMNS or name.lower().startswith("split/"):
+            raise InvalidEpisode(
+                f'{where}: "{name}" is an episode column of TED itself.', hint=f'another name, such as "my_{name}"'
+            )
+        if name.lower() in seen:
+            raise InvalidEpisode(f'{where}: episode columns "{seen[name.lower()]}" and "{name}" differ in case only.')
+        seen[name.lower()] = name
+
+
+def scalar(value: Any, name: str, where: str) -> Scalar:
+    """Convert one value to a Python scalar; NumPy scalars, and arrays and tensors of one element, are accepted.
+
+    Raises
+    ------
+    InvalidEpisode
+        It is no number, flag or text.
+    """
+    if hasattr(value, "item") and np.size(value) == 1:  # NumPy's, torch's
+        value = value.item()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InvalidEpisode(
+        f'{where}: the episode column "{name}" is a {type(value).__name__}; one number, flag or text is needed.',
+        hint="what has a value per step is a field; JSON keeps a structure as a text",
+    )
+
+
+def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
+    """The type of a column that was ``known`` so far and has this value too: ``bool``, ``int``, ``float`` or ``str``.
+
+    Whole numbers fit among floats.
+
+    Raises
+    ------
+    InvalidEpisode
+        There is none.
+    """
+    new = type(value).__name__
+    if known in (None, new):
+        return new
+    if {known, new} == {"int", "float"}:
+        return "float"
+    raise InvalidEpisode(f'{where}: the episode column "{name}" is {_WORDS[new]} here, {_WORDS[str(known)]} before.')
+
+
+_WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str": "a text"}
+
+
+def _kind(values: Sequence[Scalar], name: str) -> str:
+    """The type that holds all values; ``float`` where there are none."""
+    found: str | None = None
+    for k, value in enumerate(values):
+        if value is not None:
+            found = joint_kind(found, value, name, f"episode {k}")
+    return found or "float"
+
+
+def typed(values: Sequence[Scalar], name: str) -> StoredColumn:
+    """The column as it is stored: bool, int64 (uint64 where it must), float64 or texts.
+
+    Raises
+    ------
+    InvalidEpisode
+        Values of several types, or a whole number of more than 64 bits.
+    """
+    missing = np.array([v is None for v in values], bool)
+    what = _kind(values, name)
+    if what == "str":
+        return StoredColumn(TEXT, [None if v is None else str(v) for v in values], missing)
+    if what == "int":
+        whole = [v for v in values if isinstance(v, int)]
+        dtype = "uint64" if max(whole) > np.iinfo(np.int64).max else "int64"
+        limits = np.iinfo(dtype)
+        if min(whole) < limits.min or max(whole) > limits.max:
+            raise InvalidEpisode(f'the episode column "{name}" has whole numbers of more than 64 bits.')
+    else:
+        dtype = {"bool": "bool", "float": "float64"}[what]
+    filler = np.nan if what == "float" else 0
+    return StoredColumn(dtype, np.array([filler if v is None else v for v in values], dtype), missing)
+
+
+def all_typed(extra: Mapping[str, Sequence[Scalar]]) -> dict[str, StoredColumn]:
+    """All columns, by name, after a check of the names."""
+    check_names(extra, "the episode table")
+    return {name: typed(values, name) for name, values in extra.items()}
