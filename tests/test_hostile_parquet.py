@@ -81,12 +81,26 @@ def test_a_row_of_a_list_that_has_all_values(tmp_path: Path, monkeypatch: pytest
         next(parquet.batches(f, tmp_path / "a.parquet", None, 1))
 
 
+def test_rows_that_share_a_long_value_count_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 rows of 64 KiB, which a column of dictionary type holds once: 12.5 MiB, of a file of about a kilobyte."""
+    value = pa.DictionaryArray.from_arrays(pa.array(np.zeros(200, np.int32)), pa.array(["x" * (64 << 10)]))
+    path = tmp_path / "a.parquet"
+    for column in (value, pa.StructArray.from_arrays([value], ["y"]), pa.ListArray.from_arrays([0, 200], value)):
+        pq.write_table(pa.table({"x": column}), path, compression="zstd")
+        with parquet.opened(path) as f:
+            monkeypatch.setattr(parquet, "FREE_BYTES", 8 * MIB)
+            with pytest.raises(UnsafeArchive, match=r"claims 1\d,\d{3},\d{3} rows or bytes"):
+                list(parquet.batches(f, path, None, 200))
+            monkeypatch.undo()
+
+
 def test_a_page_that_unpacks_to_a_thousandfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "FREE_BYTES", MIB)
     options = {"compression": "zstd", "use_dictionary": False, "store_schema": False}
     pq.write_table(pa.table({"x": [bytes(32 * MIB)]}), tmp_path / "a.parquet", **options)
-    with pytest.raises(UnsafeArchive, match="the column x"), parquet.opened(tmp_path / "a.parquet") as f:
-        next(parquet.batches(f, tmp_path / "a.parquet", None, 1))
+    with parquet.opened(tmp_path / "a.parquet") as f:  # whose footer is believed
+        monkeypatch.setattr(parquet, "FREE_BYTES", MIB)
+        with pytest.raises(UnsafeArchive, match="the column x"):
+            next(parquet.batches(f, tmp_path / "a.parquet", None, 1))
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "brotli", "lz4"])

@@ -106,7 +106,7 @@ def batches(
     first = max(0, bisect_right(begins, start, hi=len(groups)) - 1)
     found = file.iter_batches(batch_size=most, columns=names, row_groups=list(groups[first:]), use_threads=use_threads)
     for batch in from_row(found, start - begins[first]):
-        decoded += batch.nbytes
+        decoded += sum(map(_decoded_bytes, batch.columns))
         _check_claim(decoded, path)
         yield batch
 
@@ -126,6 +126,26 @@ def check(metadata: Any, path: Path) -> None:
     """
     _check_claim(int(metadata.num_rows), path)
     _check_claim(sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), path)
+
+
+def _decoded_bytes(column: Any) -> int:
+    """Bytes of a column once each of its rows has its own value: rows may share the values of a dictionary."""
+    types, compute = pyarrow().types, pyarrow().compute
+    if types.is_dictionary(column.type):
+        values = column.dictionary
+        if not (
+            types.is_string(values.type)
+            or types.is_large_string(values.type)
+            or types.is_binary(values.type)
+            or types.is_large_binary(values.type)
+        ):
+            return len(column) * (values.nbytes // max(1, len(values)))
+        return int(compute.sum(compute.binary_length(values).take(column.indices)).as_py() or 0)
+    if types.is_struct(column.type):
+        return sum(map(_decoded_bytes, column.flatten()))
+    if types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
+        return int(column.nbytes) - int(column.flatten().nbytes) + _decoded_bytes(column.flatten())
+    return int(column.nbytes)
 
 
 def _check_claim(claimed: int, path: Path) -> None:
