@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import rlds_cli
 from rlds_cli import ids, registry
 from rlds_cli.archives import READERS
 from rlds_cli.errors import InvalidId
@@ -161,7 +162,7 @@ def _positive(value: object) -> bool:
 
 
 def _package() -> Path:
-    return Path(registry.__file__).parent
+    return Path(rlds_cli.__file__).parent
 
 
 def main() -> int:

@@ -212,15 +212,16 @@ def test_members_that_reach_out_are_refused(tmp_path: Path) -> None:
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
     e = dgrl_episode(4, 0) | {"observations": np.zeros((5, 3, 64, 64), "u1")}
-    zeros = lzma.compress(bytes(8 << 20))
     with tarfile.open(tmp_path / "head.tar", "w") as tar:
         info = tarfile.TarInfo("0.npz")
         info.size = len(npz_bytes(e))
         tar.addfile(info, io.BytesIO(npz_bytes(e)))
-        info = tarfile.TarInfo("1.bin")
-        info.size = 8 << 20
-        head = (tmp_path / "head.tar").read_bytes() + info.tobuf()
-    (tmp_path / "x.tar.xz").write_bytes(lzma.compress(head) + zeros)
+        head = (tmp_path / "head.tar").read_bytes()
+    for k in range(1, 9):  # each within the limit
+        info = tarfile.TarInfo(f"{k}.bin")
+        info.size = 1 << 20
+        head += info.tobuf() + bytes(1 << 20)
+    (tmp_path / "x.tar.xz").write_bytes(lzma.compress(head))
     with pytest.raises(UnsafeArchive, match="packed bytes become more than"):
         import_archive(tmp_path / "x.tar.xz", "local/x", format="gen_dgrl")
 

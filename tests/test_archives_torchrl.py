@@ -173,7 +173,7 @@ def test_small_chunks_and_parts_give_the_same(tmp_path: Path, monkeypatch: pytes
     whole = rows(tmp_path / "a")
     monkeypatch.setattr(torchrl, "PART_ROWS", 20)
     monkeypatch.setattr(torchrl.lanes, "CHUNK_BYTES", 64)
-    for module in (torchrl.rows, torchrl.boundaries, torchrl):
+    for module in (torchrl.boundaries, torchrl):
         monkeypatch.setattr(module, "block_steps", lambda lanes, names: 3)
     pieces = rows(tmp_path / "a")
     assert len(pieces.plan.parts) > 4

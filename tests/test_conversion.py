@@ -176,7 +176,7 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import sys, threading, time
         from rlds_cli.importing import import_archive, plan_import
-        import rlds_cli.delivery, rlds_cli.archives.d4rl
+        import rlds_cli.downloads, rlds_cli.archives.d4rl
         def anonymous():
             return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) // 1024
         before, most, done = anonymous(), [0], threading.Event()

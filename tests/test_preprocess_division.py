@@ -100,7 +100,7 @@ def test_what_a_batch_holds_does_not_depend_on_the_chunks(ds, monkeypatch):
 
     made = []
     for rows in (1 << 16, 200, 1):
-        monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", rows)
+        monkeypatch.setattr("rlds_cli.preprocess.job.rows_of_chunk", lambda seconds, steps, rows=rows: rows)
         made.append(preprocess.run(ds, centred, f"by{rows}", unit="batch", jobs=0))
     assert len({m.fingerprint for m in made}) == 1
     assert set(np.floor(made[0].column("centred")[:STEPS]).ravel()) == {50}  # two whole episodes, of at most 60 steps

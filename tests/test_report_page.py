@@ -33,7 +33,7 @@ from rlds_cli.report.html.spreads import Rows, spread
 from rlds_cli.report.html.viewing import picture
 from rlds_cli.ted import Field
 
-STATIC = Path(rlds_cli.__file__).parent / "report" / "page" / "static"
+STATIC = Path(rlds_cli.__file__).parent / "report" / "html" / "static"
 SAMPLES = ("sample/cartpole-minari", "sample/mountaincar-robohive", "sample/pendulum-d4rl")
 VOID = {"img", "input", "meta", "link", "br", "hr"}
 MIB = 1 << 20

@@ -608,7 +608,8 @@ CHILD = """
 import sys
 from pathlib import Path
 from rlds_cli import settings
-from rlds_cli.transfer import fetching, planning, sources
+from rlds_cli.downloads.fetch import fetching, planning
+from rlds_cli.downloads.sources import sources
 where = settings.read()
 files = sources.list_files([sys.argv[1]], where, sha256=sys.argv[3])
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)
@@ -656,7 +657,7 @@ MANY = """
 import sys
 from pathlib import Path
 from rlds_cli import settings
-from rlds_cli.transfer import fetching, planning
+from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.sources.remote import RemoteFile
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]

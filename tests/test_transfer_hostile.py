@@ -289,7 +289,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from rlds_cli import settings
-from rlds_cli.transfer import fetching, planning
+from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.sources.remote import RemoteFile
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (url,)) for k, url in enumerate(sys.argv[2:])]

@@ -167,7 +167,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from rlds_cli import settings
-from rlds_cli.transfer import fetching, planning
+from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import Width
 from rlds_cli.downloads.sources.remote import RemoteFile
 where = settings.read()

@@ -192,7 +192,6 @@ def size(n: float | None) -> str:
 @contextmanager
 def progress() -> Iterator[Progress]:
     """Progress bars on a terminal, plain lines elsewhere, nothing with ``--quiet``; always on stderr."""
-    # GONE  # 10 ms that short commands need not take
 
     show()
     if _mode["quiet"]:

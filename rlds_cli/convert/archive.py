@@ -1,9 +1,4 @@
-"""From archive to store: planned, parallel, resumable, in bounded memory.
-
-Chunks without the episodes that are not wanted.
-
-Find chunks of HDF5 datasets that were never written, which HDF5 reads as the fill value, usually 0.
-"""
+"""From archive to store: planned, parallel, resumable, in bounded memory; without the episodes that are not wanted."""
 
 from __future__ import annotations
 
@@ -17,7 +12,6 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from rlds_cli import text
@@ -27,7 +21,6 @@ from rlds_cli.convert import frame_conversion
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, RldsError, UnsafeArchive
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.formats.hdf5 import is_hdf5, open_file
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage
@@ -47,7 +40,6 @@ from rlds_cli.ted import (
     EncodedFrames,
     Field,
     IntArray,
-    Note,
     VideoFrames,
     merge_notes,
 )
@@ -171,7 +163,7 @@ def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
 
 
 def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progress: Progress) -> Manifest:
-    # GONE  # h5py, which readers of other formats need not wait for
+    from rlds_cli.archives import unwritten  # h5py, which readers of other formats need not wait for
 
     _check_frames(c, plan)
     threads = max(2, jobs)
@@ -182,7 +174,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     if not len(built.episodes):
         trees.discard(work)
         raise _nothing(c, built)
-    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *unwritten_notes(plan.archive)))
+    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *unwritten.notes(plan.archive)))
     built = replace(built, notes=notes)
     _finish(c, plan, built, threads=threads)
     directory = built.directory
@@ -361,57 +353,3 @@ def _taken(column: Column, rows: BoolArray) -> Column:
         return EncodedFrames(column.data[kept], column.lengths[rows], column.shape, column.codec)
     taken: Array = column[rows]
     return taken
-
-
-_SHOWN = 4
-
-
-def unwritten_notes(archive: Archive) -> Sequence[Note]:
-    """Make one note that names the first datasets with such chunks, if there are any; reads no values."""
-    found = [
-        (f"{name} ({missing:,} of {total:,} chunks) of {archive.name_of(i)}", missing)
-        for i, path in enumerate(archive.files)
-        if is_hdf5(path)
-        for name, missing, total in _of(path)
-    ]
-    if not found:
-        return ()
-    more = f"; and {len(found) - _SHOWN:,} more datasets" if len(found) > _SHOWN else ""
-    named = "; ".join(text for text, _ in found[:_SHOWN])
-    text = f"chunks were never written, and are read as the fill value, usually 0: {named}{more}"
-    return (Note("never-written", text, sum(missing for _, missing in found)),)
-
-
-def _of(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Name, chunks that were never written, and all chunks of each dataset; contiguous data count as one chunk."""
-    names: list[bytes] = []
-
-    def collect(name: bytes, info: h5py.h5o.ObjInfo) -> None:
-        if info.type == h5py.h5o.TYPE_DATASET:
-            names.append(name)
-
-    try:
-        with open_file(path, check=False) as f:
-            # Links out of the file are not followed; h5py's own objects would take as long as reading.
-            h5py.h5o.visit(f.id, collect, info=True)
-            for name in names:
-                if (missing := _missing(h5py.h5d.open(f.id, name))) is not None:
-                    yield name.decode(errors="replace"), *missing
-    except ArchiveError:
-        return  # left out with --skip-bad, or refused in the reader's own words
-
-
-def _missing(d: h5py.h5d.DatasetID) -> tuple[int, int] | None:
-    shape = d.shape
-    if shape is None or 0 in shape:
-        return None
-    plist = d.get_create_plist()
-    layout = plist.get_layout()
-    if layout == h5py.h5d.CHUNKED:
-        total = math.prod(-(-n // c) for n, c in zip(shape, plist.get_chunk(), strict=True))
-        there = d.get_num_chunks()
-    elif layout == h5py.h5d.CONTIGUOUS:
-        total, there = 1, int(d.get_storage_size() > 0)
-    else:
-        return None
-    return (total - there, total) if there < total else None

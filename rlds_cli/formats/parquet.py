@@ -139,7 +139,7 @@ def _decoded_bytes(column: Any) -> int:
             or types.is_binary(values.type)
             or types.is_large_binary(values.type)
         ):
-            return len(column) * (values.nbytes // max(1, len(values)))
+            return len(column) * int(values.nbytes // max(1, len(values)))
         return int(compute.sum(compute.binary_length(values).take(column.indices)).as_py() or 0)
     if types.is_struct(column.type):
         return sum(map(_decoded_bytes, column.flatten()))

@@ -16,7 +16,7 @@ from rlds_cli.files.hashing import sha256_of
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
-from rlds_cli.maintenance import gc, origins
+from rlds_cli.maintenance import originals, origins
 from rlds_cli.maintenance.verification import Verification, verify, verify_directory
 from rlds_cli.progress import Progress, shown
 from rlds_cli.registry.records import File
@@ -196,7 +196,7 @@ def _order(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) ->
         str(id.base),
         store="zarr" if encoding == "zarr" else "memmap",
         frames=str(options.get("frames", "encoded")),
-        keep_archive=bool(gc.files(place.archive(id))),
+        keep_archive=bool(originals.files(place.archive(id))),
         skip_bad=bool(options.get("skip_bad")),
         portion=Portion.from_facts(portion) if portion else Portion(),
         files=_files(id, path, place),

@@ -83,7 +83,6 @@ def check_frames(starts: IntArray, ends: IntArray, size: int, name: str) -> None
 
 def _decode(encoded: list[bytes], f: Field, rows: IntArray, out: Array, place: IntArray) -> None:
     """Decode distinct rows into their places."""
-    # GONE
 
     done = np.zeros(len(encoded), bool)
     if f.shape[0] * f.shape[1] <= MAX_PIXELS and fit(encoded, f):

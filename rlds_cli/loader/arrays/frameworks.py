@@ -216,8 +216,6 @@ def make(backend: Backend, dtype: Any, device: Any) -> Arrays:
     if backend == "torch":
         return TorchArrays(name, device)
     if backend == "jax":
-        # GONE
-
         return JaxArrays(name, device)
     if backend != "numpy":
         raise InvalidArgument(f'backend={backend!r}: "torch", "numpy" or "jax".')
