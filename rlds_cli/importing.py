@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import home, ids, settings
-from rlds_cli.archives import Archive, Plan, reader, recognise
-from rlds_cli.archives.damage import recognise_most, sound
+from rlds_cli.archives import Archive, Plan, reader, recognise, recognise_most, without_bad_files
 from rlds_cli.convert.archive import Conversion, convert, identities
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, RldsError, UnknownLayout
@@ -119,7 +118,7 @@ def plan_import(
     files = expand(given)
     name, what = _reader_for(files, format, bool(fields), skip_bad)
     archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step)
-    archive = sound(name, archive) if skip_bad else archive
+    archive = without_bad_files(name, archive) if skip_bad else archive
     plan = reader(name).plan(archive)
     known = [p.rows for p in plan.parts]
     told = (*archive.left_out, *plan.notes)

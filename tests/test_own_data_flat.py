@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from own_files import FORMATS, write
 
 from rlds_cli import archives
-from rlds_cli.archives.damage import ConversionRecord, faults
+from rlds_cli.archives.faults import ConversionRecord, faults
 from rlds_cli.archives.plain import boundaries, flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import

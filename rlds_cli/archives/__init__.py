@@ -1,26 +1,9 @@
-"""Readers as the rest of the program calls them: what an archive makes a reader raise or claim becomes an ArchiveError.
+"""Readers, one module per family: they turn the files of an archive into chunks of TED rows.
 
-Readers refuse what they know to be wrong in words of their own. Files of strangers are wrong in more ways than a reader
-names: `Guarded` turns what is left (KeyError, TypeError, OverflowError, errors of libraries) into CorruptArchive, which
-keeps the exception as its cause.
-
-Readers: the archive's files -> chunks of TED rows. One module per family; adding one adds its name below.
-
-A reader is a module with::
-
-    VERSION: int                                                   goes into the manifest; raise it when values change
-    recognise(paths) -> str | None                                 what the files are, by content, in one line; or None
-    plan(archive) -> Plan                                          fields, parts, episode rule; reads no bulk data
-    read(plan, part) -> Iterator[Chunk]                            the rows of one part, in order, in bounded memory
-    metadata(plan) -> Iterator[tuple[str, Array | str]]            what is not per row: policy weights, model XML
-
-and, where names or descriptions tell which files hold which episodes or splits::
-
-    choose(names, portion, read) -> tuple[Sequence[str], Portion]  the files of a portion, and what of them it is
-
-``plan`` and ``read`` raise errors of ``rlds_cli.errors`` that name the file and the key; whatever else they raise
-becomes CorruptArchive at the boundary (``boundary.Guarded``). ``read`` may raise
-``Replan`` when the data turn out to be other than planned; the conversion starts again with the new plan.
+`Reader` is the protocol that each of these modules follows; ``READERS`` lists them, and ``reader`` returns one of them
+behind a boundary. A reader raises errors of ``rlds_cli.errors`` for the faults that it knows. Other people's files have
+more faults than a reader foresees, so `Guarded` turns every other exception (KeyError, TypeError, errors of libraries)
+into CorruptArchive, which keeps the exception as its cause.
 """
 
 from __future__ import annotations
@@ -28,9 +11,10 @@ from __future__ import annotations
 import errno
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -38,7 +22,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from rlds_cli import text
-from rlds_cli.errors import CorruptArchive, NoPermission, NoSpace, RldsError, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, NoSpace, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.subset import Portion
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
@@ -131,31 +115,18 @@ class Guarded:
             for name, value in self.module.metadata(plan):
                 yield _writable(name), _writable(value) if isinstance(value, str) else value
 
-    @property
-    def choose(self) -> Callable[..., Any] | None:
-        """The reader's own ``choose``, or None."""
-        found: Callable[..., Any] | None = getattr(self.module, "choose", None)
-        return found and self._call(found)
+    def choose(
+        self, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
+    ) -> tuple[Sequence[str], Portion]:
+        """See `Reader`."""
+        with untrusted(lambda: f"an archive, read as {self.name}"):
+            chosen: tuple[Sequence[str], Portion] = self.module.choose(names, portion, read)
+            return chosen
 
-    @property
-    def cells(self) -> Callable[..., Iterator[Any]] | None:
-        """The reader's own ``cells``, or None."""
-        found: Callable[..., Iterator[Any]] | None = getattr(self.module, "cells", None)
-        return found and self._iterate(found)
-
-    def _call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def guarded(*args: Any) -> Any:
-            with untrusted(lambda: f"What is read as {self.name}"):
-                return function(*args)
-
-        return guarded
-
-    def _iterate(self, function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        def guarded(*args: Any) -> Iterator[Any]:
-            with untrusted(lambda: f"What is read as {self.name}"):
-                yield from function(*args)
-
-        return guarded
+    def look_up(self, place: ArchivedStep) -> Iterator[ArchivedValue]:
+        """See `Reader`."""
+        with untrusted(lambda: self._what([place.file])):
+            yield from self.module.look_up(place)
 
     def _what(self, paths: Sequence[Path]) -> str:
         more = f" and {text.plural(len(paths) - 1, 'other file')}" if len(paths) > 1 else ""
@@ -208,6 +179,9 @@ READERS = (
     "openml",
     "plain",
 )
+# Readers that stop at the first damaged file.
+STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset")
+_SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +209,67 @@ class Archive:
     def name_of(self, index: int) -> str:
         """File number ``index`` as the manifest names it."""
         return self.files[index].relative_to(self.root).as_posix()
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedStep:
+    """One step of one episode, by its place in the archive.
+
+    Attributes
+    ----------
+    file : Path
+    root : Path
+        The directory that the manifest names files relative to.
+    group : str
+        The episode in the file, as the episode table names it.
+    first : int
+        The first row of the episode in the file.
+    step, length : int
+        The step, from 0 to ``length`` - 1.
+    facts : mapping
+        The facts that the plan recorded.
+    fields : mapping
+        The fields that the user mapped, as in `Archive`.
+    """
+
+    file: Path
+    root: Path
+    group: str
+    first: int
+    step: int
+    length: int
+    facts: Mapping[str, Any]
+    fields: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The file as the manifest names it."""
+        return self.file.relative_to(self.root).as_posix()
+
+    @property
+    def is_last(self) -> bool:
+        """True if the episode ends with this step."""
+        return self.step == self.length - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedValue:
+    """One value of one step, as the archive holds it.
+
+    Attributes
+    ----------
+    field : str
+        The field of the dataset. The observation of the next row is ``next/observation``, even if the dataset keeps
+        observations once.
+    key : str
+        The place of the value in the file, for messages.
+    value : array, bytes or str
+        One row of an array, an encoded frame, or text.
+    """
+
+    field: str
+    key: str
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,21 +319,89 @@ class Replan(Signal):
 
 
 class Reader(Protocol):
-    """What the module of a family provides; see the module's docstring."""
+    """The functions and the constant that the module of a family has.
+
+    ``plan`` and ``read`` may raise any error of ``rlds_cli.errors``, and name the file and the key in it. A module that
+    has nothing of its own to say for ``choose`` or ``look_up`` takes the default by an assignment:
+    ``choose = every_file`` and ``look_up = no_values``.
+
+    Attributes
+    ----------
+    VERSION : int
+        The version of the reader, which the manifest records. It is raised when values change.
+    """
 
     VERSION: int
 
     def recognise(self, paths: Sequence[Path]) -> str | None:
-        """What the files are, in one line, or None."""
+        """Describe the files in one line, by their content; None if they are of another family."""
 
     def plan(self, archive: Archive) -> Plan:
-        """Fields, parts and episode rule of an archive."""
+        """Find the fields, the parts and the rule for episodes of an archive, without reading bulk data."""
 
     def read(self, plan: Plan, part: Part) -> Iterator[Chunk]:
-        """The rows of one part."""
+        """Read the rows of one part, in order and in bounded memory.
+
+        Raises
+        ------
+        Replan
+            The data differ from the plan. The conversion starts again with the plan that the exception carries.
+        """
 
     def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
-        """What is not per row, by name."""
+        """Read the values that are not per row (policy weights, model XML), with their names."""
+
+    def choose(
+        self, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
+    ) -> tuple[Sequence[str], Portion]:
+        """Choose the files that hold a portion of an archive, before the files are downloaded.
+
+        Parameters
+        ----------
+        names : sequence of str
+            All files of the archive, relative to its root, in natural order.
+        portion : Portion
+            The wanted split, and the wanted range of episodes in it.
+        read : callable
+            Returns the content of a file by its name. It downloads the file, so only small descriptions are asked for.
+
+        Returns
+        -------
+        files : sequence of str
+            The names of the files to download.
+        rest : Portion
+            The part of ``portion`` that is still to be cut out of the rows of these files.
+
+        Raises
+        ------
+        ArchiveError
+            There is no such split or episode.
+        """
+
+    def look_up(self, place: ArchivedStep) -> Iterator[ArchivedValue]:
+        """Look up the values of one step in the archive, for ``rlds verify --trace``.
+
+        This is a second, simpler reading of the format: it goes straight to the row, and shares no code with ``read``
+        beyond the names of columns, so that a fault of ``read`` does not hide itself.
+        """
+
+
+def every_file(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
+    """Choose all files: the default for `Reader.choose`."""
+    return names, portion
+
+
+def no_values(place: ArchivedStep) -> Iterator[ArchivedValue]:
+    """Refuse to look up values: the default for `Reader.look_up`.
+
+    Raises
+    ------
+    RldsError
+        Always.
+    """
+    raise RldsError(
+        f"The reader of {place.file.name} does not look up single values.", hint="rlds verify ID compares digests"
+    )
 
 
 def reader(name: str) -> Reader:
@@ -311,19 +414,8 @@ def reader(name: str) -> Reader:
 def choose(
     name: str, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
 ) -> tuple[Sequence[str], Portion]:
-    """Which of an archive's files the reader called ``name`` needs for a portion; what is to be cut out of their rows.
-
-    All of them unless the reader knows better. ``names`` are relative to the archive's root, as people count;
-    ``read`` gives the bytes of one of them, which should be a small description: nothing is here yet.
-
-    Raises
-    ------
-    ArchiveError
-        There is no such split or episode.
-    """
-    known = getattr(reader(name), "choose", None) if portion.cuts else None
-    chosen: tuple[Sequence[str], Portion] = known(names, portion, read) if known else (names, portion)
-    return chosen
+    """Choose the files that the reader called ``name`` needs for a portion; see `Reader.choose`."""
+    return reader(name).choose(names, portion, read) if portion.cuts else (names, portion)
 
 
 def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
@@ -333,6 +425,68 @@ def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
         if found:
             return name, found
     return None
+
+
+def without_bad_files(name: str, archive: Archive) -> Archive:
+    """Leave out the files that the reader ``name`` cannot read from the first row to the last: ``--skip-bad``.
+
+    Only readers in ``STOP_AT_DAMAGE`` need this. The others leave damaged files out as they plan.
+
+    Raises
+    ------
+    ArchiveError
+        No file can be read.
+    """
+    if name not in STOP_AT_DAMAGE or len(archive.files) < 2:
+        return archive
+    bad = {path: e for path in archive.files if (e := _damage(name, replace(archive, files=(path,)))) is not None}
+    if not bad:
+        return archive
+    good = tuple(path for path in archive.files if path not in bad)
+    if not good:
+        raise next(iter(bad.values()))
+    more = f"; and {len(bad) - _SHOWN_FILES:,} more" if len(bad) > _SHOWN_FILES else ""
+    text = f"files were left out. {'; '.join(e.message for e in [*bad.values()][:_SHOWN_FILES])}{more}"
+    first = next(iter(bad)).relative_to(archive.root).as_posix()
+    return replace(archive, files=good, left_out=(*archive.left_out, Note("bad-files", text, len(bad), first)))
+
+
+def _damage(name: str, alone: Archive) -> RldsError | None:
+    """Read an archive of one file to its end, and return the error; a file that only needs another plan is sound."""
+    module = reader(name)
+    try:
+        plan = module.plan(alone)
+        for part in plan.parts:
+            for _ in module.read(plan, part):
+                pass
+    except Replan:
+        return None
+    except (CorruptArchive, UnknownLayout) as e:
+        return e
+    return None
+
+
+def skipped_file(name: str, error: ArchiveError) -> Note:
+    """Make the note for a file that was left out."""
+    return Note("skipped-file", "files that cannot be read were left out", 1, f"{name}: {error.message}")
+
+
+def recognise_most(files: Sequence[Path]) -> tuple[str, str] | None:
+    """Return the reader that recognises most of the files, and its description of the first; None if none does."""
+    found: Counter[str] = Counter()
+    said: dict[str, str] = {}
+    for path in files:
+        try:
+            known = recognise([path])
+        except ArchiveError:
+            continue
+        if known:
+            found[known[0]] += 1
+            said.setdefault(*known)
+    if not found:
+        return None
+    name = found.most_common(1)[0][0]
+    return name, f"{said[name]}, and {len(files) - 1:,} other files"
 
 
 def __getattr__(name: str) -> Any:

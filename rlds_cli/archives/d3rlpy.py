@@ -42,8 +42,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import (
     attributes,
@@ -76,6 +75,7 @@ from rlds_cli.ted import (
 )
 
 VERSION = 1
+choose = every_file
 PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20
 
@@ -432,24 +432,24 @@ def _flat_episode(
     return EpisodeData(values | flags(length, end), length, end, source=source, row=int(found.start[i]))
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands in the row of a step, and what was observed in the row after."""
-    with open_file(spot.file, check=False) as f:
+    with open_file(place.file, check=False) as f:
         if is_buffer(f):
-            keys = columns(f, spot.name, int(spot.group.removeprefix("episode_")))
+            keys = columns(f, place.name, int(place.group.removeprefix("episode_")))
             keys.pop(END, None)
-            yield from _row(f, keys, spot.step, after=not spot.is_last)
+            yield from _row(f, keys, place.step, after=not place.is_last)
             return
-        row = spot.first + spot.step
+        row = place.first + place.step
         padded = (
-            spot.is_last and row + 1 < len(f["terminals"]) and bool(f["terminals"][row] and f["terminals"][row + 1])
+            place.is_last and row + 1 < len(f["terminals"]) and bool(f["terminals"][row] and f["terminals"][row + 1])
         )
-        yield from _row(f, layout(f, spot.name).columns, row, after=padded or not spot.is_last)
-        yield Cell(FLAGS[0], f"terminals[{row}]", bool(f["terminals"][row]))
+        yield from _row(f, layout(f, place.name).columns, row, after=padded or not place.is_last)
+        yield ArchivedValue(FLAGS[0], f"terminals[{row}]", bool(f["terminals"][row]))
 
 
-def _row(f: h5py.File, keys: Mapping[str, str], row: int, *, after: bool) -> Iterator[Cell]:
+def _row(f: h5py.File, keys: Mapping[str, str], row: int, *, after: bool) -> Iterator[ArchivedValue]:
     for name, key in keys.items():
-        yield Cell(name, f"{key}[{row}]", f[key][row])
+        yield ArchivedValue(name, f"{key}[{row}]", f[key][row])
         if after and name.split("/")[0] == "observation":
-            yield Cell(f"next/{name}", f"{key}[{row + 1}]", f[key][row + 1])
+            yield ArchivedValue(f"next/{name}", f"{key}[{row + 1}]", f[key][row + 1])

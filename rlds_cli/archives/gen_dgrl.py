@@ -33,8 +33,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Part, Plan, Replan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.layouter import Slices, Whole, chunks
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import npz as npz_files
@@ -44,6 +43,7 @@ from rlds_cli.formats.npz import NpzFile, NpzRows, open_npz, parse_header
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Array, BoolArray, Chunk, Field, Note, Placement, merge_notes
 
 VERSION = 1
+choose = every_file
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -473,17 +473,17 @@ def _remarks(name: str, steps: int, rewards: Array, terminated: BoolArray) -> It
         yield Note("terminated-inside", "steps are terminated and their episode goes on", inside, name)
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands at a step; the frame after it, but for that of the next episode, behind a done."""
-    episode = _arrays_of(spot.file, spot.group)
+    episode = _arrays_of(place.file, place.group)
     steps = len(episode["actions"])
     for key, values in episode.items():
-        field, at = field_of(key), f"{spot.group}:{key}"
-        value = values[spot.step].reshape(()) if key in ("rewards", "dones") else values[spot.step]
-        yield Cell(field, f"{at}[{spot.step}]", bool(value) if field == FLAGS[0] else value)
+        field, at = field_of(key), f"{place.group}:{key}"
+        value = values[place.step].reshape(()) if key in ("rewards", "dones") else values[place.step]
+        yield ArchivedValue(field, f"{at}[{place.step}]", bool(value) if field == FLAGS[0] else value)
         both = key == "observations" or len(values) == steps + 1
-        if both and not (spot.is_last and episode["dones"].reshape(-1)[-1]):
-            yield Cell(f"next/{field}", f"{at}[{spot.step + 1}]", values[spot.step + 1])
+        if both and not (place.is_last and episode["dones"].reshape(-1)[-1]):
+            yield ArchivedValue(f"next/{field}", f"{at}[{place.step + 1}]", values[place.step + 1])
 
 
 @lru_cache(maxsize=1)  # steps are asked for in their order, several of one episode

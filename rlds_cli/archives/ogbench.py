@@ -22,8 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import differences, free_name
 from rlds_cli.formats.hdf5_rows import components, nan_count
@@ -319,14 +318,14 @@ def _flags(npz: NpzFile, layout: _Layout) -> Iterator[tuple[int, BoolArray]]:
             yield start, values == 0 if key == "valids" else values != 0
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands in the row of a step, and in the row after; for `rlds verify --trace`."""
-    row = spot.first + spot.step
-    with open_npz(spot.file) as npz:
+    row = place.first + place.step
+    with open_npz(place.file) as npz:
         columns = _layout(npz).columns
         with npz.rows(columns.values()) as rows:
             seen = rows.read(row, row + 2)
     for name, key in columns.items():
-        yield Cell(name, f"{key}[{row}]", bool(seen[key][0] == 0) if name == FLAGS[0] else seen[key][0])
+        yield ArchivedValue(name, f"{key}[{row}]", bool(seen[key][0] == 0) if name == FLAGS[0] else seen[key][0])
         if name != "action" and not name.startswith("next/"):
-            yield Cell(f"next/{name}", f"{key}[{row + 1}]", seen[key][1])
+            yield ArchivedValue(f"next/{name}", f"{key}[{row + 1}]", seen[key][1])

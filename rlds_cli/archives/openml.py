@@ -28,8 +28,7 @@ from typing import Any, Literal, Protocol, TextIO
 
 import numpy as np
 
-from rlds_cli.archives import CHUNK_ROWS, Archive, Part, Plan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
 from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import parquet
 from rlds_cli.formats.parquet import is_parquet
@@ -37,6 +36,7 @@ from rlds_cli.ted import FLAGS, TERMINATED, Array, Chunk, EpisodeTable, Field, N
 from rlds_cli.ted import Column as Stored
 
 VERSION = 1
+choose = every_file
 NAMED = re.compile(r"dataset_\d+\.(pq|parquet)")
 CLASS, ID = "class", "id"
 SCAN_ROWS = 1 << 14
@@ -201,16 +201,16 @@ def _coded(name: str, values: Values, codes: Mapping[str, Mapping[str, int]]) ->
 BLOCK = 1 << 12
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """The row of a step: numbers as they stand there, categories as their places among the sorted values."""
-    columns, categories = spot.facts["columns"], spot.facts["categories"]
-    with open_table(spot.file) as table:
+    columns, categories = place.facts["columns"], place.facts["categories"]
+    with open_table(place.file) as table:
         names = [n for members in columns.values() for n in members]
-        row = _row(table, names, spot.first)
+        row = _row(table, names, place.first)
     for field, members in columns.items():
         values = [_value(row[n], categories.get(n)) for n in members]
         one = len(values) == 1 and not field.startswith("observation")
-        yield Cell(field, f"{', '.join(members)} of row {spot.first}", np.array(values[0] if one else values))
+        yield ArchivedValue(field, f"{', '.join(members)} of row {place.first}", np.array(values[0] if one else values))
 
 
 def _row(table: Table, names: list[str], number: int) -> dict[str, object]:

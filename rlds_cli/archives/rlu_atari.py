@@ -24,8 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Part, Plan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
 from rlds_cli.archives.layouter import Whole, chunks
 from rlds_cli.archives.openx import example_of, row, steps
 from rlds_cli.archives.openx.directory import Leaf
@@ -36,6 +35,7 @@ from rlds_cli.formats.tf_example import Feature, parse
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, Field, Note, lay_out
 
 VERSION = 1
+choose = every_file
 
 FRAME = (84, 84, 1)
 LOOKED_AT = 4  # files whose first episodes are compared with their returns
@@ -125,18 +125,20 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     return iter(())
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands at a step, and what is known of the one after, for ``rlds verify --trace``."""
-    lists = example_of(spot.file, spot.group)
-    final = spot.facts["last_step"] == "observation"
+    lists = example_of(place.file, place.group)
+    final = place.facts["last_step"] == "observation"
     for name, leaf in {**_STEPS, "observation": _OBSERVATIONS}.items():
-        at = spot.step + (final and name == "next/discount")
-        yield Cell(name, f"{leaf.key}[{at}]", row(leaf, lists[leaf.key], at))
-    after = spot.step + 1
-    if final or not spot.is_last:
-        yield Cell("next/observation", f"observations[{after}]", row(_OBSERVATIONS, lists["observations"], after))
-    ended = spot.is_last and lists["discounts"].floats()[-1] == 0
-    yield Cell(FLAGS[0], "discounts[-1]", bool(ended))
+        at = place.step + (final and name == "next/discount")
+        yield ArchivedValue(name, f"{leaf.key}[{at}]", row(leaf, lists[leaf.key], at))
+    after = place.step + 1
+    if final or not place.is_last:
+        yield ArchivedValue(
+            "next/observation", f"observations[{after}]", row(_OBSERVATIONS, lists["observations"], after)
+        )
+    ended = place.is_last and lists["discounts"].floats()[-1] == 0
+    yield ArchivedValue(FLAGS[0], "discounts[-1]", bool(ended))
 
 
 def _examples(path: Path, name: str) -> Iterator[tuple[int, Mapping[str, Feature]]]:

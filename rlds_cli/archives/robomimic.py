@@ -36,8 +36,17 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan, Replan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
+    Archive,
+    ArchivedStep,
+    ArchivedValue,
+    Part,
+    Plan,
+    Replan,
+    every_file,
+)
 from rlds_cli.archives.roboset import Episode, Piece, pieces
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
@@ -61,6 +70,7 @@ from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Array, BoolArray, Chunk
 from rlds_cli.text import natural
 
 VERSION = 1
+choose = every_file
 PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20
 TEXT_BYTES = 64
@@ -407,18 +417,18 @@ def _check_lengths(where: str, found: Mapping[str, h5py.Dataset], keys: set[str]
         raise CorruptArchive(f"{where} has {rows} steps, and columns of other lengths: {listed}.")
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands in the row of a step; next observations from ``next_obs``, else from the row after."""
-    with open_file(spot.file, check=False) as f:
-        found, group = demo(f, spot.name, spot.group), f[DATA][spot.group]
+    with open_file(place.file, check=False) as f:
+        found, group = demo(f, place.name, place.group), f[DATA][place.group]
         for name, field in found.fields.items():
             d = group[found.columns[name]]
-            value = d.asstr()[spot.step] if field.kind == "text" else d[spot.step]
-            yield Cell(name, f"{d.name}[{spot.step}]", bool(value) if name == FLAGS[0] else value)
-            if field.placement == "both" and name not in found.next_keys and not spot.is_last:
-                yield Cell(f"next/{name}", f"{d.name}[{spot.step + 1}]", d[spot.step + 1])
+            value = d.asstr()[place.step] if field.kind == "text" else d[place.step]
+            yield ArchivedValue(name, f"{d.name}[{place.step}]", bool(value) if name == FLAGS[0] else value)
+            if field.placement == "both" and name not in found.next_keys and not place.is_last:
+                yield ArchivedValue(f"next/{name}", f"{d.name}[{place.step + 1}]", d[place.step + 1])
         for name, key in found.next_keys.items():
-            yield Cell(f"next/{name}", f"{group[key].name}[{spot.step}]", group[key][spot.step])
+            yield ArchivedValue(f"next/{name}", f"{group[key].name}[{place.step}]", group[key][place.step])
 
 
 # Rows up to this size are all compared with the next observations; of larger ones (images) one in a piece is.

@@ -43,8 +43,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import (
     attributes,
@@ -65,6 +64,7 @@ from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Array, BoolArray, Chunk
 from rlds_cli.text import natural
 
 VERSION = 1
+choose = every_file
 PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20
 TEXT_BYTES = 64
@@ -294,19 +294,19 @@ def _head(group: h5py.Group, key: str) -> Array | None:
     return components(d[:ROWS])
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands in the row of a step, and of a trace in the row after: the reward and what was observed then."""
-    convention = spot.facts["rows"][spot.name]
-    with open_file(spot.file, check=False) as f:
-        found = trial(f, spot.name, spot.group, spot.fields)
+    convention = place.facts["rows"][place.name]
+    with open_file(place.file, check=False) as f:
+        found = trial(f, place.name, place.group, place.fields)
         for name, field in found.fields.items():
-            at, d = placed(field, convention), f[spot.group][found.columns[name]]
-            row = spot.first + spot.step + (convention == TRACE and at.placement == "next")
+            at, d = placed(field, convention), f[place.group][found.columns[name]]
+            row = place.first + place.step + (convention == TRACE and at.placement == "next")
             value = d.asstr()[row] if field.kind == "text" else d[row]
-            yield Cell(at.name, f"{d.name}[{row}]", bool(value) if name == FLAGS[0] else value)
-            if at.placement == "both" and row + 1 < found.rows and not (spot.is_last and convention != TRACE):
+            yield ArchivedValue(at.name, f"{d.name}[{row}]", bool(value) if name == FLAGS[0] else value)
+            if at.placement == "both" and row + 1 < found.rows and not (place.is_last and convention != TRACE):
                 after = d.asstr()[row + 1] if field.kind == "text" else d[row + 1]
-                yield Cell(f"next/{at.name}", f"{d.name}[{row + 1}]", after)
+                yield ArchivedValue(f"next/{at.name}", f"{d.name}[{row + 1}]", after)
 
 
 @dataclass(frozen=True, slots=True)

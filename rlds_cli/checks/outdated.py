@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlds_cli import ids
-from rlds_cli.archives import damage
-from rlds_cli.archives.damage import ConversionRecord
+from rlds_cli.archives import faults
+from rlds_cli.archives.faults import ConversionRecord
 from rlds_cli.checks.findings import Finding
 from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset
@@ -30,7 +30,7 @@ def sentences(ds: Dataset) -> list[str]:
     made = ConversionRecord(
         m.reader, m.reader_version, {f.name: f.dtype for f in m.fields}, m.facts, m.options, lambda n: _text(ds, n)
     )
-    found = damage.faults(made)
+    found = faults.faults(made)
     version = f"converted by version {m.reader_version} of the reader {m.reader}"
     return [f"{version}, which {f.text}: {_again(m.id)}" for f in found]
 

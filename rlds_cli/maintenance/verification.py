@@ -2,7 +2,7 @@
 
 From steps of a dataset back to the archive, to see whether the same stands there.
 
-The archive is looked up value by value (``cells`` of its reader), not by the code that converted it.
+The archive is looked up value by value (``look_up`` of its reader), not by the code that converted it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from rlds_cli import archives, ids, settings
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import ArchivedStep, ArchivedValue
 from rlds_cli.checks import outdated
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import Source
@@ -348,15 +348,12 @@ def trace(
     return Trace(ds.id, len(places), values, tuple(sorted(compared)), others, example, tuple(differences))
 
 
-def _lookup(ds: Dataset, files: Sequence[Path]) -> Callable[[Spot], Iterator[Cell]]:
+def _lookup(ds: Dataset, files: Sequence[Path]) -> Callable[[ArchivedStep], Iterator[ArchivedValue]]:
     """The function of the reader that looks values up."""
     name = ds.manifest.reader
     if name == "preprocess":
         name = (archives.recognise(files) or ("",))[0]
-    look: Callable[[Spot], Iterator[Cell]] | None = getattr(archives.reader(name), "cells", None)
-    if look is None:
-        raise RldsError(f"{name} archives are not looked up value by value.", hint=f"rlds verify {ds.id}")
-    return look
+    return archives.reader(name).look_up
 
 
 def _files(ds: Dataset, wanted: Collection[str], archive: StrPath | None) -> dict[str, Path]:
@@ -418,10 +415,10 @@ def _drawn(ds: Dataset, steps: int, seed: int) -> Iterator[tuple[int, int]]:
     yield from ((int(e), int(i - firsts[e])) for e, i in zip(episodes, chosen, strict=True))
 
 
-def _spot(ds: Dataset, files: Mapping[str, Path], place: Source) -> Spot:
+def _spot(ds: Dataset, files: Mapping[str, Path], place: Source) -> ArchivedStep:
     columns, file = ds.store.episodes, files[place.file]
     root = Path(str(file).removesuffix(place.file)) if str(file).endswith(place.file) else file.parent
-    return Spot(
+    return ArchivedStep(
         file=file,
         root=root,
         group=place.group,
@@ -441,7 +438,7 @@ def _base(ds: Dataset, field: str) -> str | None:
     return base if base in ds.schema and ds.schema[base].placement == "both" else None
 
 
-def _is_ours(ds: Dataset, cell: Cell, name: str, place: Source) -> bool:
+def _is_ours(ds: Dataset, cell: ArchivedValue, name: str, place: Source) -> bool:
     """Whether a value does not stand in the archive: an encoded frame that was decoded, the flag of an end without."""
     columns = ds.store.episodes
     is_last = place.step == columns["length"][place.episode] - 1
@@ -450,7 +447,7 @@ def _is_ours(ds: Dataset, cell: Cell, name: str, place: Source) -> bool:
     return isinstance(cell.value, bytes) and ds.schema[name].kind == "array"
 
 
-def _compare(ds: Dataset, cell: Cell, name: str, place: Source) -> Difference | None:
+def _compare(ds: Dataset, cell: ArchivedValue, name: str, place: Source) -> Difference | None:
     row = int(ds.store.episodes["start"][place.episode]) + place.step + (name != cell.field)
     stored = _stored(ds, name, row, encoded=isinstance(cell.value, bytes))
     archived = cell.value

@@ -42,10 +42,9 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
+from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
 from rlds_cli.archives.atari_dqn import logs
 from rlds_cli.archives.atari_dqn.logs import NAME, Checkpoint, open_column, rows
-from rlds_cli.archives.cells import Cell, Spot
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import (
     CUT,
@@ -63,6 +62,7 @@ from rlds_cli.ted import (
 )
 
 VERSION = 1
+choose = every_file
 NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "terminal": FLAGS[0]}
 TIME_LIMIT = 27_000  # steps of four frames: half an hour of play, the runner's limit
 
@@ -150,13 +150,13 @@ _NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "t
 _NUMBER = re.compile(r"(?<=_ckpt\.)\d+(?=\.gz$)")
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands in the row of a step; the frame of the one after, which may lie in the next checkpoint."""
     for after in (False, True):
-        if after and spot.is_last:
+        if after and place.is_last:
             return
-        number, row = _place(spot, spot.step + after)
-        for path in sorted(spot.file.parent.glob(f"$store$_*_ckpt.{number}.gz")):
+        number, row = _place(place, place.step + after)
+        for path in sorted(place.file.parent.glob(f"$store$_*_ckpt.{number}.gz")):
             found = NAME.fullmatch(path.name)
             if found is None or (after and found["store"] != "observation"):
                 continue
@@ -165,14 +165,14 @@ def cells(spot: Spot) -> Iterator[Cell]:
                 value = rows(f, member, 1)[0]
             field = _NAMES.get(found["store"]) or f"info/{found['store']}"
             at = f"{path.name}[{row}]"
-            yield Cell(f"next/{field}" if after else field, at, bool(value) if field == FLAGS[0] else value)
+            yield ArchivedValue(f"next/{field}" if after else field, at, bool(value) if field == FLAGS[0] else value)
 
 
-def _place(spot: Spot, step: int) -> tuple[int, int]:
+def _place(place: ArchivedStep, step: int) -> tuple[int, int]:
     """Checkpoint and row of a step: in each checkpoint the last row comes first."""
-    capacity = int(spot.facts["capacity"])
-    found = _NUMBER.search(spot.file.name)
-    at = (spot.first + 1) % capacity + step
+    capacity = int(place.facts["capacity"])
+    found = _NUMBER.search(place.file.name)
+    at = (place.first + 1) % capacity + step
     row = at % capacity - 1
     return int(found[0] if found else 0) + at // capacity, row if row >= 0 else capacity - 1
 

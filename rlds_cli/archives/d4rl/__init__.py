@@ -42,8 +42,17 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan, Replan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
+    Archive,
+    ArchivedStep,
+    ArchivedValue,
+    Part,
+    Plan,
+    Replan,
+    every_file,
+)
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import D4RL_KEYS, DEFAULT, Layout, Limits, Rule, differs, is_set, rule, scan
@@ -68,6 +77,7 @@ from rlds_cli.ted import (
 )
 
 VERSION = 1
+choose = every_file
 PART_ROWS = 1 << 19
 PART_BYTES = 512 << 20
 FINAL, OWN = "final", "own"
@@ -265,23 +275,23 @@ def with_own_next(plan: Plan, found: Layout) -> Plan:
     )
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands in the row of a step; next observations from their own columns, else from the row after."""
-    row = spot.first + spot.step
-    with open_file(spot.file, check=False) as f:
-        found = ends.of(f, spot.name, spot.fields)
+    row = place.first + place.step
+    with open_file(place.file, check=False) as f:
+        found = ends.of(f, place.name, place.fields)
         for field, key in found.columns.items():
-            yield Cell(field, f"{key}[{row}]", f[key][row])
+            yield ArchivedValue(field, f"{key}[{row}]", f[key][row])
         if found.terminals:
             flag = f[found.terminals][row]
-            yield Cell(FLAGS[0], f"{found.terminals}[{row}]", (flag != 0) & (flag == flag))  # NaN is not set
+            yield ArchivedValue(FLAGS[0], f"{found.terminals}[{row}]", (flag != 0) & (flag == flag))  # NaN is not set
         for field, key in found.next_columns.items():
-            yield Cell(f"next/{field}", f"{key}[{row}]", f[key][row])
-        if not found.next_columns and not spot.is_last:
+            yield ArchivedValue(f"next/{field}", f"{key}[{row}]", f[key][row])
+        if not found.next_columns and not place.is_last:
             observations = (n for n in found.columns if n.split("/")[0] == "observation")
             for field in observations:
                 key = found.columns[field]
-                yield Cell(f"next/{field}", f"{key}[{row + 1}]", f[key][row + 1])
+                yield ArchivedValue(f"next/{field}", f"{key}[{row + 1}]", f[key][row + 1])
 
 
 TEXT_BYTES = 64

@@ -29,8 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Part, Plan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.archives.lerobot import depth, description, rows
 from rlds_cli.archives.lerobot.description import TASK, Feature, Info, Listed
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
@@ -104,23 +103,23 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
         yield "lerobot/info.json", found.read_text(encoding="utf-8")
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands in the row of a step; observations also of the row after, but at the end of an episode."""
-    row = spot.first + spot.step
-    info, episodes, tasks = _listed(spot.root / spot.facts["root"])
-    for name, key in spot.facts["columns"].items():
-        for at in (row, row + 1) if name.split("/")[0] == "observation" and not spot.is_last else (row,):
+    row = place.first + place.step
+    info, episodes, tasks = _listed(place.root / place.facts["root"])
+    for name, key in place.facts["columns"].items():
+        for at in (row, row + 1) if name.split("/")[0] == "observation" and not place.is_last else (row,):
             field = name if at == row else f"next/{name}"
             if info.features.get(key, {}).get("dtype") == "video":
-                yield from _frame(spot, field, key, at, info, episodes)
+                yield from _frame(place, field, key, at, info, episodes)
             else:
-                value = _table(spot.file)[key][at].as_py()
-                yield Cell(field, f"{key}[{at}]", _value(spot, name, value, key, tasks))
+                value = _table(place.file)[key][at].as_py()
+                yield ArchivedValue(field, f"{key}[{at}]", _value(place, name, value, key, tasks))
 
 
-def _value(spot: Spot, name: str, value: Any, key: str, tasks: dict[int, str]) -> Any:
+def _value(place: ArchivedStep, name: str, value: Any, key: str, tasks: dict[int, str]) -> Any:
     """A value as the store has it: images of depth decoded, others as they are encoded."""
-    if name in spot.facts.get("nested", ()):
+    if name in place.facts.get("nested", ()):
         return None if value is None else description.json_text(value)
     if isinstance(value, dict):
         found = depth.image(value["bytes"])
@@ -130,14 +129,16 @@ def _value(spot: Spot, name: str, value: Any, key: str, tasks: dict[int, str]) -
     return value if isinstance(value, str | bytes) or value is None else np.asarray(value)
 
 
-def _frame(spot: Spot, field: str, key: str, row: int, info: Info, episodes: dict[str, Listed]) -> Iterator[Cell]:
+def _frame(
+    place: ArchivedStep, field: str, key: str, row: int, info: Info, episodes: dict[str, Listed]
+) -> Iterator[ArchivedValue]:
     """The packet of the frame that is shown at the time of a row."""
     try:
         import av
     except ImportError:
         return
-    name, begin = episodes[spot.group].videos[key]
-    time = begin + _table(spot.file)["timestamp"][row].as_py()
+    name, begin = episodes[place.group].videos[key]
+    time = begin + _table(place.file)["timestamp"][row].as_py()
     with av.open(str(info.root / name)) as container:
         stream = container.streams.video[0]
         unit = float(stream.time_base or 0)
@@ -150,7 +151,7 @@ def _frame(spot: Spot, field: str, key: str, row: int, info: Info, episodes: dic
             if packet.dts is not None and packet.dts * unit > time + 1 / info.fps:
                 break
         if best is not None:
-            yield Cell(field, f"{name} at {time:.3f} s", bytes(best))
+            yield ArchivedValue(field, f"{name} at {time:.3f} s", bytes(best))
 
 
 @lru_cache(maxsize=4)

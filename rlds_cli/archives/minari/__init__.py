@@ -24,8 +24,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, Part, Plan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.archives.minari import arrow_storage, description, hdf5_storage, rows
 from rlds_cli.archives.minari.description import Columns, Episode, Scanned, Signature
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
@@ -117,21 +116,21 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 _JPEG = b"\xff\xd8\xff"
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands in the row of a step; what belongs to observations also of the row after."""
-    paths = {name: tuple(path) for name, path in spot.facts["columns"].items()}
-    value = _hdf5 if spot.facts["format"] == "hdf5" else _arrow
+    paths = {name: tuple(path) for name, path in place.facts["columns"].items()}
+    value = _hdf5 if place.facts["format"] == "hdf5" else _arrow
     for name, path in paths.items():
-        found = value(spot, path)
-        yield Cell(name, f"{spot.group}/{'/'.join(path)}[{spot.step}]", found[0])
+        found = value(place, path)
+        yield ArchivedValue(name, f"{place.group}/{'/'.join(path)}[{place.step}]", found[0])
         if name.split("/")[0] == "observation":
-            yield Cell(f"next/{name}", f"{spot.group}/{'/'.join(path)}[{spot.step + 1}]", found[1])
+            yield ArchivedValue(f"next/{name}", f"{place.group}/{'/'.join(path)}[{place.step + 1}]", found[1])
 
 
-def _hdf5(spot: Spot, path: Sequence[str]) -> list[Any]:
-    with open_file(spot.file, check=False) as f:
-        d = f[spot.group]["/".join(path)]
-        return [_plain(d[i]) for i in range(spot.step, min(spot.step + 2, len(d)))]
+def _hdf5(place: ArchivedStep, path: Sequence[str]) -> list[Any]:
+    with open_file(place.file, check=False) as f:
+        d = f[place.group]["/".join(path)]
+        return [_plain(d[i]) for i in range(place.step, min(place.step + 2, len(d)))]
 
 
 def _plain(value: Any) -> Any:
@@ -141,9 +140,9 @@ def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _arrow(spot: Spot, path: Sequence[str]) -> list[Any]:
-    rows = [row for file in _files(spot.file) for row in _column(file, path[0])]
-    values = rows[spot.step : spot.step + 2]
+def _arrow(place: ArchivedStep, path: Sequence[str]) -> list[Any]:
+    rows = [row for file in _files(place.file) for row in _column(file, path[0])]
+    values = rows[place.step : place.step + 2]
     for key in path[1:]:
         values = [v[key] for v in values]
     return [np.asarray(v) if not isinstance(v, str | bytes) else v for v in values]

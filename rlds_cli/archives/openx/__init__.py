@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Part, Plan, Replan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
 from rlds_cli.archives.layouter import Whole, chunks
 from rlds_cli.archives.openx import directory, steps
 from rlds_cli.archives.openx.directory import INFO, SHARD, Features, Leaf, Located, Shard
@@ -291,24 +290,26 @@ def _json(content: bytes) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands at a step, and what is known of the one after; depth images and deflated tensors are left out."""
-    found = directory.load(spot.file.with_name(directory.FEATURES))
-    lists = example_of(spot.file, spot.group)
-    final = spot.facts["last_step"] == "observation"
-    for name, leaf in steps.columns(found, spot.fields).items():
+    found = directory.load(place.file.with_name(directory.FEATURES))
+    lists = example_of(place.file, place.group)
+    final = place.facts["last_step"] == "observation"
+    for name, leaf in steps.columns(found, place.fields).items():
         if leaf.key not in lists or leaf.packed_image or leaf.encoding != "none":
             continue
         scalar = name in ("next/reward", "next/discount")
-        yield Cell(name, f"{leaf.key}[{spot.step}]", row(leaf, lists[leaf.key], spot.step, scalar=scalar))
+        yield ArchivedValue(name, f"{leaf.key}[{place.step}]", row(leaf, lists[leaf.key], place.step, scalar=scalar))
         both = name.split("/")[0] == "observation" or (
             final and steps.field(leaf, name, "observation").placement == "both"
         )
-        if both and (final or not spot.is_last):
-            yield Cell(f"next/{name}", f"{leaf.key}[{spot.step + 1}]", row(leaf, lists[leaf.key], spot.step + 1))
+        if both and (final or not place.is_last):
+            yield ArchivedValue(
+                f"next/{name}", f"{leaf.key}[{place.step + 1}]", row(leaf, lists[leaf.key], place.step + 1)
+            )
     if steps.TERMINAL in lists:
-        at = spot.step + final
-        yield Cell(FLAGS[0], f"{steps.TERMINAL}[{at}]", bool(lists[steps.TERMINAL].integers()[at]))
+        at = place.step + final
+        yield ArchivedValue(FLAGS[0], f"{steps.TERMINAL}[{at}]", bool(lists[steps.TERMINAL].integers()[at]))
 
 
 @lru_cache(maxsize=1)  # steps are asked for in their order, several of one episode

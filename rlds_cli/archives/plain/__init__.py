@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from rlds_cli.archives import Archive, Part, Plan, Reader, d4rl
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Reader, d4rl, every_file
 from rlds_cli.archives.names import flags_of, has_essentials, meaning
 from rlds_cli.archives.plain import flat, grouped
 from rlds_cli.archives.plain.groups import groups_of, is_one_episode
@@ -27,6 +26,7 @@ from rlds_cli.formats.tables import Table, is_flat, open_flat
 from rlds_cli.ted import Array, Chunk, Note
 
 VERSION = 2
+choose = every_file
 # Files that describe the data beside them: they are left out, and a note names them.
 BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
 
@@ -149,6 +149,6 @@ def _module(plan: Plan) -> Reader:
     return cast(Reader, {"grouped": grouped, "jumps": d4rl}.get(plan.facts["read"], flat))
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Read the values of one step and the next from the file, for `rlds verify --trace`."""
-    return grouped.cells(spot) if spot.facts["read"] == "grouped" else flat.cells(spot)
+    return grouped.look_up(place) if place.facts["read"] == "grouped" else flat.look_up(place)

@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, EpisodeSummary, Part, Plan, Replan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSummary, Part, Plan, Replan, skipped_file
 from rlds_cli.archives.d4rl import NextValuesDiffer, Stretch, chunks, max_cuts, with_own_next
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import Layout, Rule, differs, is_set
-from rlds_cli.archives.damage import skipped_file
 from rlds_cli.archives.names import episode_column, scalar
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.groups import ended, shaped, with_final
@@ -437,33 +435,33 @@ def _join_next(columns: dict[str, Any], first: FileSurvey, steps: Mapping[str, A
 # -- tracing
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Read the values of one step and the next; nothing for steps that are in another file."""
-    archive = Archive(spot.root, (spot.file,), fields=spot.fields)
-    found = survey(archive, spot.file)
-    with open_flat(spot.file, check=False, fill=True) as table:
+    archive = Archive(place.root, (place.file,), fields=place.fields)
+    found = survey(archive, place.file)
+    with open_flat(place.file, check=False, fill=True) as table:
         table.derive([*found.keys.values(), *found.by.keys])
-        row, after = _rows_of(table, found, spot)
+        row, after = _rows_of(table, found, place)
         if row is None:
             return
-        keys = {n: k for n, k in found.keys.items() if not (spot.facts["longer"] and is_observation(n))}
+        keys = {n: k for n, k in found.keys.items() if not (place.facts["longer"] and is_observation(n))}
         seen = _read_rows(table, set(keys.values()), row, after)
     for name, key in keys.items():
-        yield Cell(name, f"{key}[{row}]", bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
+        yield ArchivedValue(name, f"{key}[{row}]", bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
         if is_observation(name) and f"next/{name}" not in keys and len(seen[key]) > 1:
-            yield Cell(f"next/{name}", f"{key}[{after}]", seen[key][1])
+            yield ArchivedValue(f"next/{name}", f"{key}[{after}]", seen[key][1])
 
 
-def _rows_of(table: Table, found: FileSurvey, spot: Spot) -> tuple[int | None, int | None]:
+def _rows_of(table: Table, found: FileSurvey, place: ArchivedStep) -> tuple[int | None, int | None]:
     """The rows of a step and of the one after it, each None where it is not in this file."""
-    row, last = spot.first + spot.step, spot.first + spot.length
-    if not spot.facts["ordered"] or found.by.ids is None or found.by.steps is None:
-        has_after = not spot.is_last or (spot.facts["read"] == "episodes" and last < found.rows)
+    row, last = place.first + place.step, place.first + place.length
+    if not place.facts["ordered"] or found.by.ids is None or found.by.steps is None:
+        has_after = not place.is_last or (place.facts["read"] == "episodes" and last < found.rows)
         return (row, row + 1 if has_after and row + 1 < found.rows else None) if row < found.rows else (None, None)
     with table.rows([found.by.ids, found.by.steps]) as rows:
         seen = rows.read(0, found.rows)
     ids, steps = seen[found.by.ids].reshape(-1), seen[found.by.steps].reshape(-1)
-    at = [np.flatnonzero((ids == ids[spot.first]) & (steps == steps[spot.first] + spot.step + k)) for k in (0, 1)]
+    at = [np.flatnonzero((ids == ids[place.first]) & (steps == steps[place.first] + place.step + k)) for k in (0, 1)]
     return tuple(int(a[0]) if len(a) else None for a in at)  # type: ignore[return-value]
 
 

@@ -17,10 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, EpisodeSummary, Part, Plan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSummary, Part, Plan, skipped_file
 from rlds_cli.archives.d4rl.ends import differs, is_set
-from rlds_cli.archives.damage import skipped_file
 from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,
@@ -517,16 +515,16 @@ def _join_next(e: _Episode, columns: dict[str, Any], seen: Mapping[str, Array]) 
         columns[name.removeprefix("next/")] = with_final(now, after, e.length, message)
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Read the values of one step and the next from the file, for `rlds verify --trace`."""
-    with _open(spot.file, spot.fields) as found:
-        e = next(e for e in found if e.group == spot.group)
+    with _open(place.file, place.fields) as found:
+        e = next(e for e in found if e.group == place.group)
         with e.table.rows(sorted({k for k in e.keys.values() if e.table[k].shape})) as rows:
-            seen = rows.read(spot.step, spot.step + 2)
+            seen = rows.read(place.step, place.step + 2)
         for name, key in e.keys.items():
-            if key not in seen or (name in FLAGS and len(seen[key]) == 1 and not spot.is_last):
+            if key not in seen or (name in FLAGS and len(seen[key]) == 1 and not place.is_last):
                 continue
-            at = f"{e.group}/{key}[{spot.step}]" if e.group else f"{key}[{spot.step}]"
-            yield Cell(name, at, bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
+            at = f"{e.group}/{key}[{place.step}]" if e.group else f"{key}[{place.step}]"
+            yield ArchivedValue(name, at, bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
             if is_observation(name) and len(seen[key]) > 1:
-                yield Cell(f"next/{name}", at.replace(f"[{spot.step}]", f"[{spot.step + 1}]"), seen[key][1])
+                yield ArchivedValue(f"next/{name}", at.replace(f"[{place.step}]", f"[{place.step + 1}]"), seen[key][1])

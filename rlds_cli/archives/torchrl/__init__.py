@@ -32,8 +32,7 @@ from zipfile import BadZipFile, ZipFile
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, Part, Plan, Replan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.layouter import chunks
 from rlds_cli.archives.torchrl import stores
 from rlds_cli.archives.torchrl.boundaries import (
@@ -54,6 +53,7 @@ from rlds_cli.formats.hdf5 import differences, free_name, is_observation, open_f
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement
 
 VERSION = 1
+choose = every_file
 PART_ROWS = 1 << 19
 PART_BYTES = 512 << 20
 MOST_PARTS = 64  # each part finds the episodes again
@@ -372,66 +372,66 @@ _SLICE = re.compile(r"\[([^\]]*)\]")
 _OBSERVED = re.compile(r" observed from (\d+)$")
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Read the values of one step, and the next observation."""
-    if spot.file.suffix in HDF5:
-        with open_file(spot.file, check=False) as f:
-            yield from _of_group(spot, f[spot.group.partition("[")[0]])
+    if place.file.suffix in HDF5:
+        with open_file(place.file, check=False) as f:
+            yield from _of_group(place, f[place.group.partition("[")[0]])
         return
-    _, found = next(trees(spot.file, spot.root))
+    _, found = next(trees(place.file, place.root))
     leaves = {n.removeprefix("data/"): x for n, x in found.leaves.items()}
-    index = _index(spot)
-    observed = _OBSERVED.search(spot.group)
+    index = _index(place)
+    observed = _OBSERVED.search(place.group)
     if observed:
-        row = int(observed[1]) + spot.step
-        yield from _of_rows(spot, leaves, index, row)
+        row = int(observed[1]) + place.step
+        yield from _of_rows(place, leaves, index, row)
         return
-    for field, key in spot.facts["keys"].items():
-        stored = _archive_key(spot, key)
+    for field, key in place.facts["keys"].items():
+        stored = _archive_key(place, key)
         if stored not in leaves:
             continue
-        yield Cell(field, f"{stored}{list(index)}", _value(leaves[stored], index))
-        after = leaves.get(_archive_key(spot, f"next/{key}"))
-        if field.split("/")[0] == "observation" and after is not None and not spot.is_last:
-            yield Cell(f"next/{field}", f"{after.name}{list(index)}", _value(after, index))
+        yield ArchivedValue(field, f"{stored}{list(index)}", _value(leaves[stored], index))
+        after = leaves.get(_archive_key(place, f"next/{key}"))
+        if field.split("/")[0] == "observation" and after is not None and not place.is_last:
+            yield ArchivedValue(f"next/{field}", f"{after.name}{list(index)}", _value(after, index))
     for flag in FLAGS[:1]:
         if flag in leaves:
-            yield Cell(flag, f"{flag}{list(index)}", bool(np.any(_value(leaves[flag], index))))
+            yield ArchivedValue(flag, f"{flag}{list(index)}", bool(np.any(_value(leaves[flag], index))))
 
 
-def _of_rows(spot: Spot, leaves: dict[str, Leaf], index: tuple[int, ...], row: int) -> Iterator[Cell]:
+def _of_rows(place: ArchivedStep, leaves: dict[str, Leaf], index: tuple[int, ...], row: int) -> Iterator[ArchivedValue]:
     """Read a step of a flat buffer, where observations have rows of their own."""
     steps = leaves["done"].shape[0]
-    for field, key in spot.facts["keys"].items():
-        leaf = leaves[_archive_key(spot, key)]
+    for field, key in place.facts["keys"].items():
+        leaf = leaves[_archive_key(place, key)]
         both = leaf.shape[0] != steps
-        yield Cell(field, f"{leaf.name}[{row if both else index[0]}]", _value(leaf, (row,) if both else index))
+        yield ArchivedValue(field, f"{leaf.name}[{row if both else index[0]}]", _value(leaf, (row,) if both else index))
         if both and field.split("/")[0] == "observation":
-            yield Cell(f"next/{field}", f"{leaf.name}[{row + 1}]", _value(leaf, (row + 1,)))
+            yield ArchivedValue(f"next/{field}", f"{leaf.name}[{row + 1}]", _value(leaf, (row + 1,)))
 
 
-def _of_group(spot: Spot, group: h5py.Group) -> Iterator[Cell]:
-    for field, key in spot.facts["keys"].items():
-        d = group[_archive_key(spot, key)]
-        yield Cell(field, f"{d.name}[{spot.step}]", d[spot.step])
+def _of_group(place: ArchivedStep, group: h5py.Group) -> Iterator[ArchivedValue]:
+    for field, key in place.facts["keys"].items():
+        d = group[_archive_key(place, key)]
+        yield ArchivedValue(field, f"{d.name}[{place.step}]", d[place.step])
         if field.split("/")[0] == "observation" and len(d) > len(group["done"]):
-            yield Cell(f"next/{field}", f"{d.name}[{spot.step + 1}]", d[spot.step + 1])
+            yield ArchivedValue(f"next/{field}", f"{d.name}[{place.step + 1}]", d[place.step + 1])
 
 
-def _index(spot: Spot) -> tuple[int, ...]:
+def _index(place: ArchivedStep) -> tuple[int, ...]:
     """The index of a step in the TensorDict, from the slices in the episode table."""
-    step = spot.step
-    for text in _SLICE.findall(spot.group):
+    step = place.step
+    for text in _SLICE.findall(place.group):
         parts = text.split(",")
         start, stop = next(map(int, p.split(":")) for p in parts if ":" in p)
         if step < stop - start:
             return tuple(start + step if ":" in p else int(p) for p in parts)
         step -= stop - start
-    return (spot.first + spot.step,)
+    return (place.first + place.step,)
 
 
-def _archive_key(spot: Spot, key: str) -> str:
-    return str(spot.facts["stored"].get(key, key))
+def _archive_key(place: ArchivedStep, key: str) -> str:
+    return str(place.facts["stored"].get(key, key))
 
 
 def _value(leaf: Leaf, index: tuple[int, ...]) -> Array:

@@ -20,8 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import Archive, Part, Plan
-from rlds_cli.archives.cells import Cell, Spot
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.archives.vd4rl import files, shards
 from rlds_cli.archives.vd4rl.rows import DISCOUNT, STATE
 from rlds_cli.errors import UnknownLayout
@@ -103,26 +102,26 @@ _NAMES = {"action": "action", "reward": REWARD, "discount": DISCOUNT, "is_termin
 _MARKS = ("is_first", "is_last", "step_type")
 
 
-def cells(spot: Spot) -> Iterator[Cell]:
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """What stands in the row of a step and in the one after, which may lie in the next shard."""
     for after in (False, True):
-        name, row = _row(spot, spot.first + spot.step + after)
-        path = spot.root / name if name else spot.file
+        name, row = _row(place, place.first + place.step + after)
+        path = place.root / name if name else place.file
         for key, value in _values(path, row):
-            at = f"{name or spot.name}/{key}[{row}]"
+            at = f"{name or place.name}/{key}[{row}]"
             if key in _NAMES:
                 if after:
-                    yield Cell(_NAMES[key], at, bool(value) if key == "is_terminal" else value)
+                    yield ArchivedValue(_NAMES[key], at, bool(value) if key == "is_terminal" else value)
             elif key not in _MARKS:
                 field = "observation" if key in _FRAMES else STATE + key
-                yield Cell(f"next/{field}" if after else field, at, value)
+                yield ArchivedValue(f"next/{field}" if after else field, at, value)
 
 
-def _row(spot: Spot, row: int) -> tuple[str, int]:
+def _row(place: ArchivedStep, row: int) -> tuple[str, int]:
     """The shard that holds a row counted from the beginning of the episode's first one, and the row there."""
-    shards: dict[str, int] = dict(spot.facts.get("shards", {}))
+    shards: dict[str, int] = dict(place.facts.get("shards", {}))
     names = list(shards)
-    at = names.index(spot.name) if spot.name in shards else None
+    at = names.index(place.name) if place.name in shards else None
     while at is not None and row >= shards[names[at]]:
         row, at = row - shards[names[at]], at + 1
     return (names[at] if at is not None else ""), row
