@@ -18,7 +18,8 @@ from minari_archives import FORMATS, archive, buffer, by_hand, compare, plain_ep
 
 from rlds_cli import archives
 from rlds_cli.archives import minari
-from rlds_cli.archives.minari.rows import pieces
+from rlds_cli.archives.layouter import pieces
+from rlds_cli.archives.minari import EpisodeEntry
 from rlds_cli.errors import ArchiveError, CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import TERMINATED, spaces
 
@@ -136,8 +137,8 @@ def test_several_files_of_one_episode_in_the_order_of_their_numbers(tmp_path: Pa
 
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(0, 25))
 def test_pieces_cover_every_row_once(lengths: list[int], budget: int) -> None:
-    chunks = list(pieces(lengths, budget))
-    rows = [(p.episode, r) for chunk in chunks for p in chunk for r in range(p.start, p.stop)]
+    chunks = list(pieces([EpisodeEntry(k, n, 0, "") for k, n in enumerate(lengths)], budget))
+    rows = [(p.episode.number, r) for chunk in chunks for p in chunk for r in range(p.start, p.stop)]
     assert rows == [(k, r) for k, length in enumerate(lengths) for r in range(length + 1)]
     assert all(sum(p.stop - p.start for p in chunk) <= max(budget, 2) for chunk in chunks)
     assert all(p.stop - p.start >= 2 for chunk in chunks for p in chunk if p.ends)

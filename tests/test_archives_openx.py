@@ -29,9 +29,9 @@ from tfds_files import (
 )
 
 import rlds_cli
-from rlds_cli.archives.layouter import Encoded
+from rlds_cli.archives.layouter import EncodedImages
 from rlds_cli.archives.openx import steps
-from rlds_cli.archives.openx.directory import Leaf
+from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.errors import ArchiveError, CorruptArchive, DatasetNotFound, Frames, UnknownLayout, UnsafeArchive
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.maintenance.verification import trace
@@ -233,10 +233,10 @@ def test_jpeg_bytes_are_kept_though_png_is_said(tmp_path: Path) -> None:
 
 
 def test_a_second_header_of_a_depth_image() -> None:
-    leaf = Leaf("depth", "frames", "uint16", (6, 8, 1))
+    leaf = FeatureLeaf("depth", "frames", "uint16", (6, 8, 1))
     small, large = image(np.zeros((6, 8, 1), np.uint16)), image(np.zeros((60, 8, 1), np.uint16))
     data = small[:33] + large[8:33] + small[33:]  # 33 bytes: the mark, and the header with its checksum
-    rows = steps.PackedImages(Encoded(data, np.array([0]), np.array([len(data)])), leaf, "depth")
+    rows = steps.PackedImages(EncodedImages(data, np.array([0]), np.array([len(data)])), leaf, "depth")
     with pytest.raises(CorruptArchive, match="60x8 after all"):
         rows.cut(0, 1)
 

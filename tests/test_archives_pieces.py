@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.archives.layouter import Encoded, Slices, Whole, chunks
+from rlds_cli.archives.layouter import EncodedImages, LazyColumn, LazyEpisode, chunks
 from rlds_cli.ted import CUT, TERMINATED, Array, EncodedFrames, Field, Note
 
 SCHEMA = (
@@ -20,7 +20,7 @@ SCHEMA = (
 )
 
 
-class Doubled(Slices):
+class Doubled(LazyColumn):
     def __init__(self, values: Array) -> None:
         self.values = values
 
@@ -35,15 +35,15 @@ class Doubled(Slices):
         return self.values[start:stop] * 2
 
 
-def images(rows: list[bytes]) -> Encoded:
+def images(rows: list[bytes]) -> EncodedImages:
     ends = np.cumsum([len(r) for r in rows])
-    return Encoded(b"??" + b"".join(rows), ends - [len(r) for r in rows] + 2, ends + 2)
+    return EncodedImages(b"??" + b"".join(rows), ends - [len(r) for r in rows] + 2, ends + 2)
 
 
-def whole(number: int, length: int, *, observed: bool) -> Whole:
+def whole(number: int, length: int, *, observed: bool) -> LazyEpisode:
     rows = length + observed
     base = 100 * number
-    return Whole(
+    return LazyEpisode(
         {
             "observation": np.arange(base, base + rows)[:, None] * [1, -1],
             "action": np.arange(base, base + length),
@@ -121,4 +121,4 @@ def test_splits_of_a_chunk() -> None:
 
 def test_a_base_that_is_not_filled_in() -> None:
     with pytest.raises(NotImplementedError):
-        len(Slices())
+        len(LazyColumn())

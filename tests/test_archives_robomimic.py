@@ -121,7 +121,7 @@ def test_models_stand_once_in_the_metadata(tmp_path: Path) -> None:
 def test_long_demonstrations_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
     path = write(tmp_path / "a.hdf5", {f"demo_{k}": demo(k, 1 + 5 * k, images=True) for k in range(3)})
     whole = Rows("robomimic", path)
-    monkeypatch.setattr(robomimic, "CHUNK_ROWS", budget)
+    monkeypatch.setattr("rlds_cli.archives.trials.CHUNK_ROWS", budget)
     parts = Rows("robomimic", path)
     assert max(map(len, parts.chunks)) <= budget
     for name in whole.schema:

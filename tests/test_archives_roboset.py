@@ -244,7 +244,7 @@ def test_parts_of_observations_and_other_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", [2, 3, 4, 100])
 def test_texts_observed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
-    monkeypatch.setattr(roboset, "CHUNK_ROWS", budget)
+    monkeypatch.setattr("rlds_cli.archives.trials.CHUNK_ROWS", budget)
     said = ["é", "b", "", "d"]
     columns = {"observations/said": said, "observations/x": np.arange(4.0), "actions": np.zeros((4, 1))}
     rows = Rows(write(tmp_path / "a.h5", {"Trial0": columns}))
@@ -356,8 +356,8 @@ def test_pieces_of_any_size_give_the_same_rows(
     trials = {f"Trial{k}": trial(convention, k, h, done=h - 1 if k % 2 else None) for k, h in enumerate(lengths)}
     path = write(tmp_path / "a.h5", trials)
     whole = Rows(path)
-    monkeypatch.setattr(roboset, "CHUNK_ROWS", budget)
-    monkeypatch.setattr(roboset, "PART_ROWS", 10)
+    monkeypatch.setattr("rlds_cli.archives.trials.CHUNK_ROWS", budget)
+    monkeypatch.setattr("rlds_cli.archives.trials.PART_ROWS", 10)
     pieces = Rows(path)
     assert max(map(len, pieces.chunks)) <= budget
     assert len(pieces.plan.parts) > 2

@@ -35,7 +35,7 @@ MAX_ROWS_PER_BYTE = 1100  # deflate packs a byte per row at most this densely
 
 
 class Signal(Exception):
-    """A reader's message to its caller, which is no error and passes the boundary."""
+    """A reader's message to its caller. It is no error, so it passes the boundary."""
 
 
 @contextmanager
@@ -74,14 +74,14 @@ def untrusted(what: Callable[[], str]) -> Iterator[None]:
 
 
 def _said(what: str, e: Exception) -> str:
-    """The subject, and the exception in one line of bounded length."""
+    """Make the message: the subject, and the exception in one line of bounded length."""
     text = " ".join(str(e).split())
     return f"{what}: it is damaged, or not what its layout demands ({type(e).__name__}: {text[:300]})."
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """The module of a reader behind the boundary; a `Reader`."""
+    """A reader's module behind the boundary, as a `Reader`."""
 
     name: str
     module: Any
@@ -134,7 +134,7 @@ class Guarded:
 
 
 def _check(plan: Plan, what: Callable[[], str]) -> None:
-    """Refuse rows that are too many for the size of the files, or too large to be read whole; and texts of no code."""
+    """Refuse too many rows for the size of the files, rows too large to be read whole, and text that is no Unicode."""
     rows = sum(part.rows or 0 for part in plan.parts)
     stored = sum(path.stat().st_size for path in plan.archive.files)
     if rows > FREE_ROWS + MAX_ROWS_PER_BYTE * stored:
@@ -154,7 +154,7 @@ def _row_bytes(shape: Sequence[int], dtype: str) -> int:
 
 
 def _writable(text: str) -> str:
-    """The text, with a question mark for each half of a surrogate pair."""
+    """Replace each half of a surrogate pair by a question mark."""
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -207,7 +207,7 @@ class Archive:
     left_out: tuple[Note, ...] = ()
 
     def name_of(self, index: int) -> str:
-        """File number ``index`` as the manifest names it."""
+        """Return file number ``index`` as the manifest names it."""
         return self.files[index].relative_to(self.root).as_posix()
 
 
@@ -283,7 +283,7 @@ class EpisodeSummary:
     ends: Mapping[str, int]
 
     def numbers(self) -> dict[str, Any]:
-        """Numbers for people and JSON: how many episodes, the shortest, median and longest, and the ends."""
+        """Summarise for people and JSON: the number of episodes, the shortest, median and longest, and the ends."""
         steps = np.sort(self.lengths)
         some = len(steps) > 0
         span = {
@@ -296,7 +296,7 @@ class EpisodeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How an archive will be read. Picklable: it goes to worker processes."""
+    """The way an archive is read. It can be pickled, since it goes to worker processes."""
 
     reader: str
     archive: Archive
@@ -311,7 +311,7 @@ class Plan:
 
 
 class Replan(Signal):
-    """The archive is not what the plan took it for; start again with ``plan``."""
+    """The archive differs from the plan; start again with ``plan``."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -405,7 +405,7 @@ def no_values(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
 
 def reader(name: str) -> Reader:
-    """The reader called ``name``, behind the boundary; raises UnknownLayout when there is none."""
+    """Return the reader called ``name``, behind the boundary; raises UnknownLayout if there is none."""
     if name not in READERS:
         raise UnknownLayout(f'There is no reader "{name}".', hint=f"one of {', '.join(READERS)}")
     return cast(Reader, Guarded(name, import_module(f"rlds_cli.archives.{name}")))
@@ -419,7 +419,7 @@ def choose(
 
 
 def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
-    """(reader, one line on what it is) of the first reader that knows the files by their content, or None."""
+    """Find the first reader that knows the files by their content: its name, and its description of them."""
     for name in READERS:
         found = reader(name).recognise(paths)
         if found:

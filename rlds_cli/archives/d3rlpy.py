@@ -1,6 +1,6 @@
-"""d3rlpy's HDF5: flat files of version 1 (``flat``), and what version 2 dumps (``buffers``).
+"""d3rlpy's HDF5: the flat files of version 1, and the dumps of version 2.
 
-d3rlpy's second format, ``ReplayBuffer.dump``: a dataset per column and episode.
+The second format, ``ReplayBuffer.dump``, has a dataset per column and episode.
 
 ::
 
@@ -16,7 +16,7 @@ d3rlpy's second format, ``ReplayBuffer.dump``: a dataset per column and episode.
 The observation after the last step is not recorded: ``Episode.transition_count`` counts T steps of an episode that
 terminated, and T-1 of another.
 
-d3rlpy's first format: flat columns, and a last row that is padding where an episode terminated.
+The first format has flat columns; an episode that terminated has one more row, which is padding.
 
 ::
 
@@ -26,10 +26,8 @@ d3rlpy's first format: flat columns, and a last row that is padding where an epi
     terminals           0    0    1    1    0    0    0         on the last two rows
     episode_terminals   0    0    0    1    0    0    1
 
-Where an episode timed out nothing is padded: the reward of its last row is that of its own observation and action, and
-the observation after it is not recorded. Older files have no ``episode_terminals``: episodes end at ``terminals``.
-
-Single values of d3rlpy's files, for `rlds verify --trace`.
+An episode that timed out has no padding: the reward of its last row is that of its own observation and action, and the
+observation after it is not recorded. Older files have no ``episode_terminals``: episodes end at ``terminals``.
 """
 
 from __future__ import annotations
@@ -43,6 +41,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
+from rlds_cli.archives.layouter import whole_chunks
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import (
     attributes,
@@ -81,7 +80,7 @@ PART_BYTES = 256 << 20
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """One of d3rlpy's layouts in one line, or None."""
+    """Describe d3rlpy's files in one line; None for other files."""
     if not paths or not all(is_hdf5(p) for p in paths):
         return None
     with open_file(paths[0]) as f:
@@ -94,7 +93,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields and parts. Reads the flags of flat files, and no bulk data.
+    """Find the fields and parts. Reads the flags of flat files, and no bulk data.
 
     Raises
     ------
@@ -133,7 +132,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes of one part, several to a chunk.
+    """Read the episodes of one part, several to a chunk.
 
     Raises
     ------
@@ -146,13 +145,13 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     with open_file(path, check=False) as f:
         if is_buffer(f):
             todo = [i for i, n in enumerate(lengths(f, path.name)) if first <= i < stop and n]
-            yield from read_buffer(f, path, plan.schema, source, todo, budget)
+            yield from whole_chunks(plan.schema, ((_dumped_episode(f, path, plan.schema, source, i), ()) for i in todo))
         else:
-            yield from read_flat(f, path, plan.schema, source, (first, stop), budget)
+            yield from flat_chunks(f, path, plan.schema, source, (first, stop), budget)
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Version, whether actions are discrete, attributes; below the file's name where there are several files."""
+    """Return the version, the kind of actions and attributes, below the file's name if there are several files."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
@@ -179,7 +178,7 @@ def _lengths(f: h5py.File, path: Path, version: int) -> list[int]:
 
 
 def _parts(source: int, lengths: Sequence[int], schema: Sequence[Field]) -> Iterator[Part]:
-    """Episodes in their order, shared out to parts of about one size."""
+    """Divide the episodes, in their order, into parts of about the same size."""
     limit = max(1, min(PART_ROWS, PART_BYTES // max(1, sum(f.row_bytes for f in schema))))
     first, rows, count = 0, 0, 0
     for i, n in enumerate(lengths):
@@ -197,12 +196,12 @@ MAX_TUPLE = 256
 
 
 def is_buffer(f: h5py.File) -> bool:
-    """Whether a file is of the second format."""
+    """Tell whether a file is of the second format."""
     return set(MARKS) <= set(f)
 
 
 def columns(f: h5py.File, name: str, episode: int) -> dict[str, str]:
-    """Field name -> dataset, of one episode of the file called ``name``.
+    """Map field names to the datasets of one episode of the file called ``name``.
 
     Raises
     ------
@@ -231,7 +230,7 @@ def columns(f: h5py.File, name: str, episode: int) -> dict[str, str]:
 
 
 def fields(f: h5py.File, name: str) -> tuple[Field, ...]:
-    """The fields, as the first episode has them."""
+    """Return the fields of the first episode."""
     found = columns(f, name, 0) if count(f) else {}
     made = [row_field(n, f[k], scalar=n == REWARD) for n, k in found.items() if n != END]
     made += [Field(flag, "bool", (), "next") for flag in FLAGS]
@@ -239,12 +238,12 @@ def fields(f: h5py.File, name: str) -> tuple[Field, ...]:
 
 
 def count(f: h5py.File) -> int:
-    """How many episodes a file says that it has."""
+    """Return the number of episodes that a file states."""
     return int(whole(f["num_episodes"]))
 
 
 def lengths(f: h5py.File, name: str) -> list[int]:
-    """Steps of every episode.
+    """Count the steps of every episode.
 
     Raises
     ------
@@ -260,27 +259,7 @@ def lengths(f: h5py.File, name: str) -> list[int]:
     return found
 
 
-def read_buffer(
-    f: h5py.File, path: Path, schema: Sequence[Field], source: int, todo: Sequence[int], budget: int
-) -> Iterator[Chunk]:
-    """The episodes ``todo``, about ``budget`` rows to a chunk.
-
-    Raises
-    ------
-    CorruptArchive
-        Damage, or an episode that does not fit the others.
-    """
-    collected: list[EpisodeData] = []
-    rows = 0
-    for i in todo:
-        collected.append(_buffer_episode(f, path, schema, source, i))
-        rows += collected[-1].length + 1
-        if rows >= budget or i == todo[-1]:
-            yield lay_out(schema, collected)
-            collected, rows = [], 0
-
-
-def _buffer_episode(f: h5py.File, path: Path, schema: Sequence[Field], source: int, i: int) -> EpisodeData:
+def _dumped_episode(f: h5py.File, path: Path, schema: Sequence[Field], source: int, i: int) -> EpisodeData:
     keys = columns(f, path.name, i)
     known = {x.name: x for x in schema}
     values: dict[str, Any] = {}
@@ -300,7 +279,7 @@ def _buffer_episode(f: h5py.File, path: Path, schema: Sequence[Field], source: i
 
 
 def constants(f: h5py.File, name: str) -> Mapping[str, str]:
-    """What is not per row."""
+    """Return the values that are not per row."""
     return {"version": _text(whole(f["version"]))}
 
 
@@ -313,7 +292,7 @@ ENDS = "episode_terminals"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class D3rlpyLayout:
     """One file: ``columns`` maps fields to keys, ``constants`` are the keys that are not per row."""
 
     rows: int
@@ -323,7 +302,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Episodes:
+class FlatEpisodes:
     """The episodes of a file: first rows, steps T, ends, and whether one more row holds the final observation."""
 
     start: IntArray
@@ -336,12 +315,12 @@ class Episodes:
 
 
 def is_flat(f: h5py.File) -> bool:
-    """Whether a file is of the first format: nobody else's flat files have these marks."""
+    """Tell whether a file is of the first format, which alone has these columns."""
     return set(NEEDED) <= set(f) and (ENDS in f or {"discrete_action", "version"} <= set(f))
 
 
-def layout(f: h5py.File, name: str) -> Layout:
-    """What the datasets of the file called ``name`` are.
+def layout(f: h5py.File, name: str) -> D3rlpyLayout:
+    """Assign the datasets of the file called ``name`` to fields.
 
     Raises
     ------
@@ -361,11 +340,11 @@ def layout(f: h5py.File, name: str) -> Layout:
     fields = [row_field(n, found[k], scalar=n == REWARD) for n, k in columns.items()]
     fields += [Field(flag, "bool", (), "next") for flag in FLAGS]
     constants = tuple(k for k in found if k not in core and k not in others)
-    return Layout(rows, tuple(sorted(fields, key=lambda x: x.name)), columns, constants)
+    return D3rlpyLayout(rows, tuple(sorted(fields, key=lambda x: x.name)), columns, constants)
 
 
-def episodes(f: h5py.File, path: Path, rows: int) -> Episodes:
-    """Where the episodes of a file are; reads the flags.
+def episodes(f: h5py.File, path: Path, rows: int) -> FlatEpisodes:
+    """Find the episodes of a file; reads the flags.
 
     ``length`` is 0 for an episode that is nothing but padding.
     """
@@ -382,13 +361,13 @@ def episodes(f: h5py.File, path: Path, rows: int) -> Episodes:
     start = np.concatenate([[0], last[:-1] + 1]).astype(np.int64)[: len(last)]
     padded: BoolArray = terminal[last] & terminal[np.maximum(last - 1, 0)] & (last > start)
     end = np.where(terminal[last], TERMINATED, np.where(flagged, TRUNCATED, CUT))
-    return Episodes(start, last + 1 - start - padded, end, padded)
+    return FlatEpisodes(start, last + 1 - start - padded, end, padded)
 
 
-def read_flat(
+def flat_chunks(
     f: h5py.File, path: Path, fields: Sequence[Field], source: int, span: tuple[int, int], budget: int
 ) -> Iterator[Chunk]:
-    """Episodes ``span[0]`` to ``span[1]``, about ``budget`` rows to a chunk.
+    """Read episodes ``span[0]`` to ``span[1]``, about ``budget`` rows to a chunk.
 
     Raises
     ------
@@ -406,7 +385,7 @@ def read_flat(
                 yield lay_out(fields, [_flat_episode(found, i, seen, columns, fields, source, at) for i in todo])
 
 
-def _groups(found: Episodes, first: int, stop: int, budget: int) -> Iterator[tuple[int, int]]:
+def _groups(found: FlatEpisodes, first: int, stop: int, budget: int) -> Iterator[tuple[int, int]]:
     start, rows = first, 0
     for i in range(first, stop):
         rows += int(found.length[i]) + 1
@@ -416,7 +395,7 @@ def _groups(found: Episodes, first: int, stop: int, budget: int) -> Iterator[tup
 
 
 def _flat_episode(
-    found: Episodes,
+    found: FlatEpisodes,
     i: int,
     seen: Mapping[str, Array],
     columns: Mapping[str, str],
@@ -433,7 +412,7 @@ def _flat_episode(
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands in the row of a step, and what was observed in the row after."""
+    """Look up the row of a step, and the observation of the row after it."""
     with open_file(place.file, check=False) as f:
         if is_buffer(f):
             keys = columns(f, place.name, int(place.group.removeprefix("episode_")))

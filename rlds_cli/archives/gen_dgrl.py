@@ -9,13 +9,7 @@
         dones          [T]                                                -> next/terminated; a time limit is one, too
 
 Environments reset themselves: the frame after a done is the first one of the next episode, in another level. It is no
-final observation, and is left out. ``episodes`` reads members, ``content`` tells what they are.
-
-What a member of the tar is, by its first bytes, and the fields that an episode makes.
-
-Members of a tar as episodes, one at a time; their frames are inflated when their rows come.
-
-Single values of episodes in a tar, for `rlds verify --trace`. The tar is read up to the episode.
+final observation, and is left out. Members are read one at a time, and their frames inflated when their rows come.
 """
 
 from __future__ import annotations
@@ -34,7 +28,7 @@ from typing import IO, Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
-from rlds_cli.archives.layouter import Slices, Whole, chunks
+from rlds_cli.archives.layouter import LazyColumn, LazyEpisode, chunks
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import npz as npz_files
 from rlds_cli.formats.compressed import Member, is_tar, members, open_unpacked
@@ -47,7 +41,7 @@ choose = every_file
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """Procgen episodes in a tar, in one line, or None."""
+    """Describe a tar of Procgen episodes in one line; None for other files."""
     try:
         for path in paths:
             with open_unpacked(path) as stream:
@@ -68,7 +62,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields by the first episode of every file; a file is a part, and nobody knows its rows ahead.
+    """Find the fields by the first episode of every file; a file is a part of an unknown number of rows.
 
     Raises
     ------
@@ -83,7 +77,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def _plan(archive: Archive, *, exact: bool) -> Plan:
-    """``exact`` keeps the observations' dtype, where they are not whole numbers 0 to 255 after all."""
+    """Make the plan; ``exact`` keeps the observations' dtype, for values other than whole numbers 0 to 255."""
     if archive.fields or archive.episodes_by not in (None, "file"):
         raise UnknownLayout("Procgen's names and ends are fixed; --map and --episodes-by do not apply.")
     found = [layout(path, exact=exact, skip_bad=archive.skip_bad) for path in archive.files]
@@ -105,7 +99,7 @@ def _plan(archive: Archive, *, exact: bool) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes of one file, as they come.
+    """Read the episodes of one file, in the order of the tar.
 
     Raises
     ------
@@ -131,7 +125,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Nothing that is not per row."""
+    """Return nothing: every value is per row."""
     return iter(())
 
 
@@ -147,7 +141,7 @@ class NotWhole(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ProcgenLayout:
     """The fields of a file; ``stored`` is the dtype of its observations, ``kept`` the one that they are given."""
 
     schema: tuple[Field, ...]
@@ -156,18 +150,18 @@ class Layout:
 
 
 def is_episode(name: str) -> bool:
-    """Whether a member is one, by its name; files of a desktop (``._a.npz``) are not."""
+    """Tell by its name whether a member is an episode; files of a desktop (``._a.npz``) are not."""
     base = name.rpartition("/")[2]
     return base.endswith((".npz", ".npy")) and not base.startswith(".")
 
 
 def is_pickle(head: bytes) -> bool:
-    """Whether bytes begin as a pickle does. An array of objects is one, too; only its header tells."""
+    """Tell whether bytes begin as a pickle does. An array of objects is a pickle, too, by its header only."""
     return head.startswith(PROTOCOLS)
 
 
 def recognised(member: Member, head: bytes) -> str | None:
-    """One line on the first episode, or None where it is none."""
+    """Describe the first episode in one line; None if the member is no episode."""
     if not head.startswith(NPZ):
         return f"episodes in a tar, pickled: {member.name}" if head.startswith(NPY) else None
     with spooled(member, head) as file, open_npz(Path(member.name), file) as npz:
@@ -176,13 +170,13 @@ def recognised(member: Member, head: bytes) -> str | None:
 
 @contextmanager
 def spooled(member: Member, head: bytes = b"") -> Iterator[IO[bytes]]:
-    """The content of a member as a file that can seek."""
+    """Copy the content of a member to a file that can seek."""
     with spool(member, head) as file:
         yield file
 
 
 def spool(member: Member, head: bytes = b"") -> IO[bytes]:
-    """The same, closed by whoever asked."""
+    """Copy the content of a member to a file that the caller closes."""
     file = tempfile.SpooledTemporaryFile(SPOOL_BYTES, prefix="rlds-")  # noqa: SIM115  (lives as long as its rows)
     try:
         file.write(head)
@@ -196,7 +190,7 @@ def spool(member: Member, head: bytes = b"") -> IO[bytes]:
 
 
 def refuse_pickle(archive: Path, member: Member, head: bytes) -> None:
-    """Raise for what is no npz, saying why.
+    """Raise the error for a member that is no npz file.
 
     Raises
     ------
@@ -223,8 +217,8 @@ def refuse_pickle(archive: Path, member: Member, head: bytes) -> None:
     raise UnknownLayout(f"{archive.name}: {member.name} is no npz of an episode (it begins with {head!r}).")
 
 
-def layout(path: Path, *, exact: bool, skip_bad: bool = False) -> Layout:
-    """The fields of a file, by its first episode; ``exact`` keeps the dtype of observations.
+def layout(path: Path, *, exact: bool, skip_bad: bool = False) -> ProcgenLayout:
+    """Find the fields of a file, by its first episode; ``exact`` keeps the dtype of observations.
 
     Raises
     ------
@@ -248,12 +242,12 @@ def layout(path: Path, *, exact: bool, skip_bad: bool = False) -> Layout:
 
 
 def field_of(key: str) -> str:
-    """The field that a column of an episode makes."""
+    """Return the field of a column of an episode."""
     return NAMES.get(key) or f"info/{key}"
 
 
 def length(npz: NpzFile) -> int:
-    """The steps of an episode.
+    """Count the steps of an episode.
 
     Raises
     ------
@@ -277,7 +271,7 @@ def length(npz: NpzFile) -> int:
 
 
 def kinds(npz: NpzFile) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Dtype and row shape of every column, by field; the dtypes of observations and dones are free, and empty."""
+    """Return dtype and row shape of each field; the dtypes of observations and dones are free, and empty."""
     found = {}
     for key, m in npz.members.items():
         scalar = key in ("rewards", "dones") and m.shape[1:] == (1,)
@@ -290,7 +284,7 @@ def _dtype(m: Column) -> str:
     return m.dtype.newbyteorder("=").name
 
 
-def _layout(npz: NpzFile, exact: bool) -> Layout:
+def _layout(npz: NpzFile, exact: bool) -> ProcgenLayout:
     steps = length(npz)
     stored = _dtype(npz.members["observations"])
     kept = stored if exact or not _is_whole(npz) else "uint8"
@@ -300,7 +294,7 @@ def _layout(npz: NpzFile, exact: bool) -> Layout:
         if name != FLAGS[0]:
             placement: Placement = "next" if name == REWARD else "both" if name in longer else "root"
             schema.append(Field(name, dtype or kept, shape, placement))
-    return Layout(tuple(sorted(schema, key=lambda f: f.name)), stored, kept)
+    return ProcgenLayout(tuple(sorted(schema, key=lambda f: f.name)), stored, kept)
 
 
 def _is_whole(npz: NpzFile) -> bool:
@@ -315,7 +309,7 @@ def _is_whole(npz: NpzFile) -> bool:
 
 
 def whole(values: Array) -> Array:
-    """Values as uint8, where that loses nothing.
+    """Convert values to uint8 if that loses nothing.
 
     Raises
     ------
@@ -340,8 +334,8 @@ SHOWN = 20  # names in a note
 _BLOCK = 256
 
 
-class Frames(Slices):
-    """The first ``count`` observations of a spooled episode, read forward; its file goes with the last reference."""
+class SpooledFrames(LazyColumn):
+    """The first ``count`` observations of a spooled episode, read forward; the file closes with its last reference."""
 
     def __init__(self, stack: ExitStack, rows: NpzRows, count: int, field: Field) -> None:
         self._rows, self._count, self._field = rows, count, field
@@ -352,18 +346,18 @@ class Frames(Slices):
 
     @property
     def nbytes(self) -> int:
-        """Of all rows as they are stored."""
+        """Bytes of all rows as they are stored."""
         return self._count * self._field.row_bytes
 
     def cut(self, start: int, stop: int) -> Array:
-        """Rows [start, stop)."""
+        """Read rows [start, stop)."""
         # To the last row of the archive, although it may not count: the checksum stands behind it.
         values = self._rows.read(start, stop + (stop == self._count))["observations"][: stop - start]
         return whole(values) if self._field.dtype == "uint8" else values
 
 
-def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[Whole]:
-    """The episodes of file number ``index``; ``notes`` takes what is about none that is given."""
+def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[LazyEpisode]:
+    """Read the episodes of file number ``index``; ``notes`` receives the notes about episodes that are left out."""
     path = plan.archive.files[index]
     bad: dict[str, str] = {}
     with open_unpacked(path) as stream:
@@ -393,7 +387,7 @@ def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[Whole]:
         notes.append(Note("bad-files", text, len(bad), next(iter(bad))))
 
 
-def _episode(plan: Plan, index: int, member: Member, head: bytes) -> Whole | None:
+def _episode(plan: Plan, index: int, member: Member, head: bytes) -> LazyEpisode | None:
     path = Path(f"{plan.archive.name_of(index)}:{member.name}")
     with ExitStack() as stack:
         npz = stack.enter_context(open_npz(path, stack.enter_context(spool(member, head))))
@@ -407,7 +401,7 @@ def _episode(plan: Plan, index: int, member: Member, head: bytes) -> Whole | Non
         return _whole(plan, index, member.name, columns, npz, stack.pop_all())
 
 
-def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: NpzFile, stack: ExitStack) -> Whole:
+def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: NpzFile, stack: ExitStack) -> LazyEpisode:
     fields = {f.name: f for f in plan.schema}
     terminated: BoolArray = columns["dones"].reshape(-1) != 0
     steps, done = len(terminated), bool(terminated[-1])
@@ -419,8 +413,8 @@ def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: Np
         if key != "dones":
             rows = values.reshape(len(values), *f.shape)
             named[f.name] = rows[:count] if f.placement == "both" else rows
-    frames = Frames(stack, npz.rows(["observations"]), count, fields["observation"])
-    return Whole(
+    frames = SpooledFrames(stack, npz.rows(["observations"]), count, fields["observation"])
+    return LazyEpisode(
         {**named, "observation": frames},
         steps,
         TERMINATED if done else CUT,
@@ -451,7 +445,7 @@ def _said(kind: tuple[str, tuple[int, ...]] | None) -> str:
 
 
 def _read_through(npz: NpzFile) -> None:
-    """Find damage now, while the episode can be left out."""
+    """Read an episode to its end, to find damage while the episode can still be left out."""
     with npz.rows(["observations"]) as rows:
         for a in range(0, npz.members["observations"].shape[0], _BLOCK):
             rows.read(a, a + _BLOCK)
@@ -474,7 +468,10 @@ def _remarks(name: str, steps: int, rewards: Array, terminated: BoolArray) -> It
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands at a step; the frame after it, but for that of the next episode, behind a done."""
+    """Look up a step, and the frame after it unless that belongs to the next episode.
+
+    The tar is read up to the episode.
+    """
     episode = _arrays_of(place.file, place.group)
     steps = len(episode["actions"])
     for key, values in episode.items():

@@ -1,13 +1,16 @@
-"""Episodes -> chunks of store rows: as many short ones as fit, or a piece of a long one.
+"""The layouter: it puts episodes into rows of the store, in chunks of bounded size.
 
-Columns of what would be large in memory are ``Slices``: cut from the bytes of the archive when their rows come.
+`chunks` lays out episodes whose columns are read when their rows come (`LazyColumn`, `EncodedImages`): such an episode
+may be larger than memory. `whole_chunks` lays out episodes that are in memory, and checks them. Readers that read
+straight from the rows of a file share these out with `pieces`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,17 +22,19 @@ from rlds_cli.ted import (
     Chunk,
     Column,
     EncodedFrames,
+    EpisodeData,
     EpisodeTable,
     Field,
     IntArray,
     Note,
     Text,
+    lay_out,
 )
 
 TEXT_BYTES = 8  # of a row: a reference
 
 
-class Slices:
+class LazyColumn:
     """A column whose rows are made when they are asked for."""
 
     def __len__(self) -> int:
@@ -41,12 +46,12 @@ class Slices:
         raise NotImplementedError
 
     def cut(self, start: int, stop: int) -> Array:
-        """Rows [start, stop)."""
+        """Read rows [start, stop)."""
         raise NotImplementedError
 
 
 @dataclass(slots=True)
-class Encoded:
+class EncodedImages:
     """Encoded images that lie in ``data``: row i is ``data[starts[i]:stops[i]]``."""
 
     data: Content
@@ -62,17 +67,17 @@ class Encoded:
         return int((self.stops - self.starts).sum())
 
     def views(self, rows: slice) -> Iterator[memoryview]:
-        """The images of some rows."""
+        """Iterate over the images of some rows."""
         view = memoryview(self.data)
         for a, b in zip(self.starts[rows].tolist(), self.stops[rows].tolist(), strict=True):
             yield view[a:b]
 
 
 @dataclass(slots=True)
-class Whole:
+class LazyEpisode:
     """One episode. Fields placed ``both`` have T+1 rows, or T where the final observation is unknown; others T."""
 
-    columns: Mapping[str, Array | Text | Slices | Encoded]
+    columns: Mapping[str, Array | Text | LazyColumn | EncodedImages]
     length: int
     end: int
     observed: bool
@@ -90,19 +95,81 @@ class Whole:
         return sum(TEXT_BYTES * len(c) if isinstance(c, list) else c.nbytes for c in self.columns.values())
 
 
+class HasLength(Protocol):
+    """An episode of ``length`` steps."""
+
+    @property
+    def length(self) -> int:
+        """The steps T; the episode takes T+1 rows."""
+
+
+E = TypeVar("E", bound=HasLength)
+
+
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    episode: Whole
+class EpisodePiece(Generic[E]):
+    """Rows [start, stop) of the T+1 rows of an episode."""
+
+    episode: E
     start: int
     stop: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
+
     @property
     def ends(self) -> bool:
+        """True if the piece holds the last row of the episode."""
         return self.stop == self.episode.length + 1
 
 
+def pieces(episodes: Iterable[E], budget: int) -> Iterator[list[EpisodePiece[E]]]:
+    """Share the rows of episodes out to chunks of at most ``budget`` rows, and at least 2.
+
+    A long episode is divided evenly, so that its last row comes with the step before it.
+    """
+    budget = max(budget, 2)
+    chunk: list[EpisodePiece[E]] = []
+    size = 0
+    for e in episodes:
+        rows = e.length + 1
+        if chunk and size + rows > budget:
+            yield chunk
+            chunk, size = [], 0
+        if rows > budget:
+            number = -(-rows // budget)
+            bounds = [rows * i // number for i in range(number + 1)]
+            yield from ([EpisodePiece(e, a, b)] for a, b in pairwise(bounds))
+        else:
+            chunk.append(EpisodePiece(e, 0, rows))
+            size += rows
+    if chunk:
+        yield chunk
+
+
+def whole_chunks(schema: Sequence[Field], episodes: Iterable[tuple[EpisodeData, Sequence[Note]]]) -> Iterator[Chunk]:
+    """Lay out episodes that are in memory, as many to a chunk as fit, with the notes about them."""
+    width = max(1, sum(f.row_bytes for f in schema))
+    budget = min(CHUNK_ROWS, CHUNK_BYTES // width)
+    todo: list[EpisodeData] = []
+    notes: list[Note] = []
+    size = 0
+    for episode, remarks in episodes:
+        if todo and size + episode.length + 1 > budget:
+            yield replace(lay_out(schema, todo), notes=tuple(notes))
+            todo, notes, size = [], [], 0
+        todo.append(episode)
+        notes += remarks
+        size += episode.length + 1
+    if todo:
+        yield replace(lay_out(schema, todo), notes=tuple(notes))
+
+
+_Piece = EpisodePiece[LazyEpisode]
+
+
 def chunks(
-    schema: Sequence[Field], episodes: Iterable[Whole], *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
+    schema: Sequence[Field], episodes: Iterable[LazyEpisode], *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
 ) -> Iterator[Chunk]:
     """Lay episodes out in rows, in chunks of about ``size`` bytes and at most ``rows`` rows each."""
     todo: list[_Piece] = []
@@ -115,23 +182,23 @@ def chunks(
         number = max(-(-whole // rows), -(-e.nbytes // size))
         bounds = [whole * i // number for i in range(number + 1)] if 1 < number <= whole else [0, whole]
         for a, b in pairwise(bounds[:-1]):
-            yield _chunk(schema, [_Piece(e, a, b)])
-        todo.append(_Piece(e, bounds[-2], whole))
+            yield _chunk(schema, [EpisodePiece(e, a, b)])
+        todo.append(EpisodePiece(e, bounds[-2], whole))
         count, taken = count + whole - bounds[-2], taken + e.nbytes // number
     if todo:
         yield _chunk(schema, todo)
 
 
 def _chunk(schema: Sequence[Field], todo: Sequence[_Piece]) -> Chunk:
-    last = np.zeros(sum(p.stop - p.start for p in todo), bool)
-    ends = np.cumsum([p.stop - p.start for p in todo]) - 1
+    last = np.zeros(sum(len(p) for p in todo), bool)
+    ends = np.cumsum([len(p) for p in todo]) - 1
     last[ends[[p.ends for p in todo]]] = True
     done = [p.episode for p in todo if p.ends]
     notes = tuple(note for e in done for note in e.notes)
     return Chunk({f.name: _column(f, todo) for f in schema}, last, _table(done), notes)
 
 
-def _table(done: Sequence[Whole]) -> EpisodeTable:
+def _table(done: Sequence[LazyEpisode]) -> EpisodeTable:
     splits = {s: None for e in done for s in e.splits}
     return EpisodeTable(
         length=np.array([e.length for e in done], np.int64),
@@ -153,11 +220,11 @@ def _column(f: Field, todo: Sequence[_Piece]) -> Column:
         images = [image for p in todo for image in _images(f, p)]
         data = np.frombuffer(b"".join(images), np.uint8)
         return EncodedFrames(data, np.array([len(image) for image in images], np.int64))
-    out = np.zeros((sum(p.stop - p.start for p in todo), *f.shape), f.dtype)
+    out = np.zeros((sum(len(p) for p in todo), *f.shape), f.dtype)
     at = 0
     for p in todo:
         column = p.episode.columns[f.name]
-        assert isinstance(column, (np.ndarray, Slices))
+        assert isinstance(column, (np.ndarray, LazyColumn))
         stop = min(p.stop, len(column))
         out[at : at + stop - p.start] = _values(column, p.start, stop)
         if f.placement == "both" and p.stop > stop:
@@ -166,8 +233,8 @@ def _column(f: Field, todo: Sequence[_Piece]) -> Column:
     return out
 
 
-def _values(column: Array | Slices, start: int, stop: int) -> Array:
-    return column.cut(start, stop) if isinstance(column, Slices) else column[start:stop]
+def _values(column: Array | LazyColumn, start: int, stop: int) -> Array:
+    return column.cut(start, stop) if isinstance(column, LazyColumn) else column[start:stop]
 
 
 def _texts(f: Field, p: _Piece) -> Text:
@@ -179,7 +246,7 @@ def _texts(f: Field, p: _Piece) -> Text:
 
 def _images(f: Field, p: _Piece) -> Iterator[memoryview]:
     column = p.episode.columns[f.name]
-    assert isinstance(column, Encoded)
+    assert isinstance(column, EncodedImages)
     yield from column.views(slice(p.start, p.stop))
     if p.stop > len(column):
         yield from column.views(slice(-1, None)) if f.placement == "both" else (memoryview(b""),)

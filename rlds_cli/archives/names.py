@@ -1,4 +1,4 @@
-"""What the columns of a flat file or of one episode mean, by their usual names.
+"""The meaning of the columns of a flat file, or of one episode, by their usual names.
 
 TED's own names come first, with ``/``, ``.`` or ``_`` (``next/reward``, ``next.reward``, ``next_reward``), then those
 of D4RL, Gymnasium and others. A column below a known name is a part of that field
@@ -101,7 +101,7 @@ class Meaning:
 
     @property
     def flags(self) -> bool:
-        """Whether a column marks how episodes end."""
+        """True if a column marks how episodes end."""
         return bool({*FLAGS, NEXT_DONE} & set(self.fields))
 
 
@@ -166,7 +166,7 @@ def _with_masks(found: Meaning, heads: Mapping[str, Sequence[str]], taken: set[s
 
 
 def flags_of(found: Meaning) -> tuple[dict[str, str], str | None]:
-    """The fields with ``done`` resolved to flags, and the column of done where it must be compared with them.
+    """Resolve ``done`` to flags; also return the column of ``done`` if it must be compared with them.
 
     ``done`` alone means terminated. Beside ``truncated`` it means terminated where truncated is not set.
     """
@@ -183,19 +183,19 @@ def flags_of(found: Meaning) -> tuple[dict[str, str], str | None]:
 
 
 def says_more(found: Meaning) -> bool:
-    """Whether a file marks its episodes by more than D4RL's terminals and timeouts."""
+    """Tell whether a file marks its episodes by more than D4RL's terminals and timeouts."""
     marks = (found.ids, found.steps, found.starts, found.lasts, found.lists)
     return any(marks) or found.masked or NEXT_DONE in found.fields or bool(found.ignored)
 
 
 def has_essentials(found: Meaning) -> bool:
-    """Whether there are observations and actions."""
+    """Tell whether there are observations and actions."""
     tops = {name.partition("/")[0] for name in found.fields}
     return {"observation", "action"} <= tops
 
 
 def _heads(columns: Iterable[str]) -> dict[str, list[str]]:
-    """Column names by the first component of each, in lower case; ``next/X`` counts as one component."""
+    """Group column names by their first component, in lower case; ``next/X`` counts as one component."""
     heads: dict[str, list[str]] = {}
     for name in sorted(columns, key=natural):
         heads.setdefault(_split(name)[0], []).append(name)
@@ -203,7 +203,7 @@ def _heads(columns: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The known part of a name, in lower case, and what is below it."""
+    """Split a name into the known part, in lower case, and the rest."""
     if name.upper().startswith("_OBS_KEY_"):  # AMAGO's trajectories
         return "_obs_key", name[len("_OBS_KEY_") :]
     parts = re.split(r"[/.]", name)
@@ -221,7 +221,7 @@ _NUMBERED = re.compile(r"^(.*?)[_.\[/]?(\d+)\]?$")
 def _found(
     heads: Mapping[str, Sequence[str]], field: str, known: Sequence[str], taken: set[str], notes: list[Note]
 ) -> dict[str, str]:
-    """The columns of a field, by the first of its ``known`` names that occurs."""
+    """Find the columns of a field by the first of its ``known`` names that occurs."""
     for head in known:
         names = [n for n in heads[head] if n not in taken]
         exact = [n for n in names if not _split(n)[1]]
@@ -259,7 +259,7 @@ def _first(heads: Mapping[str, Sequence[str]], names: Sequence[str], taken: set[
 
 
 def _chosen(columns: Mapping[str, Shaped], field: str, key: str, file: str) -> tuple[dict[str, str], list[Note]]:
-    """Field -> column for a key of the user's: a column, a group, a pattern, a list or a derived column."""
+    """Map fields to columns for a key of the user's: a column, a group, a pattern, a list or a derived column."""
     key = key.strip("/")
     if key.startswith("[") and key.endswith("]"):
         parts = [p.strip() for p in key[1:-1].split(",") if p.strip()]
@@ -298,13 +298,13 @@ def _is_below(name: str, key: str) -> bool:
 
 
 def episode_column(key: str) -> str:
-    """A name for a column of the episode table; it differs from those of TED's own columns."""
+    """Make the name of a column of the episode table, other than those of TED's own columns."""
     name = key.replace("/", "_")
     return f"own_{name}" if name.lower() in EPISODE_COLUMNS else name
 
 
 def scalar(value: Any) -> Scalar:
-    """The first value of a column, as the episode table holds it."""
+    """Return the first value of a column as the episode table holds it."""
     one = np.asarray(value).reshape(-1)[0]
     found = one.item() if isinstance(one, np.generic) else one
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else found

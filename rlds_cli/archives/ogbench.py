@@ -67,7 +67,7 @@ class _Layout:
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """OGBench's layout in one line, or None.
+    """Describe OGBench's files in one line; None for other files.
 
     Other archives name their columns so too. An npz is OGBench's when its name ends as OGBench's do, or when it has
     what nobody else has: ``qpos`` or ``valids``; and when it has no flags or next observations of its own.
@@ -85,7 +85,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
-    """The files of a split; of episodes only their rows tell."""
+    """Choose the files of a split; only rows tell the episodes, so a range of them is cut out later."""
     splits = {n: "val" if n.endswith(VAL) else "train" for n in names if n.endswith(".npz")}
     if portion.split is None or "val" not in splits.values():
         return names, portion
@@ -96,7 +96,7 @@ def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequen
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields and one part per file. Reads the flags only.
+    """Find the fields, and make one part per file. Reads the flags only.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The rows of one file, in chunks of bounded size.
+    """Read the rows of one file, in chunks of bounded size.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     with open_npz(path) as npz:
         layout = _layout(npz)
         runs = _trajectories(npz, layout)
-        file = _File(plan, source, layout, runs, open_end=_is_open(npz, layout))
+        file = _TrajectoryFile(plan, source, layout, runs, open_end=_is_open(npz, layout))
         with npz.rows(layout.columns.values()) as rows:
             for start in range(0, layout.rows, size):
                 stop = min(start + size, layout.rows)
@@ -168,7 +168,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Members that are not one value per row; below the file's name where there are several files."""
+    """Return the members that are not per row, below the file's name if there are several files."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
@@ -178,8 +178,8 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
                 yield prefix + key, str(value) if value.dtype.kind in "SU" else value
 
 
-class _File:
-    """One file's trajectories, of which blocks of rows become chunks."""
+class _TrajectoryFile:
+    """The trajectories of one file, whose blocks of rows become chunks."""
 
     def __init__(self, plan: Plan, source: int, layout: _Layout, runs: IntArray, *, open_end: bool) -> None:
         self.plan, self.source, self.layout, self.runs, self.open_end = plan, source, layout, runs, open_end
@@ -189,7 +189,7 @@ class _File:
         self._terminated = False  # of the row before the next block
 
     def chunk(self, start: int, stop: int, seen: Mapping[str, Array]) -> Chunk:
-        """Rows ``start`` to ``stop`` as rows of the store."""
+        """Lay out rows ``start`` to ``stop`` in rows of the store."""
         ends, whole = self._marks(start, stop)
         keep = slice(None) if whole.all() else whole
         columns: dict[str, Column] = {}
@@ -213,12 +213,12 @@ class _File:
         return Chunk(columns, ends[keep], self._episodes(start, stop, steps), (*notes, *self._cut(stop)))
 
     def _zero_masks(self, seen: Mapping[str, Array], rows: int) -> BoolArray:
-        """Which rows terminate: those whose mask is 0, where a task has masks."""
+        """Mark the rows that terminate: the mask is 0, in files with masks."""
         key = self.layout.columns.get(FLAGS[0])
         return np.zeros(rows, bool) if key is None else np.asarray(seen[key].reshape(rows) == 0)
 
     def _marks(self, start: int, stop: int) -> tuple[BoolArray, BoolArray]:
-        """Which rows end a trajectory, and which are of one that has steps."""
+        """Mark the rows that end a trajectory, and the rows of trajectories with steps."""
         ends, whole = np.zeros(stop - start, bool), np.ones(stop - start, bool)
         last = self.stops - 1
         inside = (last >= start) & (last < stop)
@@ -292,7 +292,7 @@ def _field(name: str, member: Member) -> Field:
 
 
 def _trajectories(npz: NpzFile, layout: _Layout) -> IntArray:
-    """Rows of every trajectory, int64 [E]; what follows the last flag is one, too."""
+    """Count the rows of every trajectory, int64 [E]; rows after the last flag are a trajectory, too."""
     found = [np.zeros(0, np.int64)]
     for start, flags in _flags(npz, layout):
         found.append(np.flatnonzero(flags) + start)
@@ -303,7 +303,7 @@ def _trajectories(npz: NpzFile, layout: _Layout) -> IntArray:
 
 
 def _is_open(npz: NpzFile, layout: _Layout) -> bool:
-    """Whether the last row is no end."""
+    """Tell whether the last row ends no trajectory."""
     *_, (_, flags) = [(0, np.ones(1, bool)), *_flags(npz, layout)]
     return not flags[-1]
 
@@ -319,7 +319,7 @@ def _flags(npz: NpzFile, layout: _Layout) -> Iterator[tuple[int, BoolArray]]:
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands in the row of a step, and in the row after; for `rlds verify --trace`."""
+    """Look up the row of a step and the row after it."""
     row = place.first + place.step
     with open_npz(place.file) as npz:
         columns = _layout(npz).columns

@@ -9,11 +9,7 @@
 
 With columns of one kind only there is one ``observation``. Every step terminates its episode. There is no reward in
 such a table: an agent that does a is right where a equals ``action``. ``--map action=COLUMN`` chooses another column;
-``class`` is then a field of its own.
-
-Single values of a table, for `rlds verify --trace`.
-
-Tables as OpenML publishes them, Parquet or ARFF, read column by column and a block of rows at a time.
+``class`` is then a field of its own. Tables are Parquet or ARFF, and are read a block of rows at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ SCAN_ROWS = 1 << 14
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """A table of OpenML in one line, or None: ARFF, or Parquet under the name that OpenML gives it."""
+    """Describe a table of OpenML in one line: ARFF, or Parquet under OpenML's name; None for other files."""
     if len(paths) != 1 or not (is_arff(paths[0]) or (NAMED.fullmatch(paths[0].name) and is_parquet(paths[0]))):
         return None
     with open_table(paths[0]) as table:
@@ -51,7 +47,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, classes and categories. Reads the columns of categories.
+    """Find the fields, classes and categories. Reads the columns of categories.
 
     Raises
     ------
@@ -84,7 +80,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The rows of the table, in blocks.
+    """Read the rows of the table, in blocks.
 
     Raises
     ------
@@ -103,15 +99,15 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """The names of the columns that make up each field, and the values of each category, one a line."""
+    """Return the names of the columns that make up each field, and the values of each category, one a line."""
     for field, names in plan.facts["columns"].items():
         yield f"columns/{field}", "\n".join(names)
     for name, values in plan.facts["categories"].items():
         yield f"categories/{name}", "\n".join(values)
 
 
-def _columns(columns: Sequence[Column], action: str | None, file: str) -> dict[str, list[str]]:
-    """Field -> the columns that make it up."""
+def _columns(columns: Sequence[TableColumn], action: str | None, file: str) -> dict[str, list[str]]:
+    """Map each field to its columns."""
     there = [c.name for c in columns]
     if len(set(there)) != len(there) or not there:
         raise CorruptArchive(f"{file}: columns {there} are not named apart.")
@@ -132,8 +128,8 @@ def _columns(columns: Sequence[Column], action: str | None, file: str) -> dict[s
     return named | {field: names for field, names in others.items() if names}
 
 
-def _numbers(table: Table, names: Sequence[str]) -> dict[str, list[str]]:
-    """Classes that are written as numbers, sorted as numbers."""
+def _numbers(table: OpenmlTable, names: Sequence[str]) -> dict[str, list[str]]:
+    """Sort classes that are written as numbers by their values."""
     found: dict[str, set[float]] = {n: set() for n in names}
     for block in table.blocks(names, SCAN_ROWS) if names else ():
         for name, values in block.items():
@@ -143,7 +139,7 @@ def _numbers(table: Table, names: Sequence[str]) -> dict[str, list[str]]:
     return {n: [f"{v:g}" for v in sorted(v for v in values if v == v)] for n, values in found.items()}
 
 
-def _schema(table: Table, columns: Mapping[str, list[str]]) -> tuple[Field, ...]:
+def _schema(table: OpenmlTable, columns: Mapping[str, list[str]]) -> tuple[Field, ...]:
     kinds = {c.name: c for c in table.columns}
     fields = [Field(flag, "bool", (), "next") for flag in FLAGS]
     for name, members in columns.items():
@@ -159,7 +155,7 @@ def _schema(table: Table, columns: Mapping[str, list[str]]) -> tuple[Field, ...]
 
 
 def _chunk(plan: Plan, codes: Mapping[str, Mapping[str, int]], block: Mapping[str, Values], at: int) -> Chunk:
-    """Rows of the table as episodes of one step, two rows each."""
+    """Lay out rows of the table as episodes of one step, two rows each."""
     rows = len(next(iter(block.values())))
     notes: list[Note] = []
     columns: dict[str, Stored] = {}
@@ -191,7 +187,7 @@ def _episodes(rows: int, at: int) -> EpisodeTable:
 
 
 def _coded(name: str, values: Values, codes: Mapping[str, Mapping[str, int]]) -> Array:
-    """Numbers as they are; categories and classes as their places among the sorted values, -1 where missing."""
+    """Keep numbers; replace categories and classes by their places among the sorted values, -1 for a missing one."""
     if name not in codes:
         return np.asarray(values)
     texts = values if isinstance(values, list) else [None if v != v else f"{v:g}" for v in values.tolist()]
@@ -202,7 +198,7 @@ BLOCK = 1 << 12
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """The row of a step: numbers as they stand there, categories as their places among the sorted values."""
+    """Look up the row of a step: numbers as they are, categories as their places among the sorted values."""
     columns, categories = place.facts["columns"], place.facts["categories"]
     with open_table(place.file) as table:
         names = [n for members in columns.values() for n in members]
@@ -213,8 +209,8 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
         yield ArchivedValue(field, f"{', '.join(members)} of row {place.first}", np.array(values[0] if one else values))
 
 
-def _row(table: Table, names: list[str], number: int) -> dict[str, object]:
-    """One row; blocks may be smaller than asked for, where a group of rows ends in a file."""
+def _row(table: OpenmlTable, names: list[str], number: int) -> dict[str, object]:
+    """Read one row; blocks may be smaller than asked for, at the end of a group of rows in the file."""
     before = 0
     for block in table.blocks(names, BLOCK):
         rows = len(block[names[0]])
@@ -237,7 +233,7 @@ Values = Array | Text
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column: its name, and whether its values are numbers or categories; ``dtype`` of the numbers."""
 
     name: str
@@ -245,21 +241,21 @@ class Column:
     dtype: str = ""
 
 
-class Table(Protocol):
+class OpenmlTable(Protocol):
     """One file."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
 
     def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, Values]]:
-        """Blocks of at most ``size`` rows, in order; categories as texts, None where a value is missing."""
+        """Read blocks of at most ``size`` rows, in order; categories as texts, None for a missing value."""
 
 
 def is_arff(path: Path) -> bool:
-    """Whether a file begins as ARFF does: comments, then ``@relation``."""
+    """Tell whether a file begins as ARFF does: comments, then ``@relation``."""
     try:
         with path.open("rb") as f:
             for line in itertools.islice(iter(lambda: f.readline(MAX_LINE), b""), 10_000):
@@ -272,7 +268,7 @@ def is_arff(path: Path) -> bool:
 
 
 @contextmanager
-def open_table(path: Path) -> Iterator[Table]:
+def open_table(path: Path) -> Iterator[OpenmlTable]:
     """Open a file of either format.
 
     Raises
@@ -302,29 +298,29 @@ class Parquet:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return int(self._file.metadata.num_rows)
 
     def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, Values]]:
-        """Blocks of at most ``size`` rows."""
+        """Read blocks of at most ``size`` rows."""
         kinds = {c.name: c for c in self.columns}
         with parquet.reading(self._path):
             for batch in self._file.iter_batches(batch_size=size, columns=list(names)):
                 yield {n: self._values(batch.column(n), kinds[n]) for n in names}
 
-    def _column(self, x: Any) -> Column:
+    def _column(self, x: Any) -> TableColumn:
         import pyarrow as pa
 
         kind = x.type.value_type if pa.types.is_dictionary(x.type) else x.type
         if pa.types.is_dictionary(x.type) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return Column(x.name, "category")
+            return TableColumn(x.name, "category")
         if pa.types.is_boolean(kind):
-            return Column(x.name, "category")
+            return TableColumn(x.name, "category")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            return Column(x.name, "number", np.dtype(kind.to_pandas_dtype()).name)
+            return TableColumn(x.name, "number", np.dtype(kind.to_pandas_dtype()).name)
         raise UnknownLayout(f"{self._path.name}: {x.name} holds {x.type} values; numbers and categories are expected.")
 
-    def _values(self, values: Any, column: Column) -> Values:
+    def _values(self, values: Any, column: TableColumn) -> Values:
         if column.kind == "category":
             return [None if v is None else str(v) for v in values.to_pylist()]
         if values.null_count:  # integers that are missing somewhere
@@ -343,24 +339,24 @@ class Arff:
 
     @property
     def rows(self) -> int:
-        """How many there are; the file is read through."""
+        """The number of rows; the file is read through."""
         if self._rows is None:
             self._rows = sum(len(next(iter(b.values()))) for b in self.blocks([self.columns[0].name], 1 << 14))
         return self._rows
 
     def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, Values]]:
-        """Blocks of at most ``size`` rows."""
+        """Read blocks of at most ``size`` rows."""
         at = {c.name: (i, c) for i, c in enumerate(self.columns)}
         with self._load() as table:
             while rows := list(itertools.islice(table["data"], size)):
                 yield {n: self._values([row[at[n][0]] for row in rows], at[n][1]) for n in names}
 
-    def _column(self, name: str, kind: object) -> Column:
+    def _column(self, name: str, kind: object) -> TableColumn:
         if isinstance(kind, str) and kind.upper() in ("REAL", "NUMERIC", "INTEGER"):
-            return Column(name, "number", "float64")
-        return Column(name, "category")
+            return TableColumn(name, "number", "float64")
+        return TableColumn(name, "category")
 
-    def _values(self, values: list[Any], column: Column) -> Values:
+    def _values(self, values: list[Any], column: TableColumn) -> Values:
         if column.kind == "category":
             return [None if v is None else str(v) for v in values]
         return np.array([np.nan if v is None else v for v in values], np.float64)
@@ -382,8 +378,8 @@ def _lines(f: TextIO, path: Path) -> Iterator[str]:
         yield line
 
 
-def categories(table: Table, names: Sequence[str], size: int) -> dict[str, list[str]]:
-    """The values that occur in each column, sorted.
+def categories(table: OpenmlTable, names: Sequence[str], size: int) -> dict[str, list[str]]:
+    """Find the values of each column, sorted.
 
     Raises
     ------

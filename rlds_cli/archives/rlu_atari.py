@@ -10,7 +10,7 @@
       discounts          n floats, the last 0: the episode terminated -> next/discount
       checkpoint_idx, episode_idx, episode_return, clipped_episode_return -> options of the episode
 
-What the last of n rows holds is not written anywhere. TensorFlow Datasets takes it for the terminal observation alone,
+The meaning of the last of n rows is not recorded. TensorFlow Datasets takes it for the terminal observation alone,
 and moves the discounts by one row to the step that they belong to; so does this reader (``observation``: T = n - 1),
 unless the return that stands beside an episode counts a reward of its last row (``action``: T = n).
 """
@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
-from rlds_cli.archives.layouter import Whole, chunks
+from rlds_cli.archives.layouter import LazyEpisode, chunks
 from rlds_cli.archives.openx import example_of, row, steps
-from rlds_cli.archives.openx.directory import Leaf
+from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.archives.openx.steps import RULES
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.formats import tfrecord
@@ -42,12 +42,12 @@ LOOKED_AT = 4  # files whose first episodes are compared with their returns
 EPISODES = 4
 
 _STEPS = {
-    "action": Leaf("actions", "array", "int64"),
-    REWARD: Leaf("unclipped_rewards", "array", "float32"),
-    "next/clipped_reward": Leaf("clipped_rewards", "array", "float32"),
-    "next/discount": Leaf("discounts", "array", "float32"),
+    "action": FeatureLeaf("actions", "array", "int64"),
+    REWARD: FeatureLeaf("unclipped_rewards", "array", "float32"),
+    "next/clipped_reward": FeatureLeaf("clipped_rewards", "array", "float32"),
+    "next/discount": FeatureLeaf("discounts", "array", "float32"),
 }
-_OBSERVATIONS = Leaf("observations", "frames", "uint8", FRAME)
+_OBSERVATIONS = FeatureLeaf("observations", "frames", "uint8", FRAME)
 _EPISODE = {
     "checkpoint_idx": "int64",
     "episode_idx": "int64",
@@ -65,7 +65,7 @@ _SCHEMA = (
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """Episodes of RL Unplugged's Atari, in one line, or None."""
+    """Describe episodes of RL Unplugged's Atari in one line; None for other files."""
     try:
         if not paths or not tfrecord.is_tfrecord(paths[0]):
             return None
@@ -78,7 +78,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """A part per file. Reads the first episodes of up to four files.
+    """Make a part per file. Reads the first episodes of up to four files.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes of one file.
+    """Read the episodes of one file.
 
     Raises
     ------
@@ -121,12 +121,12 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Nothing that is not per row."""
+    """Return nothing: every value is per row."""
     return iter(())
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands at a step, and what is known of the one after, for ``rlds verify --trace``."""
+    """Look up the values of a step, and the observation after it."""
     lists = example_of(place.file, place.group)
     final = place.facts["last_step"] == "observation"
     for name, leaf in {**_STEPS, "observation": _OBSERVATIONS}.items():
@@ -147,7 +147,7 @@ def _examples(path: Path, name: str) -> Iterator[tuple[int, Mapping[str, Feature
 
 
 def _rule(archive: Archive) -> tuple[str, str]:
-    """What the last row holds, and what says so."""
+    """Decide the meaning of the last row; return the evidence too."""
     if archive.last_step in RULES:
         return str(archive.last_step), "as asked or registered"
     if archive.last_step is not None:
@@ -175,7 +175,7 @@ def _counts_last_reward(example: Mapping[str, Feature], where: str) -> bool:
         return bool(abs(said - whole) < abs(said - without))
 
 
-def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[Whole]:
+def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[LazyEpisode]:
     name, empty = plan.archive.name_of(file), 0
     try:
         for number, example in _examples(plan.archive.files[file], name):
@@ -191,7 +191,7 @@ def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[Whole]:
         notes.append(Note("empty-episodes", "episodes without steps were left out", empty, name))
 
 
-def _episode(example: Mapping[str, Feature], where: str, rule: str, file: int, number: int) -> Whole | None:
+def _episode(example: Mapping[str, Feature], where: str, rule: str, file: int, number: int) -> LazyEpisode | None:
     found = {name: _list(leaf, example, where) for name, leaf in _STEPS.items()}
     try:
         frames = steps.images(_OBSERVATIONS, _feature(_OBSERVATIONS.key, example, where), where, shape=FRAME)
@@ -212,7 +212,7 @@ def _episode(example: Mapping[str, Feature], where: str, rule: str, file: int, n
     if filler:
         columns["next/discount"] = found["next/discount"][1:]
     last = np.arange(length) == length - 1
-    return Whole(
+    return LazyEpisode(
         {**columns, "observation": frames, FLAGS[0]: last & (end == TERMINATED), FLAGS[1]: last & (end == TRUNCATED)},
         length,
         end,
@@ -233,12 +233,12 @@ def _options(example: Mapping[str, Feature], where: str) -> str | None:
 def _episode_value(key: str, example: Mapping[str, Feature], where: str) -> float | int | None:
     if key not in example:
         return None
-    found = steps.array(Leaf(key, "array", _EPISODE[key]), example[key], where)
+    found = steps.array(FeatureLeaf(key, "array", _EPISODE[key]), example[key], where)
     value = found[0].item() if len(found) == 1 else None
     return value if value is not None and np.isfinite(value) else None
 
 
-def _list(leaf: Leaf, example: Mapping[str, Feature], where: str) -> Array:
+def _list(leaf: FeatureLeaf, example: Mapping[str, Feature], where: str) -> Array:
     return steps.array(leaf, _feature(leaf.key, example, where), where)
 
 

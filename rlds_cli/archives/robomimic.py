@@ -1,12 +1,8 @@
 """robomimic's HDF5: one group per demonstration below ``data``, named splits below ``mask``; and robosuite's raw files.
 
-``demos`` says which dataset is what. ``next_obs[t]`` is ``obs[t+1]``, so it is read for the final observation alone and
-compared with the rest; where it differs it is kept, as ``next/observation/<key>``. ``dones`` become
-``next/terminated``; a demonstration that ends without one is cut.
-
-Demonstrations of a file, and what each of their datasets is.
-
-::
+``next_obs[t]`` is ``obs[t+1]``, so it is read for the final observation alone and compared with the rest; if it
+differs, it is kept as ``next/observation/<key>``. ``dones`` become ``next/terminated``; a demonstration that ends
+without one is cut::
 
     data/demo_<k>/obs/<key>        [T, ...]   -> observation/<key>
                   next_obs/<key>   [T, ...]   the final observation, and a check on the others
@@ -17,12 +13,8 @@ Demonstrations of a file, and what each of their datasets is.
                   anything else    [T, ...]   -> a root field of its own name (actions_abs, joint_torques)
     mask/<split>                              names of demonstrations
 
-Raw files of robosuite 0.3 have no ``actions``; what the operator asked for makes them up: joint velocities, gripper
+Raw files of robosuite 0.3 have no ``actions``. The operator's commands stand in for them: joint velocities, gripper
 actuations, and the hands' ``dpos`` and ``dquat``, some of them of zero width.
-
-Single values of a demonstration, for `rlds verify --trace`.
-
-Demonstrations as TED rows: several short ones to a chunk, a long one in pieces.
 """
 
 from __future__ import annotations
@@ -37,8 +29,6 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import (
-    CHUNK_BYTES,
-    CHUNK_ROWS,
     Archive,
     ArchivedStep,
     ArchivedValue,
@@ -47,7 +37,7 @@ from rlds_cli.archives import (
     Replan,
     every_file,
 )
-from rlds_cli.archives.roboset import Episode, Piece, pieces
+from rlds_cli.archives.trials import Trial, TrialPiece, TrialReader, constant_in_some, parts
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.formats.hdf5 import (
@@ -65,21 +55,17 @@ from rlds_cli.formats.hdf5 import (
     reading,
     row_field,
 )
-from rlds_cli.formats.hdf5_rows import nan_count
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Array, BoolArray, Chunk, Column, EpisodeTable, Field, Note
+from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note
 from rlds_cli.text import natural
 
 VERSION = 1
 choose = every_file
-PART_ROWS = 1 << 17
-PART_BYTES = 256 << 20
-TEXT_BYTES = 64
 MODEL = "attributes/model_file"
 NUM_SAMPLES = "num_samples"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """The layout, robomimic's or robosuite's, in one line, or None."""
+    """Describe robomimic's or robosuite's files in one line; None for other files."""
     if not paths or not all(is_hdf5(p) for p in paths):
         return None
     with open_file(paths[0]) as f:
@@ -92,7 +78,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields and parts. Looks at every demonstration, and reads none.
+    """Find the fields and parts. Reads the headers of every demonstration, and no rows.
 
     Raises
     ------
@@ -109,7 +95,7 @@ def plan(archive: Archive) -> Plan:
         )
     if archive.fields:
         raise UnknownLayout("robomimic's names are fixed; --map does not apply.", hint="leave it out")
-    found: list[list[Demo]] = []
+    found: list[list[Trial]] = []
     notes: list[Note] = []
     env: dict[str, Any] = {}
     for index, path in enumerate(archive.files):
@@ -117,17 +103,23 @@ def plan(archive: Archive) -> Plan:
             found.append(_demos(f, path.name))
             env = env or _environment(f)
             notes += _odd(f, archive.name_of(index), found[-1])
-    chance = by_chance([d for demos in found for d in demos])
-    found = [[without(d, chance) for d in demos] for demos in found] if chance else found
+    chance = constant_in_some([d for demos in found for d in demos], _is_core)
+    found = [[d.without(chance) for d in demos] for demos in found] if chance else found
     first = _agreed(archive, found)
-    own = bool(first.next_keys) and not first.recorded
+    own = bool(first.next_keys) and not first.has_all_next
     return Plan(
         "robomimic",
         archive,
         _schema(archive.files[0], first, own=own),
-        tuple(p for i, demos in enumerate(found) for p in _parts(i, demos)),
+        tuple(
+            p
+            for i, demos in enumerate(found)
+            for p in parts(
+                i, {d.group: d.rows for d in demos}, sum(f.row_bytes for f in demos[0].fields.values()), "demos"
+            )
+        ),
         episodes_by="file",
-        facts={"next_observations": "own" if own else "final" if first.recorded else None}
+        facts={"next_observations": "own" if own else "final" if first.has_all_next else None}
         | ({"not_per_row": sorted(chance)} if chance else {}),
         env=env,
         notes=tuple(notes),
@@ -135,7 +127,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The demonstrations of one part, in chunks of bounded size however long they are.
+    """Read the demonstrations of one part, in chunks of bounded size however long they are.
 
     Raises
     ------
@@ -146,24 +138,22 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     """
     number, groups = int(part.args["file"]), part.args["demos"]
     path = plan.archive.files[number]
-    width = sum(TEXT_BYTES if f.kind == "text" else f.row_bytes for f in plan.schema)
     with open_file(path, check=False) as f:
         first = demo(f, path.name, groups[0])
         keys = {**first.columns, **{f"next/{name}": key for name, key in first.next_keys.items()}}
-        mode = plan.facts["next_observations"]
-        finals = dict(first.next_keys) if first.recorded else {}
-        source = Source(f, number, plan.schema, finals, masks(f, path.name), compare=mode == "final")
-        lengths = part.args["lengths"]
-        episodes = [Episode(g, int(n), "", keys) for g, n in zip(groups, lengths, strict=True)]
+        finals = dict(first.next_keys) if first.has_all_next else {}
+        compare = plan.facts["next_observations"] == "final"
+        demos = _DemoReader(
+            f, number, f"{DATA}/", plan.schema, keys, bool(finals), masks(f, path.name), finals, compare
+        )
         try:
-            for todo in pieces(episodes, max(2, min(CHUNK_ROWS, CHUNK_BYTES // max(width, 1)))):
-                yield chunk(source, todo)
+            yield from demos.chunks(groups, part.args["lengths"])
         except Differ:
             raise Replan(_with_own_next(plan, first, path)) from None
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Attributes, constants and model files; below the file's name where there are several files.
+    """Return attributes, constants and model files, below the file's name if there are several files.
 
     Many demonstrations share one model: each stands once, as ``models/<k>``, and ``model`` [demonstrations] says which.
     """
@@ -186,7 +176,7 @@ def _constants(f: h5py.File, file: str, chance: set[str]) -> Iterator[tuple[str,
         which.append(models.setdefault(str(model), len(models)) if model is not None else -1)
         about.pop("attributes/num_samples", None)
         yield from ((f"{group}/{name}", value) for name, value in about.items())
-        for key in without(demo(f, file, group), chance).constants:
+        for key in demo(f, file, group).without(chance).constants:
             if (value := plain(f[DATA][group][key])) is not None:
                 yield f"{group}/{key}", value
     yield from ((f"models/{k}", text) for text, k in models.items())
@@ -194,7 +184,7 @@ def _constants(f: h5py.File, file: str, chance: set[str]) -> Iterator[tuple[str,
         yield "model", np.array(which, np.int64)
 
 
-def _demos(f: h5py.File, name: str) -> list[Demo]:
+def _demos(f: h5py.File, name: str) -> list[Trial]:
     groups = names(f)
     if not groups:
         raise UnknownLayout(f"{name} has no demonstrations (groups data/demo_0, data/demo_1, ...).")
@@ -202,7 +192,7 @@ def _demos(f: h5py.File, name: str) -> list[Demo]:
 
 
 def _environment(f: h5py.File) -> dict[str, Any]:
-    """The environment as ``env_args`` has it, robosuite's own attributes else."""
+    """Return the environment as ``env_args`` or robosuite's own attributes describe it."""
     about = {key: value for key, value in attribute_values(f[DATA]) if isinstance(value, str | bytes)}
     try:
         args = documents.loads(about.get("env_args", "null"))
@@ -213,8 +203,8 @@ def _environment(f: h5py.File) -> dict[str, Any]:
     return {"id": str(about["env"])} if "env" in about else {}
 
 
-def _odd(f: h5py.File, name: str, demos: Sequence[Demo]) -> Iterator[Note]:
-    """What a user should know about one file."""
+def _odd(f: h5py.File, name: str, demos: Sequence[Trial]) -> Iterator[Note]:
+    """Make the notes about one file."""
     if empty := [d.group for d in demos if not d.rows]:
         yield Note("empty-episodes", "demonstrations without steps were left out", len(empty), f"{empty[0]} of {name}")
     if all("observation" in d.columns for d in demos):
@@ -229,8 +219,8 @@ def _odd(f: h5py.File, name: str, demos: Sequence[Demo]) -> Iterator[Note]:
         yield Note("num-samples", text, len(wrong), f"{wrong[0]} of {name}")
 
 
-def _agreed(archive: Archive, found: Sequence[Sequence[Demo]]) -> Demo:
-    """The first demonstration, when all others hold the same fields."""
+def _agreed(archive: Archive, found: Sequence[Sequence[Trial]]) -> Trial:
+    """Return the first demonstration; refuse others that do not hold the same fields."""
     first = next(d for demos in found for d in demos)
     for index, demos in enumerate(found):
         for d in demos:
@@ -243,7 +233,7 @@ def _agreed(archive: Archive, found: Sequence[Sequence[Demo]]) -> Demo:
     return first
 
 
-def _schema(path: Path, first: Demo, *, own: bool) -> tuple[Field, ...]:
+def _schema(path: Path, first: Trial, *, own: bool) -> tuple[Field, ...]:
     fields = [
         *(f for name, f in first.fields.items() if name not in FLAGS),
         *(Field(n, "bool", (), "next") for n in FLAGS),
@@ -255,7 +245,7 @@ def _schema(path: Path, first: Demo, *, own: bool) -> tuple[Field, ...]:
     return tuple(sorted(fields, key=lambda f: f.name))
 
 
-def _with_own_next(plan: Plan, first: Demo, path: Path) -> Plan:
+def _with_own_next(plan: Plan, first: Trial, path: Path) -> Plan:
     note = Note(
         "next-observation", "next observations are not the rows after: kept as fields of their own", 1, OWN + "..."
     )
@@ -267,21 +257,6 @@ def _with_own_next(plan: Plan, first: Demo, path: Path) -> Plan:
     )
 
 
-def _parts(number: int, demos: Sequence[Demo]) -> Iterator[Part]:
-    """Demonstrations in their order, shared out to parts of about one size."""
-    todo = [d for d in demos if d.rows]
-    width = sum(f.row_bytes for f in demos[0].fields.values())
-    limit = max(1, min(PART_ROWS, PART_BYTES // max(width, 1)))
-    groups: dict[str, int] = {}
-    rows = 0
-    for d in todo:
-        groups[d.group] = d.rows
-        rows += d.rows + 1
-        if rows >= limit or d is todo[-1]:
-            yield Part(rows, {"file": number, "demos": [*groups], "lengths": [*groups.values()]})
-            groups, rows = {}, 0
-
-
 DATA, MASK = "data", "mask"
 GROUP = re.compile(r"demo_\d+")
 MEANINGS = {"actions": "action", "rewards": REWARD, "dones": FLAGS[0], "states": "state"}
@@ -291,38 +266,16 @@ COMMANDS = re.compile(r"joint_velocities|gripper_actuations|(left|right)_(dpos|d
 MAX_MASKS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Demo:
-    """One demonstration of T = ``rows`` steps.
-
-    ``columns`` maps fields to keys below its group; ``next_keys`` maps observation fields to the keys of their next
-    values; ``constants`` are the keys that are not per row.
-    """
-
-    group: str
-    rows: int
-    columns: Mapping[str, str]
-    next_keys: Mapping[str, str]
-    fields: Mapping[str, Field]
-    constants: tuple[str, ...]
-
-    @property
-    def recorded(self) -> bool:
-        """Whether every observation has a next one."""
-        observations = {name for name, f in self.fields.items() if f.placement == "both"}
-        return bool(self.next_keys) and set(self.next_keys) == observations
-
-
 def names(f: h5py.File) -> list[str]:
-    """The demonstrations of a file, in the order of their numbers."""
+    """Read the demonstrations of a file, in the order of their numbers."""
     data = f.get(DATA)
     if not isinstance(data, h5py.Group):
         return []
     return sorted((k for k in data if GROUP.fullmatch(k) and isinstance(data.get(k), h5py.Group)), key=natural)
 
 
-def demo(f: h5py.File, name: str, group: str) -> Demo:
-    """One demonstration of the file called ``name``.
+def demo(f: h5py.File, name: str, group: str) -> Trial:
+    """Describe one demonstration of the file called ``name``.
 
     Raises
     ------
@@ -347,25 +300,11 @@ def demo(f: h5py.File, name: str, group: str) -> Demo:
                 f"{where}: {key} has rows of {found[key].shape[1:]}, {field} of {fields[field].shape}."
             )
     claimed = {*columns.values(), *next_keys.values()}
-    return Demo(group, rows, columns, next_keys, fields, tuple(k for k in found if k not in claimed))
-
-
-def by_chance(demos: Sequence[Demo]) -> set[str]:
-    """Keys of no known meaning that have T rows in some demonstrations only: they are not per row."""
-    there = {key for d in demos for key in d.columns.values()}
-    return {key for d in demos for key in d.constants if key in there and not _is_core(key)}
-
-
-def without(d: Demo, keys: set[str]) -> Demo:
-    """A demonstration whose datasets ``keys`` are not per row."""
-    columns = {name: key for name, key in d.columns.items() if key not in keys}
-    fields = {name: d.fields[name] for name in d.fields if name in columns}
-    more = tuple(key for key in d.columns.values() if key in keys)
-    return replace(d, columns=columns, fields=fields, constants=(*d.constants, *more))
+    return Trial(group, rows, columns, next_keys, fields, tuple(k for k in found if k not in claimed))
 
 
 def masks(f: h5py.File, name: str) -> dict[str, set[str]]:
-    """The named splits of a file: which demonstrations each of them has.
+    """Read the named splits of a file, with the demonstrations of each.
 
     Raises
     ------
@@ -403,7 +342,7 @@ def _is_core(key: str) -> bool:
 
 
 def _count_rows(where: str, found: Mapping[str, h5py.Dataset]) -> int:
-    """T: of actions, else of states."""
+    """Count the steps T, by the actions or else the states."""
     for key in ("actions", "states"):
         if key in found and found[key].shape:
             return int(found[key].shape[0])
@@ -418,7 +357,7 @@ def _check_lengths(where: str, found: Mapping[str, h5py.Dataset], keys: set[str]
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands in the row of a step; next observations from ``next_obs``, else from the row after."""
+    """Look up the row of a step; next observations are in ``next_obs``, or else in the row after it."""
     with open_file(place.file, check=False) as f:
         found, group = demo(f, place.name, place.group), f[DATA][place.group]
         for name, field in found.fields.items():
@@ -441,108 +380,43 @@ class Differ(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """An open file, and how its rows are read.
+class _DemoReader(TrialReader):
+    """Reads demonstrations, with their final observations.
 
-    ``finals`` maps observation fields to the keys of their next values; ``compare`` them with the rows after.
+    ``finals`` maps observation fields to the keys of their next values; ``compare`` compares these with the rows after.
     """
 
-    file: h5py.File
-    number: int
-    fields: Sequence[Field]
     finals: Mapping[str, str]
-    splits: Mapping[str, set[str]]
     compare: bool
 
-    def dataset(self, piece: Piece, key: str) -> h5py.Dataset:
-        """The dataset of one demonstration."""
-        return self.file[f"{DATA}/{piece.episode.group}/{key}"]
+    def rows(self, f: Field, piece: TrialPiece) -> Array:
+        """Read the rows of a piece.
 
-
-def chunk(source: Source, todo: Sequence[Piece]) -> Chunk:
-    """Read pieces and put them one after the other.
-
-    Raises
-    ------
-    Differ
-        Next observations are no copies of the rows after.
-    """
-    notes: list[Note] = []
-    columns: dict[str, Column] = {f.name: _column(source, f, todo, notes) for f in source.fields if f.name not in FLAGS}
-    row = np.concatenate([np.arange(p.start, p.stop) for p in todo])
-    length = np.repeat([p.episode.length for p in todo], [p.stop - p.start for p in todo])
-    terminated = np.concatenate([_terminated(source, p) for p in todo])
-    columns[FLAGS[0]] = terminated
-    columns[FLAGS[1]] = (row == length - 1) & ~terminated
-    inside = terminated & (row < length - 1)
-    if inside.any():
-        text = "steps are terminated and their episode goes on"
-        notes.append(Note("terminated-inside", text, int(inside.sum()), todo[0].episode.group))
-    return Chunk(columns, row == length, _table(source, [p for p in todo if p.whole]), tuple(notes))
-
-
-def _column(source: Source, f: Field, todo: Sequence[Piece], notes: list[Note]) -> Column:
-    text = f.kind == "text"
-    size = sum(p.stop - p.start for p in todo)
-    out: Array = np.full(size, None) if text else np.zeros((size, *f.shape), f.dtype)
-    at = 0
-    for p in todo:
-        rows, stop = _rows_of_piece(source, f, p), at + p.stop - p.start
-        out[at : at + len(rows)] = rows.reshape(len(rows), *f.shape)
-        if missing := nan_count(rows):
-            notes.append(Note("nan", f"values are NaN and kept, first in {f.name}", missing, p.episode.group))
-        at = stop
-    return out.tolist() if text else out
-
-
-def _rows_of_piece(source: Source, f: Field, p: Piece) -> Array:
-    """The rows of a piece: all of them of an observation, all but the last of what belongs to a step."""
-    length = p.episode.length
-    key = p.episode.keys[f.name]
-    d = source.dataset(p, key)
-    with reading(Path(source.file.filename), d.name):
+        Raises
+        ------
+        Differ
+            Next observations are no copies of the rows after.
+        """
+        group, length = piece.episode.group, piece.episode.length
+        d = self.dataset(group, self.keys[f.name])
         values = d.asstr() if f.kind == "text" else d
         if f.placement != "both":
-            return np.asarray(values[p.start : min(p.stop, length)])
-        rows = np.asarray(values[p.start : min(p.stop + 1, length)])
-        final = source.dataset(p, source.finals[f.name]) if f.name in source.finals else None
-        if final is not None and source.compare:
-            _compare(rows, final, f, p)
-        if not p.whole:
-            return rows[: p.stop - p.start]
+            return np.asarray(values[piece.start : min(piece.stop, length)])
+        rows = np.asarray(values[piece.start : min(piece.stop + 1, length)])
+        final = self.dataset(group, self.finals[f.name]) if f.name in self.finals else None
+        if final is not None and self.compare:
+            _compare(rows, final, f, piece.start)
+        if not piece.ends:
+            return rows[: len(piece)]
         last = np.asarray((values if final is None else final)[length - 1])[None]
         return np.concatenate([rows, last.astype(rows.dtype, copy=False)])
 
 
-def _compare(rows: Array, after: h5py.Dataset, f: Field, p: Piece) -> None:
+def _compare(rows: Array, after: h5py.Dataset, f: Field, start: int) -> None:
     pairs = len(rows) - 1
     if pairs < 1:
         return
     at = slice(0, pairs) if f.row_bytes <= COMPARED_BYTES else slice(pairs // 2, pairs // 2 + 1)
-    said = np.asarray(after[p.start + at.start : p.start + at.stop])
+    said = np.asarray(after[start + at.start : start + at.stop])
     if not np.array_equal(said, rows[1:][at], equal_nan=said.dtype.kind in "fc"):
         raise Differ
-
-
-def _terminated(source: Source, p: Piece) -> BoolArray:
-    out = np.zeros(p.stop - p.start, bool)
-    if FLAGS[0] in p.episode.keys:
-        d = source.dataset(p, p.episode.keys[FLAGS[0]])
-        with reading(Path(source.file.filename), d.name):
-            done = np.asarray(d[p.start : min(p.stop, p.episode.length)]).reshape(-1)
-        out[: len(done)] = (done != 0) & (done == done)
-    return out
-
-
-def _table(source: Source, whole: Sequence[Piece]) -> EpisodeTable:
-    ended = [p.episode for p in whole]
-    done = [bool(_terminated(source, Piece(e, e.length - 1, e.length))[0]) for e in ended]
-    return EpisodeTable(
-        length=np.array([e.length for e in ended], np.int64),
-        end=np.where(done, TERMINATED, CUT).astype(np.uint8),
-        observed=np.full(len(ended), bool(source.finals)),
-        source=np.full(len(ended), source.number, np.int32),
-        row=np.zeros(len(ended), np.int64),
-        group=[e.group for e in ended],
-        splits={s: np.array([e.group in demos for e in ended], bool) for s, demos in source.splits.items()},
-    )

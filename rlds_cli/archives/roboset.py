@@ -1,28 +1,16 @@
 """RoboHive's HDF5: one group per trial, several files (seeds) per archive; and RoboSet's, recorded from hardware.
 
-Every trial is an episode; ``trials`` says which dataset is what, ``conventions`` what a row means. ``done`` becomes
-``next/terminated``; a trial that ends without it is cut. In a trace the reward and ``done`` of row 0 came before any
-step, and have no place.
-
-What a row of a trial means: RoboHive's recorders disagree, and their files do not say.
-
-::
+Every trial is an episode. ``done`` becomes ``next/terminated``; a trial that ends without it is cut. RoboHive's
+recorders disagree about the meaning of a row, and their files do not record it. There are three conventions::
 
     trace   (o_t, a_t) with the reward, done and infos on arrival at o_t; a last row with a NaN action: T = h - 1 steps,
             T+1 observations and infos; next/reward of step t is row t+1's
     path    (o_t, a_t, r_t, done_t) and the infos after the step: T = h, no final observation, next/info/...
     demo    (o_t, a_t, r_t, done_t) and the infos before it: T = h, no final observation, info/...
 
-A trial whose last action is NaN is a trace. Else ``env_infos/obs_dict``, which holds the pieces of an observation,
-equals the observations of the row after (path) or of the same row (demo).
-
-Single values of a trial, for `rlds verify --trace`.
-
-Trials as TED rows: several short ones to a chunk, a long one in pieces.
-
-Trials of a file, and what each of their datasets is.
-
-::
+A trial whose last action is NaN is a trace. In the others ``env_infos/obs_dict``, which holds the components of an
+observation, equals the observations of the row after (path) or of the same row (demo). In a trace the reward and
+``done`` of row 0 came before any step, and are left out. The datasets of a trial::
 
     RoboHive                                     RoboSet (hardware)
     Trial<k>/observations   [h, ...] or group    Trial<k>/data/{qp,qv,tau,rgb,d,...}_*  -> observation/<key>
@@ -37,13 +25,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
+from rlds_cli.archives.trials import Trial, TrialPiece, TrialReader, constant_in_some, parts
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import (
     attributes,
@@ -59,19 +48,16 @@ from rlds_cli.formats.hdf5 import (
     reading,
     row_field,
 )
-from rlds_cli.formats.hdf5_rows import components, nan_count
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Array, BoolArray, Chunk, Column, EpisodeTable, Field, Note
+from rlds_cli.formats.hdf5_rows import components
+from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note
 from rlds_cli.text import natural
 
 VERSION = 1
 choose = every_file
-PART_ROWS = 1 << 17
-PART_BYTES = 256 << 20
-TEXT_BYTES = 64
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """RoboHive's or RoboSet's layout in one line, or None."""
+    """Describe RoboHive's or RoboSet's files in one line; None for other files."""
     if not paths or not all(is_hdf5(p) for p in paths):
         return None
     with open_file(paths[0]) as f:
@@ -81,7 +67,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and row conventions. Reads a few rows of every trial.
+    """Find the fields, parts and row conventions. Reads a few rows of every trial.
 
     Raises
     ------
@@ -97,8 +83,9 @@ def plan(archive: Archive) -> Plan:
             hint="leave it out",
         )
     found, said, notes = _look(archive)
-    chance = by_chance([t for of_file in found.values() for t in of_file]) - {*archive.fields.values()}
-    found = {name: [without(t, chance) for t in of_file] for name, of_file in found.items()} if chance else found
+    chance = constant_in_some([t for of_file in found.values() for t in of_file], lambda key: _meaning(key) is not None)
+    chance -= {*archive.fields.values()}
+    found = {name: [t.without(chance) for t in of_file] for name, of_file in found.items()} if chance else found
     schema = _same_fields(found)
     rows, guesses = settle(said, infos=any(name.startswith("info/") for name in schema))
     convention = next((c for c in (TRACE, PATH) if c in rows.values()), DEMO)
@@ -112,7 +99,7 @@ def plan(archive: Archive) -> Plan:
         reader="roboset",
         archive=archive,
         schema=tuple(fields),
-        parts=tuple(p for i, lengths in enumerate(episodes.values()) for p in _parts(i, lengths, width)),
+        parts=tuple(p for i, lengths in enumerate(episodes.values()) for p in parts(i, lengths, width, "trials")),
         episodes_by="file",
         facts={
             "rows": rows,
@@ -123,7 +110,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The rows of one part, in chunks of bounded size however long the trials are.
+    """Read the rows of one part, in chunks of bounded size however long the trials are.
 
     Raises
     ------
@@ -132,21 +119,16 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     """
     source, groups = int(part.args["file"]), part.args["trials"]
     path, name = plan.archive.files[source], plan.archive.name_of(source)
-    width = sum(TEXT_BYTES if x.kind == "text" else x.row_bytes for x in plan.schema)
-    budget = max(2, min(CHUNK_ROWS, CHUNK_BYTES // max(width, 1)))
     with open_file(path, check=False) as f:
         columns = trial(f, path.name, groups[0], plan.archive.fields).columns
         keys = {x.name: key for x in plan.schema if (key := columns.get(unplaced(x.name)))}
-        episodes = [
-            Episode(group, int(length), plan.facts["rows"][name], keys)
-            for group, length in zip(groups, part.args["lengths"], strict=True)
-        ]
-        for todo in pieces(episodes, budget):
-            yield chunk(f, source, plan.schema, todo)
+        convention = plan.facts["rows"][name]
+        trials = _RowReader(f, source, "", plan.schema, keys, convention == TRACE, {}, convention)
+        yield from trials.chunks(groups, part.args["lengths"])
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """What is not per row, and attributes, by trial; below the file's name where there are several files."""
+    """Return constants and attributes by trial, below the file's name if there are several files."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
@@ -166,7 +148,7 @@ def _constants(f: h5py.File, keys: Sequence[str]) -> Iterator[tuple[str, Array |
 
 
 def _look(archive: Archive) -> tuple[dict[str, list[Trial]], dict[str, str | None], list[Note]]:
-    """The trials of every file, the convention that each file follows, and what is odd about it."""
+    """Describe the trials of every file; return the convention of each file, and notes."""
     found: dict[str, list[Trial]] = {}
     said: dict[str, str | None] = {}
     notes: list[Note] = []
@@ -183,7 +165,7 @@ def _look(archive: Archive) -> tuple[dict[str, list[Trial]], dict[str, str | Non
 
 
 def _same_fields(found: Mapping[str, Sequence[Trial]]) -> dict[str, Field]:
-    """The fields that every trial has."""
+    """Return the fields that every trial has."""
     first_name, first = next((name, of_file[0]) for name, of_file in found.items())
     for name, of_file in found.items():
         for t in of_file:
@@ -200,20 +182,6 @@ def _lengths(of_file: Sequence[Trial], convention: str) -> dict[str, int]:
     return {t.group: t.rows - (convention == TRACE) for t in of_file}
 
 
-def _parts(source: int, lengths: Mapping[str, int], width: int) -> Iterator[Part]:
-    """Trials in their order, shared out to parts of about one size."""
-    limit = max(1, min(PART_ROWS, PART_BYTES // max(width, 1)))
-    groups: list[str] = []
-    rows = 0
-    todo = [group for group, length in lengths.items() if length > 0]
-    for group in todo:
-        groups.append(group)
-        rows += lengths[group] + 1
-        if rows >= limit or group == todo[-1]:
-            yield Part(rows, {"file": source, "trials": groups, "lengths": [lengths[g] for g in groups]})
-            groups, rows = [], 0
-
-
 TRACE, PATH, DEMO = "trace", "path", "demo"
 PIECES = "info/obs_dict/"
 TRIALS = 8
@@ -222,7 +190,7 @@ MAX_COMPONENTS = 1024
 
 
 def of_file(f: h5py.File, trials: Sequence[Trial]) -> tuple[str | None, list[str]]:
-    """The convention of one file, None where its content does not decide; and the trials of a trace that are none."""
+    """Find the convention of one file, None if its content does not decide; also the trials of a trace that differ."""
     ends = {t.group: _ends_without_action(f[t.group], t) for t in trials if t.rows}
     if ends and sum(ends.values()) * 2 >= len(ends):
         return TRACE, [group for group, without in ends.items() if not without]
@@ -234,10 +202,10 @@ def of_file(f: h5py.File, trials: Sequence[Trial]) -> tuple[str | None, list[str
 
 
 def settle(found: Mapping[str, str | None], *, infos: bool) -> tuple[dict[str, str], list[Note]]:
-    """One reading for all files of an archive, by file, with notes where it is a guess.
+    """Settle the convention of each file, so that one schema holds all; a note tells of each guess.
 
-    Files that do not say follow those that do, else are read as ``demo``. Traces and demos go together, for what a
-    demo lacks is the last row only; paths with infos do not, for theirs belong to the next row.
+    Undecided files follow the decided ones, or else are read as ``demo``. Traces and demos go together, since a demo
+    lacks only the last row. Paths with infos go with neither, since their infos belong to the next row.
 
     Raises
     ------
@@ -272,7 +240,7 @@ def _ends_without_action(group: h5py.Group, trial: Trial) -> bool:
 
 
 def _votes(group: h5py.Group, trial: Trial) -> tuple[int, int]:
-    """How many components of obs_dict equal one of the observations: in the same row, in the row after."""
+    """Count the components of obs_dict that equal an observation in the same row, and in the row after."""
     seen = [_head(group, key) for field, key in trial.columns.items() if field.split("/", 1)[0] == "observation"]
     wide = [s for s in seen if s is not None]
     pieces = [_head(group, key) for field, key in trial.columns.items() if field.startswith(PIECES)]
@@ -295,7 +263,7 @@ def _head(group: h5py.Group, key: str) -> Array | None:
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands in the row of a step, and of a trace in the row after: the reward and what was observed then."""
+    """Look up the row of a step; in a trace, the reward and the next observation are in the row after it."""
     convention = place.facts["rows"][place.name]
     with open_file(place.file, check=False) as f:
         found = trial(f, place.name, place.group, place.fields)
@@ -310,113 +278,18 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """One trial to be read: T = ``length`` steps; ``keys`` maps the fields of the schema to keys of its group."""
+class _RowReader(TrialReader):
+    """Reads trials that follow a convention."""
 
-    group: str
-    length: int
     convention: str
-    keys: Mapping[str, str]
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows ``start`` to ``stop`` of the T+1 that an episode takes in the store."""
-
-    episode: Episode
-    start: int
-    stop: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether the episode ends here."""
-        return self.stop == self.episode.length + 1
-
-
-def pieces(episodes: Sequence[Episode], budget: int) -> Iterator[list[Piece]]:
-    """The pieces that make a chunk of at most ``budget`` rows each."""
-    chunk: list[Piece] = []
-    room = budget
-    for e in episodes:
-        start = 0
-        if e.length + 1 > room and chunk:
-            yield chunk
-            chunk, room = [], budget
-        while e.length + 1 - start > room:
-            yield [Piece(e, start, start + room)]
-            start += room
-        chunk.append(Piece(e, start, e.length + 1))
-        room -= e.length + 1 - start
-    if chunk:
-        yield chunk
-
-
-def chunk(f: h5py.File, source: int, fields: Sequence[Field], todo: Sequence[Piece]) -> Chunk:
-    """Read pieces and put them one after the other."""
-    notes: list[Note] = []
-    columns: dict[str, Column] = {x.name: _column(f, x, todo, notes) for x in fields if x.name not in FLAGS}
-    row = np.concatenate([np.arange(p.start, p.stop) for p in todo])
-    length = np.repeat([p.episode.length for p in todo], [p.stop - p.start for p in todo])
-    terminated = np.concatenate([_terminated(f, p) for p in todo])
-    columns[FLAGS[0]] = terminated
-    columns[FLAGS[1]] = (row == length - 1) & ~terminated
-    inside = terminated & (row < length - 1)
-    if inside.any():
-        text = "steps are terminated and their episode goes on"
-        notes.append(Note("terminated-inside", text, int(inside.sum()), todo[0].episode.group))
-    return Chunk(columns, row == length, _table(f, source, [p.episode for p in todo if p.whole]), tuple(notes))
-
-
-def _column(f: h5py.File, field: Field, todo: Sequence[Piece], notes: list[Note]) -> Column:
-    text = field.kind == "text"
-    out: Array = np.full(sum(p.stop - p.start for p in todo), None) if text else _zeros(field, todo)
-    at = 0
-    for p in todo:
-        d = f[f"{p.episode.group}/{p.episode.keys[field.name]}"]
-        with reading(Path(f.filename), d.name):
-            values = d.asstr() if text else d
-            rows, stop = _rows(values, field, p), at + p.stop - p.start
-            out[at : at + len(rows)] = rows.reshape(len(rows), *field.shape)
-            if len(rows) < p.stop - p.start and field.placement == "both":
-                out[stop - 1] = out[stop - 2] if len(rows) else _rows(values, field, replace(p, start=p.start - 1))[0]
-        if missing := nan_count(rows):
-            notes.append(Note("nan", f"values are NaN and kept, first in {field.name}", missing, p.episode.group))
-        at = stop
-    return out.tolist() if text else out
-
-
-def _zeros(field: Field, todo: Sequence[Piece]) -> Array:
-    return np.zeros((sum(p.stop - p.start for p in todo), *field.shape), field.dtype)
-
-
-def _rows(d: h5py.Dataset, field: Field, p: Piece) -> Array:
-    """What the archive has of a piece: all of it, or all but the last row."""
-    trace = p.episode.convention == TRACE
-    shift = int(trace and field.placement == "next")
-    there = p.episode.length + int(trace and field.placement == "both")
-    return np.asarray(d[p.start + shift : min(p.stop, there) + shift])
-
-
-def _terminated(f: h5py.File, p: Piece) -> BoolArray:
-    out = np.zeros(p.stop - p.start, bool)
-    if FLAGS[0] in p.episode.keys:
-        d = f[f"{p.episode.group}/{p.episode.keys[FLAGS[0]]}"]
-        with reading(Path(f.filename), d.name):
-            done = _rows(d, Field(FLAGS[0], "bool", (), "next"), p).reshape(-1)
-        out[: len(done)] = (done != 0) & (done == done)
-    return out
-
-
-def _table(f: h5py.File, source: int, ended: Sequence[Episode]) -> EpisodeTable:
-    done = [_terminated(f, Piece(e, e.length - 1, e.length))[0] for e in ended]
-    return EpisodeTable(
-        length=np.array([e.length for e in ended], np.int64),
-        end=np.where(done, TERMINATED, CUT).astype(np.uint8),
-        observed=np.array([e.convention == TRACE for e in ended], bool),
-        source=np.full(len(ended), source, np.int32),
-        row=np.zeros(len(ended), np.int64),
-        group=[e.group for e in ended],
-    )
+    def rows(self, f: Field, piece: TrialPiece) -> Array:
+        """Read the rows of a piece; those of a trace hold the reward and the flag one row late."""
+        d = self.dataset(piece.episode.group, self.keys[f.name])
+        trace = self.convention == TRACE
+        shift = int(trace and f.placement == "next")
+        stop = min(piece.stop, piece.episode.length + int(trace and f.placement == "both"))
+        return np.asarray((d.asstr() if f.kind == "text" else d)[piece.start + shift : stop + shift])
 
 
 GROUP = re.compile(r"(trial|rollout)_?\d+", re.IGNORECASE)
@@ -426,24 +299,13 @@ SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0]}
 INFOS = "env_infos/"
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One trial: ``columns`` maps fields to keys below its group, ``constants`` are the keys that are not per row."""
-
-    group: str
-    rows: int
-    columns: Mapping[str, str]
-    fields: Mapping[str, Field]
-    constants: tuple[str, ...]
-
-
 def names(f: h5py.File) -> list[str]:
-    """The groups of a file that are trials, in the order of their numbers."""
+    """Return the groups of a file that are trials, in the order of their numbers."""
     return sorted((k for k in f if GROUP.fullmatch(k) and isinstance(f.get(k), h5py.Group)), key=natural)
 
 
 def schema_of(f: h5py.File) -> str | None:
-    """RoboHive's or RoboSet's schema, by the keys of the first trial; None where there is neither."""
+    """Tell RoboHive's schema from RoboSet's, by the keys of the first trial; None if it is neither."""
     for name in names(f)[:1]:
         if "observations" in f[name] and "actions" in f[name]:
             return ROBOHIVE
@@ -453,7 +315,7 @@ def schema_of(f: h5py.File) -> str | None:
 
 
 def trials(f: h5py.File, name: str, chosen: Mapping[str, str]) -> Iterator[Trial]:
-    """The trials of a file, in the order of their numbers; ``chosen`` maps fields to keys, before all others.
+    """Describe the trials of a file, in the order of their numbers; ``chosen`` maps fields to keys.
 
     Raises
     ------
@@ -470,7 +332,7 @@ def trials(f: h5py.File, name: str, chosen: Mapping[str, str]) -> Iterator[Trial
 
 
 def trial(f: h5py.File, name: str, group: str, chosen: Mapping[str, str]) -> Trial:
-    """One trial of a file; raises as ``trials`` does."""
+    """Describe one trial of a file; raises as ``trials`` does."""
     where, found = f"{name}: {group}", datasets(f[group])
     columns = {field: key for key in found if (field := _meaning(key)) and found[key].shape}
     for field, key in ((SHORT_NAMES.get(k, k), v) for k, v in chosen.items()):
@@ -491,21 +353,7 @@ def trial(f: h5py.File, name: str, group: str, chosen: Mapping[str, str]) -> Tri
             columns[free_name(key, {*columns, *FLAGS})] = key
     fields = {k: row_field(k, found[key], scalar=k in (REWARD, FLAGS[0])) for k, key in sorted(columns.items())}
     per_row = set(columns.values())
-    return Trial(group, rows, columns, fields, tuple(key for key in found if key not in per_row))
-
-
-def by_chance(trials: Sequence[Trial]) -> set[str]:
-    """Keys of no known meaning that have as many rows as observations in some trials only: they are not per row."""
-    there = {key for t in trials for key in t.columns.values()}
-    return {key for t in trials for key in t.constants if key in there and _meaning(key) is None}
-
-
-def without(t: Trial, keys: set[str]) -> Trial:
-    """A trial whose datasets ``keys`` are not per row."""
-    columns = {name: key for name, key in t.columns.items() if key not in keys}
-    fields = {name: t.fields[name] for name in t.fields if name in columns}
-    more = tuple(key for key in t.columns.values() if key in keys)
-    return replace(t, columns=columns, fields=fields, constants=(*t.constants, *more))
+    return Trial(group, rows, columns, {}, fields, tuple(key for key in found if key not in per_row))
 
 
 def _meaning(key: str) -> str | None:
@@ -535,7 +383,7 @@ def _common_length(where: str, columns: Mapping[str, h5py.Dataset]) -> int:
 
 
 def placed(field: Field, convention: str) -> Field:
-    """A field as files of this convention hold it (see ``conventions``)."""
+    """Place a field as files of this convention hold it."""
     name, placement = field.name, field.placement
     if is_observation(name) or name == "time":
         placement = "both"
@@ -547,5 +395,5 @@ def placed(field: Field, convention: str) -> Field:
 
 
 def unplaced(name: str) -> str:
-    """The name that a placed field had before."""
+    """Return the name that a placed field had before."""
     return name.removeprefix("next/") if name.startswith("next/info/") else name

@@ -8,24 +8,18 @@
                 $store$_terminal_ckpt.<N>.gz      [C] uint8                            -> next/terminated
                 add_count_ckpt.<N>.gz, invalid_range_ckpt.<N>.gz                       how far the log was written
 
-C is a million. ``logs`` finds the files of each log, ``order`` the order in which rows were written, ``frames`` reads
-them in that order. The frame after the end of an episode was never written.
+C is a million. ``logs`` finds the files of each log; this module orders the rows as they were written, finds the
+episodes and reads them. The frame after the end of an episode was never written.
 
-Single values of Dopamine's logs, for `rlds verify --trace`. Files are unpacked up to the row: it takes a while.
-
-Rows of a log in the order of their writing, as chunks of TED rows.
-
-The order in which the rows of a log were written, and its episodes.
-
-The buffer is a ring of C rows. It is dumped when C - 1 rows of a round are there, so the last slot of a dump still
-holds what the round before has put there::
+The buffer is a ring of C rows. It is dumped when a round has C - 1 rows, so the last slot of a dump still holds a row
+of the round before::
 
     checkpoint 0      0  1  2  ...  C-2  |  C-1: never written
     checkpoint 1      C-1: the row after C-2 of checkpoint 0  |  0  1  2  ...  C-2
     checkpoint 2      C-1: the row after C-2 of checkpoint 1  |  0  1  2  ...  position - 1  |  stale
                                                               the last dump, where ``add_count`` is the position
 
-Where episodes begin, ``stack - 1`` rows of zeros come first, for stacks of frames.
+An episode begins with ``stack - 1`` rows of zeros, for stacks of frames.
 """
 
 from __future__ import annotations
@@ -68,7 +62,7 @@ TIME_LIMIT = 27_000  # steps of four frames: half an hour of play, the runner's 
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """Dopamine's logs in one line, or None."""
+    """Describe Dopamine's logs in one line; None for other files."""
     found = {p: m for p in paths if (m := logs.NAME.fullmatch(p.name))}
     if not any(m["prefix"] and m["store"] == "observation" for m in found.values()):
         return None
@@ -78,7 +72,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and episodes. Reads actions, rewards and terminals, and the headers of frames.
+    """Find the fields, parts and episodes. Reads actions, rewards and terminals, and the headers of frames.
 
     Raises
     ------
@@ -113,7 +107,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes that begin in one checkpoint, in chunks of bounded size; the frames are streamed.
+    """Read the episodes that begin in one checkpoint, in chunks of bounded size; the frames are streamed.
 
     Raises
     ------
@@ -124,7 +118,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Nothing that is not per row."""
+    """Return nothing: every value is per row."""
     return iter(())
 
 
@@ -151,7 +145,10 @@ _NUMBER = re.compile(r"(?<=_ckpt\.)\d+(?=\.gz$)")
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands in the row of a step; the frame of the one after, which may lie in the next checkpoint."""
+    """Look up the row of a step, and the frame of the row after it, which may lie in the next checkpoint.
+
+    Files are unpacked up to the row, which takes a while.
+    """
     for after in (False, True):
         if after and place.is_last:
             return
@@ -169,7 +166,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
 
 def _place(place: ArchivedStep, step: int) -> tuple[int, int]:
-    """Checkpoint and row of a step: in each checkpoint the last row comes first."""
+    """Find the checkpoint and the row of a step; in each checkpoint the last row comes first."""
     capacity = int(place.facts["capacity"])
     found = _NUMBER.search(place.file.name)
     at = (place.first + 1) % capacity + step
@@ -178,7 +175,7 @@ def _place(place: ArchivedStep, step: int) -> tuple[int, int]:
 
 
 def chunks(plan: Plan, part: Part, names: Mapping[str, str]) -> Iterator[Chunk]:
-    """The episodes of a part, some rows at a time: the last row of each repeats its last frame."""
+    """Read the episodes of a part, some rows at a time; the last row of each repeats its last frame."""
     episodes: IntArray = np.array(part.args["episodes"], np.int64).reshape(-1, 3)
     begin, length, end = episodes.T
     total = int((length + 1).sum())
@@ -186,7 +183,7 @@ def chunks(plan: Plan, part: Part, names: Mapping[str, str]) -> Iterator[Chunk]:
     width = sum(f.row_bytes for f in plan.schema)
     budget = max(2, min(CHUNK_ROWS, CHUNK_BYTES // max(width, 1)))
     fields = {f.name: f for f in plan.schema}
-    with _Rows(plan.archive.files, part.args["pieces"]) as source:
+    with _ForwardRows(plan.archive.files, part.args["pieces"]) as source:
         done = 0
         for a in range(0, total, budget):
             b = min(a + budget, total)
@@ -217,7 +214,7 @@ def _column(fields: Mapping[str, Field], names: Mapping[str, str], store: str, r
 
 
 def _check_padding(frames: Array, kept: IntArray, new: int, part: Part) -> None:
-    """What is passed over was taken for padding by all but its frames."""
+    """Refuse frames in rows that were taken for padding because their other columns are zero."""
     left_out = np.ones(len(frames), bool)
     left_out[kept] = False
     left_out[:new] = False
@@ -243,11 +240,11 @@ def _table(part: Part, ended: IntArray, length: IntArray, end: IntArray, begin: 
     )
 
 
-class _Rows:
-    """Pieces of checkpoints end to end, read forward; rows of the block read last may be asked for again.
+class _ForwardRows:
+    """Rows of checkpoints end to end, read forward; rows of the last block can be read again.
 
-    The last slot of a checkpoint comes before its first: another pass, which runs in a thread while the checkpoint
-    before it is read.
+    The last slot of a checkpoint comes before its first. It takes another pass, which runs in a thread while the
+    checkpoint before it is read.
     """
 
     def __init__(self, files: Sequence[Path], pieces: Sequence[Mapping[str, Any]]) -> None:
@@ -260,7 +257,7 @@ class _Rows:
         self._block: dict[str, Array] = {}
         self._start = self._at = 0
 
-    def __enter__(self) -> _Rows:
+    def __enter__(self) -> _ForwardRows:
         for i, p in enumerate(self._pieces):
             a, b = p["rows"]
             if a and b - a == 1:
@@ -274,7 +271,7 @@ class _Rows:
         self._stack.close()
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        """Rows [start, stop) of every column; ``start`` not before the block read last."""
+        """Read rows [start, stop) of every column; ``start`` not before the block read last."""
         kept = {store: rows[start - self._start :] for store, rows in self._block.items()}
         fresh = []
         while self._at < stop:
@@ -317,14 +314,14 @@ class _Packed:
         self._skip = start * self._member.row_bytes
 
     def rows(self, count: int) -> Array:
-        """The next ``count`` rows."""
+        """Read the next ``count`` rows."""
         if self._skip:
             self._file.skip(self._skip)
             self._skip = 0
         return logs.rows(self._file, self._member, count)
 
     def finish(self) -> None:
-        """Pass over what is left, and compare the checksum."""
+        """Skip the remaining rows, and compare the checksum."""
         self._file.finish()
 
 
@@ -332,7 +329,7 @@ STACK = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CheckpointRows:
     """Rows [start, stop) of a checkpoint."""
 
     checkpoint: Checkpoint
@@ -344,17 +341,17 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CheckpointRun:
     """Checkpoints without a gap between them; ``opening`` where the log itself begins with the first."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[CheckpointRows, ...]
     opening: bool
     padding: int
     notes: tuple[Note, ...] = ()
 
 
-def runs(checkpoints: Sequence[Checkpoint]) -> Iterator[Run]:
-    """The rows of all checkpoints in the order of their writing; a run ends where a checkpoint is missing."""
+def runs(checkpoints: Sequence[Checkpoint]) -> Iterator[CheckpointRun]:
+    """Order the rows of all checkpoints as they were written; a run ends before a missing checkpoint."""
     todo: list[Checkpoint] = []
     for c in checkpoints:
         if todo and (c.where, c.number) != (todo[-1].where, todo[-1].number + 1):
@@ -365,29 +362,29 @@ def runs(checkpoints: Sequence[Checkpoint]) -> Iterator[Run]:
         yield _run(todo)
 
 
-def _run(checkpoints: Sequence[Checkpoint]) -> Run:
+def _run(checkpoints: Sequence[Checkpoint]) -> CheckpointRun:
     first, last = checkpoints[0], checkpoints[0].capacity - 1
     opening = first.number == 0 or first.add_count == last
     notes: list[Note] = []
-    pieces: list[Piece] = []
+    pieces: list[CheckpointRows] = []
     before: Checkpoint | None = None
     for c in checkpoints:
         if before and _is_repeated(before, c):
             notes.append(Note("repeated-checkpoint", "checkpoints hold the rows of the one before", 1, c.label))
             continue
         if not (c is first and opening):
-            pieces.append(Piece(c, last, last + 1))
+            pieces.append(CheckpointRows(c, last, last + 1))
         position = _position(c)
         if position < last:
             text = "rows at the end of the log are older than the rest of it, and left out"
             notes.append(Note("stale-rows", text, last - position, c.label))
-        pieces.append(Piece(c, 0, min(position, last)))
+        pieces.append(CheckpointRows(c, 0, min(position, last)))
         before = c
-    return Run(tuple(p for p in pieces if len(p)), opening, _padding(first), tuple(notes))
+    return CheckpointRun(tuple(p for p in pieces if len(p)), opening, _padding(first), tuple(notes))
 
 
 def _position(c: Checkpoint) -> int:
-    """Where the next row would have gone."""
+    """Return the slot of the next row."""
     if c.add_count is not None:
         return c.add_count % c.capacity
     if c.invalid:
@@ -397,20 +394,20 @@ def _position(c: Checkpoint) -> int:
 
 
 def _padding(c: Checkpoint) -> int:
-    """Rows of zeros before an episode: one less than the frames of a stack."""
+    """Return the number of rows of zeros before an episode: one less than the frames of a stack."""
     position = _position(c)
     return len(c.invalid) - c.invalid.index(position) - 1 if position in c.invalid else STACK - 1
 
 
 def _is_repeated(before: Checkpoint, c: Checkpoint) -> bool:
-    """Whether a dump at the end of training came when nothing had been added since the one before."""
+    """Tell whether a last dump, at the end of training, repeats the one before it."""
     if c.add_count != c.capacity - 1:
         return False
     return all(np.array_equal(before.column(s), c.column(s)) for s in ("terminal", "action", "reward"))
 
 
-def ordered_parts(run: Run) -> tuple[list[Part], list[Note]]:
-    """A part for the episodes that begin in each checkpoint, and what is odd about them.
+def ordered_parts(run: CheckpointRun) -> tuple[list[Part], list[Note]]:
+    """Make a part for the episodes that begin in each checkpoint, and notes about them.
 
     ``args``: ``pieces``, of which each has ``files`` (the numbers of a checkpoint's files), its ``label``, ``rows``
     [start, stop), and whether to ``finish`` the files, for the sake of their checksums: one part does that for each;
@@ -435,7 +432,7 @@ def ordered_parts(run: Run) -> tuple[list[Part], list[Note]]:
 
 
 def _part(
-    run: Run, offsets: IntArray, start: int, episodes: Sequence[tuple[int, int, int]], others: Collection[int]
+    run: CheckpointRun, offsets: IntArray, start: int, episodes: Sequence[tuple[int, int, int]], others: Collection[int]
 ) -> Part:
     stop = episodes[-1][0] + episodes[-1][1]
     pieces = []
@@ -450,19 +447,21 @@ def _part(
     return Part(sum(e[1] + 1 for e in episodes), {"pieces": pieces, "episodes": moved})
 
 
-def _piece(p: Piece, store: str) -> Array:
+def _piece(p: CheckpointRows, store: str) -> Array:
     return p.checkpoint.column(store)[p.start : p.stop]
 
 
-def _blank(p: Piece) -> BoolArray:
-    """Rows whose action, reward and terminal are 0, as in padding."""
+def _blank(p: CheckpointRows) -> BoolArray:
+    """Mark the rows whose action, reward and terminal are 0, as in padding."""
     action = _piece(p, "action").reshape(len(p), -1)
     other: BoolArray = action.any(axis=1) | (_piece(p, "reward") != 0) | (_piece(p, "terminal") != 0)
     return ~other
 
 
-def _episodes(run: Run, terminal: BoolArray, blank: BoolArray) -> tuple[list[tuple[int, int, int]], list[Note]]:
-    """(first row, length, end) of all episodes of a run."""
+def _episodes(
+    run: CheckpointRun, terminal: BoolArray, blank: BoolArray
+) -> tuple[list[tuple[int, int, int]], list[Note]]:
+    """Find all episodes of a run: (first row, length, end)."""
     ends = np.flatnonzero(terminal)
     starts = [0, *(ends + 1).tolist()]
     stops = [*(ends + 1).tolist(), len(terminal)]
@@ -485,8 +484,8 @@ def _episodes(run: Run, terminal: BoolArray, blank: BoolArray) -> tuple[list[tup
     return found, notes
 
 
-def _leading(run: Run, blank: BoolArray) -> int:
-    """How many rows of padding a run begins with that begins in the middle of a log: its frames tell."""
+def _leading(run: CheckpointRun, blank: BoolArray) -> int:
+    """Count the rows of padding at the beginning of a run that starts in the middle of a log, by its frames."""
     count = int(np.argmin(np.append(blank[: run.padding], False)))
     at = 0
     for piece in run.pieces:

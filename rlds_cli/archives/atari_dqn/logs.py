@@ -1,4 +1,4 @@
-"""The files of replay logs: which checkpoint and column each holds, and what their headers say."""
+"""The files of replay logs: their checkpoints, columns and headers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Checkpoint:
     """One dump of the buffer: number ``number`` of the log in directory ``where``.
 
     ``files`` maps columns to indices of the archive's files, ``kinds`` to dtypes and row shapes. ``add_count`` is the
-    number of rows added until then, None where nobody says; ``invalid`` the rows around the position.
+    number of rows added until then, None if it is not recorded; ``invalid`` are the rows around the position.
     """
 
     where: str
@@ -42,11 +42,11 @@ class Checkpoint:
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """The name of the checkpoint in messages."""
         return f"{self.where}checkpoint {self.number}"
 
     def column(self, store: str) -> Array:
-        """A whole column of small rows."""
+        """Read a whole column of small rows."""
         with open_column(self.paths[store]) as (f, member):
             values = rows(f, member, member.shape[0])
             f.finish()
@@ -54,7 +54,7 @@ class Checkpoint:
 
 
 def find(archive: Archive) -> tuple[list[Checkpoint], list[Note]]:
-    """The checkpoints of all logs, by directory and number, and what is missing.
+    """Find the checkpoints of all logs, by directory and number; the notes name missing ones.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def _checkpoint(archive: Archive, where: str, number: int, files: Mapping[str, i
 
 
 def _small(path: Path) -> Array:
-    """A few integers; none where they are in another form, as of loggers that pickle them."""
+    """Read a few integers; none if they have another form, as from loggers that pickle them."""
     try:
         with open_column(path) as (f, member):
             if member.size <= MAX_SCALARS and member.dtype.kind in "iu":
@@ -158,7 +158,7 @@ def _read_through(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def open_column(path: Path) -> Iterator[tuple[Unpacked, Member]]:
-    """A packed ``.npy``, behind its header.
+    """Open a packed ``.npy``, and read its header.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def open_column(path: Path) -> Iterator[tuple[Unpacked, Member]]:
 
 
 def rows(f: Unpacked, member: Member, count: int) -> Array:
-    """The next ``count`` rows."""
+    """Read the next ``count`` rows."""
     flat = _values(f, member, count * member.size // max(member.shape[0], 1))
     return flat.reshape(count, *member.shape[1:])
 

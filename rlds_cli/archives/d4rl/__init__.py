@@ -16,19 +16,16 @@ Row t holds (o_t, a_t, r_t, d_t); the observation after the last step of an epis
 nowhere. Files are read one after the other, and each ends its last episode.
 
 Episodes end at ``terminals`` or ``timeouts`` (rule ``flags``), at ``timeouts`` only, where ``next_observations`` and
-the row after differ (``jumps``), where a column changes (``field:KEY``), or nowhere (``file``). What is flagged inside
-an episode stays: as ``next/terminated``, and as a root field ``timeouts``.
+the row after differ (``jumps``), where a column changes (``field:KEY``), or nowhere (``file``). A flag inside an
+episode is kept: as ``next/terminated``, and as a root field ``timeouts``.
 
 Under every rule but ``jumps``, a next observation that is not the row after ends the episode too, and is its final
-observation. Where that happens at more than one step in a hundred of a part, next observations are no copies of the
-rows after: they become a field of their own, ``next/observation``, and cut nothing. ``observation`` stays placed
-``both``, for the final observation is known there as well.
+observation. If that happens at more than one step in a hundred of a part, next observations are no copies of the rows
+after: they become a field of their own, ``next/observation``, and cut nothing. ``observation`` stays placed ``both``,
+since the final observation is known there as well.
 
-Single values of a flat HDF5 file, for `rlds verify --trace`.
-
-A stretch of a flat file, read block by block and laid out in TED rows.
-
-Every step is one row of the file; every end repeats its row, which then takes the final observation::
+Files are read block by block. Every step is one row of the file; every end repeats its row, which then takes the final
+observation::
 
     file    o0 o1 o2 o3 o4           ends at 2 and 4
     store   o0 o1 o2 n2 o3 o4 n4     n: the archive's next observation, else the observation once more
@@ -55,7 +52,7 @@ from rlds_cli.archives import (
 )
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.archives.d4rl import ends as layouts
-from rlds_cli.archives.d4rl.ends import D4RL_KEYS, DEFAULT, Layout, Limits, Rule, differs, is_set, rule, scan
+from rlds_cli.archives.d4rl.ends import D4RL_KEYS, DEFAULT, FlatLayout, Limits, Rule, differs, is_set, rule, scan
 from rlds_cli.archives.names import meaning, says_more
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import differences, is_hdf5, open_file, reading
@@ -84,7 +81,7 @@ FINAL, OWN = "final", "own"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """D4RL's layout in one line, or None."""
+    """Describe files of D4RL's layout in one line; None for other files."""
     if not paths or not all(is_hdf5(p) for p in paths):
         return None
     with open_file(paths[0]) as f:
@@ -106,7 +103,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and episode rule. Reads the flags, in blocks; the observations too if only they tell the jumps.
+    """Find fields, parts and ends. Reads the flags, in blocks, and the observations if jumps are found in them.
 
     Raises
     ------
@@ -116,7 +113,7 @@ def plan(archive: Archive) -> Plan:
         Columns of different lengths, files of one archive that do not agree, damage.
     """
     notes: list[Note] = []
-    seen: list[Layout] = []
+    seen: list[FlatLayout] = []
     spans: list[list[tuple[int, int, int]]] = []
     limits: list[Limits] = []
     dtypes: dict[str, str] = {}
@@ -138,7 +135,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The rows of one part, in chunks of bounded size however long the episodes are.
+    """Read the rows of one part, in chunks of bounded size however long the episodes are.
 
     Raises
     ------
@@ -160,7 +157,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Policy weights, other constants, attributes; below the file's name where there are several files."""
+    """Return policy weights, other constants and attributes, below the file's name if there are several files."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
@@ -169,17 +166,17 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
                 yield prefix + name, value
 
 
-def _flag_dtypes(f: Table, found: Layout) -> dict[str, str]:
-    """Which flags a file has, under D4RL's names, and as what: D4RL's own helpers go by that."""
+def _flag_dtypes(f: Table, found: FlatLayout) -> dict[str, str]:
+    """Record the dtype of each flag of a file under D4RL's name, which D4RL's own helpers go by."""
     keys = {"terminals": found.terminals, "timeouts": found.timeouts}
     return {name: str(f[key].dtype) for name, key in keys.items() if key}
 
 
-def _can_cut(found: Layout) -> bool:
+def _can_cut(found: FlatLayout) -> bool:
     return not found.next_columns or found.comparable
 
 
-def _schema(archive: Archive, seen: Sequence[Layout], mode: str | None, by: str) -> tuple[Field, ...]:
+def _schema(archive: Archive, seen: Sequence[FlatLayout], mode: str | None, by: str) -> tuple[Field, ...]:
     schemas = [_file_schema(s, mode, by) for s in seen]
     for index, schema in enumerate(schemas):
         if schema != schemas[0]:
@@ -191,7 +188,7 @@ def _schema(archive: Archive, seen: Sequence[Layout], mode: str | None, by: str)
     return schemas[0]
 
 
-def _file_schema(found: Layout, mode: str | None, by: str) -> tuple[Field, ...]:
+def _file_schema(found: FlatLayout, mode: str | None, by: str) -> tuple[Field, ...]:
     fields = [*found.fields, *layouts.flag_fields()]
     if mode == OWN:
         fields += found.own_next
@@ -200,8 +197,8 @@ def _file_schema(found: Layout, mode: str | None, by: str) -> tuple[Field, ...]:
     return tuple(sorted(fields, key=lambda f: f.name))
 
 
-def _spans(found: Layout, ends: IntArray, by: Rule) -> list[tuple[int, int, int]]:
-    """(first row, end row, episodes) of every part of a file: whole episodes, parts of about one size."""
+def _spans(found: FlatLayout, ends: IntArray, by: Rule) -> list[tuple[int, int, int]]:
+    """Divide a file into parts of about one size, of whole episodes: (first row, end row, episodes)."""
     if not found.rows:
         return []
     width = sum(f.row_bytes for f in found.fields)
@@ -226,7 +223,7 @@ def _parts(spans: Sequence[Sequence[tuple[int, int, int]]], mode: str | None) ->
     )
 
 
-def _stretch(plan: Plan, part: Part, by: Rule, found: Layout) -> Stretch:
+def _stretch(plan: Plan, part: Part, by: Rule, found: FlatLayout) -> Stretch:
     source, start, stop = (int(part.args[k]) for k in ("file", "start", "stop"))
     keys = {**found.columns, **{f"next/{name}": key for name, key in found.next_columns.items()}}
     if found.timeouts_field and found.timeouts:
@@ -250,12 +247,12 @@ def _stretch(plan: Plan, part: Part, by: Rule, found: Layout) -> Stretch:
 
 
 def max_cuts(pairs: int) -> int:
-    """How many of ``pairs`` may differ and still be single steps: 1 %, or 16 where that is fewer, or a third of all."""
+    """Return how many of ``pairs`` may differ and still be single steps: 1 %, at least 16, at most a third."""
     return max(pairs // 100, min(16, -(-pairs // 3)))
 
 
-def with_own_next(plan: Plan, found: Layout) -> Plan:
-    """The plan that keeps next observations as a field of their own."""
+def with_own_next(plan: Plan, found: FlatLayout) -> Plan:
+    """Change a plan to keep next observations as a field of their own."""
     schema = tuple(sorted([*plan.schema, *found.own_next], key=lambda f: f.name))
     parts = tuple(
         replace(p, rows=int(p.args["stop"]) - int(p.args["start"]) + int(p.args["episodes"])) for p in plan.parts
@@ -276,7 +273,7 @@ def with_own_next(plan: Plan, found: Layout) -> Plan:
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands in the row of a step; next observations from their own columns, else from the row after."""
+    """Look up the row of a step; next observations are in their own columns, or else in the row after it."""
     row = place.first + place.step
     with open_file(place.file, check=False) as f:
         found = ends.of(f, place.name, place.fields)
@@ -335,7 +332,7 @@ class Stretch:
 
 
 def chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
-    """The rows of a stretch, in order.
+    """Read the rows of a stretch, in order.
 
     Raises
     ------
@@ -368,7 +365,7 @@ class _Block:
         self.notes: list[Note] = []
 
     def cut(self) -> int:
-        """End episodes where the next observation is not the row after; how many."""
+        """End episodes where the next observation is not the row after; return how many end so."""
         jumps = np.zeros(self.rows, bool)
         for name, key in self.stretch.finals.items():
             jumps |= self._jumps(self.seen[self.stretch.keys[name]], self.seen[key])
@@ -388,7 +385,7 @@ class _Block:
         return out
 
     def chunk(self, first: int) -> Chunk:
-        """The block as rows of the store; the open episode starts at row ``first`` of the file."""
+        """Lay out the block in rows of the store; the open episode starts at row ``first`` of the file."""
         ends = np.flatnonzero(self.ends)
         index = np.repeat(np.arange(self.rows), self.ends + 1)
         last = np.zeros(len(index), bool)

@@ -1,16 +1,14 @@
-"""Which dataset of a flat HDF5 file is what: D4RL's keys, or those that the user names.
+"""The columns of a flat HDF5 file, and its ends of episodes by a rule: flags, timeouts, jumps, field:KEY or file.
 
-Ends of episodes from observations alone: rows between which a component jumps, as on a reset.
-
-Some archives without next observations carry flags that are out of step with the resets in them (AntMaze's first
-version). There a component moves by its own small steps for hundreds of rows, and then by metres::
+The columns are those of D4RL's keys, or of the keys that the user names. The rule ``jumps`` finds ends in next
+observations or, without them, in the observations alone: rows between which a component jumps, as on a reset. Some
+archives carry flags that are out of step with their resets (AntMaze's first version). There a component moves by its
+own small steps for hundreds of rows, and then by metres::
 
     |o[t+1] - o[t]|  >  8 x the 99th percentile of that component's steps   in any component: t ends an episode
 
 A component that hardly ever moves has no scale, and does not count. The percentiles come from up to 128 evenly spaced
 blocks of 1,024 rows and are recorded in the manifest.
-
-Where episodes end, by the rules ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` and ``file``.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ MAX_METADATA = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FlatLayout:
     """One file.
 
     ``columns`` maps the names of ``fields`` to keys, ``next_columns`` those of observations to the keys of their next
@@ -68,14 +66,14 @@ class Layout:
 
     @property
     def recorded(self) -> bool:
-        """Whether there are next observations, of the fields and shapes of the observations."""
+        """True if there are next observations with the fields and shapes of the observations."""
         return bool(self.own_next) and {f.name: f.shape for f in self._observations} == {
             f.name.removeprefix("next/"): f.shape for f in self.own_next
         }
 
     @property
     def comparable(self) -> bool:
-        """Whether they have the same dtypes too, and so can be told from the rows after."""
+        """True if next observations have the dtypes of the observations, too, and so can be compared with them."""
         return self.recorded and {f.name: f.dtype for f in self._observations} == {
             f.name.removeprefix("next/"): f.dtype for f in self.own_next
         }
@@ -85,8 +83,8 @@ class Layout:
         return [f for f in self.fields if f.placement == "both"]
 
 
-def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
-    """What the datasets of a file are; ``chosen`` maps fields to keys and comes before D4RL's own names.
+def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> FlatLayout:
+    """Assign the datasets of a file to fields; ``chosen`` maps fields to keys and comes before D4RL's own names.
 
     Raises
     ------
@@ -109,7 +107,7 @@ def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
         _check_flag(found, name, flag)
     own = {k: claimed.pop(k) for k in list(claimed) if k == NEXT or k.startswith(NEXT + "/")}
     columns = {**claimed, **{free_name(key, {*claimed, *RESERVED}): key for key in others}}
-    return Layout(
+    return FlatLayout(
         rows=rows,
         fields=tuple(row_field(k, found[key], scalar=k == REWARD) for k, key in columns.items()),
         columns=columns,
@@ -126,12 +124,12 @@ def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> Layout:
 
 
 def flag_fields() -> tuple[Field, ...]:
-    """The two flags, which every dataset has."""
+    """Return the two flags, which every dataset has."""
     return tuple(Field(flag, "bool", (), "next") for flag in FLAGS)
 
 
 def _claim(found: Mapping[str, Column], name: str, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Field name -> key, for everything that has a meaning."""
+    """Map field names to keys, for every key with a meaning of its own."""
     wanted = {k: v for k, v in D4RL_KEYS.items() if not any(_replaces(c, k) for c in chosen)}
     claimed: dict[str, str] = {}
     for field, key in {**wanted, **chosen}.items():
@@ -173,7 +171,7 @@ def _common_length(found: Mapping[str, Column], name: str, keys: Iterable[str]) 
 def _others(
     found: Mapping[str, Column], name: str, rows: int, claimed: set[str]
 ) -> tuple[list[str], list[str], list[Note]]:
-    """Everything without a meaning of its own: per-row columns, constants, and notes on the doubtful ones."""
+    """Divide the other keys into per-row columns and constants, with notes on the doubtful ones."""
     columns, constants, notes = [], [], []
     for key, d in found.items():
         if key in claimed:
@@ -209,8 +207,8 @@ MAX_COMPONENTS = 4096
 Limits = Mapping[str, list[float | None]]
 
 
-def jump_limits(path: Path, f: Table, layout: Layout) -> Limits:
-    """The longest step that is no jump, by observation column and component; None where there is no scale.
+def jump_limits(path: Path, f: Table, layout: FlatLayout) -> Limits:
+    """Measure the longest step that is no jump, by observation column and component; None for one without scale.
 
     Columns without any scale are left out.
 
@@ -235,7 +233,7 @@ def jump_limits(path: Path, f: Table, layout: Layout) -> Limits:
 
 
 def jump_ends(values: Array, limit: list[float | None], rows: int) -> BoolArray:
-    """Which of the first ``rows`` rows are followed by a jump; ``values`` has one row more unless the file ends."""
+    """Mark the rows before a jump, among the first ``rows``; ``values`` has one row more unless the file ends."""
     bound = np.array([np.inf if x is None else x for x in limit])
     out = np.zeros(rows, bool)
     steps = _steps(values[: rows + 1])
@@ -278,19 +276,19 @@ class Rule:
     """
 
     kind: str
-    layout: Layout
+    layout: FlatLayout
     key: str | None = None
     limits: Limits = dataclasses.field(default_factory=dict)
 
     @property
     def keys(self) -> set[str]:
-        """What the rule and the flags need to see."""
+        """The columns that the rule and the flags read."""
         return {k for k in (self.layout.terminals, self.layout.timeouts, self.key, *self.limits) if k is not None}
 
     def ends(self, seen: Mapping[str, Array], rows: int, *, last: bool) -> BoolArray:
-        """Which of the first ``rows`` rows end an episode; ``last``: the file ends with them. bool [rows].
+        """Mark the rows that end an episode, bool [rows]; with ``last`` the file ends with these rows.
 
-        ``seen`` holds what ``keys`` names, with one row more than ``rows`` unless the file ends.
+        ``seen`` holds the columns ``keys``, with one row more than ``rows`` unless the file ends.
         """
         ends = np.zeros(rows, bool)
         if self.kind == "flags":
@@ -307,8 +305,8 @@ class Rule:
         return ends
 
 
-def rule(text: str | None, layout: Layout, f: Table, path: Path, *, limits: Limits | None = None) -> Rule:
-    """The rule that ``text`` names, for one file; ``limits`` as found before, when it has been planned.
+def rule(text: str | None, layout: FlatLayout, f: Table, path: Path, *, limits: Limits | None = None) -> Rule:
+    """Return the rule that ``text`` names, for one file; ``limits`` are those of the plan, if there is one.
 
     Raises
     ------
@@ -328,7 +326,7 @@ def rule(text: str | None, layout: Layout, f: Table, path: Path, *, limits: Limi
     return Rule(kind, layout, _boundary(key, layout, f, path.name) if kind == "field" else None)
 
 
-def _boundary(key: str, layout: Layout, f: Table, name: str) -> str:
+def _boundary(key: str, layout: FlatLayout, f: Table, name: str) -> str:
     key = layout.columns.get(key, key)
     f.derive([key])
     d = f.get(key)
@@ -341,7 +339,7 @@ def _boundary(key: str, layout: Layout, f: Table, name: str) -> str:
 
 
 def scan(path: Path, f: Table, by: Rule) -> IntArray:
-    """The last row of every episode, int64 [E], as far as the rule can tell without the observations."""
+    """Find the last row of every episode, int64 [E], as far as the rule needs no observations."""
     found = [np.zeros(0, np.int64)]
     width = sum(8 * int(np.prod(f[key].shape[1:], dtype=np.int64)) for key in by.keys)
     size = max(1, min(SCAN_ROWS, SCAN_BYTES // max(width, 1)))
@@ -354,7 +352,7 @@ def scan(path: Path, f: Table, by: Rule) -> IntArray:
 
 
 def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
-    """A flag of any number type, (N,) or (N, 1), as bool [rows]; NaN is not set; False where there is none.
+    """Convert a flag of any number type, (N,) or (N, 1), to bool [rows]; NaN counts as False, and so does no column.
 
     Raises
     ------
@@ -377,7 +375,7 @@ def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
 
 
 def differs(a: Array, b: Array) -> BoolArray:
-    """Where two columns differ; NaN equals itself."""
+    """Mark the rows in which two columns differ; NaN equals itself."""
     if a.dtype.kind in "fc":
         return np.asarray((a != b) & ((a == a) | (b == b)))
     return np.asarray(a != b, bool)

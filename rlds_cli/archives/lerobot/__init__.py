@@ -1,19 +1,12 @@
 """LeRobot: Parquet for numbers, PNG images in it or MP4 videos beside it; v3 many episodes to a file, v2 one.
 
-``description`` reads ``meta/``, ``features`` says what becomes of each column, ``rows`` reads them. An episode of T
-rows is T steps whose final observation is not recorded.
+``description`` reads ``meta/`` and assigns columns to fields, ``depth`` decodes depth images, and ``rows`` reads the
+rows. An episode of T rows is T steps whose final observation is not recorded.
 
-Single values of a LeRobot archive, for `rlds verify --trace`. Videos are asked by ``av``, where it is installed.
-
-Which files hold a part of a LeRobot dataset, by what ``meta/`` says of each episode.
-
-A LeRobot archive -> how it will be read.
-
-Where episodes lie, checked against the files: ``meta/`` is wrong in datasets that known scripts have made.
-
-The script that converts v2.1 to v3.0 named the wrong data file for an episode that no longer fitted one
-(huggingface/lerobot#2401), and the one that merges datasets gave episodes the video files and times of others
-(huggingface/lerobot#2550). The first can be put right, for rows say whose they are; the second is said.
+``meta/`` is wrong in datasets that two known scripts have made, so the places of episodes are checked against the
+files. The script that converts v2.1 to v3.0 named the wrong data file for an episode that no longer fitted one
+(huggingface/lerobot#2401); this is corrected, since rows name their episode. The script that merges datasets gave
+episodes the video files and times of others (huggingface/lerobot#2550); this is noted.
 """
 
 from __future__ import annotations
@@ -31,7 +24,7 @@ import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.archives.lerobot import depth, description, rows
-from rlds_cli.archives.lerobot.description import TASK, Feature, Info, Listed
+from rlds_cli.archives.lerobot.description import TASK, Info, LerobotFeature, ListedEpisode
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import trees
 from rlds_cli.formats import image_header, mp4, parquet
@@ -44,7 +37,7 @@ VERSION = 2
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """What the files are, in one line, or None."""
+    """Describe the files in one line; None if they are of another family."""
     found = description.candidates(paths)
     if not found:
         return None
@@ -64,7 +57,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and episodes. Reads ``meta/``, the schema of one data file, and the head of a frame per camera.
+    """Find fields, parts and episodes. Reads ``meta/``, the schema of a data file, and a frame's head per camera.
 
     Raises
     ------
@@ -82,11 +75,11 @@ def plan(archive: Archive) -> Plan:
         raise UnknownLayout(
             f'episodes_by="{archive.episodes_by}" does not apply: LeRobot lists its episodes.', hint="leave it out"
         )
-    return make_plan(archive, description.read(found))
+    return _plan(archive, description.read(found))
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The rows of one part, in bounded memory.
+    """Read the rows of one part, in bounded memory.
 
     Raises
     ------
@@ -97,16 +90,19 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """``meta/info.json`` as text: names of elements, the robot, how videos were encoded."""
+    """Return ``meta/info.json`` as text: names of elements, the robot, the encoding of videos."""
     found = description.locate(plan.archive.files)
     if found is not None:
         yield "lerobot/info.json", found.read_text(encoding="utf-8")
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands in the row of a step; observations also of the row after, but at the end of an episode."""
+    """Look up the row of a step, and the observations of the row after it within the episode.
+
+    The frames of videos are looked up with ``av``, if it is installed.
+    """
     row = place.first + place.step
-    info, episodes, tasks = _listed(place.root / place.facts["root"])
+    info, episodes, tasks = _listed_episodes(place.root / place.facts["root"])
     for name, key in place.facts["columns"].items():
         for at in (row, row + 1) if name.split("/")[0] == "observation" and not place.is_last else (row,):
             field = name if at == row else f"next/{name}"
@@ -118,7 +114,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
 
 def _value(place: ArchivedStep, name: str, value: Any, key: str, tasks: dict[int, str]) -> Any:
-    """A value as the store has it: images of depth decoded, others as they are encoded."""
+    """Convert a value to the form of the store: images of depth decoded, others encoded."""
     if name in place.facts.get("nested", ()):
         return None if value is None else description.json_text(value)
     if isinstance(value, dict):
@@ -130,9 +126,9 @@ def _value(place: ArchivedStep, name: str, value: Any, key: str, tasks: dict[int
 
 
 def _frame(
-    place: ArchivedStep, field: str, key: str, row: int, info: Info, episodes: dict[str, Listed]
+    place: ArchivedStep, field: str, key: str, row: int, info: Info, episodes: dict[str, ListedEpisode]
 ) -> Iterator[ArchivedValue]:
-    """The packet of the frame that is shown at the time of a row."""
+    """Look up the packet of the frame that is shown at the time of a row."""
     try:
         import av
     except ImportError:
@@ -160,7 +156,7 @@ def _table(file: Path) -> Any:
 
 
 @lru_cache(maxsize=4)
-def _listed(root: Path) -> tuple[Info, dict[str, Listed], dict[int, str]]:
+def _listed_episodes(root: Path) -> tuple[Info, dict[str, ListedEpisode], dict[int, str]]:
     info = description.read(root / "meta" / "info.json")
     files = list(trees.files(root))
     cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
@@ -172,7 +168,7 @@ _DATA = ("data", "videos")  # below these lie the files of episodes, everything 
 
 
 def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
-    """The descriptions, and the tables and videos that hold the wanted episodes.
+    """Choose the descriptions, and the tables and videos of the wanted episodes.
 
     Raises
     ------
@@ -196,8 +192,10 @@ def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes])
     return chosen, _rest(wanted, [e for e in listed if files.issuperset(root + f for f in _files(e))])
 
 
-def _read_meta(root: str, names: Sequence[str], read: Callable[[str], bytes], place: Path) -> tuple[Info, list[Listed]]:
-    """What ``meta/`` says, read below ``place``."""
+def _read_meta(
+    root: str, names: Sequence[str], read: Callable[[str], bytes], place: Path
+) -> tuple[Info, list[ListedEpisode]]:
+    """Download the files of ``meta/`` to ``place``, and read them."""
     meta = [n for n in names if n.startswith(f"{root}meta/")]
     needed = [n for n in meta if n.endswith(("/info.json", "/episodes.jsonl")) or n.startswith(f"{root}meta/episodes/")]
     files = [place / n for n in needed]
@@ -210,12 +208,12 @@ def _read_meta(root: str, names: Sequence[str], read: Callable[[str], bytes], pl
     return info, description.episodes(info, files, cameras)
 
 
-def _files(e: Listed) -> list[str]:
+def _files(e: ListedEpisode) -> list[str]:
     return [e.data, *(video for video, _ in e.videos.values())]
 
 
-def _rest(wanted: Sequence[Listed], there: Sequence[Listed]) -> Portion:
-    """What is to be cut out of the episodes that the chosen files hold: files of version 3 hold several."""
+def _rest(wanted: Sequence[ListedEpisode], there: Sequence[ListedEpisode]) -> Portion:
+    """Return the portion to cut out of the chosen files, since files of version 3 hold several episodes."""
     numbers = [e.number for e in there if e.length > 0]
     kept = [e.number for e in wanted if e.length > 0]
     if kept == numbers or not kept:
@@ -229,8 +227,8 @@ _CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold image
 _DONE, _SUCCESS = "next.done", "next.success"
 
 
-def make_plan(archive: Archive, info: Info) -> Plan:
-    """Fields, parts, episodes and what is odd about them."""
+def _plan(archive: Archive, info: Info) -> Plan:
+    """Make the plan of the dataset that ``info`` describes."""
     cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
     listed = description.episodes(info, archive.files, cameras)
     cameras, without = _there(info, archive, listed, cameras)
@@ -269,7 +267,7 @@ def make_plan(archive: Archive, info: Info) -> Plan:
     )
 
 
-def _facts(info: Info, archive: Archive, found: Sequence[Feature]) -> dict[str, Any]:
+def _facts(info: Info, archive: Archive, found: Sequence[LerobotFeature]) -> dict[str, Any]:
     keys = {f.key for f in found}
     mapped = any(name in archive.fields for name in FLAGS) or any(f"next.{n[5:]}" in keys for n in FLAGS)
     by_success = not mapped and {_DONE, _SUCCESS} <= info.features.keys()
@@ -283,16 +281,16 @@ def _facts(info: Info, archive: Archive, found: Sequence[Feature]) -> dict[str, 
 
 
 def _there(
-    info: Info, archive: Archive, listed: Sequence[Listed], cameras: Sequence[str]
+    info: Info, archive: Archive, listed: Sequence[ListedEpisode], cameras: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Cameras that have a video here, and those that have none, as when videos were not fetched."""
+    """Divide the cameras into those with videos here and those without, whose videos were not downloaded."""
     files = set(archive.files)
     here = [key for key in cameras if any(info.root / e.videos[key][0] in files for e in listed)]
     return here, [key for key in cameras if key not in here]
 
 
-def _damaged(info: Info, archive: Archive, listed: Sequence[Listed], cameras: Sequence[str]) -> dict[Path, str]:
-    """What is wrong with the files that are damaged: data are read to their ends, of videos the tables."""
+def _damaged(info: Info, archive: Archive, listed: Sequence[ListedEpisode], cameras: Sequence[str]) -> dict[Path, str]:
+    """Find the damaged files, with the error of each; data are read to their ends, of videos only the tables."""
     files, bad = set(archive.files), dict[Path, str]()
     for name in dict.fromkeys(n for e in listed for n in (e.data, *(e.videos[key][0] for key in cameras))):
         path = info.root / name
@@ -309,8 +307,10 @@ def _damaged(info: Info, archive: Archive, listed: Sequence[Listed], cameras: Se
     return bad
 
 
-def _without(info: Info, listed: Sequence[Listed], bad: Mapping[Path, str]) -> tuple[list[Listed], list[Note]]:
-    """Episodes of which no file is damaged."""
+def _without(
+    info: Info, listed: Sequence[ListedEpisode], bad: Mapping[Path, str]
+) -> tuple[list[ListedEpisode], list[Note]]:
+    """Leave out the episodes of damaged files."""
     kept = [e for e in listed if not any(info.root / n in bad for n in (e.data, *(v for v, _ in e.videos.values())))]
     if not bad:
         return kept, []
@@ -320,11 +320,11 @@ def _without(info: Info, listed: Sequence[Listed], bad: Mapping[Path, str]) -> t
 
 
 def _complete(
-    info: Info, archive: Archive, listed: Sequence[Listed], cameras: Sequence[str]
-) -> tuple[list[Listed], list[Note]]:
-    """Episodes whose files are all here, which they must be unless bad ones are to be left out."""
+    info: Info, archive: Archive, listed: Sequence[ListedEpisode], cameras: Sequence[str]
+) -> tuple[list[ListedEpisode], list[Note]]:
+    """Return the episodes whose files are all here; without ``skip_bad`` a missing file is an error."""
     files = set(archive.files)
-    kept, missing, empty = list[Listed](), list[str](), list[str]()
+    kept, missing, empty = list[ListedEpisode](), list[str](), list[str]()
     for e in listed:
         needed = [e.data, *(e.videos[key][0] for key in cameras)]
         lost = [name for name in needed if info.root / name not in files]
@@ -350,10 +350,10 @@ def _complete(
 
 
 def _framed(
-    found: Sequence[Feature], info: Info, first: Listed
-) -> tuple[list[Feature], dict[str, dict[str, Any]], list[str]]:
-    """Frames with the shape that the first of them has, what depth is by field, and cameras whose depth is lost."""
-    framed, depths, shallow = list[Feature](), dict[str, dict[str, Any]](), list[str]()
+    found: Sequence[LerobotFeature], info: Info, first: ListedEpisode
+) -> tuple[list[LerobotFeature], dict[str, dict[str, Any]], list[str]]:
+    """Give fields of frames the shape of their first frame; return the depth by field, and cameras that lost it."""
+    framed, depths, shallow = list[LerobotFeature](), dict[str, dict[str, Any]](), list[str]()
     for f in found:
         described = info.features.get(f.key, {})
         if f.field.codec == VIDEO:
@@ -372,7 +372,7 @@ def _framed(
     return framed, depths, shallow
 
 
-def _of_video(f: Feature, given: Mapping[str, Any], track: Track) -> Field:
+def _of_video(f: LerobotFeature, given: Mapping[str, Any], track: Track) -> Field:
     if depth.is_depth_map(given) and depth.video_bits(given, track) > 8:
         return replace(f.field, shape=(track.height, track.width, 1), dtype="uint16")
     info = given.get("info")
@@ -381,8 +381,8 @@ def _of_video(f: Feature, given: Mapping[str, Any], track: Track) -> Field:
     return replace(f.field, shape=(track.height, track.width, channels))
 
 
-def _of_images(f: Feature, path: Path) -> Field:
-    """An image field by its first image; ``info.json`` may give its axes in another order."""
+def _of_images(f: LerobotFeature, path: Path) -> Field:
+    """Describe an image field by its first image; ``info.json`` may give its axes in another order."""
     batch = next(description.batches(path, [f.key], 1))
     frames = description.images(parquet.pyarrow().Table.from_batches([batch])[f.key], f"{path}: {f.key}")
     data = frames.data.tobytes()
@@ -395,16 +395,16 @@ def _of_images(f: Feature, path: Path) -> Field:
     return replace(f.field, shape=header.shape, codec=header.codec)
 
 
-def _parts(archive: Archive, info: Info, kept: Sequence[Listed]) -> Iterator[Part]:
-    """Whole data files, several where they are small; what is read of each is all its episodes."""
+def _parts(archive: Archive, info: Info, kept: Sequence[ListedEpisode]) -> Iterator[Part]:
+    """Make the parts: whole data files, several to a part if they are small."""
     index = {path: i for i, path in enumerate(archive.files)}
     todo: list[Any] = []
     rows = 0
-    files: dict[str, list[Listed]] = {}
+    files: dict[str, list[ListedEpisode]] = {}
     for e in kept:
         files.setdefault(e.data, []).append(e)
     for data, episodes in files.items():
-        of_file = [_facts_of(e, info, archive.root, index[info.root / data]) for e in episodes]
+        of_file = [_episode_args(e, info, archive.root, index[info.root / data]) for e in episodes]
         todo += of_file
         rows += sum(e["length"] + 1 for e in of_file)
         if rows >= PART_ROWS:
@@ -414,14 +414,16 @@ def _parts(archive: Archive, info: Info, kept: Sequence[Listed]) -> Iterator[Par
         yield Part(rows, {"episodes": todo})
 
 
-def _facts_of(e: Listed, info: Info, root: Path, data: int) -> dict[str, Any]:
+def _episode_args(e: ListedEpisode, info: Info, root: Path, data: int) -> dict[str, Any]:
     videos = {k: [(info.root / name).relative_to(root).as_posix(), at] for k, (name, at) in e.videos.items()}
     splits = description.splits(info, e.number)
     return {"number": e.number, "length": e.length, "file": data, "videos": videos, "splits": list(splits)}
 
 
-def settle(info: Info, files: Sequence[Path], listed: Sequence[Listed]) -> tuple[list[Listed], list[Note]]:
-    """The episodes with the data files that their rows are in. Rows are counted, and read only where that is off."""
+def settle(
+    info: Info, files: Sequence[Path], listed: Sequence[ListedEpisode]
+) -> tuple[list[ListedEpisode], list[Note]]:
+    """Correct the data files of the episodes. Rows are counted first, and read only if the counts are wrong."""
     data = [f for f in files if f.suffix == ".parquet" and f.is_relative_to(info.root / "data")]
     if info.major == 2 or not data:
         return list(listed), []
@@ -443,8 +445,8 @@ def _episodes(path: Path) -> list[int]:
     return numbers
 
 
-def shared_frames(info: Info, listed: Sequence[Listed], cameras: Sequence[str]) -> list[Note]:
-    """Episodes that begin in a video before the one before them has ended."""
+def shared_frames(info: Info, listed: Sequence[ListedEpisode], cameras: Sequence[str]) -> list[Note]:
+    """Find the episodes that begin in a video before the previous episode ends."""
     overlapping: list[str] = []
     for key in cameras:
         spans = sorted((*e.videos[key], e.length / info.fps, e.number) for e in listed)

@@ -1,6 +1,6 @@
-"""Depth cameras: how ``info.json`` marks them, what their values are, and how images of depth are decoded.
+"""Depth cameras: their marks in ``info.json``, the unit of their values, and the decoding of depth images.
 
-A video of depth holds codes of 12 bits; ``info.json`` says by which formula a code became one. An image holds
+A depth video holds codes of 12 bits, and ``info.json`` the formula of the codes. An image holds
 distances as they were measured: PNG or TIFF of 16 bits, or TIFF of floats.
 """
 
@@ -37,7 +37,7 @@ class Depth(NamedTuple):
 
 
 def is_depth_map(feature: Mapping[str, Any]) -> bool:
-    """Whether a feature is a depth map; versions of LeRobot mark it at three places."""
+    """Tell whether a feature is a depth map; versions of LeRobot mark it at three places."""
     info, video = _info(feature), feature.get("video_info")
     marks = [info.get("is_depth_map"), info.get("video.is_depth_map")]
     marks += [video.get("video.is_depth_map")] if isinstance(video, Mapping) else []
@@ -45,12 +45,12 @@ def is_depth_map(feature: Mapping[str, Any]) -> bool:
 
 
 def is_deep(feature: Mapping[str, Any]) -> bool:
-    """Whether a feature is a depth map whose pixel format, as ``info.json`` names it, has more than 8 bits."""
+    """Tell whether a feature is a depth map with more than 8 bits, by the pixel format in ``info.json``."""
     return is_depth_map(feature) and _named_bits(feature) > 8
 
 
 def video_bits(feature: Mapping[str, Any], track: Track) -> int:
-    """Bits of a value of a video: what the file says, else the pixel format that ``info.json`` names, else 8."""
+    """Return the bits of a value of a video: by the file, else by the pixel format in ``info.json``, else 8."""
     return mp4.bits(track) or _named_bits(feature)
 
 
@@ -60,7 +60,7 @@ def _named_bits(feature: Mapping[str, Any]) -> int:
 
 
 def of_video(key: str, feature: Mapping[str, Any], bits: int) -> dict[str, Any]:
-    """What the values of a depth video are: parameters of the formula, or a unit where there are more than 12 bits.
+    """Describe the values of a depth video: parameters of the formula, or a unit for more than 12 bits.
 
     Raises
     ------
@@ -82,12 +82,12 @@ def of_video(key: str, feature: Mapping[str, Any], bits: int) -> dict[str, Any]:
 
 
 def of_images(feature: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """What the values of depth images are: millimetres or metres."""
+    """Return the unit of depth images: millimetres or metres."""
     return {"unit": _unit(_info(feature), dtype)}
 
 
 def _unit(info: Mapping[str, Any], dtype: str) -> str:
-    """The recorded unit; else lerobot's rule, by which floats are metres and integers millimetres."""
+    """Return the recorded unit, or that of lerobot's rule: floats are metres, integers millimetres."""
     said = info.get("depth_unit")
     return str(said) if said in _UNITS else "m" if np.dtype(dtype).kind == "f" else "mm"
 
@@ -101,7 +101,7 @@ def _info(feature: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def image(data: bytes) -> Depth | None:
-    """What an image of depth decodes to; None where it is none: other images stay encoded.
+    """Return the dtype and shape of an image of depth; None for other images, which stay encoded.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def image(data: bytes) -> Depth | None:
 
 
 def decode(images: EncodedFrames, wanted: Depth, where: str) -> Array:
-    """Images of depth as arrays [n, H, W, 1].
+    """Decode images of depth to an array [n, H, W, 1].
 
     Raises
     ------
@@ -132,7 +132,7 @@ def decode(images: EncodedFrames, wanted: Depth, where: str) -> Array:
 
 
 def decode_one(data: bytes, wanted: Depth, name: str) -> Array:
-    """One image of depth as an array [H, W, 1]; raises as `decode`."""
+    """Decode an image of depth to an array [H, W, 1]; raises as `decode`."""
     with _opened(data, name) as found:
         shown = Depth(_DTYPES.get(found.mode, found.mode), (found.height, found.width, 1))
         if shown != wanted:

@@ -1,8 +1,6 @@
-"""``meta/``: what a dataset holds, and where each of its episodes lies.
+"""``meta/`` of a LeRobot dataset: its features, and the files and rows of each episode.
 
-Parquet and JSON lines of an archive, with errors that name the file.
-
-What becomes of the features of ``info.json``: names, shapes and kinds of TED fields.
+The features of ``info.json`` become TED fields; Parquet and JSON lines are read with errors that name the file.
 
 ::
 
@@ -67,7 +65,7 @@ class Info:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedEpisode:
     """An episode as ``meta/`` lists it; ``videos`` are (file, seconds at which it begins there) by feature."""
 
     number: int
@@ -77,12 +75,12 @@ class Listed:
 
 
 def candidates(paths: Sequence[Path]) -> list[Path]:
-    """The files that are called ``meta/info.json``."""
+    """Return the files that are called ``meta/info.json``."""
     return [p for p in paths if p.parts[-2:] == ("meta", "info.json")]
 
 
 def locate(paths: Sequence[Path]) -> Path | None:
-    """The ``meta/info.json`` of a LeRobot dataset among files, or None.
+    """Find the ``meta/info.json`` of a LeRobot dataset among files; None if there is none.
 
     Raises
     ------
@@ -141,8 +139,8 @@ def read(path: Path) -> Info:
         raise CorruptArchive(f"{path} is not what LeRobot writes ({type(e).__name__}: {e}).") from e
 
 
-def episodes(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> list[Listed]:
-    """All episodes in order, with their files as ``meta/`` names them, relative to the dataset.
+def episodes(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> list[ListedEpisode]:
+    """Return all episodes in order, with their files as ``meta/`` names them, relative to the dataset.
 
     Raises
     ------
@@ -161,7 +159,7 @@ def episodes(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> list[
     return found
 
 
-def _v2(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[Listed]:
+def _v2(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[ListedEpisode]:
     for line in json_lines(_only(info, files, "meta/episodes.jsonl")):
         try:
             number, length = int(line["episode_index"]), int(line["length"])
@@ -169,10 +167,10 @@ def _v2(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
             raise CorruptArchive(f"meta/episodes.jsonl: {e!r} in a line.") from e
         slots = {"episode_chunk": number // info.chunks_size, "episode_index": number}
         videos = {key: (fill(info.video_path, slots | {"video_key": key}), 0.0) for key in cameras}
-        yield Listed(number, length, fill(info.data_path, slots), videos)
+        yield ListedEpisode(number, length, fill(info.data_path, slots), videos)
 
 
-def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[Listed]:
+def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[ListedEpisode]:
     lists = [f for f in files if f.suffix == ".parquet" and f.is_relative_to(info.root / "meta" / "episodes")]
     if not lists:
         raise CorruptArchive(f"{info.root} has no meta/episodes/.", hint="fetch it again")
@@ -184,7 +182,7 @@ def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
             try:
                 slots = {"chunk_index": int(row["data/chunk_index"]), "file_index": int(row["data/file_index"])}
                 videos = {key: _v3_video(info, row, key) for key in cameras}
-                yield Listed(int(row["episode_index"]), int(row["length"]), fill(info.data_path, slots), videos)
+                yield ListedEpisode(int(row["episode_index"]), int(row["length"]), fill(info.data_path, slots), videos)
             except (KeyError, TypeError, ValueError, OverflowError) as e:
                 raise CorruptArchive(f"{path}: {e!r} in a row.") from e
 
@@ -196,7 +194,7 @@ def _v3_video(info: Info, row: Mapping[str, Any], key: str) -> tuple[str, float]
 
 
 def tasks(info: Info, files: Sequence[Path]) -> dict[int, str]:
-    """The tasks by number; in v3 their texts are the index of a data frame."""
+    """Return the tasks by number; in v3 their texts are the index of a data frame."""
     if info.major == 2:
         path = info.root / "meta" / "tasks.jsonl"
         lines = json_lines(path) if path in files else iter(())
@@ -212,18 +210,18 @@ def tasks(info: Info, files: Sequence[Path]) -> dict[int, str]:
 
 
 def splits(info: Info, number: int) -> tuple[str, ...]:
-    """The named splits that an episode is in."""
+    """Return the named splits that an episode is in."""
     ranges = ((name, _RANGE.fullmatch(text)) for name, text in info.splits.items())
     return tuple(name for name, r in ranges if r and int(r[1]) <= number < int(r[2]))
 
 
 def odd_splits(info: Info) -> list[str]:
-    """Splits that are no range of episodes."""
+    """Find the splits that are no range of episodes."""
     return [name for name, text in info.splits.items() if not _RANGE.fullmatch(text)]
 
 
 def fill(template: str, slots: Mapping[str, int | str]) -> str:
-    """A path of ``info.json`` with its slots filled in; nothing but names and widths counts."""
+    """Fill in the slots of a path of ``info.json``; only names and widths count."""
 
     def slot(match: re.Match[str]) -> str:
         if match[1] not in slots:
@@ -242,7 +240,7 @@ def _only(info: Info, files: Sequence[Path], name: str) -> Path:
 
 @contextmanager
 def reading(path: Path) -> Iterator[Any]:
-    """Around what reads a file: pyarrow, whose errors become ours."""
+    """Give access to pyarrow, and turn its errors into ours."""
     pa = parquet.pyarrow()
     try:
         yield pa
@@ -251,19 +249,19 @@ def reading(path: Path) -> Iterator[Any]:
 
 
 def schema(path: Path) -> Any:
-    """The columns of a Parquet file."""
+    """Read the columns of a Parquet file."""
     with reading(path) as pa:
         return pa.parquet.read_schema(path)
 
 
 def rows(path: Path) -> int:
-    """The number of rows of a Parquet file."""
+    """Return the number of rows of a Parquet file."""
     with reading(path) as pa:
         return int(pa.parquet.read_metadata(path).num_rows)
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
-    """A whole Parquet file, or those of some columns that it has."""
+    """Read a Parquet file, or those of some columns that it has."""
     with reading(path) as pa, parquet.opened(path) as file:
         there = file.schema_arrow.names
         chosen = there if columns is None else [c for c in columns if c in there]
@@ -272,13 +270,13 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
 
 
 def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
-    """The rows of a Parquet file, so many at a time."""
+    """Read the rows of a Parquet file, so many at a time."""
     with reading(path), parquet.opened(path, memory_map=True, pre_buffer=False) as file:
         yield from parquet.batches(file, path, columns, rows)
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Batches one after the other, as a table.
+    """Join batches to a table.
 
     Raises
     ------
@@ -293,7 +291,7 @@ def joined(batches: Sequence[Any]) -> Any:
 
 
 def json_of(path: Path) -> Any:
-    """The content of a JSON file."""
+    """Read the content of a JSON file."""
     try:
         return documents.load(path)
     except (OSError, ValueError) as e:
@@ -301,7 +299,7 @@ def json_of(path: Path) -> Any:
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file with one a line."""
+    """Read the objects of a file that has one per line."""
     try:
         with path.open(encoding="utf-8") as f:
             while line := f.readline(documents.LONGEST + 1):
@@ -330,7 +328,7 @@ def values(column: Any, out: Array, where: str) -> None:
 
 
 def json_texts(column: Any) -> list[str | None]:
-    """A column of structs, lists of them or texts, or anything else, as the text of each row's JSON.
+    """Convert a column of structs, lists or anything else to the text of each row's JSON.
 
     Keys stay in the order of the file. NaN and infinities become null, bytes base64, and dates texts.
     """
@@ -338,7 +336,7 @@ def json_texts(column: Any) -> list[str | None]:
 
 
 def json_text(value: Any) -> str:
-    """One value of a column as JSON; see `json_texts`."""
+    """Convert a value of a column to JSON; see `json_texts`."""
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=str)
 
 
@@ -353,7 +351,7 @@ def _plain(value: Any) -> Any:
 
 
 def images(column: Any, where: str) -> EncodedFrames:
-    """A column of images, ``struct<bytes, path>``, as they are encoded."""
+    """Read a column of images, ``struct<bytes, path>``, as they are encoded."""
     pa = parquet.pyarrow()
     array = column.combine_chunks()
     if hasattr(array, "field"):
@@ -372,7 +370,7 @@ def images(column: Any, where: str) -> EncodedFrames:
 
 
 def frames(column: Any, where: str) -> EncodedFrames:
-    """A column of images that are kept as they are encoded.
+    """Read a column of images that stay encoded.
 
     Raises
     ------
@@ -400,7 +398,7 @@ _ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class LerobotFeature:
     """A column of the archive, or a camera's videos, as the field that it becomes.
 
     ``nested`` says that its values are kept as JSON.
@@ -413,8 +411,8 @@ class Feature:
 
 def read_features(
     features: Mapping[str, Mapping[str, Any]], columns: Any, renamed: Mapping[str, str]
-) -> tuple[list[Feature], list[str]]:
-    """The features to be stored, frames without their shape, and the columns that no feature describes.
+) -> tuple[list[LerobotFeature], list[str]]:
+    """Find the features to store, frames without their shape, and the columns that no feature describes.
 
     Parameters
     ----------
@@ -442,7 +440,7 @@ def read_features(
 
 
 def _names(keys: Iterable[str], named: Mapping[str, str]) -> dict[str, str]:
-    """TED names; what would be a field and a group of fields at once keeps its dot."""
+    """Make TED names; a name that would be both a field and a group of fields keeps its dot."""
     keys = list(keys)
     names: dict[str, str] = {}
     for key in sorted(keys):
@@ -452,27 +450,29 @@ def _names(keys: Iterable[str], named: Mapping[str, str]) -> dict[str, str]:
     return names
 
 
-def _feature(name: str, key: str, feature: Mapping[str, Any], columns: Any) -> Feature:
+def _feature(name: str, key: str, feature: Mapping[str, Any], columns: Any) -> LerobotFeature:
     placement = _placement(name)
     if feature["dtype"] == "video":
-        return Feature(key, Field(name, "uint8", (), placement, "frames", VIDEO))
+        return LerobotFeature(key, Field(name, "uint8", (), placement, "frames", VIDEO))
     if key not in columns.names:
         raise UnknownLayout(f"The data files have no column {key}, which info.json describes.")
     text = Field(name, "str", (), placement, "text")
     if key == TASK and name not in FLAGS:
-        return Feature(key, text)
+        return LerobotFeature(key, text)
     kind = columns.field(key).type
     if feature["dtype"] == "image":
-        return Feature(key, Field(name, "uint8", (), placement, "frames"))
+        return LerobotFeature(key, Field(name, "uint8", (), placement, "frames"))
     types = parquet.pyarrow().types
     if _is_text(kind):
-        return Feature(key, text)
+        return LerobotFeature(key, text)
     inner, depth, sides = _inner(kind)
     if not (types.is_boolean(inner) or types.is_integer(inner) or types.is_floating(inner)):
         if name in (REWARD, *FLAGS):
             raise UnknownLayout(f"{key} holds values of type {kind}, which are no {name}.")
-        return Feature(key, text, nested=True)
-    return Feature(key, _numbers(name, inner, depth, sides, tuple(map(int, feature.get("shape") or ())), placement))
+        return LerobotFeature(key, text, nested=True)
+    return LerobotFeature(
+        key, _numbers(name, inner, depth, sides, tuple(map(int, feature.get("shape") or ())), placement)
+    )
 
 
 def _is_text(kind: Any) -> bool:
@@ -484,7 +484,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _inner(kind: Any) -> tuple[Any, int, list[int]]:
-    """What the lists of a type hold, how deep they are nested, and the sides of those of fixed size."""
+    """Return the type inside nested lists, their depth, and the sizes of the fixed ones."""
     types = parquet.pyarrow().types
     depth, sides = 0, list[int]()
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):

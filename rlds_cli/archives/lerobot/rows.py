@@ -69,14 +69,14 @@ class _Segment:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The rows of a part; see the module's docstring of what they must be."""
-    reader = _Reader(plan)
+    """Read the rows of a part; the module's docstring says which rows are refused."""
+    reader = _BlockReader(plan)
     for block, segments in _blocks(reader, part.args["episodes"]):
         yield reader.chunk(block, segments)
 
 
-def _blocks(reader: _Reader, episodes: Sequence[Episode]) -> Iterator[tuple[Any, list[_Segment]]]:
-    """Rows of one file or several that follow each other, and whose they are."""
+def _blocks(reader: _BlockReader, episodes: Sequence[Episode]) -> Iterator[tuple[Any, list[_Segment]]]:
+    """Read the rows of one file, or of several that follow each other, with their episodes."""
     held: list[Any] = []
     segments: list[_Segment] = []
     rows = 0
@@ -91,7 +91,7 @@ def _blocks(reader: _Reader, episodes: Sequence[Episode]) -> Iterator[tuple[Any,
         yield description.joined(held), segments
 
 
-def _batches(reader: _Reader, episodes: Sequence[Episode]) -> Iterator[tuple[Any, list[_Segment]]]:
+def _batches(reader: _BlockReader, episodes: Sequence[Episode]) -> Iterator[tuple[Any, list[_Segment]]]:
     files: dict[int, list[Episode]] = {}
     for e in episodes:
         files.setdefault(int(e["file"]), []).append(e)
@@ -120,8 +120,8 @@ def _segments(episodes: Sequence[Episode], ends: IntArray, start: int, stop: int
     return found
 
 
-class _Reader:
-    """What is the same for all blocks of a plan."""
+class _BlockReader:
+    """Lays out the blocks of a plan, and keeps the state that they share."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -142,19 +142,19 @@ class _Reader:
         return next(f for f in self.plan.schema if f.name == name)
 
     def chunk(self, block: Any, segments: Sequence[_Segment]) -> Chunk:
-        """The rows of a block, the last of each episode repeated."""
+        """Lay out a block, with the last row of each episode repeated."""
         self._check(block, segments)
         ended = [s for s in segments if s.ends]
         stops = np.array([s.stop for s in ended], np.int64)
         place = np.arange(block.num_rows) + np.searchsorted(stops, np.arange(block.num_rows), "right")
-        rows = _Rows(place, stops + np.arange(len(stops)), block.num_rows + len(stops))
+        rows = _BlockRows(place, stops + np.arange(len(stops)), block.num_rows + len(stops))
         notes: list[Note] = []
         columns = {f.name: self._column(f, block, segments, rows, notes) for f in self.plan.schema}
         end = self._ends(columns, block, segments, rows, notes)
         return Chunk(columns, rows.last, _table(ended, end), tuple(notes))
 
     def _check(self, block: Any, segments: Sequence[_Segment]) -> None:
-        """The rows must be those of the episodes that ``meta/`` lists, in their order."""
+        """Refuse rows that are not those of the episodes that ``meta/`` lists, in their order."""
         if _EPISODE not in self._has:
             return
         number = np.zeros(block.num_rows, np.int64)
@@ -169,7 +169,9 @@ class _Reader:
     def _where(self, s: _Segment) -> str:
         return self.plan.archive.name_of(int(s.episode["file"]))
 
-    def _column(self, f: Field, block: Any, segments: Sequence[_Segment], rows: _Rows, notes: list[Note]) -> Column:
+    def _column(
+        self, f: Field, block: Any, segments: Sequence[_Segment], rows: _BlockRows, notes: list[Note]
+    ) -> Column:
         key = self._keys.get(f.name)
         where = f"{self._where(segments[0])}: {key}"
         if f.codec == VIDEO and key is not None:
@@ -206,9 +208,9 @@ class _Reader:
         return [None if v is None else self._tasks[v] for v in values]
 
     def _videos(
-        self, f: Field, key: str, block: Any, segments: Sequence[_Segment], rows: _Rows, notes: list[Note]
+        self, f: Field, key: str, block: Any, segments: Sequence[_Segment], rows: _BlockRows, notes: list[Note]
     ) -> VideoFrames:
-        """Which frame each row has: the one that is shown at its time."""
+        """Find the frame of each row: the frame that is shown at its time."""
         time = np.zeros(block.num_rows, np.float64)
         description.values(block[_TIME], time, _TIME)
         numbers: dict[str, int] = {}
@@ -237,11 +239,11 @@ class _Reader:
         return VideoFrames(tuple(numbers), index)
 
     def _near(self, seconds: Array, wanted: Array) -> bool:
-        """Whether frames are shown about when their rows say, one after the other."""
+        """Tell whether the times of rows are close to those of consecutive frames."""
         return bool((np.abs(seconds[: len(wanted)] - wanted) <= 0.5 / float(self.plan.env["fps"])).all())
 
     def _frames(self, seconds: Array, wanted: Array, where: str) -> IntArray:
-        """The numbers of the frames that are shown at some times, or nearest to them."""
+        """Find the numbers of the frames that are shown at some times, or nearest to them."""
         if not len(seconds):
             raise CorruptArchive(f"{where}: the video has no frames.")
         after = np.clip(np.searchsorted(seconds, wanted), 1, max(1, len(seconds) - 1))
@@ -259,9 +261,9 @@ class _Reader:
         return nearest
 
     def _ends(
-        self, columns: dict[str, Column], block: Any, segments: Sequence[_Segment], rows: _Rows, notes: list[Note]
+        self, columns: dict[str, Column], block: Any, segments: Sequence[_Segment], rows: _BlockRows, notes: list[Note]
     ) -> Array:
-        """Complete the flags; how each episode ends."""
+        """Complete the flags, and return how each episode ends."""
         terminated, truncated = (np.asarray(columns[name]) for name in FLAGS)
         if self._by_success:
             flags = [np.zeros(block.num_rows, bool), np.zeros(block.num_rows, bool)]
@@ -281,8 +283,8 @@ class _Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """Where the rows of a block go: ``place`` [rows], and ``final`` [episodes that end], of ``total`` rows."""
+class _BlockRows:
+    """Places of a block's rows in the chunk: ``place`` [rows], and ``final`` [episodes that end], of ``total`` rows."""
 
     place: IntArray
     final: IntArray
@@ -303,8 +305,8 @@ class _Rows:
         return out
 
 
-def _repeated(images: EncodedFrames, rows: _Rows, f: Field) -> EncodedFrames:
-    """Images with those of last steps once more."""
+def _repeated(images: EncodedFrames, rows: _BlockRows, f: Field) -> EncodedFrames:
+    """Repeat the images of last steps."""
     lengths = np.zeros(rows.total, np.int64)
     lengths[rows.place] = images.lengths
     if f.placement != "both" or not len(rows.final):

@@ -1,46 +1,67 @@
 """Minari: ``data/main_data.hdf5``, or ``data/<episode>/part-0.{arrow,parquet}``, beside ``data/metadata.json``.
 
-Single values of a Minari episode, for `rlds verify --trace`.
-
-A Minari archive -> how it will be read.
-
-What an encoded image says in its header.
-
-Which files a Minari archive consists of: one HDF5 file, or a directory per episode, and ``metadata.json``.
+``description`` finds the files and describes them, ``hdf5_storage`` and ``arrow_storage`` read episodes; this module
+plans the archive, and lays the episodes out in rows.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
-from rlds_cli.archives.minari import arrow_storage, description, hdf5_storage, rows
-from rlds_cli.archives.minari.description import Columns, Episode, Scanned, Signature
+from rlds_cli.archives.layouter import EpisodePiece, pieces
+from rlds_cli.archives.minari import arrow_storage, description, hdf5_storage
+from rlds_cli.archives.minari.description import (
+    EPISODE,
+    Columns,
+    Described,
+    MinariFiles,
+    NamedEpisode,
+    Scanned,
+    Signature,
+    locate,
+)
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
-from rlds_cli.formats.hdf5 import is_hdf5, open_file
+from rlds_cli.formats.hdf5 import open_file
 from rlds_cli.formats.parquet import pyarrow
 from rlds_cli.store.frames import MAX_PIXELS
 from rlds_cli.subset import EVERYTHING, Portion
-from rlds_cli.ted import Array, Chunk, Field, Note, spaces
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    BoolArray,
+    Chunk,
+    Column,
+    EncodedFrames,
+    EpisodeTable,
+    Field,
+    IntArray,
+    Note,
+    Text,
+    spaces,
+)
 from rlds_cli.text import natural
 
 VERSION = 1
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """What the files are, in one line, or None."""
+    """Describe the files in one line; None if they are of another family."""
     try:
         located = locate(paths)
         if located is None:
@@ -56,7 +77,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and spaces of an archive.
+    """Find the fields, parts and spaces of an archive.
 
     Looks at the layout of every episode, and at no values but the first image of each image column.
 
@@ -79,33 +100,35 @@ def plan(archive: Archive) -> Plan:
             f'episodes_by="{archive.episodes_by}" does not apply: a Minari archive holds whole episodes.',
             hint="leave it out",
         )
-    return make_plan(archive, located)
+    return _plan(archive, located)
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The rows of one part, in chunks of about ``CHUNK_BYTES``."""
+    """Read the rows of one part, in chunks of about ``CHUNK_BYTES``."""
     numbers, sources = part.args["numbers"], part.args["files"]
     paths = {name: tuple(path) for name, path in plan.facts["columns"].items()}
     in_hdf5 = plan.facts["format"] == "hdf5"
-    origins = [rows.Origin(s[0], f"episode_{n}" if in_hdf5 else str(n)) for n, s in zip(numbers, sources, strict=True)]
+    episodes = [
+        EpisodeEntry(k, length, s[0], f"episode_{n}" if in_hdf5 else str(n))
+        for k, (n, length, s) in enumerate(zip(numbers, part.args["lengths"], sources, strict=True))
+    ]
     with ExitStack() as stack:
         main = plan.archive.files[sources[0][0]]
         opened = stack.enter_context(open_file(main, check=False)) if in_hdf5 else None
 
-        def episode(k: int) -> rows.EpisodeRows:
+        def open_episode(k: int) -> EpisodeRows:
             if opened is not None:
-                return hdf5_storage.Rows(opened, main, numbers[k], paths)
+                return hdf5_storage.Hdf5StorageRows(opened, main, numbers[k], paths)
             described = part.args["described"][k]
             metadata = None if described is None else plan.archive.files[described]
             data = [plan.archive.files[i] for i in sources[k]]
-            return arrow_storage.Rows(data, paths, metadata, batch_rows=part.args["chunk_rows"])
+            return arrow_storage.ArrowStorageRows(data, paths, metadata, batch_rows=part.args["chunk_rows"])
 
-        chunks = rows.pieces(part.args["lengths"], part.args["chunk_rows"])
-        yield from rows.read(plan.schema, set(paths), chunks, episode, origins)
+        yield from _chunks(plan.schema, set(paths), pieces(episodes, part.args["chunk_rows"]), open_episode)
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """``metadata.json``, or what stands for it, as text."""
+    """Return ``metadata.json`` as text, or the attributes that older files have instead."""
     located = locate(plan.archive.files)
     if located is not None and located.metadata is not None:
         yield "minari/metadata.json", located.metadata.read_text()
@@ -113,11 +136,21 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
         yield "minari/metadata.json", json.dumps(content)
 
 
+def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
+    """Choose the directories of the wanted episodes; a single HDF5 file holds all of them."""
+    number = {n: int(parts[-2]) for n in names if len(parts := n.split("/")) > 1 and EPISODE.fullmatch(parts[-2])}
+    if portion.split is not None or not number:
+        return names, portion
+    episodes = sorted(set(number.values()))
+    wanted = {episodes[k] for k in portion.numbers(len(episodes))}
+    return [n for n in names if n not in number or number[n] in wanted], EVERYTHING
+
+
 _JPEG = b"\xff\xd8\xff"
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands in the row of a step; what belongs to observations also of the row after."""
+    """Look up the row of a step, and the observations of the row after it."""
     paths = {name: tuple(path) for name, path in place.facts["columns"].items()}
     value = _hdf5 if place.facts["format"] == "hdf5" else _arrow
     for name, path in paths.items():
@@ -134,7 +167,7 @@ def _hdf5(place: ArchivedStep, path: Sequence[str]) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """One row as h5py gives it: JPEGs as bytes, other bytes as text."""
+    """Convert a row of h5py: JPEGs to bytes, other bytes to text."""
     if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value[:3].tobytes() == _JPEG:
         return value.tobytes()
     return value.decode() if isinstance(value, bytes) else value
@@ -165,15 +198,15 @@ _PART_BYTES = 8 * CHUNK_BYTES
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """Steps of each episode that has any, numbers of those that have none, and the ways in which they are laid out."""
+    """The steps of each episode, the numbers of empty episodes, and the first episode of each layout."""
 
     lengths: Mapping[int, int]
     empty: Sequence[int]
-    signatures: Mapping[Signature, Episode]
+    signatures: Mapping[Signature, NamedEpisode]
 
 
-def make_plan(archive: Archive, located: Located) -> Plan:
-    """Fields, parts and spaces of the archive whose files are ``located``; see ``minari.plan``."""
+def _plan(archive: Archive, located: MinariFiles) -> Plan:
+    """Make the plan of the archive whose files are ``located``; see `plan`."""
     metadata = describe(archive.files, located)
     located, bad = _undamaged(archive, located) if archive.skip_bad else (located, ())
     known = {which: description.space(metadata, which) for which in ("observation", "action")}
@@ -201,16 +234,16 @@ def make_plan(archive: Archive, located: Located) -> Plan:
     )
 
 
-def describe(files: Sequence[Path], located: Located) -> dict[str, Any]:
-    """What the archive says about itself; empty where it says nothing."""
+def describe(files: Sequence[Path], located: MinariFiles) -> dict[str, Any]:
+    """Read the metadata of the archive; empty if there is none."""
     if located.metadata is not None:
         return description.read(located.metadata)
     attributes = hdf5_storage.root_attributes(files[located.main]) if located.format == "hdf5" else {}
     return attributes if description.is_minari(attributes) else {}
 
 
-def _undamaged(archive: Archive, located: Located) -> tuple[Located, Sequence[Note]]:
-    """Without the episodes of which a file is damaged; each is read to its end."""
+def _undamaged(archive: Archive, located: MinariFiles) -> tuple[MinariFiles, Sequence[Note]]:
+    """Leave out the episodes of damaged files; each file is read to its end."""
     bad: dict[int, str] = {}
     for number, indices in located.parts.items():
         try:
@@ -225,14 +258,14 @@ def _undamaged(archive: Archive, located: Located) -> tuple[Located, Sequence[No
     return replace(located, parts={n: p for n, p in located.parts.items() if n not in bad}), (note,)
 
 
-def looks_right(files: Sequence[Path], located: Located) -> bool:
-    """Whether files that no metadata describe hold Minari's columns."""
+def looks_right(files: Sequence[Path], located: MinariFiles) -> bool:
+    """Tell whether files without metadata hold Minari's columns."""
     if located.format == "hdf5":
         return hdf5_storage.looks_right(files[located.main])
     return arrow_storage.looks_right(files[next(iter(located.parts.values()))[0]])
 
 
-def _scan(archive: Archive, located: Located, known: Mapping[str, Any]) -> Iterator[Scanned]:
+def _scan(archive: Archive, located: MinariFiles, known: Mapping[str, Any]) -> Iterator[Scanned]:
     if located.format == "hdf5":
         return hdf5_storage.scan(archive.files[located.main], known)
     return arrow_storage.scan(archive.files, located.parts, known)
@@ -241,7 +274,7 @@ def _scan(archive: Archive, located: Located, known: Mapping[str, Any]) -> Itera
 def _survey(scanned: Iterator[Scanned]) -> _Survey:
     lengths: dict[int, int] = {}
     empty: list[int] = []
-    signatures: dict[Signature, Episode] = {}
+    signatures: dict[Signature, NamedEpisode] = {}
     for s in scanned:
         if s.episode.steps:
             lengths[s.number] = s.episode.steps
@@ -266,8 +299,8 @@ def _require_all(survey: _Survey, metadata: Mapping[str, Any]) -> None:
         )
 
 
-def _headers(archive: Archive, located: Located, columns: Columns, number: int) -> dict[str, Header | None]:
-    """The header of the first image of each image column; None where the bytes are no image."""
+def _headers(archive: Archive, located: MinariFiles, columns: Columns, number: int) -> dict[str, ImageHeader | None]:
+    """Read the header of the first image of each image column; None if the bytes are no image."""
     found = {}
     for f in columns.schema:
         if f.kind == "frames":
@@ -278,14 +311,14 @@ def _headers(archive: Archive, located: Located, columns: Columns, number: int) 
     return found
 
 
-def _first_frame(archive: Archive, located: Located, number: int, path: description.LeafPath) -> bytes:
+def _first_frame(archive: Archive, located: MinariFiles, number: int, path: description.LeafPath) -> bytes:
     if located.format == "hdf5":
         return hdf5_storage.first_frame(archive.files[located.main], number, path)
     return arrow_storage.first_frame([archive.files[i] for i in located.parts[number]], path)
 
 
-def _with_images(columns: Columns, headers: Mapping[str, Header | None]) -> Columns:
-    """Codec and shape of each image column as its images have them; bytes that are no image are left out."""
+def _with_images(columns: Columns, headers: Mapping[str, ImageHeader | None]) -> Columns:
+    """Give each image column the codec and shape of its first image; leave out columns whose bytes are no image."""
     schema, notes = [], list(columns.notes)
     for f in columns.schema:
         header, key = headers.get(f.name), "/".join(columns.paths.get(f.name, ()))
@@ -305,9 +338,9 @@ def _with_images(columns: Columns, headers: Mapping[str, Header | None]) -> Colu
 
 
 def _row_bytes(
-    archive: Archive, schema: Sequence[Field], lengths: Mapping[int, int], headers: Mapping[str, Header | None]
+    archive: Archive, schema: Sequence[Field], lengths: Mapping[int, int], headers: Mapping[str, ImageHeader | None]
 ) -> int:
-    """About what a row takes in memory; images and text by their share of the files, images not less than the first."""
+    """Estimate the bytes of a row in memory; images and text by their share of the files, at least the first image."""
     size = sum(f.row_bytes for f in schema if f.kind == "array")
     if any(f.kind != "array" for f in schema):
         share = sum(p.stat().st_size for p in archive.files) // (sum(lengths.values()) + len(lengths))
@@ -315,7 +348,7 @@ def _row_bytes(
     return max(size, 1)
 
 
-def _parts(located: Located, lengths: Mapping[int, int], row_bytes: int) -> Iterator[Part]:
+def _parts(located: MinariFiles, lengths: Mapping[int, int], row_bytes: int) -> Iterator[Part]:
     budget = min(CHUNK_ROWS, _PART_BYTES // row_bytes)
     numbers, bounds, rows = list(lengths), [0], 0
     for i, number in enumerate(numbers):
@@ -337,7 +370,9 @@ def _parts(located: Located, lengths: Mapping[int, int], row_bytes: int) -> Iter
         )
 
 
-def _notes(located: Located, metadata: Mapping[str, Any], survey: _Survey, inferred: Sequence[str]) -> Iterator[Note]:
+def _notes(
+    located: MinariFiles, metadata: Mapping[str, Any], survey: _Survey, inferred: Sequence[str]
+) -> Iterator[Note]:
     if not metadata:
         yield Note("no-metadata", "there is no metadata.json: environment and origin are not known")
     if inferred:
@@ -350,7 +385,7 @@ def _notes(located: Located, metadata: Mapping[str, Any], survey: _Survey, infer
     yield from description.notes(metadata, len(survey.lengths) + len(survey.empty), sum(survey.lengths.values()))
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """Codec ("jpeg", "png"), the shape that it decodes to, ``(H, W)`` or ``(H, W, C)``, and its size in bytes."""
 
     codec: str
@@ -358,8 +393,8 @@ class Header(NamedTuple):
     size: int
 
 
-def header(data: bytes) -> Header | None:
-    """The header of an encoded image, or None where it is not one that can be read.
+def header(data: bytes) -> ImageHeader | None:
+    """Read the header of an encoded image; None if it cannot be read.
 
     Raises
     ------
@@ -373,88 +408,157 @@ def header(data: bytes) -> Header | None:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             channels = len(image.getbands())
             shape = (image.height, image.width) if channels == 1 else (image.height, image.width, channels)
-            return Header((image.format or "").lower(), shape, len(data))
+            return ImageHeader((image.format or "").lower(), shape, len(data))
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 
 
-Format = Literal["hdf5", "arrow", "parquet"]
-SUFFIXES: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}
-METADATA = "metadata.json"
-_EPISODE = re.compile(r"0|[1-9][0-9]{0,17}")
+class EpisodeRows(Protocol):
+    """One episode, read from its first row to its last.
+
+    ``select`` names the next rows of the store; the three others read the first ``count`` of them, which for a field of
+    steps is one less than asked for at the episode's end.
+    """
+
+    def select(self, start: int, stop: int) -> None:
+        """Go to rows [start, stop); ``start`` is where the last selection stopped."""
+
+    def array(self, name: str, out: Array) -> None:
+        """Fill ``out`` with the first ``len(out)`` rows selected."""
+
+    def frames(self, name: str, count: int) -> EncodedFrames:
+        """Read encoded images of the first ``count`` rows selected."""
+
+    def text(self, name: str, count: int) -> Text:
+        """Read strings of the first ``count`` rows selected."""
+
+    def describe(self) -> Described:
+        """Return the seed, the options as JSON, and notes about them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
-    """The files, by their index among those of the archive.
+class EpisodeEntry:
+    """An episode of a part: its number there, its steps, the index of its file and the name of its group."""
 
-    ``metadata`` is a path, since it may lie beside files that were named one by one; None where there is none.
-    ``parts`` are the data files of each episode in order, empty for HDF5; ``described`` the episodes' own metadata.
-    """
-
-    format: Format
-    metadata: Path | None
-    main: int
-    parts: dict[int, list[int]]
-    described: dict[int, int]
+    number: int
+    length: int
+    source: int
+    group: str
 
 
-def locate(files: Sequence[Path]) -> Located | None:
-    """Find the parts of an archive by the names that Minari gives them; None where there are none.
+MinariPiece = EpisodePiece[EpisodeEntry]
 
-    Raises
-    ------
-    UnknownLayout
-        There is more than one dataset.
-    """
-    parts = [i for i, p in enumerate(files) if p.suffix in SUFFIXES and _EPISODE.fullmatch(p.parent.name)]
-    if parts:
-        return _episodes(files, parts)
-    main = [i for i, p in enumerate(files) if p.name == "main_data.hdf5"]
-    main = main or [i for i, p in enumerate(files) if p.suffix in (".hdf5", ".h5") or is_hdf5(p)]
-    if not main:
-        return None
-    _single([files[i] for i in main])
-    others = [p for i, p in enumerate(files) if i != main[0] and (p.suffix in (".hdf5", ".h5") or is_hdf5(p))]
-    if others:
-        raise UnknownLayout(
-            f"{others[0]} lies beside a Minari dataset and is not of it.", hint="import them one by one"
+
+def _chunks(
+    schema: Sequence[Field],
+    available: set[str],
+    chunks: Iterator[list[MinariPiece]],
+    open_episode: Callable[[int], EpisodeRows],
+) -> Iterator[Chunk]:
+    """Read the pieces of each chunk. Fields outside ``available`` are flags that the archive lacks."""
+    opened: tuple[int, EpisodeRows] | None = None
+    for chunk in chunks:
+        builder = _Builder(schema, available, sum(map(len, chunk)))
+        for p in chunk:
+            if opened is None or opened[0] != p.episode.number:
+                opened = (p.episode.number, open_episode(p.episode.number))
+            builder.add(p, opened[1])
+        yield builder.finish(chunk)
+
+
+class _Builder:
+    """One chunk in the making."""
+
+    def __init__(self, schema: Sequence[Field], available: set[str], rows: int) -> None:
+        self._schema = [f for f in schema if f.name in available]
+        self._arrays = {f.name: np.zeros((rows, *f.shape), f.dtype) for f in schema if f.kind == "array"}
+        self._frames: dict[str, list[EncodedFrames]] = {f.name: [] for f in schema if f.kind == "frames"}
+        self._text: dict[str, Text] = {f.name: [] for f in schema if f.kind == "text"}
+        self._last = np.zeros(rows, bool)
+        self._described: list[Described] = []
+        self._at = 0
+
+    def add(self, p: MinariPiece, episode: EpisodeRows) -> None:
+        """Read a piece into the next rows."""
+        episode.select(p.start, p.stop)
+        rows, steps = p.stop - p.start, min(p.stop, p.episode.length) - p.start
+        for f in self._schema:
+            count = rows if f.placement == "both" else steps
+            if f.kind == "array":
+                episode.array(f.name, self._arrays[f.name][self._at : self._at + count])
+            elif f.kind == "frames":
+                frames = episode.frames(f.name, count)
+                _check_images(frames, f.name, p.start)
+                self._frames[f.name] += [frames, _no_frames(rows - count)]
+            else:
+                self._text[f.name] += [*episode.text(f.name, count), *([None] * (rows - count))]
+        self._at += rows
+        if p.ends:
+            self._last[self._at - 1] = True
+            self._described.append(episode.describe())
+
+    def finish(self, chunk: Sequence[MinariPiece]) -> Chunk:
+        """Finish the chunk, with the ends of its episodes flagged."""
+        ended = [p.episode for p in chunk if p.ends]
+        terminated, truncated = (self._arrays[name] for name in FLAGS)
+        steps = np.flatnonzero(self._last) - 1
+        notes = _flag_notes(terminated, truncated, steps, chunk)
+        end = _ends(terminated, truncated, steps)
+        table = EpisodeTable(
+            np.array([e.length for e in ended], np.int64),
+            end,
+            np.ones(len(ended), bool),
+            np.array([e.source for e in ended], np.int32),
+            np.zeros(len(ended), np.int64),
+            group=[e.group for e in ended],
+            seed=[seed for seed, _, _ in self._described],
+            options=[options for _, options, _ in self._described],
         )
-    return Located("hdf5", _metadata(files, files[main[0]].parent), main[0], {}, {})
+        columns: dict[str, Column] = {**self._arrays, **self._text}
+        columns |= {name: _join(frames) for name, frames in self._frames.items()}
+        return Chunk(columns, self._last, table, (*notes, *(n for _, _, more in self._described for n in more)))
 
 
-def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
-    """The directories of the episodes wanted; one HDF5 file holds them all."""
-    number = {n: int(parts[-2]) for n in names if len(parts := n.split("/")) > 1 and _EPISODE.fullmatch(parts[-2])}
-    if portion.split is not None or not number:
-        return names, portion
-    episodes = sorted(set(number.values()))
-    wanted = {episodes[k] for k in portion.numbers(len(episodes))}
-    return [n for n in names if n not in number or number[n] in wanted], EVERYTHING
+def _check_images(frames: EncodedFrames, name: str, start: int) -> None:
+    """Refuse images that disagree with their own checksums; ``start`` is the row of the first."""
+    view, at = frames.data.data, 0
+    for row, size in enumerate(frames.lengths.tolist(), start):
+        if image_header.is_damaged(view[at : at + size]):
+            raise CorruptArchive(f"{name}, row {row:,} of an episode: a PNG image is damaged.", hint="fetch it again")
+        at += size
 
 
-def _episodes(files: Sequence[Path], indices: Sequence[int]) -> Located:
-    roots = {files[i].parent.parent: None for i in indices}
-    _single(list(roots))
-    formats = {SUFFIXES[files[i].suffix] for i in indices}
-    if len(formats) > 1:
-        raise UnknownLayout(f"{next(iter(roots))} holds episodes in arrow and in parquet.")
-    parts: dict[int, list[int]] = {}
-    for i in sorted(indices, key=lambda i: natural(files[i].name)):
-        parts.setdefault(int(files[i].parent.name), []).append(i)
-    names = {str(number) for number in parts}
-    described = {int(p.parent.name): i for i, p in enumerate(files) if p.name == METADATA and p.parent.name in names}
-    return Located(formats.pop(), _metadata(files, next(iter(roots))), -1, dict(sorted(parts.items())), described)
+def _no_frames(rows: int) -> EncodedFrames:
+    return EncodedFrames(np.zeros(0, np.uint8), np.zeros(rows, np.int64))
 
 
-def _metadata(files: Sequence[Path], directory: Path) -> Path | None:
-    path = directory / METADATA
-    return path if path in files or path.exists() else None
+def _join(frames: Sequence[EncodedFrames]) -> EncodedFrames:
+    return EncodedFrames(np.concatenate([f.data for f in frames]), np.concatenate([f.lengths for f in frames]))
 
 
-def _single(datasets: Sequence[Path]) -> None:
-    if len(datasets) > 1:
-        raise UnknownLayout(
-            f"There are {len(datasets)} Minari datasets: " + ", ".join(str(d) for d in datasets[:3]) + " ...",
-            hint="import them one by one",
-        )
+def _ends(terminated: BoolArray, truncated: BoolArray, steps: IntArray) -> npt.NDArray[np.uint8]:
+    """End kinds of the episodes whose last steps are ``steps``; a last step without a flag becomes truncated."""
+    cut = ~(terminated[steps] | truncated[steps])
+    truncated[steps] |= cut
+    return np.where(terminated[steps], TERMINATED, np.where(cut, CUT, TRUNCATED)).astype(np.uint8)
+
+
+def _flag_notes(
+    terminated: BoolArray, truncated: BoolArray, steps: IntArray, chunk: Sequence[MinariPiece]
+) -> list[Note]:
+    """Note flags inside episodes, and last steps without one, with the first such episode."""
+    last = np.zeros(len(terminated), bool)
+    last[steps] = True
+    seen = {
+        ("terminated-inside", "steps are terminated and their episode goes on"): terminated & ~last,
+        ("truncated-inside", "steps are truncated and their episode goes on"): truncated & ~last,
+        ("open-end", "episodes end with no flag; their last step is marked truncated"): last
+        & ~(terminated | truncated),
+    }
+    stops = np.cumsum([len(p) for p in chunk])
+    groups = [p.episode.group for p in chunk]
+    return [
+        Note(code, text, int(rows.sum()), groups[int(np.searchsorted(stops, np.argmax(rows), "right"))])
+        for (code, text), rows in seen.items()
+        if rows.any()
+    ]

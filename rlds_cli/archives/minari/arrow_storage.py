@@ -1,4 +1,4 @@
-"""``<episode>/part-0.arrow`` or ``.parquet``: T+1 rows an episode, the last of what belongs to steps being padding.
+"""``<episode>/part-0.arrow`` or ``.parquet``: T+1 rows an episode; columns of steps have padding in the last row.
 
 A file holds an episode in record batches of at most 32,768 rows; there may be several, and several files. They are
 read one after the other. Arrow files are mapped, and checked in full before their values are touched.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives.minari import description
-from rlds_cli.archives.minari.description import Episode, Leaf, Scanned
+from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, Scanned
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.formats import arrow_tables, parquet
 from rlds_cli.formats.parquet import pyarrow
@@ -25,25 +25,25 @@ _BATCH_ROWS = 1 << 13  # of parquet, decoded at a time
 
 
 def looks_right(path: Path) -> bool:
-    """Whether a file holds the columns of a Minari episode."""
+    """Tell whether a file holds the columns of a Minari episode."""
     with _reading(path):
         return {"observations", "actions"} <= set(_schema(path).names)
 
 
 def scan(files: Sequence[Path], parts: Mapping[int, Sequence[int]], known: Mapping[str, Any]) -> Iterator[Scanned]:
-    """Every episode's number, steps and columns; ``known`` are the spaces by "observations" and "actions"."""
+    """Find each episode's number, steps and columns; ``known`` are the spaces by "observations" and "actions"."""
     for number, indices in parts.items():
         paths = [files[i] for i in indices]
         rows = sum(_count(p) for p in paths)
         name = f"{paths[0].parent.name}/{paths[0].name}"
         with _reading(paths[0]):
             leaves = [leaf for column in _schema(paths[0]) for leaf in _leaves(column, (column.name,), known, paths)]
-        yield Scanned(number, Episode(name, max(rows - 1, 0)), tuple(leaves))
+        yield Scanned(number, NamedEpisode(name, max(rows - 1, 0)), tuple(leaves))
 
 
 def first_frame(paths: Sequence[Path], column: tuple[str, ...]) -> bytes:
-    """The first encoded image of a column."""
-    rows = Rows(paths, {"": column}, None, batch_rows=1)
+    """Read the first encoded image of a column."""
+    rows = ArrowStorageRows(paths, {"": column}, None, batch_rows=1)
     rows.select(0, 1)
     return rows.frames("", 1).data.tobytes()
 
@@ -74,7 +74,7 @@ def _count(path: Path) -> int:
 
 
 def _batches(path: Path, rows: int = _BATCH_ROWS) -> Iterator[Any]:
-    """The record batches of a file, validated; of parquet, ``rows`` at a time."""
+    """Read the record batches of a file, validated; of parquet, ``rows`` at a time."""
     with _reading(path):
         if path.suffix == ".parquet":
             with parquet.opened(path, memory_map=True, pre_buffer=False) as file:
@@ -95,7 +95,9 @@ def read_through(path: Path) -> None:
         pass
 
 
-def _leaves(field: Any, path: tuple[str, ...], known: Mapping[str, Any], files: Sequence[Path]) -> Iterator[Leaf]:
+def _leaves(
+    field: Any, path: tuple[str, ...], known: Mapping[str, Any], files: Sequence[Path]
+) -> Iterator[MinariColumn]:
     types = pyarrow().types
     if types.is_struct(field.type):
         for inner in field.type:
@@ -104,36 +106,36 @@ def _leaves(field: Any, path: tuple[str, ...], known: Mapping[str, Any], files: 
     extra = 0 if path[0] in _STEPS else 1
     space = spaces.subspace(known.get(path[0]), path[1:])
     if types.is_binary(field.type) or types.is_large_binary(field.type):
-        yield Leaf(path, "frames", "uint8", spaces.row_shape(space) or (), extra)
+        yield MinariColumn(path, "frames", "uint8", spaces.row_shape(space) or (), extra)
     elif types.is_string(field.type) or types.is_large_string(field.type):
-        yield Leaf(path, "text", "str", (), extra)
+        yield MinariColumn(path, "text", "str", (), extra)
     else:
         yield _numbers(field, path, extra, spaces.row_shape(space), files)
 
 
 def _numbers(
     field: Any, path: tuple[str, ...], extra: int, known: tuple[int, ...] | None, files: Sequence[Path]
-) -> Leaf:
+) -> MinariColumn:
     types = pyarrow().types
     kind = field.type
     shape: list[int] = []
     while types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
         width = int(kind.list_size) if types.is_fixed_size_list(kind) else _width(files, path, len(shape))
         if width is None:
-            return Leaf(path, "array", "", (), extra, "rows of different lengths")
+            return MinariColumn(path, "array", "", (), extra, "rows of different lengths")
         shape.append(width)
         kind = kind.value_type
     if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
-        return Leaf(path, "array", "", (), extra, f"values of type {kind}")
+        return MinariColumn(path, "array", "", (), extra, f"values of type {kind}")
     dtype = "bool" if types.is_boolean(kind) else np.dtype(kind.to_pandas_dtype()).name
     for stated in (known, _stated(field)):
         if stated is not None and np.prod(stated, dtype=np.int64) == np.prod(shape, dtype=np.int64):
-            return Leaf(path, "array", dtype, stated, extra)
-    return Leaf(path, "array", dtype, tuple(shape), extra)
+            return MinariColumn(path, "array", dtype, stated, extra)
+    return MinariColumn(path, "array", dtype, tuple(shape), extra)
 
 
 def _stated(field: Any) -> tuple[int, ...] | None:
-    """The shape that Minari writes beside flattened infos: ``b"2,3"``, empty for scalars."""
+    """Return the shape that Minari writes beside flattened infos: ``b"2,3"``, empty for scalars."""
     text = (field.metadata or {}).get(b"shape")
     if text is None:
         return None
@@ -141,7 +143,7 @@ def _stated(field: Any) -> tuple[int, ...] | None:
 
 
 def _width(files: Sequence[Path], path: tuple[str, ...], depth: int) -> int | None:
-    """How many elements the lists of a column hold, or None where that differs."""
+    """Return the number of elements in the lists of a column; None if it differs."""
     found: set[int] = set()
     for file in files:
         for batch in _batches(file):
@@ -159,8 +161,8 @@ def _column(batch: Any, path: Sequence[str]) -> Any:
     return column
 
 
-class Rows:
-    """The rows of one episode; see ``rows.EpisodeRows``."""
+class ArrowStorageRows:
+    """The rows of one episode; see `minari.EpisodeRows`."""
 
     def __init__(
         self,
@@ -202,7 +204,7 @@ class Rows:
             target[...] = values.reshape(target.shape)
 
     def frames(self, name: str, count: int) -> EncodedFrames:
-        """Encoded images of the first ``count`` rows selected."""
+        """Read encoded images of the first ``count`` rows selected."""
         data, lengths = [np.zeros(0, np.uint8)], [np.zeros(0, np.int64)]
         for column, _ in self._pieces(name, count):
             offsets, values = _binary(column)
@@ -211,11 +213,11 @@ class Rows:
         return EncodedFrames(np.concatenate(data), np.concatenate(lengths))
 
     def text(self, name: str, count: int) -> Text:
-        """Strings of the first ``count`` rows selected."""
+        """Read strings of the first ``count`` rows selected."""
         return [value for column, _ in self._pieces(name, count) for value in column.to_pylist()]
 
     def describe(self) -> description.Described:
-        """Seed and options, from the episode's own metadata."""
+        """Read seed and options, from the episode's own metadata."""
         content = description.read(self._metadata) if self._metadata else {}
         stated = content.get("total_steps", self._read - 1)
         if stated != self._read - 1:
@@ -237,7 +239,7 @@ class Rows:
 
 
 def _binary(column: Any) -> tuple[Array, Array]:
-    """Offsets (one more than values) and bytes of a binary column."""
+    """Return offsets (one more than values) and bytes of a binary column."""
     pa = pyarrow()
     column = pa.compute.fill_null(column.cast(pa.large_binary()), b"")
     _, offsets, values = column.buffers()

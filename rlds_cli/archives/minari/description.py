@@ -1,6 +1,4 @@
-"""``metadata.json``: what a Minari archive says about itself.
-
-What the episodes of a Minari archive hold, column by column, and the one schema that fits them all.
+"""The description of a Minari archive: its files, its ``metadata.json``, and the one schema that fits all its episodes.
 
 =========================  ================  ======================================================================
 archive                    field             rows
@@ -23,12 +21,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
+from rlds_cli.formats.hdf5 import is_hdf5
 from rlds_cli.ted import FLAGS, REWARD, Field, Kind, Note, Placement
 from rlds_cli.text import natural
 
@@ -62,7 +61,7 @@ _FACTS = {
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of ``metadata.json``.
+    """Read the content of ``metadata.json``.
 
     Raises
     ------
@@ -73,17 +72,17 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def is_minari(content: Mapping[str, Any]) -> bool:
-    """Whether a ``metadata.json`` is that of a Minari dataset."""
+    """Tell whether a ``metadata.json`` is that of a Minari dataset."""
     return "total_episodes" in content and bool({"data_format", "minari_version", "observation_space"} & set(content))
 
 
 def facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Who made the data, how, and the reference scores."""
+    """Return the authors and origin of the data, and the reference scores."""
     return {name: metadata[key] for key, name in _FACTS.items() if _is_fact(key, metadata.get(key))}
 
 
 def _is_fact(key: str, value: Any) -> bool:
-    """Whether a value is there, and of the kind that is shown under its name."""
+    """Tell whether a value is there and of the expected kind."""
     if key in _SCORES:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if key == "jpeg_encoding":
@@ -92,7 +91,7 @@ def _is_fact(key: str, value: Any) -> bool:
 
 
 def space(metadata: Mapping[str, Any], which: str) -> dict[str, Any] | None:
-    """The space ``which`` ("observation", "action") in Minari's JSON form, or None where it is not recorded.
+    """Return the space ``which`` ("observation", "action") in Minari's JSON form; None if it is not recorded.
 
     Raises
     ------
@@ -110,20 +109,20 @@ def space(metadata: Mapping[str, Any], which: str) -> dict[str, Any] | None:
 
 
 def env(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """``id``, ``spec`` and ``eval_spec`` of the environment: Gymnasium's EnvSpec as JSON values."""
+    """Return ``id``, ``spec`` and ``eval_spec`` of the environment: Gymnasium's EnvSpec as JSON values."""
     spec, eval_spec = (_spec(metadata, key) for key in _SPECS)
     found = {"id": (spec or {}).get("id"), "spec": spec, "eval_spec": eval_spec}
     return {k: v for k, v in found.items() if v is not None}
 
 
 def _spec(metadata: Mapping[str, Any], key: str) -> dict[str, Any] | None:
-    """An EnvSpec without entries that are of another kind than Gymnasium's; `notes` names these."""
+    """Return an EnvSpec without entries of another kind than Gymnasium's, which `notes` names."""
     found = _parsed(metadata, key)
     return found and {k: v for k, v in found.items() if k not in _SPEC_KINDS or _SPEC_KINDS[k](v)}
 
 
 def _odd(metadata: Mapping[str, Any]) -> list[str]:
-    """The entries of the metadata that are of another kind than Minari's, and are therefore not kept."""
+    """Find the entries of the metadata that are not kept, since they are of another kind than Minari's."""
     facts = [k for k in _FACTS if metadata.get(k) is not None and not _is_fact(k, metadata[k])]
     specs = {key: _parsed(metadata, key) or {} for key in _SPECS}
     return [
@@ -133,7 +132,7 @@ def _odd(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def notes(metadata: Mapping[str, Any], episodes: int, steps: int) -> list[Note]:
-    """Where the metadata and the data part."""
+    """Note the differences between the metadata and the data."""
     found = []
     version = metadata.get("minari_version")
     if metadata and str(version) not in VERSIONS:
@@ -160,7 +159,7 @@ def _parsed(metadata: Mapping[str, Any], key: str) -> dict[str, Any] | None:
 
 
 def _check(space: Mapping[str, Any]) -> None:
-    """That shapes and subspaces are there and of the right kind; raises what Python raises."""
+    """Check that shapes and subspaces are there and of the right kind; the errors are Python's."""
     match space["type"]:
         case "Box":
             if any(index(n) < 0 for n in space["shape"]):
@@ -177,7 +176,7 @@ def _check(space: Mapping[str, Any]) -> None:
 
 
 def _compact(space: dict[str, Any]) -> dict[str, Any]:
-    """One number for the bounds of a large Box whose bounds are all the same."""
+    """Replace the bounds of a large Box by one number if they are all the same."""
     if space.get("type") == "Box" and math.prod(space.get("shape") or ()) > LARGE:
         return {k: _uniform(v) if k in ("low", "high") else v for k, v in space.items()}
     subspaces = space.get("subspaces")
@@ -201,7 +200,7 @@ def _uniform(bound: Any) -> Any:
 
 
 def described(seed: Any, options: Any) -> Described:
-    """Seed and options of an episode as the episode table holds them."""
+    """Convert the seed and options of an episode to the form of the episode table."""
     text = None if options is None else json.dumps(options, default=plain, sort_keys=True, ensure_ascii=False)
     if seed is None:
         return None, text, ()
@@ -215,7 +214,7 @@ def described(seed: Any, options: Any) -> Described:
 
 
 def plain(value: Any) -> Any:
-    """A value of an HDF5 attribute as a JSON value."""
+    """Convert a value of an HDF5 attribute to a JSON value."""
     if isinstance(value, (np.ndarray, np.generic)):
         return plain(value.tolist())
     if isinstance(value, list):
@@ -239,7 +238,7 @@ RESERVED = {"observation", "action", "next", "info"}
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class MinariColumn:
     """One column of one episode: where it is, what a row is, and by how many rows it exceeds the steps.
 
     ``problem`` says why it cannot be a field, where that is so.
@@ -258,11 +257,11 @@ class Leaf:
         return "/".join(self.path)
 
 
-Signature = tuple[Leaf, ...]
+Signature = tuple[MinariColumn, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class NamedEpisode:
     """An episode as messages name it, and its steps."""
 
     name: str
@@ -271,10 +270,10 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What ``scan`` of a format finds of each episode: number, name and steps, columns."""
+    """The findings of a format's ``scan`` about one episode: number, name and steps, columns."""
 
     number: int
-    episode: Episode
+    episode: NamedEpisode
     leaves: Signature
 
 
@@ -287,11 +286,11 @@ class Columns:
     notes: tuple[Note, ...]
 
 
-def merge(signatures: Mapping[Signature, Episode], renamed: Mapping[str, str]) -> Columns:
-    """The fields that all episodes have.
+def merge(signatures: Mapping[Signature, NamedEpisode], renamed: Mapping[str, str]) -> Columns:
+    """Find the fields that all episodes have.
 
-    What only some of them hold, or hold in different shapes, is left out and noted: a field has a value in every
-    row, and none is made up. Numbers of different types become the type that holds both.
+    A column that some episodes lack, or have in another shape, is left out with a note, since a field has a value in
+    every row. Numbers of different types become the type that holds both.
 
     Parameters
     ----------
@@ -307,7 +306,7 @@ def merge(signatures: Mapping[Signature, Episode], renamed: Mapping[str, str]) -
     UnknownLayout
         They hold what cannot be a field, or there is nothing.
     """
-    found: dict[LeafPath, dict[Episode, Leaf]] = {}
+    found: dict[LeafPath, dict[NamedEpisode, MinariColumn]] = {}
     for signature, episode in signatures.items():
         for leaf in signature:
             found.setdefault(leaf.path, {})[episode] = leaf
@@ -343,7 +342,10 @@ def _order(path: LeafPath) -> tuple[int, object]:
 
 
 def _field(
-    path: LeafPath, leaves: Mapping[Episode, Leaf], episodes: Sequence[Episode], renamed: Mapping[str, str]
+    path: LeafPath,
+    leaves: Mapping[NamedEpisode, MinariColumn],
+    episodes: Sequence[NamedEpisode],
+    renamed: Mapping[str, str],
 ) -> Field:
     key, core = "/".join(path), path[0] in CORE
     missing = [e for e in episodes if e not in leaves]
@@ -369,7 +371,7 @@ def _field(
     return Field(name, _dtype(name, leaves), first.shape, _placement(key, name, first.extra), first.kind)
 
 
-def _shapes(leaves: Mapping[Episode, Leaf]) -> list[str]:
+def _shapes(leaves: Mapping[NamedEpisode, MinariColumn]) -> list[str]:
     seen: dict[tuple[Kind, tuple[int, ...]], str] = {}
     for episode, leaf in leaves.items():
         seen.setdefault(
@@ -378,7 +380,7 @@ def _shapes(leaves: Mapping[Episode, Leaf]) -> list[str]:
     return list(seen.values())
 
 
-def _check_rows(key: str, leaves: Mapping[Episode, Leaf], core: bool) -> None:
+def _check_rows(key: str, leaves: Mapping[NamedEpisode, MinariColumn], core: bool) -> None:
     expected = (1 if key.split("/")[0] == "observations" else 0,) if core else (0, 1)
     extra = {leaf.extra for leaf in leaves.values()}
     for episode, leaf in leaves.items():
@@ -409,7 +411,7 @@ def _placement(key: str, name: str, extra: int) -> Placement:
     return "next" if after else "both" if extra else "root"
 
 
-def _dtype(name: str, leaves: Mapping[Episode, Leaf]) -> str:
+def _dtype(name: str, leaves: Mapping[NamedEpisode, MinariColumn]) -> str:
     if name in FLAGS:
         return "bool"
     kinds = sorted({leaf.dtype for leaf in leaves.values()})
@@ -426,3 +428,77 @@ def _require(paths: Mapping[str, LeafPath], renamed: Mapping[str, str]) -> None:
     for first in ("observations", "actions"):
         if not any(p[0] == first for p in paths.values()):
             raise CorruptArchive(f"No episode has {first}.")
+
+
+Format = Literal["hdf5", "arrow", "parquet"]
+SUFFIXES: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}
+METADATA = "metadata.json"
+EPISODE = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True, slots=True)
+class MinariFiles:
+    """The files, by their index among those of the archive.
+
+    ``metadata`` is a path, since it may lie beside files that were named one by one; None where there is none.
+    ``parts`` are the data files of each episode in order, empty for HDF5; ``described`` the episodes' own metadata.
+    """
+
+    format: Format
+    metadata: Path | None
+    main: int
+    parts: dict[int, list[int]]
+    described: dict[int, int]
+
+
+def locate(files: Sequence[Path]) -> MinariFiles | None:
+    """Find the files of an archive by the names that Minari gives them; None if there are none.
+
+    Raises
+    ------
+    UnknownLayout
+        There is more than one dataset.
+    """
+    parts = [i for i, p in enumerate(files) if p.suffix in SUFFIXES and EPISODE.fullmatch(p.parent.name)]
+    if parts:
+        return _locate_episodes(files, parts)
+    main = [i for i, p in enumerate(files) if p.name == "main_data.hdf5"]
+    main = main or [i for i, p in enumerate(files) if p.suffix in (".hdf5", ".h5") or is_hdf5(p)]
+    if not main:
+        return None
+    _check_single([files[i] for i in main])
+    others = [p for i, p in enumerate(files) if i != main[0] and (p.suffix in (".hdf5", ".h5") or is_hdf5(p))]
+    if others:
+        raise UnknownLayout(
+            f"{others[0]} lies beside a Minari dataset and is not of it.", hint="import them one by one"
+        )
+    return MinariFiles("hdf5", _metadata_file(files, files[main[0]].parent), main[0], {}, {})
+
+
+def _locate_episodes(files: Sequence[Path], indices: Sequence[int]) -> MinariFiles:
+    roots = {files[i].parent.parent: None for i in indices}
+    _check_single(list(roots))
+    formats = {SUFFIXES[files[i].suffix] for i in indices}
+    if len(formats) > 1:
+        raise UnknownLayout(f"{next(iter(roots))} holds episodes in arrow and in parquet.")
+    parts: dict[int, list[int]] = {}
+    for i in sorted(indices, key=lambda i: natural(files[i].name)):
+        parts.setdefault(int(files[i].parent.name), []).append(i)
+    names = {str(number) for number in parts}
+    described = {int(p.parent.name): i for i, p in enumerate(files) if p.name == METADATA and p.parent.name in names}
+    return MinariFiles(
+        formats.pop(), _metadata_file(files, next(iter(roots))), -1, dict(sorted(parts.items())), described
+    )
+
+
+def _metadata_file(files: Sequence[Path], directory: Path) -> Path | None:
+    path = directory / METADATA
+    return path if path in files or path.exists() else None
+
+
+def _check_single(datasets: Sequence[Path]) -> None:
+    if len(datasets) > 1:
+        raise UnknownLayout(
+            f"There are {len(datasets)} Minari datasets: " + ", ".join(str(d) for d in datasets[:3]) + " ...",
+            hint="import them one by one",
+        )

@@ -1,8 +1,7 @@
 """``main_data.hdf5``: a group ``episode_<i>`` per episode, a dataset per column.
 
-The datasets below one group of an HDF5 file, each checked, as low-level ids.
-
-An archive of 100,000 episodes has most of a million of them; h5py's own objects cost 100 µs each, these 30.
+Datasets are opened as low-level ids. An archive of 100,000 episodes has most of a million of them, and an object of
+h5py costs 100 µs, an id 30.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives.minari import description
-from rlds_cli.archives.minari.description import Episode, Leaf, Scanned
+from rlds_cli.archives.minari.description import MinariColumn, NamedEpisode, Scanned
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
 from rlds_cli.formats import hdf5_limits
 from rlds_cli.formats.hdf5 import (
@@ -37,7 +36,7 @@ _WIDEST = 8
 
 
 def episodes(f: h5py.File, path: Path) -> list[int]:
-    """Numbers of the episodes of an open file, in order."""
+    """Return the numbers of the episodes of an open file, in order."""
     found = []
     f.id.links.iterate(lambda name, info: found.append((name.decode("utf-8", "replace"), info.type)), info=True)
     numbers = []
@@ -51,33 +50,33 @@ def episodes(f: h5py.File, path: Path) -> list[int]:
 
 
 def looks_right(path: Path) -> bool:
-    """Whether an HDF5 file holds Minari episodes."""
+    """Tell whether an HDF5 file holds Minari episodes."""
     with open_file(path, check=False) as f, reading(path, "its episodes"):
         numbers = episodes(f, path)
         return bool(numbers) and {"observations", "actions"} <= set(_group(f, path, numbers[0]))
 
 
 def root_attributes(path: Path) -> dict[str, Any]:
-    """What Minari before 0.5 wrote instead of ``metadata.json``: the attributes of the file, as JSON values."""
+    """Read the attributes of the file as JSON values: Minari before 0.5 wrote them instead of ``metadata.json``."""
     with open_file(path, check=False) as f, reading(path, "its attributes"):
         return {name: description.plain(value) for name, value in attribute_values(f)}
 
 
 def scan(path: Path, known: Mapping[str, Any]) -> Iterator[Scanned]:
-    """Every episode's number, steps and columns; ``known`` are the spaces by "observations" and "actions"."""
+    """Find each episode's number, steps and columns; ``known`` are the spaces by "observations" and "actions"."""
     seen = _Leaves(known)
     with open_file(path, check=False) as f, reading(path, "an episode"):
         for number in episodes(f, path):
             found = datasets(_group(f, path, number), path)
             steps = _steps(found)
             leaves = tuple(seen.leaf(name, d, steps) for name, d in found.items())
-            yield Scanned(number, Episode(f"{path.name}: episode_{number}", steps), leaves)
+            yield Scanned(number, NamedEpisode(f"{path.name}: episode_{number}", steps), leaves)
 
 
 def first_frame(path: Path, number: int, column: tuple[str, ...]) -> bytes:
-    """The first encoded image of a column."""
+    """Read the first encoded image of a column."""
     with open_file(path, check=False) as f:
-        rows = Rows(f, path, number, {"": column})
+        rows = Hdf5StorageRows(f, path, number, {"": column})
         rows.select(0, 1)
         return rows.frames("", 1).data.tobytes()
 
@@ -106,10 +105,10 @@ class _Leaves:
 
     def __init__(self, known: Mapping[str, Any]) -> None:
         self._known = known
-        self._seen: dict[str, tuple[h5py.h5t.TypeID, tuple[int, ...], int, Leaf]] = {}
+        self._seen: dict[str, tuple[h5py.h5t.TypeID, tuple[int, ...], int, MinariColumn]] = {}
 
-    def leaf(self, name: str, d: h5py.h5d.DatasetID, steps: int) -> Leaf:
-        """What the dataset ``name`` of an episode of ``steps`` steps holds."""
+    def leaf(self, name: str, d: h5py.h5d.DatasetID, steps: int) -> MinariColumn:
+        """Describe the dataset ``name`` of an episode of ``steps`` steps."""
         shape, kind = d.shape or (), d.get_type()
         row, extra = shape[1:], shape[0] - steps if shape else 0
         seen = self._seen.get(name)
@@ -117,27 +116,27 @@ class _Leaves:
             seen = self._seen[name] = (kind, row, extra, self._look(name, d, extra))
         return seen[3]
 
-    def _look(self, name: str, d: h5py.h5d.DatasetID, extra: int) -> Leaf:
+    def _look(self, name: str, d: h5py.h5d.DatasetID, extra: int) -> MinariColumn:
         path = tuple(name.split("/"))
         kind, dtype, problem = _values(d)
         if not d.shape:
-            return Leaf(path, kind, dtype, (), 0, problem="one value for the whole episode")
+            return MinariColumn(path, kind, dtype, (), 0, problem="one value for the whole episode")
         shape = tuple(int(n) for n in d.shape[1:])
         image = spaces.image_shape(spaces.subspace(self._known.get(path[0]), path[1:]))
         if kind == "array" and dtype == "uint8" and len(shape) == 1 and (image or self._is_jpeg(path, d)):
             kind = "frames"
         elif kind != "array" and shape:
             problem = problem or f"{list(shape)} values of varying length in a row"
-        return Leaf(path, kind, dtype, (image or ()) if kind == "frames" else shape, extra, problem)
+        return MinariColumn(path, kind, dtype, (image or ()) if kind == "frames" else shape, extra, problem)
 
     def _is_jpeg(self, path: tuple[str, ...], d: h5py.h5d.DatasetID) -> bool:
-        """Whether rows of bytes are images although no space says so (JPEGs of one length make a matrix)."""
+        """Tell whether rows of bytes are images that no space describes (JPEGs of one length make a matrix)."""
         unknown = path[0] in self._known and self._known[path[0]] is None
         return unknown and d.shape[0] > 0 and h5py.Dataset(d)[0, :3].tobytes() == b"\xff\xd8\xff"
 
 
 def _values(d: h5py.h5d.DatasetID) -> tuple[Kind, str, str]:
-    """Kind and dtype of the values, or why they cannot be a field."""
+    """Return the kind and dtype of the values, or the reason why they cannot be a field."""
     try:
         dtype = d.dtype
     except (TypeError, ValueError) as e:
@@ -151,8 +150,8 @@ def _values(d: h5py.h5d.DatasetID) -> tuple[Kind, str, str]:
     return "array", dtype.name, f"values of type {dtype}"
 
 
-class Rows:
-    """The rows of one episode of a file that was scanned before; see ``rows.EpisodeRows``."""
+class Hdf5StorageRows:
+    """The rows of one episode of a file that was scanned before; see `minari.EpisodeRows`."""
 
     def __init__(self, f: h5py.File, path: Path, number: int, paths: Mapping[str, tuple[str, ...]]) -> None:
         self._path, self._number = path, number
@@ -185,7 +184,7 @@ class Rows:
             np.not_equal(out.view(np.uint8), 0, out=out)
 
     def frames(self, name: str, count: int) -> EncodedFrames:
-        """Encoded images of the first ``count`` rows selected."""
+        """Read encoded images of the first ``count`` rows selected."""
         values = self._slice(name, count)
         if values.dtype != object:
             return EncodedFrames(values.reshape(-1), np.full(count, values.shape[1], np.int64))
@@ -193,11 +192,11 @@ class Rows:
         return EncodedFrames(data, np.array([len(v) for v in values], np.int64))
 
     def text(self, name: str, count: int) -> Text:
-        """Strings of the first ``count`` rows selected."""
+        """Read strings of the first ``count`` rows selected."""
         return [v.decode("utf-8", "backslashreplace") for v in self._slice(name, count).tolist()]
 
     def describe(self) -> description.Described:
-        """Seed and options, from the attributes of the group."""
+        """Read seed and options, from the attributes of the group."""
         names: list[str] = []
         with self._reading("its attributes"):
             h5py.h5a.iterate(self._group.id, lambda name: names.append(name.decode("utf-8", "replace")))
@@ -225,7 +224,7 @@ class Rows:
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"options/a/b": 1}`` -> ``{"options": {"a": {"b": 1}}}``."""
+    """Nest names with slashes: ``{"options/a/b": 1}`` -> ``{"options": {"a": {"b": 1}}}``."""
     result: dict[str, Any] = {}
     for name, value in flat.items():
         *parents, last = name.split("/")
@@ -241,7 +240,7 @@ _PLAIN_FILTERS = {hdf5_limits.DEFLATE, hdf5_limits.SHUFFLE, hdf5_limits.FLETCHER
 
 
 def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:
-    """Datasets by their path from ``group``. Soft links to datasets count, soft links to groups do not.
+    """Find datasets by their path from ``group``. Soft links to datasets count, soft links to groups do not.
 
     Raises
     ------
@@ -268,7 +267,7 @@ def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:
 
 
 def _links(group: h5py.Group, path: Path) -> list[tuple[bytes, int]]:
-    """Path and type of every link below ``group``; HDF5 enters each group once."""
+    """Find the path and type of every link below ``group``; HDF5 enters each group once."""
     found: list[tuple[bytes, int]] = []
 
     def visit(name: bytes, info: h5py.h5l.LinkInfo) -> bytes | None:
@@ -290,7 +289,7 @@ def _checked_name(raw: bytes, kind: int, path: Path) -> str:
 
 
 def _harmless(d: h5py.h5d.DatasetID) -> bool:
-    """Whether a dataset is too small and plain to need a closer look."""
+    """Tell whether a dataset is too small and plain to need the full check."""
     layout = d.get_create_plist()
     kind = layout.get_layout()
     chunk = layout.get_chunk() if kind == h5py.h5d.CHUNKED else ()

@@ -1,11 +1,8 @@
 """RLDS datasets as TensorFlow Datasets stores them: Open X-Embodiment, and any other directory of the kind.
 
-``directory`` finds the files, ``features`` says what a record holds, ``values`` reads its lists, ``steps`` makes
-episodes of them. TensorFlow is not needed.
-
-Which shards hold a part of a TFDS directory: their names tell the split, its description the episodes.
-
-Single values of RLDS episodes, for `rlds verify --trace`: cut out of their lists by position.
+``directory`` finds the files and reads the description of a record, ``steps`` makes episodes of records. TensorFlow is
+not needed. The names of shards tell their split, and the description their number of episodes, so that part of a
+dataset can be downloaded alone.
 """
 
 from __future__ import annotations
@@ -21,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
-from rlds_cli.archives.layouter import Whole, chunks
+from rlds_cli.archives.layouter import LazyEpisode, chunks
 from rlds_cli.archives.openx import directory, steps
-from rlds_cli.archives.openx.directory import INFO, SHARD, Features, Leaf, Located, Shard
-from rlds_cli.archives.openx.steps import LastStep, Layout, Origin, OtherImages
+from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
+from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, RecordOrigin
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.formats import image_header, tfrecord
@@ -39,7 +36,7 @@ _VARY = "images of different sizes; --frames HxW makes them one"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """An RLDS dataset in a TFDS directory, in one line, or None."""
+    """Describe an RLDS dataset in a TFDS directory in one line; None for other files."""
     try:
         located = directory.locate(paths)
         if located is None or not directory.is_rlds(directory.read_json(located.features)):
@@ -56,7 +53,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields and parts of an archive; a part is a shard. Reads the first episodes of up to four shards.
+    """Find the fields and parts; a part is a shard. Reads the first episodes of up to four shards.
 
     Raises
     ------
@@ -99,7 +96,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes of one shard.
+    """Read the episodes of one shard.
 
     Raises
     ------
@@ -112,7 +109,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     assert located is not None
     found = directory.load(located.features)
     fields = {f.name: f for f in plan.schema}
-    layout = Layout(
+    layout = RecordLayout(
         fields, steps.columns(found, plan.archive.fields), found.steps, found.episode, plan.facts["last_step"]
     )
     notes: list[Note] = []
@@ -128,7 +125,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """The two descriptions, as text."""
+    """Read the two descriptions, as text."""
     located = directory.locate(plan.archive.files)
     assert located is not None
     for name in (directory.FEATURES, directory.INFO):
@@ -137,20 +134,20 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
             yield f"tfds/{name}", path.read_text(encoding="utf-8", errors="replace")
 
 
-def _facts(located: Located) -> dict[str, Any]:
+def _facts(located: TfdsDirectory) -> dict[str, Any]:
     said = {"dataset": located.info.get("name"), "version": located.info.get("version")}
     return {k: str(v) for k, v in said.items() if v}
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What some first episodes say: whether their last action is a filler, and the headers of their images, by key."""
+    """Findings in the first episodes: whether the last action is a filler, and the headers of images by key."""
 
     fillers: list[bool]
     headers: dict[str, set[image_header.Header]]
 
 
-def _look(archive: Archive, located: Located, found: Features) -> _Seen:
+def _look(archive: Archive, located: TfdsDirectory, found: Features) -> _Seen:
     seen = _Seen([], {leaf.key: set() for leaf in found.steps.values()})
     for shard in located.shards[:: max(1, len(located.shards) // LOOKED_AT)][:LOOKED_AT]:
         name = archive.name_of(shard.file)
@@ -177,7 +174,7 @@ def _headers(feature: Feature) -> Iterator[image_header.Header]:
 
 
 def _rule(asked: str | None, seen: _Seen) -> tuple[LastStep, str, Sequence[Note]]:
-    """What the last step means, what says so, and a note where the data say otherwise."""
+    """Decide the meaning of the last step; return the evidence too, and a note if the data contradict it."""
     filler = bool(seen.fillers) and all(seen.fillers)
     if asked is None:
         return ("observation", "last actions are 0", ()) if filler else ("action", "last actions are not 0", ())
@@ -189,8 +186,8 @@ def _rule(asked: str | None, seen: _Seen) -> tuple[LastStep, str, Sequence[Note]
     raise UnknownLayout(f'last_step="{asked}" is no rule.', hint="action or observation")
 
 
-def _frames(f: Field, leaf: Leaf, headers: Collection[image_header.Header]) -> tuple[Field, Sequence[Note]]:
-    """The field with the codec and the shape that the first images have."""
+def _frames(f: Field, leaf: FeatureLeaf, headers: Collection[image_header.Header]) -> tuple[Field, Sequence[Note]]:
+    """Give a field of frames the codec and shape of the first images."""
     if not headers:
         return f, ()
     codec = min(h.codec for h in headers)
@@ -204,16 +201,16 @@ def _frames(f: Field, leaf: Leaf, headers: Collection[image_header.Header]) -> t
     return replace(f, codec=codec, shape=shape), [] if said == shape else odd
 
 
-def _part(shard: Shard) -> Part:
+def _part(shard: TfdsShard) -> Part:
     return Part(None, {"file": shard.file, "split": shard.split, "episodes": shard.episodes})
 
 
-def _episodes(archive: Archive, part: Part, layout: Layout, notes: list[Note]) -> Iterator[Whole]:
+def _episodes(archive: Archive, part: Part, layout: RecordLayout, notes: list[Note]) -> Iterator[LazyEpisode]:
     file, said = int(part.args["file"]), part.args["episodes"]
     name, count, empty = archive.name_of(file), 0, 0
     try:
         for record in tfrecord.records(archive.files[file]):
-            origin = Origin(file, name, record.number, str(part.args["split"]))
+            origin = RecordOrigin(file, name, record.number, str(part.args["split"]))
             episode = layout.read(parse(record.data, where=str(origin)), origin)
             count, empty = count + 1, empty + (episode is None)
             if episode is not None:
@@ -231,7 +228,7 @@ def _episodes(archive: Archive, part: Part, layout: Layout, notes: list[Note]) -
         notes.append(Note("empty-episodes", "episodes without steps were left out", empty, name))
 
 
-def _with_images_of_any_size(plan: Plan, layout: Layout, key: str) -> Plan:
+def _with_images_of_any_size(plan: Plan, layout: RecordLayout, key: str) -> Plan:
     schema = list(plan.schema)
     names = {name for name, leaf in layout.columns.items() if leaf.key == key}
     for i, f in enumerate(schema):
@@ -242,7 +239,7 @@ def _with_images_of_any_size(plan: Plan, layout: Layout, key: str) -> Plan:
 
 
 def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
-    """The descriptions, and the shards that hold the wanted episodes.
+    """Choose the descriptions, and the shards that hold the wanted episodes.
 
     Raises
     ------
@@ -269,9 +266,9 @@ def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes])
     return [n for i, n in enumerate(names) if i not in found or i in kept], rest
 
 
-def _holding(wanted: range, shards: Iterable[Shard]) -> tuple[list[Shard], int]:
-    """The shards that hold the episodes, and how many episodes are in the shards before these."""
-    chosen: list[Shard] = []
+def _holding(wanted: range, shards: Iterable[TfdsShard]) -> tuple[list[TfdsShard], int]:
+    """Find the shards that hold the episodes, and count the episodes in the shards before these."""
+    chosen: list[TfdsShard] = []
     at = before = 0
     for shard in shards:
         count = shard.episodes or 0
@@ -291,7 +288,10 @@ def _json(content: bytes) -> Mapping[str, Any]:
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands at a step, and what is known of the one after; depth images and deflated tensors are left out."""
+    """Look up a step and the observations after it; depth images and deflated tensors are left out.
+
+    The values are cut out of their lists by position.
+    """
     found = directory.load(place.file.with_name(directory.FEATURES))
     lists = example_of(place.file, place.group)
     final = place.facts["last_step"] == "observation"
@@ -314,7 +314,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
 @lru_cache(maxsize=1)  # steps are asked for in their order, several of one episode
 def example_of(file: Path, group: str) -> Mapping[str, Feature]:
-    """The lists of one record, by the name that the reader gives its episode."""
+    """Read the lists of one record, by the name that the reader gives its episode."""
     number = int(group.rpartition("_")[2])
     for record in tfrecord.records(file):
         if record.number == number:
@@ -322,8 +322,8 @@ def example_of(file: Path, group: str) -> Mapping[str, Feature]:
     raise CorruptArchive(f"{file.name} has no record {number:,}.", hint=f"delete {file} and fetch it again")
 
 
-def row(leaf: Leaf, feature: Feature, at: int, *, scalar: bool = False) -> object:
-    """Row ``at`` of a list: bytes of an image, text, or an array of the leaf's dtype and shape."""
+def row(leaf: FeatureLeaf, feature: Feature, at: int, *, scalar: bool = False) -> object:
+    """Return row ``at`` of a list: bytes of an image, text, or an array of the leaf's dtype and shape."""
     if feature.kind == "bytes":
         data = feature.strings()[at]
         return data.decode("utf-8", "replace") if leaf.kind == "text" else data

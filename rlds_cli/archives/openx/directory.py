@@ -6,7 +6,7 @@
                      features.json                               see ``features``
                      <name>-<split>.tfrecord-00000-of-00004      one tf.Example per episode
 
-``features.json`` of a TFDS directory: what each list of a tf.Example holds, as leaves of a tree.
+``features.json`` describes each list of a tf.Example as the leaf of a tree.
 
 ::
 
@@ -39,7 +39,7 @@ SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord(-(?P<index>\d{5,})-
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class TfdsShard:
     """One file of a split: its index among the archive's files, and its episodes where the directory says."""
 
     file: int
@@ -50,12 +50,12 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class TfdsDirectory:
     """A TFDS directory. ``info`` is empty where there is no ``dataset_info.json``."""
 
     features: Path
     info: Mapping[str, Any]
-    shards: tuple[Shard, ...]
+    shards: tuple[TfdsShard, ...]
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class Located:
         return " ".join(said) or self.features.parent.name
 
 
-def locate(files: Sequence[Path]) -> Located | None:
+def locate(files: Sequence[Path]) -> TfdsDirectory | None:
     """Find the parts of a TFDS directory among files, or beside them; None where there is none.
 
     Raises
@@ -84,19 +84,19 @@ def locate(files: Sequence[Path]) -> Located | None:
             hint="import them one by one, each under a name of its own",
         )
     info = read_json(path) if (path := directories[0] / INFO).is_file() else {}
-    return Located(directories[0] / FEATURES, info, ordered(found, info))
+    return TfdsDirectory(directories[0] / FEATURES, info, ordered(found, info))
 
 
-def ordered(found: Mapping[int, re.Match[str]], info: Mapping[str, Any]) -> tuple[Shard, ...]:
-    """The shards in the order in which they are read: splits as the description has them, then by number."""
+def ordered(found: Mapping[int, re.Match[str]], info: Mapping[str, Any]) -> tuple[TfdsShard, ...]:
+    """Sort the shards in the order of reading: by split, as the description has them, then by number."""
     lengths = _lengths(info)
     order = {split: n for n, split in enumerate(lengths)}
     shards = [_shard(i, m, lengths) for i, m in found.items()]
     return tuple(sorted(shards, key=lambda s: (order.get(s.split, len(order)), natural(s.split), s.index)))
 
 
-def notes(located: Located) -> list[Note]:
-    """Which splits and shards the description names and the archive lacks."""
+def notes(located: TfdsDirectory) -> list[Note]:
+    """Note the splits and shards that the description names and the archive lacks."""
     found = []
     there = {s.split for s in located.shards}
     absent = [split for split in _lengths(located.info) if split not in there]
@@ -112,7 +112,7 @@ def notes(located: Located) -> list[Note]:
 
 
 def _lengths(info: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Episodes per shard, by split."""
+    """Count the episodes of each shard, by split."""
     try:
         splits = info.get("splits", [])
         if isinstance(splits, Mapping):  # written so by early versions
@@ -122,10 +122,10 @@ def _lengths(info: Mapping[str, Any]) -> dict[str, list[int]]:
         raise CorruptArchive(f"{INFO} does not describe splits as TFDS does: {e!r}") from e
 
 
-def _shard(file: int, match: re.Match[str], lengths: Mapping[str, Sequence[int]]) -> Shard:
+def _shard(file: int, match: re.Match[str], lengths: Mapping[str, Sequence[int]]) -> TfdsShard:
     split, index, of = match["split"], int(match["index"] or 0), int(match["of"] or 1)
     said = lengths.get(split, ())
-    return Shard(file, split, index, of, said[index] if len(said) == of and index < of else None)
+    return TfdsShard(file, split, index, of, said[index] if len(said) == of and index < of else None)
 
 
 STEPS = "steps"
@@ -140,7 +140,7 @@ _ENCODINGS: dict[str, Encoding] = {"": "none", "none": "none", "bytes": "bytes",
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class FeatureLeaf:
     """One list of the tf.Examples.
 
     ``key`` is its name there, ``shape`` that of one row; in that of ``frames``, 0 stands for what is not said.
@@ -156,7 +156,7 @@ class Leaf:
 
     @property
     def packed_image(self) -> bool:
-        """Whether its rows are PNG images of values that are not uint8 (depth): decoded at conversion."""
+        """True if the rows are PNG images of other values than uint8 (depth), which are decoded at conversion."""
         return self.kind == "frames" and self.dtype != "uint8"
 
 
@@ -164,12 +164,12 @@ class Leaf:
 class Features:
     """Leaves of the steps, and of the episode, by key."""
 
-    steps: Mapping[str, Leaf]
-    episode: Mapping[str, Leaf]
+    steps: Mapping[str, FeatureLeaf]
+    episode: Mapping[str, FeatureLeaf]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size.
+    """Read a JSON object of bounded size.
 
     Raises
     ------
@@ -180,13 +180,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def is_rlds(content: Mapping[str, Any]) -> bool:
-    """Whether the features are those of episodes: a sequence of ``steps``."""
+    """Tell whether the features are those of episodes: a sequence of ``steps``."""
     inner = _get(content, "featuresDict", "features", STEPS)
     return isinstance(inner, Mapping) and "sequence" in inner
 
 
 def load(path: Path) -> Features:
-    """The leaves that a ``features.json`` describes.
+    """Read the leaves that a ``features.json`` describes.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def _get(content: Any, *keys: str) -> Any:
     return content
 
 
-def _leaves(node: Mapping[str, Any], key: str, depth: int) -> Iterator[Leaf]:
+def _leaves(node: Mapping[str, Any], key: str, depth: int) -> Iterator[FeatureLeaf]:
     if depth > MAX_DEPTH:
         raise ValueError(f"{key} is nested more than {MAX_DEPTH} deep")
     if "featuresDict" in node:
@@ -233,8 +233,8 @@ def _leaves(node: Mapping[str, Any], key: str, depth: int) -> Iterator[Leaf]:
         yield _leaf(node, key)
 
 
-def _repeated(leaf: Leaf, length: int) -> Leaf:
-    """A leaf inside a sequence within each row."""
+def _repeated(leaf: FeatureLeaf, length: int) -> FeatureLeaf:
+    """Describe a leaf inside a sequence within each row."""
     if length < 0:
         return replace(leaf, problem="a sequence of different lengths in each row")
     if leaf.kind != "array":
@@ -242,31 +242,31 @@ def _repeated(leaf: Leaf, length: int) -> Leaf:
     return _checked(replace(leaf, shape=(length, *leaf.shape)))
 
 
-def _leaf(node: Mapping[str, Any], key: str) -> Leaf:
+def _leaf(node: Mapping[str, Any], key: str) -> FeatureLeaf:
     if "tensor" in node:
         tensor = node["tensor"]
         dtype, shape = str(tensor.get("dtype", "")), _shape(tensor)
         if dtype in _TEXT:
-            return Leaf(key, "text", "str", (), problem=f"texts of shape {list(shape)}" if shape else None)
+            return FeatureLeaf(key, "text", "str", (), problem=f"texts of shape {list(shape)}" if shape else None)
         encoding = _ENCODINGS.get(str(tensor.get("encoding", "")))
         if dtype not in _NUMBERS or encoding is None:
-            return Leaf(key, "array", dtype, shape, problem=f"{dtype} encoded as {tensor.get('encoding')}")
-        return _checked(Leaf(key, "array", dtype, shape, encoding))
+            return FeatureLeaf(key, "array", dtype, shape, problem=f"{dtype} encoded as {tensor.get('encoding')}")
+        return _checked(FeatureLeaf(key, "array", dtype, shape, encoding))
     if "text" in node:
-        return Leaf(key, "text", "str")
+        return FeatureLeaf(key, "text", "str")
     if "classLabel" in node:
-        return Leaf(key, "array", "int64")
+        return FeatureLeaf(key, "array", "int64")
     if "boundingBox" in node:
-        return Leaf(key, "array", "float32", (4,))
+        return FeatureLeaf(key, "array", "float32", (4,))
     if "image" in node:
         return _image(node["image"], key)
-    return Leaf(key, "array", "", problem=f"a feature of {node.get('pythonClassName', 'an unknown class')}")
+    return FeatureLeaf(key, "array", "", problem=f"a feature of {node.get('pythonClassName', 'an unknown class')}")
 
 
-def _image(image: Mapping[str, Any], key: str) -> Leaf:
+def _image(image: Mapping[str, Any], key: str) -> FeatureLeaf:
     shape, dtype = _shape(image), str(image.get("dtype") or "uint8")
     shape = tuple(0 if n < 0 else n for n in shape) or (0, 0, 0)
-    leaf = Leaf(key, "frames", dtype, shape)
+    leaf = FeatureLeaf(key, "frames", dtype, shape)
     if len(shape) != 3:
         return replace(leaf, problem=f"images of shape {list(shape)}")
     if leaf.packed_image and (dtype not in ("uint16", "float32") or shape[2] != 1 or not all(shape)):
@@ -275,11 +275,11 @@ def _image(image: Mapping[str, Any], key: str) -> Leaf:
 
 
 def _shape(node: Mapping[str, Any]) -> tuple[int, ...]:
-    """Dimensions, -1 where one is not said."""
+    """Read dimensions, -1 for one that is not given."""
     return tuple(int(n) for n in (node.get("shape") or {}).get("dimensions", ()))
 
 
-def _checked(leaf: Leaf) -> Leaf:
+def _checked(leaf: FeatureLeaf) -> FeatureLeaf:
     if leaf.problem or any(n < 0 for n in leaf.shape):
         return leaf if leaf.problem else replace(leaf, problem=f"rows of different shapes, {list(leaf.shape)}")
     if math.prod(leaf.shape) > MAX_VALUES or len(leaf.shape) > MAX_DEPTH:

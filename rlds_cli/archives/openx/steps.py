@@ -1,16 +1,14 @@
-"""Steps of RLDS -> TED: which leaf is which field, and what the last step of an episode means.
+"""Episodes of RLDS as TED episodes: the field of each leaf, and the meaning of the last step.
 
 RLDS pairs o_t with a_t, r_t and discount_t, and an episode of n steps ends with ``is_last``. By its definition the last
 step holds the final observation, and its action and reward mean nothing; most robot sets are converted otherwise, and
-their last step holds a real action whose outcome is not recorded. Both are read as what they are::
+their last step holds a real action whose outcome is not recorded. Both forms are read::
 
     last_step     steps kept   final observation   next/terminated[t]
     observation   T = n - 1    row n - 1           is_terminal[t + 1]
     action        T = n        not known           is_terminal[t]
 
 ``next/truncated`` is ``is_last`` without ``is_terminal``, on the last step.
-
-Lists of a tf.Example as columns: one row per step, in the dtype and shape that features.json says.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.archives.layouter import Encoded, Slices, Whole
-from rlds_cli.archives.openx.directory import STEPS, Features, Leaf
+from rlds_cli.archives.layouter import EncodedImages, LazyColumn, LazyEpisode
+from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
 from rlds_cli.formats.tf_example import Feature
@@ -43,8 +41,8 @@ _SCALARS = {f"{STEPS}/reward": REWARD, f"{STEPS}/discount": "next/discount"}
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where an episode comes from."""
+class RecordOrigin:
+    """The origin of an episode."""
 
     source: int
     file: str
@@ -55,8 +53,8 @@ class Origin:
         return f"{self.file}: record {self.record:,}"
 
 
-def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, Leaf]:
-    """The leaves that become fields, by field; ``chosen`` maps fields to keys, before all others.
+def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, FeatureLeaf]:
+    """Find the leaves that become fields; ``chosen`` maps fields to keys, before all others.
 
     Raises
     ------
@@ -64,7 +62,7 @@ def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, Leaf]:
         There is no such key, or no observation.
     """
     usable = {k: x for k, x in found.steps.items() if not x.problem and k not in MARKS}
-    named: dict[str, Leaf] = {}
+    named: dict[str, FeatureLeaf] = {}
     for name, key in chosen.items():
         key = key if key.startswith(f"{STEPS}/") else f"{STEPS}/{key}"
         below = {k: x for k, x in usable.items() if k == key or k.startswith(f"{key}/")}
@@ -80,8 +78,8 @@ def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, Leaf]:
     return named
 
 
-def field_name(leaf: Leaf) -> str:
-    """What a leaf of the steps is called in TED; flags keep their own keys."""
+def field_name(leaf: FeatureLeaf) -> str:
+    """Return the TED name of a leaf of the steps; flags keep their own keys."""
     path = leaf.key.removeprefix(f"{STEPS}/")
     if leaf.key in _SCALARS:
         return _SCALARS[leaf.key] if int(np.prod(leaf.shape, dtype=np.int64)) == 1 else f"next/info/{path}"
@@ -90,8 +88,8 @@ def field_name(leaf: Leaf) -> str:
     return f"extra/{path}" if path.split("/")[0] == "next" else path
 
 
-def field(leaf: Leaf, name: str, rule: LastStep) -> Field:
-    """The field of a leaf."""
+def field(leaf: FeatureLeaf, name: str, rule: LastStep) -> Field:
+    """Return the field of a leaf."""
     if name in _SCALARS.values():
         return Field(name, leaf.dtype, (), "next")
     kind = "array" if leaf.packed_image else leaf.kind
@@ -108,8 +106,8 @@ def _placement(name: str, rule: LastStep) -> Placement:
     return "root" if rule == "action" or first.startswith("action") else "both"
 
 
-def last_action_is_filler(example: Mapping[str, Feature], leaves: Mapping[str, Leaf], where: str) -> bool | None:
-    """Whether the last action of an episode is all zero or NaN, and those before are not; None where none says."""
+def last_action_is_filler(example: Mapping[str, Feature], leaves: Mapping[str, FeatureLeaf], where: str) -> bool | None:
+    """Tell whether only the last action is all zero or NaN; None if the actions do not decide."""
     said = []
     for leaf in leaves.values():
         path = leaf.key.removeprefix(f"{STEPS}/")
@@ -123,17 +121,17 @@ def last_action_is_filler(example: Mapping[str, Feature], leaves: Mapping[str, L
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How the records of an archive are read: ``columns`` maps fields to leaves of the steps."""
+class RecordLayout:
+    """The layout of the records of an archive: ``columns`` maps fields to leaves of the steps."""
 
     schema: Mapping[str, Field]
-    columns: Mapping[str, Leaf]
-    steps: Mapping[str, Leaf]
-    episode: Mapping[str, Leaf]
+    columns: Mapping[str, FeatureLeaf]
+    steps: Mapping[str, FeatureLeaf]
+    episode: Mapping[str, FeatureLeaf]
     rule: LastStep
 
-    def read(self, example: Mapping[str, Feature], origin: Origin) -> Whole | None:
-        """One episode; None where it has no steps.
+    def read(self, example: Mapping[str, Feature], origin: RecordOrigin) -> LazyEpisode | None:
+        """Read one episode; None if it has no steps.
 
         Raises
         ------
@@ -161,7 +159,7 @@ class Layout:
             notes.append(
                 Note("terminated-inside", "steps are terminated and their episode goes on", inside, str(origin))
             )
-        return Whole(
+        return LazyEpisode(
             columns,
             length,
             end,
@@ -174,7 +172,7 @@ class Layout:
         )
 
     def _column(
-        self, name: str, leaf: Leaf, example: Mapping[str, Feature], origin: Origin, notes: list[Note]
+        self, name: str, leaf: FeatureLeaf, example: Mapping[str, Feature], origin: RecordOrigin, notes: list[Note]
     ) -> ColumnOf:
         feature = _feature(example, leaf.key, origin)
         if leaf.kind == "text":
@@ -187,23 +185,23 @@ class Layout:
         return array(leaf, feature, str(origin)).reshape(-1, *self.schema[name].shape)
 
     def _shortened(self, name: str, column: ColumnOf, length: int) -> ColumnOf:
-        """The rows that belong to steps; fields placed ``both`` keep the last."""
+        """Cut a column to the rows of steps; fields placed ``both`` keep the last row."""
         if self.schema[name].placement == "both" or len(column) == length:
             return column
-        if isinstance(column, Encoded):
-            return Encoded(column.data, column.starts[:length], column.stops[:length])
+        if isinstance(column, EncodedImages):
+            return EncodedImages(column.data, column.starts[:length], column.stops[:length])
         return column.head(length) if isinstance(column, PackedImages) else column[:length]  # type: ignore[index]
 
     def _marked(self, key: str) -> bool:
         leaf = self.steps.get(key)
         return leaf is not None and leaf.kind == "array" and leaf.problem is None and math.prod(leaf.shape) == 1
 
-    def _mark(self, key: str, example: Mapping[str, Feature], origin: Origin) -> BoolArray:
+    def _mark(self, key: str, example: Mapping[str, Feature], origin: RecordOrigin) -> BoolArray:
         mark: BoolArray = array(self.steps[key], _feature(example, key, origin), str(origin)).reshape(-1) != 0
         return mark
 
     def _oddities(
-        self, found: Mapping[str, ColumnOf], marks: Mapping[str, BoolArray], origin: Origin
+        self, found: Mapping[str, ColumnOf], marks: Mapping[str, BoolArray], origin: RecordOrigin
     ) -> Iterator[Note]:
         inside = [marks[key][rows] for key, rows in ((FIRST, slice(1, None)), (LAST, slice(-1))) if key in marks]
         if any(m.any() for m in inside):
@@ -212,8 +210,8 @@ class Layout:
         if self.rule == "observation" and isinstance(reward, np.ndarray) and reward[-1] != 0:
             yield Note("last-reward", "rewards beside the final observation are not 0, and left out", 1, str(origin))
 
-    def _options(self, example: Mapping[str, Feature], origin: Origin) -> str | None:
-        """What holds for the whole episode, as JSON; images and what is long are left out."""
+    def _options(self, example: Mapping[str, Feature], origin: RecordOrigin) -> str | None:
+        """Return the values of the whole episode as JSON; images and long values are left out."""
         said = {}
         for leaf in self.episode.values():
             if leaf.problem or leaf.kind == "frames" or leaf.key not in example:
@@ -230,7 +228,7 @@ class Layout:
 
 
 def _plain(row: Array) -> Any:
-    """Numbers as JSON has them: what is not finite becomes null."""
+    """Convert numbers to JSON; values that are not finite become null."""
     if row.dtype.kind != "f":
         return row.tolist()
     values = np.asarray(row).astype(object)
@@ -238,13 +236,13 @@ def _plain(row: Array) -> Any:
     return values.tolist()
 
 
-def _feature(example: Mapping[str, Feature], key: str, origin: Origin) -> Feature:
+def _feature(example: Mapping[str, Feature], key: str, origin: RecordOrigin) -> Feature:
     if key not in example:
         raise CorruptArchive(f"{origin} has no {key}; features.json says that every episode has.")
     return example[key]
 
 
-def _rows(columns: Mapping[str, Any], origin: Origin) -> int:
+def _rows(columns: Mapping[str, Any], origin: RecordOrigin) -> int:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} {n:,}" for name, n in lengths.items())
@@ -252,12 +250,12 @@ def _rows(columns: Mapping[str, Any], origin: Origin) -> int:
     return next(iter(lengths.values()), 0)
 
 
-def left_out(leaves: Sequence[Leaf]) -> list[Note]:
-    """Notes on leaves that cannot be stored."""
+def left_out(leaves: Sequence[FeatureLeaf]) -> list[Note]:
+    """Note the leaves that cannot be stored."""
     return [Note("left-out", f"{x.key} is left out: {x.problem}", 1, x.key) for x in leaves if x.problem]
 
 
-ColumnOf = Array | Text | Slices | Encoded
+ColumnOf = Array | Text | LazyColumn | EncodedImages
 
 
 class OtherImages(Exception):
@@ -268,8 +266,8 @@ class OtherImages(Exception):
         self.key = key
 
 
-def array(leaf: Leaf, feature: Feature, where: str) -> Array:
-    """All rows of a numeric leaf, [T, *shape].
+def array(leaf: FeatureLeaf, feature: Feature, where: str) -> Array:
+    """Read all rows of a numeric leaf, [T, *shape].
 
     Raises
     ------
@@ -293,8 +291,8 @@ def array(leaf: Leaf, feature: Feature, where: str) -> Array:
     return values.reshape(-1, *leaf.shape)
 
 
-def _encoded_array(leaf: Leaf, feature: Feature, name: str) -> Array:
-    """Rows that are the bytes of a tensor, perhaps deflated."""
+def _encoded_array(leaf: FeatureLeaf, feature: Feature, name: str) -> Array:
+    """Read rows that are the bytes of a tensor, perhaps deflated."""
     dtype = np.dtype(leaf.dtype).newbyteorder("<")
     size = math.prod(leaf.shape) * dtype.itemsize
     rows = _byte_strings(feature, name)
@@ -313,7 +311,7 @@ def _encoded_array(leaf: Leaf, feature: Feature, name: str) -> Array:
 
 
 def _inflated(row: bytes, size: int) -> bytes:
-    """The content of a zlib stream, which is checked to its end; one byte more where it goes on."""
+    """Inflate a zlib stream and check it to its end; a stream that is too long gives one byte more."""
     inner = zlib.decompressobj()
     found = inner.decompress(row, size + 1)
     if len(found) <= size and not inner.eof:
@@ -321,8 +319,8 @@ def _inflated(row: bytes, size: int) -> bytes:
     return found
 
 
-def text(leaf: Leaf, feature: Feature, where: str) -> tuple[Text, int]:
-    """All rows of a text leaf, and how many of them are no UTF-8 (kept with marks in the place of bytes)."""
+def text(leaf: FeatureLeaf, feature: Feature, where: str) -> tuple[Text, int]:
+    """Read all rows of a text leaf, and count those that are not UTF-8 (kept with marks for the bytes)."""
     rows = _byte_strings(feature, f"{where}: {leaf.key}")
     known: dict[bytes, str] = {}
     wrong = 0
@@ -333,8 +331,8 @@ def text(leaf: Leaf, feature: Feature, where: str) -> tuple[Text, int]:
     return [known[row] for row in rows], wrong
 
 
-def images(leaf: Leaf, feature: Feature, where: str, *, shape: tuple[int, ...]) -> Encoded | PackedImages:
-    """All rows of an image leaf, encoded, or to be decoded when their rows come.
+def images(leaf: FeatureLeaf, feature: Feature, where: str, *, shape: tuple[int, ...]) -> EncodedImages | PackedImages:
+    """Read all rows of an image leaf: encoded, or decoded later when their rows come.
 
     Parameters
     ----------
@@ -351,7 +349,7 @@ def images(leaf: Leaf, feature: Feature, where: str, *, shape: tuple[int, ...]) 
     name = f"{where}: {leaf.key}"
     if feature.kind not in ("bytes", "empty"):
         raise CorruptArchive(f"{name} is a list of {feature.kind}; images expected.")
-    found = Encoded(feature.data, *feature.places())
+    found = EncodedImages(feature.data, *feature.places())
     for row, (a, b) in enumerate(zip(found.starts.tolist(), found.stops.tolist(), strict=True)):
         if a == b and not leaf.packed_image:
             continue  # a row without an image
@@ -367,18 +365,18 @@ def images(leaf: Leaf, feature: Feature, where: str, *, shape: tuple[int, ...]) 
     return PackedImages(found, leaf, name) if leaf.packed_image else found
 
 
-def _check_packed(leaf: Leaf, header: image_header.Header, name: str) -> None:
+def _check_packed(leaf: FeatureLeaf, header: image_header.Header, name: str) -> None:
     wanted = (*leaf.shape[:2], *((1, 16) if leaf.dtype == "uint16" else (4, 8)))
     if header.codec != "png" or (header.height, header.width, header.channels, header.bits) != wanted:
         raise CorruptArchive(f"{name}: {header} does not hold {leaf.dtype} {list(leaf.shape)}.")
 
 
 @dataclass(slots=True)
-class PackedImages(Slices):
+class PackedImages(LazyColumn):
     """Depth images: PNG of 16 bits, or of the four bytes of a float32 as RGBA, as TFDS writes them."""
 
-    encoded: Encoded
-    leaf: Leaf
+    encoded: EncodedImages
+    leaf: FeatureLeaf
     name: str
 
     def __len__(self) -> int:
@@ -390,12 +388,12 @@ class PackedImages(Slices):
         return len(self) * math.prod(self.leaf.shape) * np.dtype(self.leaf.dtype).itemsize
 
     def head(self, count: int) -> PackedImages:
-        """The first rows."""
+        """Read the first rows."""
         e = self.encoded
-        return PackedImages(Encoded(e.data, e.starts[:count], e.stops[:count]), self.leaf, self.name)
+        return PackedImages(EncodedImages(e.data, e.starts[:count], e.stops[:count]), self.leaf, self.name)
 
     def cut(self, start: int, stop: int) -> Array:
-        """Rows [start, stop), decoded with Pillow."""
+        """Read rows [start, stop), decoded with Pillow."""
         rows = [self._decoded(view) for view in self.encoded.views(slice(start, stop))]
         return np.stack(rows) if rows else np.zeros((0, *self.leaf.shape), self.leaf.dtype)
 

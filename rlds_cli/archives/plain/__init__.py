@@ -2,8 +2,8 @@
 
 npz, HDF5, Parquet, CSV and JSON lines are recognised by the names of their columns. Row t holds the observation, the
 action taken there, and its reward and flags, as in D4RL. ``boundaries`` finds the episodes of flat rows, ``survey``
-looks at the columns of one flat file, ``joining`` puts several files together, ``flat`` reads them, and ``grouped``
-reads one episode per file or group.
+looks at the columns of flat files and joins the files to one table, ``flat`` reads them, and ``grouped`` reads one
+episode per file or group, which ``groups`` finds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def _is_beside(path: Path) -> bool:
-    """Whether a file holds settings, logs or a description, and no rows."""
+    """Tell whether a file holds settings, logs or a description, and no rows."""
     if path.suffix.lower() not in BESIDE or is_flat(path):
         return False
     try:
@@ -104,7 +104,7 @@ def _plan(archive: Archive) -> Plan:
 
 
 def _is_grouped(archive: Archive) -> bool:
-    """Whether each file or group is one episode."""
+    """Tell whether each file or group is one episode."""
     with _first_readable(archive) as table:
         if groups_of(table, archive.fields) is not None:
             return True
@@ -150,5 +150,5 @@ def _module(plan: Plan) -> Reader:
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """Read the values of one step and the next from the file, for `rlds verify --trace`."""
+    """Look up the values of one step and the next observation."""
     return grouped.look_up(place) if place.facts["read"] == "grouped" else flat.look_up(place)

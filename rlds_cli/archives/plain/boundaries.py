@@ -67,22 +67,22 @@ class BoundaryColumns:
 
 @dataclass(slots=True)
 class Boundaries:
-    """Where the episodes of a table end, in the order of reading.
+    """The ends of the episodes of a table, in the order of reading.
 
     Attributes
     ----------
     stops : int array [E]
         The row after the last one of each episode.
     finals : bool array [E]
-        Whether that last row holds the final observation, and no step.
+        True if that last row holds the final observation, and no step.
     order : int array [rows] or None
         The rows sorted by time; None where they stand in that order.
     rule : str
-        What by_rule.
+        The rule that decided.
     ends : int array [3]
         How many episodes are terminated, truncated and cut.
     late : bool
-        Whether truncated is set inside an episode; only a rule of the user's allows that.
+        True if truncated is set inside an episode, which only a rule of the user's allows.
     """
 
     stops: IntArray
@@ -139,7 +139,7 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True) -> 
 
 
 def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
-    """A reward is a number; an observation or action is no text that shows a list.
+    """Refuse rewards that are no numbers, and observations and actions that are texts of lists.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
 
 
 def _first(table: Table, key: str, test: Callable[[str], bool]) -> tuple[int, str] | None:
-    """The first row of a column of texts that passes a test, and its text."""
+    """Find the first row of a column of texts that passes a test, and its text."""
     rows = table[key].shape[0]
     with table.rows([key]) as reader:
         for start in range(0, rows, SCAN_ROWS):
@@ -186,7 +186,7 @@ def _is_number(value: str) -> bool:
 
 
 def _check_list(table: Table, key: str, told: int, rows: int) -> None:
-    """A list of ends or lengths accounts for every row."""
+    """Refuse a list of ends or lengths that does not account for every row."""
     if told != rows:
         raise UnknownLayout(
             f"{table.path.name}: the episodes of {key} have {told:,} rows together; there are {rows:,} actions.",
@@ -196,12 +196,12 @@ def _check_list(table: Table, key: str, told: int, rows: int) -> None:
 
 
 def _usable(table: Table, key: str | None, rows: int, kinds: str) -> str | None:
-    """A column that says where episodes are by its name; None where it has other rows.
+    """Return a column whose name marks episodes; None if it has another number of rows.
 
     Raises
     ------
     UnknownLayout
-        It has a row for each action, and what stands there says nothing.
+        The column has a row for each action, but its values mark nothing.
     """
     found = _per_row(table, key, rows, kinds)
     if key is not None and found is None and key in table and table[key].shape[:1] == (rows,) and rows > 1:
@@ -266,7 +266,7 @@ def find(table: Readable, by: BoundaryColumns, rows: int, stored: int, place: Ca
 
 
 def _without_action(seen: Mapping[str, Array], by: BoundaryColumns, rows: int) -> BoolArray:
-    """Which rows have no action. bool [rows], and ``rows`` counts only where there are no actions."""
+    """Mark the rows without an action, bool [rows]; ``rows`` is needed only if there are no actions."""
     found = [seen[MISSING + a] for a in by.actions]
     return reduce(np.logical_and, found) if found else np.zeros(rows, bool)
 
@@ -324,14 +324,14 @@ def _check_marks(first: Mapping[str, Array], rows: int, stored: int) -> None:
 
 
 def _piece(values: Array) -> Array:
-    """The values apart from the larger array that they may be a view of; one value in memory where all are equal."""
+    """Copy values out of a larger array that they view; equal values take the memory of one."""
     if values.dtype.kind in "biu" and len(values) and (values == values[0]).all():
         return np.broadcast_to(values[0], len(values))
     return values.copy()
 
 
 def _packed(texts: Array) -> Array:
-    """Texts as bytes of one width, which take a tenth of the memory; as they are where they are long or hold a NUL."""
+    """Convert texts to bytes of one width, a tenth of the memory, unless they are long or hold a NUL."""
     if not len(texts):
         return texts
     try:
@@ -343,7 +343,7 @@ def _packed(texts: Array) -> Array:
 
 
 def _end_to_end(pieces: list[Array]) -> Array:
-    """The pieces of a column as one array; as objects where some of its texts are."""
+    """Join the pieces of a column to one array, of objects if a piece has objects."""
     if len({p.dtype.kind for p in pieces}) > 1:
         pieces = [np.char.decode(p, "utf-8").astype(object) if p.dtype.kind == "S" else p for p in pieces]
     if pieces and all(p.strides == (0,) and p[0] == pieces[0][0] for p in pieces):
@@ -356,17 +356,17 @@ def _label(id: object) -> str:
 
 
 def is_count(values: Array) -> bool:
-    """Whether all values are whole numbers; a step in seconds counts nothing."""
+    """Tell whether all values are whole numbers; a step in seconds counts nothing."""
     return values.dtype.kind != "f" or bool((np.isnan(values) | (values == np.floor(values))).all())
 
 
 def signed(values: Array) -> Array:
-    """Counts whose differences do not wrap around."""
+    """Convert counts to a dtype whose differences do not wrap around."""
     return values.astype(np.int64) if values.dtype.kind in "iu" else values
 
 
 def _check_values(seen: dict[str, Array], by: BoundaryColumns, place: Callable[[int], str]) -> None:
-    """Every row has its id, and every row with an action its step and its flags."""
+    """Refuse rows without an id, and rows with an action but without a step or flag."""
     action = ~_without_action(seen, by, 1)
     for key in sorted(k for k in by.keys if MISSING + k in seen and k not in by.actions):
         wrong = np.flatnonzero(seen[MISSING + key] & (action | (key == by.ids)))
@@ -381,7 +381,7 @@ def _check_values(seen: dict[str, Array], by: BoundaryColumns, place: Callable[[
 
 
 def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callable[[int], str]) -> IntArray | None:
-    """The order that sorts the rows by time; None where they stand in it."""
+    """Find the order that sorts the rows by time; None if they are sorted."""
     if by.ids is None or by.explicit or rows < 2:
         return None
     ids = seen[by.ids]
@@ -401,7 +401,7 @@ def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callab
 
 
 def _first_again(ids: Array) -> int | None:
-    """The index of the first id that occurred before, or None."""
+    """Find the first id that occurred before; None if there is none."""
     if ids.dtype.kind != "O":
         ordered = np.sort(ids)
         if differs(ordered[:-1], ordered[1:]).all():
@@ -413,7 +413,7 @@ def _first_again(ids: Array) -> int | None:
 
 
 def _continues(steps: Array, begins: IntArray) -> bool:
-    """Whether steps increase by one within each run."""
+    """Tell whether steps increase by one within each run."""
     inside = np.ones(len(steps), bool)
     inside[begins] = False
     return bool((np.diff(steps)[inside[1:]] == 1).all())
@@ -487,7 +487,7 @@ def _ends(
 
 
 def _restarts(steps: Array) -> bool:
-    """Whether a column counts the steps of each episode, and not the rows of the whole file."""
+    """Tell whether a column counts the steps of each episode, and not the rows of the whole file."""
     return len(steps) > 0 and not (np.diff(steps) == 1).all()
 
 
@@ -534,7 +534,7 @@ def _check_lasts(
     missing: BoolArray,
     place: Callable[[int], str],
 ) -> None:
-    """No row within an episode is marked as its last, but for the one before the row of a final observation."""
+    """Refuse a last-row mark inside an episode, except in the row before a final observation."""
     final = np.append(missing[1:], False)[: len(ends)]
     wrong = np.flatnonzero(is_set(seen, by.lasts, len(ends)) & ~ends & ~final)
     if len(wrong):
@@ -589,7 +589,7 @@ RULES = {"field": "ids", "steps": "steps", "starts": "starts", "lasts": "lasts"}
 
 
 def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
-    """The columns under a rule that the user gave: the one that it names decides, and nothing is checked against it.
+    """Apply a rule of the user's: the column that it names decides, and no other column is checked against it.
 
     Raises
     ------

@@ -17,7 +17,7 @@ import numpy as np
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSummary, Part, Plan, Replan, skipped_file
 from rlds_cli.archives.d4rl import NextValuesDiffer, Stretch, chunks, max_cuts, with_own_next
 from rlds_cli.archives.d4rl import ends as layouts
-from rlds_cli.archives.d4rl.ends import Layout, Rule, differs, is_set
+from rlds_cli.archives.d4rl.ends import FlatLayout, Rule, differs, is_set
 from rlds_cli.archives.names import episode_column, scalar
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.groups import ended, shaped, with_final
@@ -101,7 +101,7 @@ def _summary(joined: JoinedFiles) -> EpisodeSummary:
 
 
 def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
-    """The archive without the files that cannot be read completely, and notes that name them."""
+    """Leave out the files that cannot be read completely, with notes that name them."""
     good, notes = [], []
     for index, path in enumerate(archive.files):
         try:
@@ -119,7 +119,7 @@ def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
 
 
 def _are_longer(archive: Archive, seen: Sequence[FileSurvey], joined: JoinedFiles) -> bool:
-    """Whether observations have one row per episode more than actions.
+    """Tell whether observations have one row per episode more than actions.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def _schema(archive: Archive, seen: Sequence[FileSurvey], mode: str | None, late
     return schemas[0]
 
 
-def _parts(joined: JoinedFiles, found: Layout, mode: str | None, *, by_episode: bool) -> Iterator[Part]:
+def _parts(joined: JoinedFiles, found: FlatLayout, mode: str | None, *, by_episode: bool) -> Iterator[Part]:
     """Divide the episodes into parts of about the same size; rows out of order are one part."""
     stops = joined.view.stops
     if not len(stops):
@@ -254,7 +254,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def _extra(plan: Plan, part: Part, view: View) -> dict[str, list[Scalar]]:
-    """Columns of the episode table for the episodes of a part."""
+    """Read the columns of the episode table for the episodes of a part."""
     found: dict[str, list[Scalar]] = {}
     first, count = int(part.args["first"]), len(part.args["stops"])
     for name, key in plan.facts["per_episode"].items():
@@ -271,7 +271,7 @@ def _extra(plan: Plan, part: Part, view: View) -> dict[str, list[Scalar]]:
 
 
 def _constant(part: Part, view: View, name: str, key: str) -> list[Scalar]:
-    """The values [episodes] of a column that is constant within each episode."""
+    """Read the values [episodes] of a column that is constant within each episode."""
     found: list[Scalar] = []
     first, stop = int(part.args["start"]), int(part.args["stops"][-1])
     begins = np.concatenate([[first], part.args["stops"][:-1]])
@@ -374,7 +374,7 @@ def _observation_counts(plan: Plan) -> tuple[int, ...]:
 
 
 def _missing_keys(plan: Plan, stepwise: Mapping[str, str]) -> set[str]:
-    """The ``missing:`` columns for the columns that may lack values."""
+    """Return the ``missing:`` columns for the columns that may lack values."""
     with open_flat(plan.archive.files[0], check=False, fill=True) as table:
         return {MISSING + key for key in stepwise.values() if table.may_miss(key)}
 
@@ -413,7 +413,7 @@ def _episode(
 
 
 def _flag(steps: Mapping[str, Array], key: str | None, length: int) -> BoolArray:
-    """A flag of the steps [T]; a flag in the row of the final observation counts for the last step."""
+    """Read a flag of the steps [T]; a flag in the row of the final observation counts for the last step."""
     if key is None:
         return np.zeros(length, bool)
     whole_column = is_set(steps, key, len(steps[key]))
@@ -436,7 +436,7 @@ def _join_next(columns: dict[str, Any], first: FileSurvey, steps: Mapping[str, A
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """Read the values of one step and the next; nothing for steps that are in another file."""
+    """Look up the values of one step and the next; steps in another file are left out."""
     archive = Archive(place.root, (place.file,), fields=place.fields)
     found = survey(archive, place.file)
     with open_flat(place.file, check=False, fill=True) as table:
@@ -453,7 +453,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
 
 def _rows_of(table: Table, found: FileSurvey, place: ArchivedStep) -> tuple[int | None, int | None]:
-    """The rows of a step and of the one after it, each None where it is not in this file."""
+    """Find the rows of a step and of the next step, each None if it is in another file."""
     row, last = place.first + place.step, place.first + place.length
     if not place.facts["ordered"] or found.by.ids is None or found.by.steps is None:
         has_after = not place.is_last or (place.facts["read"] == "episodes" and last < found.rows)

@@ -84,7 +84,7 @@ class _RenamedRows:
 
 
 @dataclass(slots=True)
-class _Episode:
+class _GroupEpisode:
     """One episode of a file, as its headers describe it.
 
     ``keys`` maps fields to columns, ``next_keys`` next observations, ``once`` the columns of the episode table;
@@ -121,7 +121,7 @@ class _Episode:
 
 
 @contextmanager
-def _open(path: Path, chosen: Mapping[str, str]) -> Iterator[Iterator[_Episode]]:
+def _open(path: Path, chosen: Mapping[str, str]) -> Iterator[Iterator[_GroupEpisode]]:
     """Open a file and iterate over its episodes."""
     with open_flat(path, fill=True) as table:
         found = groups_of(table, chosen)
@@ -134,7 +134,7 @@ def _open(path: Path, chosen: Mapping[str, str]) -> Iterator[Iterator[_Episode]]
 
 
 def _local(key: str, level: str) -> str:
-    """A key of the user's relative to its group."""
+    """Make a key of the user's relative to its group."""
     above = level.removesuffix("*")
     parts = key.strip("/").removeprefix(above).split("/")
     return "/".join(parts[1:]) if is_pattern(key) else key
@@ -156,7 +156,7 @@ def _sub(table: Table, names: Mapping[str, str]) -> Table:
 
 def _episode(
     table: Table, group: str, chosen: Mapping[str, str], said: Mapping[str, Array | str] = MappingProxyType({})
-) -> _Episode:
+) -> _GroupEpisode:
     name = f"{group} of {table.path.name}" if group else table.path.name
     what = meaning(table.columns, {k: v for k, v in chosen.items() if not k.startswith(EPISODE_PREFIX)}, name)
     if not has_essentials(what):
@@ -172,7 +172,7 @@ def _episode(
     check_numbers(table, fields)
     table.hidden.update(what.ignored, [done] if done else [])
     following = {n: k for n, k in fields.items() if _is_below(n, NEXT_OBSERVATION)}
-    found = _Episode(
+    found = _GroupEpisode(
         group=group,
         table=table,
         meaning=what,
@@ -202,7 +202,7 @@ def _length(table: Table, fields: Mapping[str, str], name: str) -> int:
     return next(iter(shapes.values()))[0]
 
 
-def _sort_others(e: _Episode, claimed: set[str]) -> None:
+def _sort_others(e: _GroupEpisode, claimed: set[str]) -> None:
     """Make other columns fields, columns of the episode table or metadata, by how many rows they have."""
     known = {*claimed, *e.once.values(), *(i for k in claimed for i in e.table.made_of(k))}
     others = []
@@ -218,7 +218,7 @@ def _sort_others(e: _Episode, claimed: set[str]) -> None:
     e.others = tuple(others)
 
 
-def _check_rows(e: _Episode) -> None:
+def _check_rows(e: _GroupEpisode) -> None:
     for name, key in e.keys.items():
         rows = e.table[key].shape[0] if e.table[key].shape else None
         both = not name.startswith("next/") and name.partition("/")[0] != "action"
@@ -246,7 +246,7 @@ class _EpisodeEntry:
 
 @dataclass(slots=True)
 class _Contents:
-    """What the files hold: the fields of all episodes, and an entry for each.
+    """The contents of the files: the fields of all episodes, and an entry for each.
 
     ``keys`` maps fields to columns of the first episode, ``once`` the columns of the episode table to theirs.
     """
@@ -276,7 +276,7 @@ class _Contents:
                 nbytes = (e.length + 1) * sum(f.row_bytes for f in fields.values())
                 self.entries.append(_EpisodeEntry(index, number, e.length, end, nbytes))
 
-    def _add(self, e: _Episode, fields: dict[str, Field]) -> None:
+    def _add(self, e: _GroupEpisode, fields: dict[str, Field]) -> None:
         self.first = self.first if self.schema else e.where
         self.schema = _joint(self.schema, fields, e.where, self.first) if self.schema else fields
         self.once |= dict.fromkeys(e.attributes, "attribute") | e.once
@@ -328,7 +328,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first: str) -> dict[str, Field]:
-    """The fields of all episodes so far; those that have the placement ``both`` in one episode have it in all.
+    """Join the fields of all episodes so far; a field placed ``both`` in one episode is so in all.
 
     Raises
     ------
@@ -378,7 +378,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 
 
 def _beside(table: Table, chosen: Mapping[str, str], prefix: str) -> Iterator[tuple[str, Array | str]]:
-    """The columns of a file that are in none of its groups of episodes."""
+    """Return the columns of a file outside its groups of episodes."""
     found = groups_of(table, chosen)
     if found is None:
         return
@@ -418,7 +418,7 @@ def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:
                     break
 
 
-def _read(e: _Episode, schema: Mapping[str, Field], file: int, *, strict: bool) -> EpisodeData:
+def _read(e: _GroupEpisode, schema: Mapping[str, Field], file: int, *, strict: bool) -> EpisodeData:
     columns_of = {n: k for n, k in e.keys.items() if n not in FLAGS}
     with e.table.rows(sorted({*columns_of.values(), *e.next_keys.values()})) as rows:
         seen = rows.read(0, e.length + 1)
@@ -431,7 +431,7 @@ def _read(e: _Episode, schema: Mapping[str, Field], file: int, *, strict: bool) 
     return EpisodeData(columns, e.length, end, source=file, group=e.group, extra={**e.attributes, **extra})
 
 
-def _ends(e: _Episode, *, strict: bool) -> tuple[Array, Array, int]:
+def _ends(e: _GroupEpisode, *, strict: bool) -> tuple[Array, Array, int]:
     """Read the flags of the steps [T], and how the episode ends.
 
     Raises
@@ -453,7 +453,7 @@ def _ends(e: _Episode, *, strict: bool) -> tuple[Array, Array, int]:
     return terminated, *ended(terminated, truncated)
 
 
-def _check_alone(e: _Episode, seen: Mapping[str, Array]) -> None:
+def _check_alone(e: _GroupEpisode, seen: Mapping[str, Array]) -> None:
     """Refuse an id that changes, steps that do not increase by one, and starts or ends elsewhere than at them."""
     what = e.meaning
     checks: tuple[tuple[str | None, Callable[[Array], Array], str], ...] = (
@@ -475,8 +475,8 @@ def _check_alone(e: _Episode, seen: Mapping[str, Array]) -> None:
             )
 
 
-def _check_done(e: _Episode, done: Array, either: Array) -> None:
-    """Done is what terminated or truncated are, where there are all three."""
+def _check_done(e: _GroupEpisode, done: Array, either: Array) -> None:
+    """Refuse a done that differs from terminated or truncated, if there are all three."""
     if {e.keys.get(n) is None or " without " in e.keys[n] for n in FLAGS} != {False} or len(np.atleast_1d(done)) == 1:
         return
     wrong = np.flatnonzero((done.reshape(-1)[: e.length] != 0) != either)
@@ -487,7 +487,7 @@ def _check_done(e: _Episode, done: Array, either: Array) -> None:
         )
 
 
-def _flag(e: _Episode, name: str, seen: Mapping[str, Array], *, strict: bool) -> Array:
+def _flag(e: _GroupEpisode, name: str, seen: Mapping[str, Array], *, strict: bool) -> Array:
     key, flag = e.keys.get(name), np.zeros(e.length, bool)
     if key is None:
         return flag
@@ -506,7 +506,7 @@ def _flag(e: _Episode, name: str, seen: Mapping[str, Array], *, strict: bool) ->
     return flag
 
 
-def _join_next(e: _Episode, columns: dict[str, Any], seen: Mapping[str, Array]) -> None:
+def _join_next(e: _GroupEpisode, columns: dict[str, Any], seen: Mapping[str, Array]) -> None:
     for name, key in e.next_keys.items():
         now, after = columns.get(name.removeprefix("next/")), seen[key]
         if not isinstance(now, np.ndarray) or now.shape[1:] != after.shape[1:]:
@@ -516,7 +516,7 @@ def _join_next(e: _Episode, columns: dict[str, Any], seen: Mapping[str, Array]) 
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """Read the values of one step and the next from the file, for `rlds verify --trace`."""
+    """Look up the values of one step and the next observation."""
     with _open(place.file, place.fields) as found:
         e = next(e for e in found if e.group == place.group)
         with e.table.rows(sorted({k for k in e.keys.values() if e.table[k].shape})) as rows:

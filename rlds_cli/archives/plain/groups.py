@@ -1,7 +1,4 @@
-"""Which groups of a file are episodes, or whether a file as a whole is one.
-
-The arrays of one episode, from columns of a file.
-"""
+"""The groups of a file that are episodes, and the arrays of one episode."""
 
 from __future__ import annotations
 
@@ -60,12 +57,12 @@ def _episodes_below(columns: Sequence[str], parent: str, chosen: Mapping[str, st
 
 
 def _stem(group: str) -> str:
-    """The name of a group, whatever its number."""
+    """Return the name of a group, whatever its number."""
     return re.sub(r"\d+", "0", group)
 
 
 def _check_apart(table: Table, groups: Mapping[str, Mapping[str, str]]) -> None:
-    """Groups beside which a reward or flag stands for each of their rows are agents or robots, and no episodes."""
+    """Refuse groups of agents or robots, beside which each of their rows has a reward or flag."""
     inside = {name for names in groups.values() for name in names.values()}
     beside = {k: c for k, c in table.columns.items() if k not in inside}
     told = [k for n, k in meaning(beside, {}, table.path.name).fields.items() if n in (REWARD, "next/done", *FLAGS)]
@@ -81,7 +78,7 @@ def _check_apart(table: Table, groups: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def is_pattern(key: str) -> bool:
-    """Whether a key of the user's names a group per episode: it has ``*`` in a component before the last."""
+    """Tell whether a key of the user's names a group per episode: a component before the last has ``*``."""
     return "*" in key.strip("/").split("/")[:-1]
 
 
@@ -114,10 +111,10 @@ _NAME_ONLY = _NameOnly()
 
 
 def is_one_episode(table: Table, chosen: Mapping[str, str], files: int) -> bool:
-    """Whether a whole file is one episode.
+    """Tell whether a whole file is one episode.
 
-    It is where observations have one row more than actions, where a flag is a scalar, or where each of several files
-    has scalars beside its columns. A flag inside, or a column of ids, says that it is not.
+    It is one if observations have one row more than actions, if a flag is a scalar, or if each of several files has
+    scalars beside its columns. It is not one if a flag is set inside, or if there is a column of ids.
     """
     what = meaning(table.columns, chosen, table.path.name)
     if not has_essentials(what) or what.lists is not None:
@@ -137,7 +134,7 @@ def is_one_episode(table: Table, chosen: Mapping[str, str], files: int) -> bool:
 
 
 def _inside(table: Table, fields: Mapping[str, str], rows: int) -> bool:
-    """Whether a flag is set before the last row."""
+    """Tell whether a flag is set before the last row."""
     flags = [k for k in (fields.get(f) for f in FLAGS) if k is not None and table[k].shape[:1] == (rows,)]
     if not flags:
         return False
@@ -147,13 +144,13 @@ def _inside(table: Table, fields: Mapping[str, str], rows: int) -> bool:
 
 
 def shaped(values: Array, f: Field) -> Array | Text:
-    """Values [rows, ...] in the dtype and the shape of a field; texts as a list."""
+    """Convert values [rows, ...] to the dtype and the shape of a field; texts to a list."""
     found = values.reshape(len(values), *f.shape)
     return found.tolist() if f.kind == "text" else found.astype(f.dtype, copy=False)
 
 
 def ended(terminated: BoolArray, truncated: BoolArray) -> tuple[BoolArray, int]:
-    """The flag ``truncated`` [T] as it is stored, set at the last step alone, and how the episode ends.
+    """Make the stored flag ``truncated`` [T], set at the last step alone, and return how the episode ends.
 
     An episode that no flag ends is a cut, which is stored as truncated.
     """
@@ -164,7 +161,7 @@ def ended(terminated: BoolArray, truncated: BoolArray) -> tuple[BoolArray, int]:
 
 
 def with_final(now: Array, after: Array, length: int, message: str, hint: str | None = None) -> Array:
-    """Observations [T or T+1, ...] with the final one, from the column of next observations [T, ...].
+    """Complete observations [T or T+1, ...] with the final one, from next observations [T, ...].
 
     Raises
     ------

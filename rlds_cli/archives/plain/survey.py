@@ -1,11 +1,8 @@
-"""What the columns of one flat file mean, and which of them mark episodes.
+"""The columns of flat files: their meaning, the marks of episodes, and several files as one table.
 
-Rows of several files as one table, as they stand or in another order.
-
-Files are read forward only. Rows out of order are therefore copied once, in file order, to an array that can be read
-in any order: in memory where it is small, else in a temporary file that is mapped.
-
-Several flat files as one table: an episode goes on in the next file where its id and its steps do.
+An episode goes on in the next file if its id and its steps do. Files are read forward only. Rows out of order are
+therefore copied once, in file order, to an array that can be read in any order: in memory if it is small, else in a
+temporary file that is mapped.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import numpy as np
 from rlds_cli import text
 from rlds_cli.archives import Archive
 from rlds_cli.archives.d4rl import ends as layouts
-from rlds_cli.archives.d4rl.ends import Layout, is_set
+from rlds_cli.archives.d4rl.ends import FlatLayout, is_set
 from rlds_cli.archives.names import Meaning, flags_of, has_essentials, meaning
 from rlds_cli.archives.plain.boundaries import (
     SCAN_ROWS,
@@ -43,7 +40,7 @@ from rlds_cli.ted import CUT, FLAGS, Array, BoolArray, IntArray, Note
 
 @dataclass(frozen=True, slots=True)
 class FileSurvey:
-    """What the columns of one file mean.
+    """The meaning of the columns of one file.
 
     ``by`` are the columns that mark episodes, ``rows`` counts the actions and ``observations`` the observations;
     ``lists`` are columns that may have one value per episode, with their shapes.
@@ -53,7 +50,7 @@ class FileSurvey:
     meaning: Meaning
     by: BoundaryColumns
     rows: int
-    layout: Layout
+    layout: FlatLayout
     observations: int
     lists: Mapping[str, tuple[int, ...]]
 
@@ -83,7 +80,7 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
 
 
 def _is_list(c: Column) -> bool:
-    """Whether a column could have one number, flag or text per episode."""
+    """Tell whether a column could have one number, flag or text per episode."""
     return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufOS"
 
 
@@ -158,12 +155,12 @@ class View:
         return _NumberedRows(inner, self.stops, sum(self.counts)) if EPISODE_NUMBER in keys else inner
 
     def place(self, row: int) -> tuple[int, int]:
-        """(file, row in the file) of a row in the order of reading."""
+        """Find the file, and the row in it, of a row in the order of reading."""
         file, at = self.places(np.array([row]))
         return int(file[0]), int(at[0])
 
     def places(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Files, and rows in them, of rows in the order of reading."""
+        """Find the files, and the rows in them, of rows in the order of reading."""
         at = rows if self.order is None else self.order[rows]
         starts = np.cumsum([0, *self.counts])
         file = np.searchsorted(starts, at, "right") - 1
@@ -412,7 +409,7 @@ def _edges(s: FileSurvey, found: Boundaries, view: View) -> _FileEdges | None:
 
 
 def _goes_on(before: _FileEdges | None, after: _FileEdges | None) -> bool:
-    """Whether the episode at the end of one file goes on in the next one."""
+    """Tell whether the episode at the end of one file goes on in the next one."""
     if before is None or after is None or before.ended or before.last[0] != after.first[0]:
         return False
     if before.steps and after.steps:

@@ -9,13 +9,9 @@
       H5StorageCheckpointer              an HDF5 group per trajectory
     ~/.cache/torchrl/<family>/<id>       TorchRL's own datasets: TED, with the faults of its converters
 
-A next observation that is the observation of the row after is stored once. Where they differ at most steps (n-step
-returns, transforms), next observations become fields of their own. ``boundaries`` says where episodes end, and ``rows``
-which final observations count as recorded.
-
-Read single values of TorchRL's directories, for `rlds verify --trace`.
-
-Fields of a dataset from the keys of a TensorDict: their own names, in TED's placements.
+A next observation that is the observation of the row after is stored once. If they differ at most steps (n-step
+returns, transforms), next observations become fields of their own. Fields have the names of their keys. ``stores``
+finds the TensorDicts, ``lanes`` orders their rows in time, and ``boundaries`` finds and reads the episodes.
 """
 
 from __future__ import annotations
@@ -36,17 +32,27 @@ from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, 
 from rlds_cli.archives.layouter import chunks
 from rlds_cli.archives.torchrl import stores
 from rlds_cli.archives.torchrl.boundaries import (
+    EpisodeReading,
     FoundEpisodes,
     KeyRoles,
-    NextValuesDiffer,
-    Reading,
+    NextKeysDiffer,
     episodes,
     mismatches,
     roles_of,
     wholes,
 )
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, block_steps, opened
-from rlds_cli.archives.torchrl.stores import BFLOAT16, HDF5, META, PICKLES, Leaf, Store, is_tensordict, trees, within
+from rlds_cli.archives.torchrl.stores import (
+    BFLOAT16,
+    HDF5,
+    META,
+    PICKLES,
+    TensorLeaf,
+    TensorStore,
+    is_tensordict,
+    trees,
+    within,
+)
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.files import json as documents
 from rlds_cli.formats.hdf5 import differences, free_name, is_observation, open_file
@@ -79,7 +85,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def _count(paths: Sequence[Path]) -> str:
-    """The form, and how many arrays there are."""
+    """Name the form, and count the arrays."""
     names = {p.name for p in paths}
     arrays = sum(n.endswith(".memmap") and not n.endswith(".shape.memmap") for n in (p.name for p in paths))
     if not arrays:
@@ -90,7 +96,7 @@ def _count(paths: Sequence[Path]) -> str:
 
 
 def _is_pickled(path: Path) -> bool:
-    """Whether a file was written by ``torch.save``, or is a TensorDict in one file."""
+    """Tell whether a file was written by ``torch.save``, or is a TensorDict in one file."""
     if path.suffix not in (*PICKLES, ".tdz"):
         return False
     try:
@@ -122,7 +128,7 @@ def _plan(archive: Archive, own: Sequence[str]) -> Plan:
     found = stores.find(archive, bad)
     parts: list[Part] = []
     notes = [Note("skipped-files", f"left out: {why}") for why in bad]
-    layouts: list[Layout] = []
+    layouts: list[TensorDictLayout] = []
     rules: list[str] = []
     for store in found:
         with _open(archive, store) as (lanes, roles):
@@ -162,7 +168,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         how = _reading(plan.archive, store, lanes, roles, own, layout(lanes, roles, own), max_cuts=_max_cuts(pairs))
         try:
             yield from chunks(plan.schema, wholes(how, todo))
-        except NextValuesDiffer as e:
+        except NextKeysDiffer as e:
             raise Replan(_plan(plan.archive, sorted({*own, *e.keys}))) from None
 
 
@@ -195,7 +201,7 @@ def _refuse_pickles(archive: Archive) -> None:
 
 
 @contextmanager
-def _open(archive: Archive, store: Store) -> Iterator[tuple[Lanes, KeyRoles]]:
+def _open(archive: Archive, store: TensorStore) -> Iterator[tuple[Lanes, KeyRoles]]:
     with opened(store) as lanes:
         lanes.rename({SHORT_NAMES.get(k, k): v for k, v in archive.fields.items()})
         _trim(lanes)
@@ -233,7 +239,7 @@ def _trim(lanes: Lanes) -> None:
 
 
 def _written(lanes: Lanes, names: list[str], lane: Lane) -> int:
-    """Steps of a lane up to the last that is not zero in every entry."""
+    """Count the steps of a lane up to the last that is not zero in every entry."""
     for size, before in _blocks(lane.steps, block_steps(lanes, names)):
         start, stop = lane.steps - before - size, lane.steps - before
         some = np.zeros(size, bool)
@@ -245,21 +251,21 @@ def _written(lanes: Lanes, names: list[str], lane: Lane) -> int:
 
 
 def _has_values(lanes: Lanes, names: list[str], lane: Lane) -> bool:
-    """Whether a lane holds more than zeros."""
+    """Tell whether a lane holds more than zeros."""
     blocks = _blocks(lane.steps, block_steps(lanes, names))
     return any(lanes.take(name, lane, at, at + size).any() for size, at in blocks for name in names)
 
 
 def _blocks(steps: int, most: int) -> Iterator[tuple[int, int]]:
-    """(size, steps before) of blocks of growing size, as the first one is usually enough."""
+    """Divide steps into blocks of growing size, as the first is usually enough: (size, steps before)."""
     size, at = min(64, most), 0
     while at < steps:
         yield min(size, steps - at), at
         at, size = at + size, min(4 * size, most)
 
 
-def _own(archive: Archive, store: Store) -> list[str]:
-    """Keys whose next values are not those of the rows after, in a sample of the episodes."""
+def _own(archive: Archive, store: TensorStore) -> list[str]:
+    """Find the keys whose next values are not those of the rows after, in a sample of the episodes."""
     with _open(archive, store) as (lanes, roles):
         compared = [k for k in roles.pairs if not lanes.keys[k].observed]
         if not compared:
@@ -278,15 +284,15 @@ def _own(archive: Archive, store: Store) -> list[str]:
 
 def _reading(
     archive: Archive,
-    store: Store,
+    store: TensorStore,
     lanes: Lanes,
     roles: KeyRoles,
     own: Sequence[str],
-    made: Layout,
+    made: TensorDictLayout,
     *,
     max_cuts: int,
-) -> Reading:
-    return Reading(
+) -> EpisodeReading:
+    return EpisodeReading(
         lanes=lanes,
         roles=roles,
         fields=made.fields,
@@ -299,14 +305,14 @@ def _reading(
 
 
 def _max_cuts(pairs: int) -> int:
-    """How many of ``pairs`` may differ and still count as ends without a flag: half of them.
+    """Return how many of ``pairs`` may differ and still count as ends without a flag: half of them.
 
     Observations n steps ahead, and transformed ones, differ at nearly all steps. Dividing at fewer loses no transition.
     """
     return max(1, pairs // 2)
 
 
-def _parts(store: Store, found: FoundEpisodes, made: Layout, *, exact: bool) -> Iterator[Part]:
+def _parts(store: TensorStore, found: FoundEpisodes, made: TensorDictLayout, *, exact: bool) -> Iterator[Part]:
     """Divide the episodes, in their order, into parts of about the same size."""
     width = sum(f.row_bytes for f in made.fields)
     total = sum(e.steps for e in found.episodes)
@@ -321,7 +327,7 @@ def _parts(store: Store, found: FoundEpisodes, made: Layout, *, exact: bool) -> 
             first, rows = i + 1, 0
 
 
-def _check_same(found: Sequence[Store], layouts: Sequence[Layout]) -> None:
+def _check_same(found: Sequence[TensorStore], layouts: Sequence[TensorDictLayout]) -> None:
     for store, made in zip(found, layouts, strict=True):
         if made.fields != layouts[0].fields:
             raise CorruptArchive(
@@ -331,13 +337,15 @@ def _check_same(found: Sequence[Store], layouts: Sequence[Layout]) -> None:
             )
 
 
-def _stored(archive: Archive, store: Store) -> Mapping[str, Any]:
-    """Key of the plan -> key of the TensorDict, for the keys that ``--map`` renamed."""
+def _stored(archive: Archive, store: TensorStore) -> Mapping[str, Any]:
+    """Map keys of the plan to keys of the TensorDict, for the keys that ``--map`` renamed."""
     with _open(archive, store) as (lanes, _):
         return {k: v for k, v in lanes.stored.items() if k != v}
 
 
-def _remarks(archive: Archive, store: Store, lanes: Lanes, roles: KeyRoles, made: Layout) -> Iterator[Note]:
+def _remarks(
+    archive: Archive, store: TensorStore, lanes: Lanes, roles: KeyRoles, made: TensorDictLayout
+) -> Iterator[Note]:
     """Make the notes about one TensorDict."""
     if made.left_out:
         text = f"not read: {'; '.join(made.left_out)}"
@@ -373,7 +381,7 @@ _OBSERVED = re.compile(r" observed from (\d+)$")
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """Read the values of one step, and the next observation."""
+    """Look up the values of one step, and the next observation."""
     if place.file.suffix in HDF5:
         with open_file(place.file, check=False) as f:
             yield from _of_group(place, f[place.group.partition("[")[0]])
@@ -399,7 +407,9 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
             yield ArchivedValue(flag, f"{flag}{list(index)}", bool(np.any(_value(leaves[flag], index))))
 
 
-def _of_rows(place: ArchivedStep, leaves: dict[str, Leaf], index: tuple[int, ...], row: int) -> Iterator[ArchivedValue]:
+def _of_rows(
+    place: ArchivedStep, leaves: dict[str, TensorLeaf], index: tuple[int, ...], row: int
+) -> Iterator[ArchivedValue]:
     """Read a step of a flat buffer, where observations have rows of their own."""
     steps = leaves["done"].shape[0]
     for field, key in place.facts["keys"].items():
@@ -419,7 +429,7 @@ def _of_group(place: ArchivedStep, group: h5py.Group) -> Iterator[ArchivedValue]
 
 
 def _index(place: ArchivedStep) -> tuple[int, ...]:
-    """The index of a step in the TensorDict, from the slices in the episode table."""
+    """Find the index of a step in the TensorDict, from the slices in the episode table."""
     step = place.step
     for text in _SLICE.findall(place.group):
         parts = text.split(",")
@@ -434,7 +444,7 @@ def _archive_key(place: ArchivedStep, key: str) -> str:
     return str(place.facts["stored"].get(key, key))
 
 
-def _value(leaf: Leaf, index: tuple[int, ...]) -> Array:
+def _value(leaf: TensorLeaf, index: tuple[int, ...]) -> Array:
     value = np.array(leaf.open()[index])
     if leaf.dtype == BFLOAT16:
         return (value.astype(np.uint32) << 16).view(np.float32)
@@ -445,7 +455,7 @@ INDEX = "index"  # the row's place in the buffer, added by its writer
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorDictLayout:
     """``fields`` of the dataset, the key of each (flags have none), and what is left out."""
 
     fields: tuple[Field, ...]
@@ -453,7 +463,7 @@ class Layout:
     left_out: tuple[str, ...]
 
 
-def layout(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> Layout:
+def layout(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> TensorDictLayout:
     """Assign the keys to fields; ``own`` are keys whose next values become fields of their own."""
     keys: dict[str, str] = {}
     fields = [Field(flag, "bool", (), "next") for flag in FLAGS]
@@ -475,11 +485,11 @@ def layout(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> Layout:
         fields.append(Field(name, about.dtype, shape, _placement(key, name, roles, own), kind))  # type: ignore[arg-type]
     if NEXT + "reward" in lanes.keys and "reward" in lanes.keys:
         left_out.append("reward at the root (that of the step before)")
-    return Layout(tuple(sorted(fields, key=lambda f: f.name)), keys, tuple(left_out))
+    return TensorDictLayout(tuple(sorted(fields, key=lambda f: f.name)), keys, tuple(left_out))
 
 
 def _unread(lanes: Lanes, roles: KeyRoles, own: Collection[str]) -> set[str]:
-    """Keys that become no fields: flags, next values that the rows after hold, and entries of the buffer."""
+    """Find the keys that become no fields: flags, next values that the rows after hold, and entries of the buffer."""
     flags = ("done", "terminated", "truncated")
     found = {*flags, *(NEXT + f for f in flags), *(NEXT + k for k in roles.pairs if k not in own)}
     if NEXT + "reward" in lanes.keys:

@@ -1,4 +1,4 @@
-"""Find where the episodes of a lane begin and end.
+"""Find the episodes of a lane, and read them: each observation once, and the final one if it was recorded.
 
 Without a rule of the user's, an episode ends where the number of the trajectory changes (``collector/traj_ids``,
 ``episode`` with ``seed``, ...), else where ``next/done`` or ``next/truncated`` is set, and before ``is_init``. A
@@ -8,11 +8,9 @@ flags of TED are not used.
 Flattened batches of several environments interleave trajectories. A number that comes back is the same episode where
 the observation there is exactly the next observation of the last piece with that number; else it is another episode.
 
-Read the episodes of a TensorDict: each observation once, and the final one where it was recorded.
-
 The next observation of a last step is no final observation in two cases. It is a filler where all of its values are
-zero and those of the observation before are not: TorchRL's converters write zeros there. And it belongs to the next
-episode where no end is flagged and it is the observation of the row after. Single numbers are always taken as they are.
+zero and those of the observation before are not: TorchRL's converters write zeros there. It belongs to the next episode
+if no end is flagged and it is the observation of the row after. Single numbers are always taken as they are.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlds_cli.archives.layouter import Slices, Whole
-from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, Window, block_steps
+from rlds_cli.archives.layouter import LazyColumn, LazyEpisode
+from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, LaneWindow, block_steps
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Text
 
@@ -36,7 +34,7 @@ MASKED = ("masked",)
 
 @dataclass(frozen=True, slots=True)
 class KeyRoles:
-    """Which keys mark episodes and hold rewards and observations; None where there is none.
+    """The keys that mark episodes and hold rewards and observations; None for a role without a key.
 
     ``done``, ``terminated`` and ``truncated`` are flags of the step, below ``next`` in TED. ``numbers`` identify a
     trajectory together. ``pairs`` are the keys whose next values are stored, ``observations`` those of them that are
@@ -55,7 +53,7 @@ class KeyRoles:
 
 
 @dataclass(slots=True)
-class Episode:
+class LaneEpisode:
     """One episode: the positions ``runs`` of a lane, one after the other."""
 
     lane: Lane
@@ -63,7 +61,7 @@ class Episode:
 
     @property
     def steps(self) -> int:
-        """How many."""
+        """The number of steps."""
         return sum(b - a for a, b in self.runs)
 
 
@@ -71,7 +69,7 @@ class Episode:
 class FoundEpisodes:
     """The episodes of a TensorDict in the order of their first steps, the rule that found them, and notes."""
 
-    episodes: list[Episode] = field(default_factory=list)
+    episodes: list[LaneEpisode] = field(default_factory=list)
     rule: str = ""
     notes: list[Note] = field(default_factory=list)
 
@@ -177,7 +175,7 @@ def _runs(lanes: Lanes, lane: Lane, chosen: _BoundaryKeys) -> Iterator[_Run]:
 
 
 def _bounds(seen: Mapping[str, Array], chosen: _BoundaryKeys, ended: BoolArray) -> tuple[BoolArray, BoolArray]:
-    """Before which steps an episode ends, by numbers, flags or the mask; and which steps are flagged as starts."""
+    """Mark the steps before which an episode ends, by numbers, flags or the mask, and the steps flagged as starts."""
     bound = np.zeros(len(ended), bool)
     for key in (*chosen.numbers, *((chosen.mask,) if chosen.mask else ())):
         bound[1:] |= seen[key][1:] != seen[key][:-1]
@@ -209,7 +207,7 @@ def _agree(
 
 
 def row(lane: Lane, position: int) -> int:
-    """The row of the TensorDict at a position of the lane."""
+    """Return the row of the TensorDict at a position of the lane."""
     return next(lane.rows(position, position + 1))[0]
 
 
@@ -224,10 +222,10 @@ def _run(
 
 def _joined(
     lanes: Lanes, roles: KeyRoles, lane: Lane, runs: Iterator[_Run], notes: list[Note], *, by_numbers: bool
-) -> Iterator[Episode]:
+) -> Iterator[LaneEpisode]:
     """Join runs to episodes: those that an end in a compact form divides, and those whose number comes back."""
-    made: list[Episode] = []
-    left: dict[tuple[object, ...], Episode] = {}
+    made: list[LaneEpisode] = []
+    left: dict[tuple[object, ...], LaneEpisode] = {}
     joined = 0
     for run in runs:
         if run.number == MASKED:
@@ -239,7 +237,7 @@ def _joined(
             before.runs.append((run.start, run.stop))
             joined += 1
         else:
-            made.append(Episode(lane, [(run.start, run.stop)]))
+            made.append(LaneEpisode(lane, [(run.start, run.stop)]))
             before = made[-1]
         if by_numbers and run.number and not run.ended:
             left[run.number] = before or made[-1]
@@ -250,7 +248,7 @@ def _joined(
 
 
 def _continues(lanes: Lanes, roles: KeyRoles, lane: Lane, last: int, first: int) -> bool:
-    """Whether the observation of step ``first`` is the next observation of step ``last``."""
+    """Tell whether the observation of step ``first`` is the next observation of step ``last``."""
     names = [n for n in roles.observations if not lanes.keys[n].observed]
     if not names:
         return False
@@ -258,7 +256,7 @@ def _continues(lanes: Lanes, roles: KeyRoles, lane: Lane, last: int, first: int)
 
 
 def equal(a: Array, b: Array) -> BoolArray:
-    """Which rows are the same; NaN equals itself. bool [rows]."""
+    """Mark the rows that are the same, bool [rows]; NaN equals itself."""
     same = a == b
     if a.dtype.kind in "fc":
         same |= (a != a) & (b != b)
@@ -266,7 +264,7 @@ def equal(a: Array, b: Array) -> BoolArray:
 
 
 def is_set(values: Array) -> BoolArray:
-    """A flag of any dtype as bool [rows]; NaN is not set."""
+    """Convert a flag of any dtype to bool [rows]; NaN counts as False."""
     return np.asarray((values != 0) & (values == values))
 
 
@@ -288,7 +286,7 @@ def roles_of(lanes: Lanes) -> KeyRoles:
     prefix = NEXT if ted else ""
 
     def one(name: str) -> str | None:
-        """The key, if it has one number per row."""
+        """Return the key, if it has one number per row."""
         there = name in keys and keys[name].dtype != "str" and np.prod(keys[name].shape, dtype=int) == 1
         return name if there and not keys[name].observed else None
 
@@ -315,7 +313,7 @@ def roles_of(lanes: Lanes) -> KeyRoles:
     )
 
 
-class NextValuesDiffer(Exception):
+class NextKeysDiffer(Exception):
     """Next values of ``keys`` differ from the rows after at most steps."""
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -324,14 +322,14 @@ class NextValuesDiffer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How the episodes of one TensorDict are read.
+class EpisodeReading:
+    """The settings with which the episodes of one TensorDict are read.
 
     ``keys`` maps fields to keys, ``compared`` are the keys whose next values are compared with the rows after, and
     ``max_cuts`` says how many steps may differ. With ``forgiving``, zeros inside an episode are fillers, no ends.
     """
 
-    lanes: Lanes | Window
+    lanes: Lanes | LaneWindow
     roles: KeyRoles
     fields: Sequence[Field]
     keys: Mapping[str, str]
@@ -341,7 +339,7 @@ class Reading:
     forgiving: bool
 
 
-def wholes(how: Reading, episodes: Sequence[Episode]) -> Iterator[Whole]:
+def wholes(how: EpisodeReading, episodes: Sequence[LaneEpisode]) -> Iterator[LazyEpisode]:
     """Read the episodes; they are divided where a next observation is not the observation of the row after.
 
     Raises
@@ -355,21 +353,21 @@ def wholes(how: Reading, episodes: Sequence[Episode]) -> Iterator[Whole]:
             pieces = _pieces(window, episode)
             cuts += len(pieces) - 1
             if cuts > how.max_cuts:
-                raise NextValuesDiffer([k for k in how.compared if k in how.roles.observations])
+                raise NextKeysDiffer([k for k in how.compared if k in how.roles.observations])
             for number, piece in enumerate(pieces):
                 yield _whole(window, piece, unflagged=number < len(pieces) - 1)
 
 
-def _groups(how: Reading, episodes: Sequence[Episode]) -> Iterator[tuple[Reading, list[Episode]]]:
+def _groups(how: EpisodeReading, episodes: Sequence[LaneEpisode]) -> Iterator[tuple[EpisodeReading, list[LaneEpisode]]]:
     """Group short episodes that follow each other in a lane, to read them together; others are read alone."""
     lanes = how.lanes
     assert isinstance(lanes, Lanes)
-    size, group = block_steps(lanes, [*lanes.keys]), list[Episode]()
+    size, group = block_steps(lanes, [*lanes.keys]), list[LaneEpisode]()
 
-    def whole() -> tuple[Reading, list[Episode]]:
+    def whole() -> tuple[EpisodeReading, list[LaneEpisode]]:
         if len(group) == 1:
             return how, group
-        return replace(how, lanes=Window(lanes, group[0].lane, group[0].runs[0][0], group[-1].runs[-1][1])), group
+        return replace(how, lanes=LaneWindow(lanes, group[0].lane, group[0].runs[0][0], group[-1].runs[-1][1])), group
 
     for e in episodes:
         follows = group and e.lane is group[0].lane and len(e.runs) == 1 and e.runs[0][0] == group[-1].runs[-1][1]
@@ -381,7 +379,7 @@ def _groups(how: Reading, episodes: Sequence[Episode]) -> Iterator[tuple[Reading
         yield whole()
 
 
-def mismatches(how: Reading, episode: Episode, most: int) -> dict[str, int]:
+def mismatches(how: EpisodeReading, episode: LaneEpisode, most: int) -> dict[str, int]:
     """Count, for each compared key, those of the first ``most`` steps whose next value is not that of the row after."""
     counts = dict.fromkeys(how.compared, 0)
     for a, b in episode.runs:
@@ -394,24 +392,24 @@ def mismatches(how: Reading, episode: Episode, most: int) -> dict[str, int]:
     return counts
 
 
-def _pieces(how: Reading, episode: Episode) -> list[Episode]:
+def _pieces(how: EpisodeReading, episode: LaneEpisode) -> list[LaneEpisode]:
     if not how.compared:
         return [episode]
     size = block_steps(how.lanes, [*how.compared, *how.compared])
     blocks = [(s, min(s + size, b - 1)) for a, b in episode.runs for s in range(a, b - 1, size)]
     marks = [p + 1 for block in blocks for p in _breaks(how, episode.lane, *block)]
-    pieces: list[Episode] = []
+    pieces: list[LaneEpisode] = []
     runs: list[tuple[int, int]] = []
     for a, b in episode.runs:
         for mark in (m for m in marks if a < m < b):
-            pieces.append(Episode(episode.lane, [*runs, (a, mark)]))
+            pieces.append(LaneEpisode(episode.lane, [*runs, (a, mark)]))
             runs, a = [], mark
         runs.append((a, b))
-    return [*pieces, Episode(episode.lane, runs)]
+    return [*pieces, LaneEpisode(episode.lane, runs)]
 
 
-def _breaks(how: Reading, lane: Lane, start: int, stop: int) -> list[int]:
-    """Positions whose next observation is not the observation of the position after."""
+def _breaks(how: EpisodeReading, lane: Lane, start: int, stop: int) -> list[int]:
+    """Find the positions whose next observation is not the observation of the position after."""
     broken = np.zeros(stop - start, bool)
     filler = _is_filler(how, lane, start, stop) if how.forgiving else broken.copy()
     for key in how.compared:
@@ -421,16 +419,16 @@ def _breaks(how: Reading, lane: Lane, start: int, stop: int) -> list[int]:
         if key not in how.roles.observations and (
             (_differs(how.lanes, key, lane, start, stop) & ~broken & ~filler).any()
         ):
-            raise NextValuesDiffer([key])
+            raise NextKeysDiffer([key])
     return [start + int(i) for i in np.flatnonzero(broken)]
 
 
-def _differs(lanes: Lanes | Window, key: str, lane: Lane, start: int, stop: int) -> BoolArray:
+def _differs(lanes: Lanes | LaneWindow, key: str, lane: Lane, start: int, stop: int) -> BoolArray:
     return ~equal(lanes.after(key, lane, start, stop), lanes.take(key, lane, start + 1, stop + 1))
 
 
-def _is_filler(how: Reading, lane: Lane, start: int, stop: int) -> BoolArray:
-    """Which steps have a next observation of zeros, and an observation that is not zero."""
+def _is_filler(how: EpisodeReading, lane: Lane, start: int, stop: int) -> BoolArray:
+    """Mark the steps whose next observation is zeros and whose observation is not."""
     names = [n for n in how.roles.observations if not how.lanes.keys[n].observed]
     if sum(how.lanes.keys[n].row_bytes // np.dtype(how.lanes.keys[n].dtype).itemsize for n in names) < 2:
         return np.zeros(stop - start, bool)
@@ -440,7 +438,7 @@ def _is_filler(how: Reading, lane: Lane, start: int, stop: int) -> BoolArray:
     return np.asarray(zero & np.any([x.reshape(len(x), -1).any(axis=1) for x in now], axis=0))
 
 
-def _whole(how: Reading, episode: Episode, *, unflagged: bool) -> Whole:
+def _whole(how: EpisodeReading, episode: LaneEpisode, *, unflagged: bool) -> LazyEpisode:
     length = episode.steps
     terminated, truncated, done = _flags(how, episode)
     observed, notes = _final(how, episode, done=done)
@@ -454,22 +452,24 @@ def _whole(how: Reading, episode: Episode, *, unflagged: bool) -> Whole:
         notes.append(_note(how, episode, "unflagged-end", text))
     last = np.zeros(length, bool)
     last[-1] = truncated[-1] or end != TERMINATED
-    columns: dict[str, Array | Text | Slices] = {FLAGS[0]: terminated, FLAGS[1]: last}
+    columns: dict[str, Array | Text | LazyColumn] = {FLAGS[0]: terminated, FLAGS[1]: last}
     for f in how.fields:
         if f.name not in columns:
             columns[f.name] = _column(how, f, episode, observed=observed)
     first = next(episode.lane.rows(*episode.runs[0]))[0]
-    return Whole(columns, length, end, observed, how.source, place(how.lanes, episode), notes=tuple(notes), row=first)
+    return LazyEpisode(
+        columns, length, end, observed, how.source, place(how.lanes, episode), notes=tuple(notes), row=first
+    )
 
 
-def _column(how: Reading, f: Field, episode: Episode, *, observed: bool) -> Slices | Text:
+def _column(how: EpisodeReading, f: Field, episode: LaneEpisode, *, observed: bool) -> LazyColumn | Text:
     final = observed and f.placement == "both"
     steps = Steps(how.lanes, how.keys[f.name], episode, f.shape, final=final)
     return steps.cut(0, len(steps)).tolist() if f.kind == "text" else steps
 
 
-def _flags(how: Reading, episode: Episode) -> tuple[BoolArray, BoolArray, bool]:
-    """Terminated and truncated of every step, and whether the last is done."""
+def _flags(how: EpisodeReading, episode: LaneEpisode) -> tuple[BoolArray, BoolArray, bool]:
+    """Return terminated and truncated of every step, and whether the last is done."""
 
     def read(key: str | None) -> BoolArray:
         if key is None:
@@ -483,8 +483,8 @@ def _flags(how: Reading, episode: Episode) -> tuple[BoolArray, BoolArray, bool]:
     return terminated, truncated, bool(done[-1] | terminated[-1] | truncated[-1])
 
 
-def _final(how: Reading, episode: Episode, *, done: bool) -> tuple[bool, list[Note]]:
-    """Whether the final observation is recorded, and notes that say why not."""
+def _final(how: EpisodeReading, episode: LaneEpisode, *, done: bool) -> tuple[bool, list[Note]]:
+    """Tell whether the final observation is recorded; notes give the reason if not."""
     lane, last = episode.lane, episode.runs[-1][1] - 1
     names = how.roles.observations
     if not names:
@@ -506,15 +506,15 @@ def _final(how: Reading, episode: Episode, *, done: bool) -> tuple[bool, list[No
     return True, []
 
 
-def _note(how: Reading, episode: Episode, code: str, text: str) -> Note:
+def _note(how: EpisodeReading, episode: LaneEpisode, code: str, text: str) -> Note:
     return Note(code, text, 1, f"{how.lanes.store.name}{place(how.lanes, episode)}")
 
 
-class Steps(Slices):
+class Steps(LazyColumn):
     """A column of an episode, read from its lane on demand."""
 
     def __init__(
-        self, lanes: Lanes | Window, key: str, episode: Episode, shape: tuple[int, ...], *, final: bool = False
+        self, lanes: Lanes | LaneWindow, key: str, episode: LaneEpisode, shape: tuple[int, ...], *, final: bool = False
     ) -> None:
         self._lanes, self._key, self._episode = lanes, key, episode
         self._shape, self._final = shape, final
@@ -530,7 +530,7 @@ class Steps(Slices):
         return self._bytes
 
     def cut(self, start: int, stop: int) -> Array:
-        """Rows [start, stop)."""
+        """Read rows [start, stop)."""
         lane, at, parts = self._episode.lane, 0, []
         for a, b in self._episode.runs:
             first, last = max(start, at), min(stop, at + b - a)
@@ -544,8 +544,8 @@ class Steps(Slices):
         return joined.reshape(len(joined), *self._shape)
 
 
-def place(lanes: Lanes | Window, episode: Episode) -> str:
-    """Where an episode is, as an index of the TensorDict: ``[20:35]``, ``[20:35, 3]``, ``[3, 0:35]``."""
+def place(lanes: Lanes | LaneWindow, episode: LaneEpisode) -> str:
+    """Return the place of an episode as an index of the TensorDict: ``[20:35]``, ``[20:35, 3]``, ``[3, 0:35]``."""
     lane = episode.lane
     spans = [s for a, b in episode.runs for s in lane.rows(a, b)]
     text = ", ".join(_index(lanes, lane, *s) for s in _merged(spans))
@@ -555,7 +555,7 @@ def place(lanes: Lanes | Window, episode: Episode) -> str:
     return lane.group + text
 
 
-def _index(lanes: Lanes | Window, lane: Lane, start: int, stop: int) -> str:
+def _index(lanes: Lanes | LaneWindow, lane: Lane, start: int, stop: int) -> str:
     batch = lanes.store.tree.batch
     if len(batch) < 2 or lanes.store.is_compact:
         return f"[{start}:{stop}]"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.torchrl.stores import BFLOAT16, H5_MARKS, HDF5, Leaf, Store
+from rlds_cli.archives.torchrl.stores import BFLOAT16, H5_MARKS, HDF5, TensorLeaf, TensorStore
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats.hdf5 import datasets, free_name, open_file, reading, row_field, whole
 from rlds_cli.ted import CHUNK_BYTES, Array, IntArray
@@ -45,11 +45,11 @@ class Lane:
 
     @property
     def steps(self) -> int:
-        """How many."""
+        """The number of steps."""
         return sum(b - a for a, b in self.spans)
 
     def rows(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The rows of positions ``start`` to ``stop``."""
+        """Read the rows of positions ``start`` to ``stop``."""
         at = 0
         for a, b in self.spans:
             first, last = max(start, at), min(stop, at + b - a)
@@ -58,7 +58,7 @@ class Lane:
             at += b - a
 
     def observed(self, start: int, stop: int) -> tuple[int, int] | IntArray:
-        """Rows of the observations at positions ``start`` to ``stop`` in the compact forms."""
+        """Find the rows of the observations at positions ``start`` to ``stop`` in the compact forms."""
         before = np.searchsorted(self.ends, [start, max(stop - 1, start)], "left")
         if before[0] == before[1]:
             return self.base + start + int(before[0]), self.base + stop + int(before[0])
@@ -84,7 +84,7 @@ class Key:
 class Lanes:
     """An open TensorDict. ``keys`` are its entries with one value per row, ``axis`` is that of time in its batch."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TensorStore) -> None:
         self.store = store
         self.keys: dict[str, Key] = {}
         self.lanes: list[Lane] = []
@@ -120,14 +120,14 @@ class Lanes:
         self.keys[new], self.stored[new] = self.keys.pop(old), self.stored.pop(old)
 
     def take(self, name: str, lane: Lane, start: int, stop: int) -> Array:
-        """Values at positions ``start`` to ``stop``."""
+        """Read values at positions ``start`` to ``stop``."""
         if self.keys[name].observed:
             return self._observed(name, lane, lane.observed(start, stop))
         parts = [self._rows(name, lane, a, b) for a, b in lane.rows(start, stop)]
         return parts[0] if len(parts) == 1 else np.concatenate([self._rows(name, lane, 0, 0), *parts])
 
     def after(self, name: str, lane: Lane, start: int, stop: int) -> Array:
-        """Next values of the steps at positions ``start`` to ``stop``."""
+        """Read next values of the steps at positions ``start`` to ``stop``."""
         if not self.keys[name].observed:
             return self.take(NEXT + name, lane, start, stop)
         rows = lane.observed(start, stop)
@@ -152,7 +152,7 @@ class Lanes:
             values = (values.astype(np.uint32) << 16).view(np.float32)
         return values
 
-    def add(self, name: str, leaf: Leaf, array: Array, inner: tuple[int, ...], *, observed: bool = False) -> None:
+    def add(self, name: str, leaf: TensorLeaf, array: Array, inner: tuple[int, ...], *, observed: bool = False) -> None:
         """Add an entry with its array [rows, lanes, ...]."""
         dtype = "float32" if leaf.dtype == BFLOAT16 else leaf.dtype
         self.keys[name] = Key(dtype, inner, observed)
@@ -166,7 +166,7 @@ class Lanes:
         self._arrays[name] = texts
 
 
-class Window:
+class LaneWindow:
     """A range of positions of one lane whose columns are read once; other positions are read from the lanes."""
 
     def __init__(self, lanes: Lanes, lane: Lane, start: int, stop: int) -> None:
@@ -190,7 +190,7 @@ class Window:
 
 
 @contextmanager
-def opened(store: Store) -> Iterator[Lanes]:
+def opened(store: TensorStore) -> Iterator[Lanes]:
     """Open the lanes of a TensorDict.
 
     Raises
@@ -240,8 +240,8 @@ def _read_batch(lanes: Lanes) -> None:
     lanes.lanes = [Lane(0, _ring(store, batch[0], 1), NO_ENDS)]
 
 
-def _ring(store: Store, rows: int, width: int) -> tuple[tuple[int, int], ...]:
-    """The rows of a buffer in the order of time; ``width`` is how many items a row of it holds."""
+def _ring(store: TensorStore, rows: int, width: int) -> tuple[tuple[int, int], ...]:
+    """Read the rows of a buffer in the order of time; ``width`` is how many items a row of it holds."""
     written = rows if store.written is None else store.written
     if written > rows * width:
         raise CorruptArchive(f"{store.name}: {written:,} rows are said to be written, and {rows:,} are there.")
@@ -271,13 +271,13 @@ def _turn(lanes: Lanes, batch: tuple[int, ...]) -> None:
     lanes.lanes = [Lane(i, ((0, batch[-1]),), NO_ENDS) for i in items]
 
 
-def _check_lanes(store: Store, count: int) -> None:
+def _check_lanes(store: TensorStore, count: int) -> None:
     if count > MOST_LANES:
         raise UnsafeArchive(f"{store.name} claims {count:,} environments; at most {MOST_LANES:,} are read.")
 
 
 def _continuity(lanes: Lanes, batch: tuple[int, ...], axis: int) -> float:
-    """The share of neighbours along an axis of the batch that continue each other, in a sample from its beginning."""
+    """Measure the share of neighbours along an axis that continue each other, in a sample from its beginning."""
     flags = ("done", "terminated", "truncated", "reward")
     pairs = [(NEXT + n, n) for n, k in lanes.keys.items() if NEXT + n in lanes.keys and k.row_bytes and n not in flags]
     pairs.sort(key=lambda p: -lanes.keys[p[1]].row_bytes)
@@ -294,8 +294,8 @@ def _continuity(lanes: Lanes, batch: tuple[int, ...], axis: int) -> float:
     return same / max(count, 1)
 
 
-def _marks(store: Store) -> tuple[tuple[int, ...], bool, int]:
-    """``_storage_shape``, ``is_full`` and ``shift`` of a compact form."""
+def _marks(store: TensorStore) -> tuple[tuple[int, ...], bool, int]:
+    """Read ``_storage_shape``, ``is_full`` and ``shift`` of a compact form."""
     shape, full, shift = (store.marks.get(k) for k in ("_storage_shape", "is_full", "shift"))
     shape = [shape] if isinstance(shape, int) and not isinstance(shape, bool) else shape
     ints = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape)
@@ -355,16 +355,16 @@ def _read_nested(lanes: Lanes) -> None:
             lanes.lanes.append(Lane(0, ((a, a + n),), ends, int(bases[i])))
 
 
-def _lengths(store: Store) -> IntArray:
-    """The steps of every trajectory, from flags, rewards or actions, else from the shortest column."""
+def _lengths(store: TensorStore) -> IntArray:
+    """Count the steps of every trajectory, by flags, rewards or actions, or else the shortest column."""
     tables = {n: leaf.rows[:, 0] for n, leaf in store.tree.leaves.items() if leaf.rows is not None}
     counted = [tables[n] for n in (DONE, "next/done", "action", "next/reward", "reward") if n in tables]
     table: IntArray = counted[0] if counted else min(tables.values(), key=lambda t: int(t.sum()))
     return table
 
 
-def _written(store: Store, lengths: IntArray) -> list[int]:
-    """The steps of each trajectory that were written; buffers that are not full end with rows of zeros."""
+def _written(store: TensorStore, lengths: IntArray) -> list[int]:
+    """Count the written steps of each trajectory; buffers that are not full end with rows of zeros."""
     if not store.marks:
         return [int(n) for n in lengths]
     shape, _, written = _marks(store)
@@ -405,14 +405,14 @@ def _read_groups(lanes: Lanes, f: Any) -> None:
         lanes.lanes.append(Lane(0, ((0, n),), np.array([n - 1], np.int64) if observed else NO_ENDS, group=name))
 
 
-def _steps(store: Store, name: str, f: Any) -> int:
+def _steps(store: TensorStore, name: str, f: Any) -> int:
     done = f.get(f"{name}/{DONE}")
     if done is None or not getattr(done, "shape", ()):
         raise CorruptArchive(f"{store.file.name}: {name}/done is not there.")
     return int(done.shape[0])
 
 
-def block_steps(lanes: Lanes | Window, names: list[str]) -> int:
-    """How many steps of some columns are read at a time."""
+def block_steps(lanes: Lanes | LaneWindow, names: list[str]) -> int:
+    """Return how many steps of some columns are read at a time."""
     width = sum(lanes.keys[n].row_bytes for n in names)
     return max(1, min(1 << 16, CHUNK_BYTES // max(width, 1)))

@@ -1,4 +1,4 @@
-"""Find the TensorDicts among files, and the order in which the rows of each were written.
+"""Find the TensorDicts among files, parse them, and find the order in which the rows of each were written.
 
 ::
 
@@ -10,9 +10,7 @@
 
 A buffer that is full holds its oldest row at the cursor; one that is not full holds zeros behind its last row.
 
-Parse the directory of a memory-mapped TensorDict: its ``meta.json`` files, and the raw files beside them.
-
-::
+A memory-mapped TensorDict is a directory of ``meta.json`` files, and raw files beside them::
 
     meta.json            {"observation": {"shape": [100, 4], "dtype": "torch.float32", ...}, "next": {"type": ...},
                           "shape": [100], "_type": "<class 'tensordict._td.TensorDict'>"}
@@ -49,7 +47,7 @@ PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
 
 
 @dataclass(slots=True)
-class Store:
+class TensorStore:
     """One TensorDict: its files, and what its replay buffer recorded.
 
     ``file`` is the JSON or HDF5 file that describes it, ``source`` the number of that file in the archive, ``buffer``
@@ -59,7 +57,7 @@ class Store:
 
     file: Path
     source: int
-    tree: Tree
+    tree: TensorTree
     buffer: int = -1
     is_buffer: bool = False
     written: int | None = None
@@ -69,7 +67,7 @@ class Store:
 
     @property
     def is_compact(self) -> bool:
-        """Whether TED2Flat or TED2Nested, which store observations once, wrote it."""
+        """True if TED2Flat or TED2Nested wrote it, which store observations once."""
         return bool(self.marks)
 
     @property
@@ -79,7 +77,7 @@ class Store:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether an HDF5 file is one of TorchRL's H5StorageCheckpointer."""
+    """Tell whether an HDF5 file was written by TorchRL's H5StorageCheckpointer."""
     if path.suffix not in HDF5 or not is_hdf5(path):
         return False
     with open_file(path) as f:
@@ -87,7 +85,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def places(files: Sequence[Path]) -> list[tuple[Path, Path | None]]:
-    """(``meta.json``, ``storage_metadata.json`` or HDF5 file; the buffer's directory or None) of every TensorDict."""
+    """Find the file that describes each TensorDict, and the directory of its buffer or None."""
     buffers = {p.parent for p in files if p.name == BUFFER}
     known = set(files)
     found: dict[Path, Path | None] = {}
@@ -103,17 +101,17 @@ def places(files: Sequence[Path]) -> list[tuple[Path, Path | None]]:
 
 
 def _is_inner(path: Path, known: set[Path]) -> bool:
-    """Whether a directory above describes the same TensorDict."""
+    """Tell whether a directory above describes the same TensorDict."""
     return any(p / META in known for p in path.parent.parents)
 
 
 def _described(path: Path, known: set[Path]) -> Path:
-    """The file that describes a TensorDict: ``meta.json``, or that of a pytree."""
+    """Return the file that describes a TensorDict: ``meta.json``, or that of a pytree."""
     return path.with_name(META) if path.with_name(META) in known else path
 
 
-def find(archive: Archive, bad: list[str] | None = None) -> list[Store]:
-    """The TensorDicts of an archive, in natural order of their places.
+def find(archive: Archive, bad: list[str] | None = None) -> list[TensorStore]:
+    """Find the TensorDicts of an archive, in natural order of their places.
 
     With ``archive.skip_bad``, those that cannot be read are left out, and ``bad`` receives what is wrong with each.
 
@@ -122,7 +120,7 @@ def find(archive: Archive, bad: list[str] | None = None) -> list[Store]:
     UnknownLayout, CorruptArchive, UnsafeArchive
         There is none; or one is of a kind that is not read, is damaged, or links to files outside the archive.
     """
-    found: list[Store] = []
+    found: list[TensorStore] = []
     errors: list[ArchiveError] = []
     for file, buffer in places(archive.files):
         try:
@@ -143,21 +141,21 @@ def find(archive: Archive, bad: list[str] | None = None) -> list[Store]:
     return found
 
 
-def again(archive: Archive, source: int, buffer: int) -> Store:
+def again(archive: Archive, source: int, buffer: int) -> TensorStore:
     """Open the TensorDict that ``find`` found with these numbers again."""
     directory = archive.files[buffer].parent if buffer >= 0 else None
     return next(_stores(archive, archive.files[source], directory))
 
 
-def _stores(archive: Archive, file: Path, buffer: Path | None) -> Iterator[Store]:
+def _stores(archive: Archive, file: Path, buffer: Path | None) -> Iterator[TensorStore]:
     number = _number(archive, buffer / BUFFER) if buffer is not None else -1
     if file.suffix in HDF5:
-        store = Store(file, _number(archive, file), Tree(file.parent, ()), number, is_buffer=True)
+        store = TensorStore(file, _number(archive, file), TensorTree(file.parent, ()), number, is_buffer=True)
         _add_writer(store, buffer, archive.root)
         yield store
         return
     for described, parsed in trees(file, archive.root):
-        store = Store(described, _number(archive, described), parsed, number)
+        store = TensorStore(described, _number(archive, described), parsed, number)
         _add_storage(store, described.parent, archive.root)
         _add_writer(store, buffer, archive.root)
         _add_atari(store)
@@ -172,7 +170,7 @@ def _number(archive: Archive, file: Path) -> int:
     return archive.files.index(file)
 
 
-def _add_atari(store: Store) -> None:
+def _add_atari(store: TensorStore) -> None:
     """Adapt a store of TorchRL's Atari datasets: a ring of steps below ``data``, and ``add_count`` of added steps."""
     found = store.tree
     added, action = found.leaves.get("add_count"), found.leaves.get("data/action")
@@ -185,8 +183,8 @@ def _add_atari(store: Store) -> None:
     store.written, store.cursor = min(max(count, 0), found.batch[0]), max(count, 0) % max(found.batch[0], 1)
 
 
-def trees(file: Path, root: Path) -> Iterator[tuple[Path, Tree]]:
-    """The TensorDict that a file describes, with the file; or those of a lazy stack, each with its own file."""
+def trees(file: Path, root: Path) -> Iterator[tuple[Path, TensorTree]]:
+    """Parse the TensorDict that a file describes, or those of a lazy stack, each with its own file."""
     directory = file.parent
     if file.name == STORAGE:
         shapes = documents.load_object(within(file, root)).get("metadata")
@@ -206,7 +204,7 @@ def trees(file: Path, root: Path) -> Iterator[tuple[Path, Tree]]:
         yield file, parse(inner if (inner / META).exists() else directory, root)
 
 
-def _add_storage(store: Store, directory: Path, root: Path) -> None:
+def _add_storage(store: TensorStore, directory: Path, root: Path) -> None:
     """Add what TorchRL recorded beside the TensorDict: how many rows were written."""
     constants = store.tree.constants
     if all(mark in constants for mark in FLAT_MARKS):
@@ -217,7 +215,7 @@ def _add_storage(store: Store, directory: Path, root: Path) -> None:
         store.written = _count(documents.load_object(within(path, root)).get("len"), path, "len")
 
 
-def _add_writer(store: Store, buffer: Path | None, root: Path) -> None:
+def _add_writer(store: TensorStore, buffer: Path | None, root: Path) -> None:
     if buffer is None:
         return
     inner = store.file.parent.relative_to(buffer / "storage").parts
@@ -236,7 +234,7 @@ def _count(value: Any, path: Path, key: str) -> int | None:
 
 
 def unread(files: Sequence[Path]) -> list[str]:
-    """Files that are pickles, which are left out."""
+    """Find the files that are pickles, which are left out."""
     return [p.name for p in files if p.suffix in PICKLES]
 
 
@@ -250,7 +248,7 @@ _UNSAFE = frozenset('/<>:"|?*\\ %') | {chr(i) for i in (*range(32), 127)}
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class TensorLeaf:
     """One entry: ``dtype`` is the name of NumPy's dtype, or ``bfloat16``; ``shape`` is the shape of all values.
 
     In a nested tensor, whose rows differ in length, ``rows`` [n, d] are the shapes of the rows, and ``shape`` is the
@@ -269,7 +267,7 @@ class Leaf:
         return 2 if self.dtype == BFLOAT16 else np.dtype(self.dtype).itemsize
 
     def open(self) -> Array:
-        """The values, mapped read-only; bfloat16 as the uint16 that hold them."""
+        """Map the values read-only; bfloat16 values as uint16."""
         stored = np.dtype(np.uint16 if self.dtype == BFLOAT16 else self.dtype)
         if not math.prod(self.shape):
             return np.zeros(self.shape, stored)
@@ -277,7 +275,7 @@ class Leaf:
 
 
 @dataclass(slots=True)
-class Tree:
+class TensorTree:
     """A TensorDict on disk, nested names joined by ``/``.
 
     ``batch`` is its batch size. ``texts`` are columns with one text per row, ``constants`` other values in JSON, and
@@ -286,7 +284,7 @@ class Tree:
 
     directory: Path
     batch: tuple[int, ...]
-    leaves: dict[str, Leaf] = field(default_factory=dict)
+    leaves: dict[str, TensorLeaf] = field(default_factory=dict)
     texts: dict[str, list[str]] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -294,7 +292,7 @@ class Tree:
 
 
 def is_tensordict(path: Path) -> bool:
-    """Whether a ``meta.json`` is one of tensordict's."""
+    """Tell whether a ``meta.json`` was written by tensordict."""
     if path.name != META:
         return False
     try:
@@ -305,12 +303,12 @@ def is_tensordict(path: Path) -> bool:
 
 
 def kind_of(meta: Mapping[str, Any]) -> str:
-    """The name of the class that a ``meta.json`` was written by, without its module."""
+    """Return the name of the class that a ``meta.json`` was written by, without its module."""
     return str(meta.get("_type", "")).removesuffix("'>").rpartition(".")[2]
 
 
 def load(directory: Path, root: Path) -> dict[str, Any]:
-    """The ``meta.json`` of a directory below ``root``.
+    """Return the ``meta.json`` of a directory below ``root``.
 
     Raises
     ------
@@ -320,7 +318,7 @@ def load(directory: Path, root: Path) -> dict[str, Any]:
     return documents.load_object(within(directory / META, root), longest=LONGEST)
 
 
-def parse(directory: Path, root: Path) -> Tree:
+def parse(directory: Path, root: Path) -> TensorTree:
     """Parse the TensorDict in ``directory``; reads JSON, shapes and texts, and no values.
 
     Raises
@@ -331,14 +329,14 @@ def parse(directory: Path, root: Path) -> Tree:
         A link leads out of ``root``, a shape is impossible, or TensorDicts are nested too deep.
     """
     meta = load(directory, root)
-    tree = Tree(directory, _shape(meta.get("shape", []), directory / META))
+    tree = TensorTree(directory, _shape(meta.get("shape", []), directory / META))
     _walk(tree, directory, meta, (), root)
     return tree
 
 
-def from_shapes(directory: Path, shapes: Mapping[str, Any], root: Path) -> Tree:
-    """The tree of a pytree storage of TorchRL, which lists its tensors: ``{"a.0": {"dtype": ..., "shape": ...}}``."""
-    tree = Tree(directory, ())
+def from_shapes(directory: Path, shapes: Mapping[str, Any], root: Path) -> TensorTree:
+    """Parse the list of tensors of TorchRL's pytree storage: ``{"a.0": {"dtype": ..., "shape": ...}}``."""
+    tree = TensorTree(directory, ())
     for name, about in shapes.items():
         parts = [p.replace("_<dot>_", ".") for p in name.split(".")]
         file = directory.joinpath(*parts[:-1], parts[-1] + ".memmap")
@@ -366,7 +364,7 @@ def within(path: Path, root: Path) -> Path:
 
 
 def encoded(key: str) -> str:
-    """The name of the file or directory of an entry, as tensordict encodes it."""
+    """Return the name of the file or directory of an entry, as tensordict encodes it."""
     if not key:
         return "%"
     if key in (".", ".."):
@@ -374,7 +372,7 @@ def encoded(key: str) -> str:
     return "".join(f"%{ord(c):02X}" if c in _UNSAFE else c for c in key)
 
 
-def _walk(tree: Tree, directory: Path, meta: Mapping[str, Any], above: tuple[str, ...], root: Path) -> None:
+def _walk(tree: TensorTree, directory: Path, meta: Mapping[str, Any], above: tuple[str, ...], root: Path) -> None:
     if len(above) > MAX_DEPTH:
         raise UnsafeArchive(f"{directory}: TensorDicts are nested deeper than {MAX_DEPTH} levels.")
     if (directory / "other.pickle").exists():
@@ -389,13 +387,13 @@ def _walk(tree: Tree, directory: Path, meta: Mapping[str, Any], above: tuple[str
 
 
 def _place(directory: Path, key: str, suffix: str) -> Path:
-    """Where an entry lies; older versions of tensordict did not encode names."""
+    """Find the path of an entry; older versions of tensordict did not encode names."""
     path = directory / (encoded(key) + suffix)
     plain = not any(c in key for c in "/\\\0") and key not in ("", ".", "..")
     return directory / (key + suffix) if plain and not path.exists() else path
 
 
-def _child(tree: Tree, directory: Path, parts: tuple[str, ...], root: Path) -> None:
+def _child(tree: TensorTree, directory: Path, parts: tuple[str, ...], root: Path) -> None:
     name = "/".join(parts)
     if (directory / META).exists() and within(directory / META, root).stat().st_size > LONGEST:
         tree.left_out.append(f"{name} (JSON of more than {LONGEST >> 20} MiB)")
@@ -412,7 +410,7 @@ def _child(tree: Tree, directory: Path, parts: tuple[str, ...], root: Path) -> N
         _walk(tree, directory, meta, parts, root)
 
 
-def _non_tensor(tree: Tree, directory: Path, meta: Mapping[str, Any], name: str) -> None:
+def _non_tensor(tree: TensorTree, directory: Path, meta: Mapping[str, Any], name: str) -> None:
     data = meta.get("data")
     pickled = [p for p in ("other.pickle", "pickle.pkl") if (directory / p).exists()]
     if pickled or data is None:
@@ -425,7 +423,7 @@ def _non_tensor(tree: Tree, directory: Path, meta: Mapping[str, Any], name: str)
         tree.constants[name] = data
 
 
-def _leaf(tree: Tree, parts: tuple[str, ...], about: Mapping[str, Any], path: Path, root: Path) -> None:
+def _leaf(tree: TensorTree, parts: tuple[str, ...], about: Mapping[str, Any], path: Path, root: Path) -> None:
     name = "/".join(parts)
     dtype = about.get("dtype")
     if not isinstance(dtype, str) or dtype not in KNOWN:
@@ -436,16 +434,16 @@ def _leaf(tree: Tree, parts: tuple[str, ...], about: Mapping[str, Any], path: Pa
     if name in tree.leaves:
         raise CorruptArchive(f"{tree.directory}: two entries make the name {name}.")
     shape = _shape(about.get("shape"), path)
-    leaf = Leaf(name, path, KNOWN[dtype], shape)
+    leaf = TensorLeaf(name, path, KNOWN[dtype], shape)
     if about.get("is_nested"):
         leaf = _nested(leaf, root)
     _check_size(leaf, root)
     tree.leaves[name] = leaf
 
 
-def _nested(leaf: Leaf, root: Path) -> Leaf:
-    """The entry of a nested tensor, from the table of the shapes of its rows."""
-    table = Leaf(leaf.name, leaf.path.with_name(leaf.path.stem + ".shape.memmap"), "int64", leaf.shape)
+def _nested(leaf: TensorLeaf, root: Path) -> TensorLeaf:
+    """Describe a nested tensor, from the table of the shapes of its rows."""
+    table = TensorLeaf(leaf.name, leaf.path.with_name(leaf.path.stem + ".shape.memmap"), "int64", leaf.shape)
     if len(table.shape) != 2 or table.shape[1] < 1:
         raise CorruptArchive(
             f"{leaf.path.name}: its table of shapes is {list(table.shape)}; [rows, dimensions] expected."
@@ -457,10 +455,10 @@ def _nested(leaf: Leaf, root: Path) -> Leaf:
     if len(rows) and float(rows.astype(float).sum()) > 2**62:
         raise UnsafeArchive(f"{table.path} claims rows of impossible lengths.")
     inner = tuple(int(n) for n in rows[0, 1:]) if len(rows) else ()
-    return Leaf(leaf.name, leaf.path, leaf.dtype, (int(rows[:, 0].sum()), *inner), rows)
+    return TensorLeaf(leaf.name, leaf.path, leaf.dtype, (int(rows[:, 0].sum()), *inner), rows)
 
 
-def _check_size(leaf: Leaf, root: Path) -> None:
+def _check_size(leaf: TensorLeaf, root: Path) -> None:
     needed = math.prod(leaf.shape) * leaf.itemsize
     within(leaf.path, root)
     try:

@@ -1,6 +1,6 @@
 """V-D4RL: frames of the DeepMind control suite, 64 px as one npz per episode, 84 px as HDF5 shards.
 
-Both are written as the environment answers: a row holds an observation and what led to it::
+In both, a row holds an observation, and the action and reward that led to it::
 
     row            0     1     2     3              T = 3 steps, T+1 rows
     image          o0    o1    o2    o3             -> observation     both
@@ -8,9 +8,7 @@ Both are written as the environment answers: a row holds an observation and what
     reward         0     r0    r1    r2             -> next/reward, next/discount, next/terminated: likewise
     step_type      0     1     1     2              shards only; in an npz is_first, is_last, is_terminal
 
-``npz`` reads files of one episode each, ``shards`` finds episodes in files that were cut anywhere.
-
-Single values of V-D4RL's files, for `rlds verify --trace`.
+``files`` reads files of one episode each, ``shards`` finds episodes in files that were cut anywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ VERSION = 1
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """V-D4RL's layout in one line, or None."""
+    """Describe V-D4RL's files in one line; None for other files."""
     kinds = [is_npz(p) for p in paths]
     small = [p for p, npz in zip(paths, kinds, strict=True) if npz]
     large = [p for p, npz in zip(paths, kinds, strict=True) if not npz]
@@ -47,7 +45,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
-    """Of files of one episode each those wanted; shards hold episodes that only their rows tell."""
+    """Choose the files of the wanted episodes, if each file is one; only the rows of shards tell their episodes."""
     files = [n for n in names if n.endswith(".npz")]
     if portion.split is not None or not files:
         return names, portion
@@ -56,7 +54,7 @@ def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequen
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and episodes. Reads headers and flags only.
+    """Find the fields, parts and episodes. Reads headers and flags only.
 
     Raises
     ------
@@ -79,7 +77,7 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes of one part, some to a chunk.
+    """Read the episodes of one part, some to a chunk.
 
     Raises
     ------
@@ -90,7 +88,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Attributes of shards."""
+    """Return the attributes of shards."""
     episodes = [e for part in plan.parts for e in part.args.get("episodes", ())]
     for index in sorted({piece[0] for e in episodes for piece in e["pieces"]}):
         with open_file(plan.archive.files[index], check=False) as f:
@@ -103,7 +101,7 @@ _MARKS = ("is_first", "is_last", "step_type")
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """What stands in the row of a step and in the one after, which may lie in the next shard."""
+    """Look up the row of a step and the row after it, which may lie in the next shard."""
     for after in (False, True):
         name, row = _row(place, place.first + place.step + after)
         path = place.root / name if name else place.file
@@ -118,7 +116,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
 
 def _row(place: ArchivedStep, row: int) -> tuple[str, int]:
-    """The shard that holds a row counted from the beginning of the episode's first one, and the row there."""
+    """Find the shard and the row in it, for a row counted from the start of the episode's first shard."""
     shards: dict[str, int] = dict(place.facts.get("shards", {}))
     names = list(shards)
     at = names.index(place.name) if place.name in shards else None

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan, Replan
+from rlds_cli.archives.layouter import whole_chunks
 from rlds_cli.archives.vd4rl import rows
 from rlds_cli.archives.vd4rl.rows import DISCOUNT, STATE, Kind
 from rlds_cli.errors import CorruptArchive, UnknownLayout
@@ -26,7 +27,7 @@ MAX_EPISODE = 512 << 20  # bytes of one column of one file
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _EpisodeFile:
     """One file: ``kinds`` by field, ``wrong`` when it is no episode."""
 
     rows: int
@@ -40,7 +41,7 @@ class _File:
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """V-D4RL's npz in one line, or None."""
+    """Describe V-D4RL's npz files in one line; None for other files."""
     if not all(map(is_npz, paths)):
         return None
     with open_npz(paths[0]) as npz:
@@ -51,7 +52,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive, damaged: Mapping[int, str] | None = None) -> Plan:
-    """Fields and parts, by the headers and flags of all files; ``damaged`` are known to be so otherwise."""
+    """Find the fields and parts, by the headers and flags of all files; ``damaged`` are files with known faults."""
     seen = {i: _look(path) for i, path in enumerate(archive.files)}
     bad = {i: f.wrong for i, f in seen.items() if f.wrong} | dict(damaged or {})
     good = {i: f for i, f in seen.items() if i not in bad}
@@ -80,48 +81,48 @@ def plan(archive: Archive, damaged: Mapping[int, str] | None = None) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes of some files.
+    """Read the episodes of some files.
 
     Raises
     ------
     CorruptArchive
         A file is damaged.
     Replan
-        It is, and damaged files are to be left out.
+        A file is damaged, and damaged files are left out.
     """
-    return rows.chunks(plan.schema, (_episode(plan, int(i)) for i in part.args["files"]))
+    return whole_chunks(plan.schema, (_episode(plan, int(i)) for i in part.args["files"]))
 
 
-def _look(path: Path) -> _File:
+def _look(path: Path) -> _EpisodeFile:
     try:
         with open_npz(path) as npz:
             return _layout(npz)
     except (CorruptArchive, UnknownLayout) as e:
-        return _File(0, {}, e.message)
+        return _EpisodeFile(0, {}, e.message)
 
 
-def _layout(npz: NpzFile) -> _File:
+def _layout(npz: NpzFile) -> _EpisodeFile:
     missing = [key for key in NEEDED if key not in npz.members]
     if missing:
-        return _File(0, {}, f"has no {' and no '.join(missing)}; it holds {', '.join(sorted(npz.members))}")
+        return _EpisodeFile(0, {}, f"has no {' and no '.join(missing)}; it holds {', '.join(sorted(npz.members))}")
     counts = {key: m.shape[0] if m.shape else None for key, m in npz.members.items()}
     if len(set(counts.values())) > 1:
         usual, _ = Counter(counts.values()).most_common(1)[0]
         odd = ", ".join(f"{key} {n}" for key, n in counts.items() if n != usual)
-        return _File(0, {}, f"is ragged: {odd} rows, all others {usual}")
+        return _EpisodeFile(0, {}, f"is ragged: {odd} rows, all others {usual}")
     count = npz.members["image"].shape[0]
     kinds = {_name(key): (m.dtype.name, m.shape[1:]) for key, m in npz.members.items() if key not in MARKS}
     wide = [key for key in ("reward", "discount", *MARKS) if key in npz.members and npz.members[key].size != count]
     if wide:
-        return _File(0, {}, f"has more than one value a row in {', '.join(wide)}")
+        return _EpisodeFile(0, {}, f"has more than one value a row in {', '.join(wide)}")
     strange = [key for key, m in npz.members.items() if m.dtype.kind not in "biuf"]
     if strange:
-        return _File(0, {}, f"holds values that are no numbers: {', '.join(strange)}")
-    return _File(count, kinds, _marks(npz, count))
+        return _EpisodeFile(0, {}, f"holds values that are no numbers: {', '.join(strange)}")
+    return _EpisodeFile(count, kinds, _marks(npz, count))
 
 
 def _marks(npz: NpzFile, count: int) -> str | None:
-    """What is wrong with the marks of the first and the last row."""
+    """Return the fault in the marks of the first and the last row, if there is one."""
     for key, at in (("is_first", 0), ("is_last", count - 1)):
         if key in npz.members:
             found = np.flatnonzero(npz.array(key))
@@ -140,7 +141,7 @@ def _unlike(shapes: Shapes, usual: Shapes) -> str:
 
 
 def _promoted(all_kinds: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
-    """The kinds that hold the values of all files: float64 where some are float32."""
+    """Find the kinds that hold the values of all files: float64 if others are float32."""
     found: dict[str, Kind] = {}
     for kinds in all_kinds:
         for name, (dtype, shape) in kinds.items():
@@ -149,8 +150,8 @@ def _promoted(all_kinds: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
     return found
 
 
-def _names(archive: Archive, good: Mapping[int, _File]) -> list[Note]:
-    """The length at the end of a name that is not the length of its file."""
+def _names(archive: Archive, good: Mapping[int, _EpisodeFile]) -> list[Note]:
+    """Note the names of files that end in another length than the file has."""
     odd = [
         archive.name_of(i)
         for i, f in good.items()

@@ -1,12 +1,12 @@
-"""Columns of rows that hold what led to them, as one TED episode; and what is wrong with files, in words."""
+"""Rows of V-D4RL, which hold the action that led to them, as TED episodes; and messages about damaged files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, Archive
+from rlds_cli.archives import Archive
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import (
     CUT,
@@ -15,12 +15,10 @@ from rlds_cli.ted import (
     TERMINATED,
     TRUNCATED,
     Array,
-    Chunk,
     Column,
     EpisodeData,
     Field,
     Note,
-    lay_out,
 )
 
 DISCOUNT = "next/discount"
@@ -33,7 +31,7 @@ Kind = tuple[str, tuple[int, ...]]  # dtype and shape of a row
 
 
 def schema(kinds: Mapping[str, Kind]) -> tuple[Field, ...]:
-    """The fields, sorted by name; ``kinds`` are those of the archive's own per-row columns, by field name."""
+    """Make the fields, sorted by name; ``kinds`` are the kinds of the archive's per-row columns, by field."""
     fields = [Field(flag, "bool", (), "next") for flag in FLAGS]
     for name, (dtype, shape) in kinds.items():
         if name.startswith("next/"):
@@ -44,7 +42,7 @@ def schema(kinds: Mapping[str, Kind]) -> tuple[Field, ...]:
 
 
 def episode(columns: Mapping[str, Array], end: int, terminal: Array, source: int, row: int) -> EpisodeData:
-    """One episode of T+1 rows of the archive; ``terminal`` [T+1] says which rows the environment ended at."""
+    """Make an episode of T+1 rows of the archive; ``terminal`` [T+1] marks rows at which the environment ended."""
     length = len(terminal) - 1
     found: dict[str, Column] = {}
     for name, rows in columns.items():
@@ -56,46 +54,25 @@ def episode(columns: Mapping[str, Array], end: int, terminal: Array, source: int
 
 
 def ending(*, last: bool, terminal: bool) -> int:
-    """How an episode ends by the flags of its last row."""
+    """Return how an episode ends, by the flags of its last row."""
     return TERMINATED if terminal else TRUNCATED if last else CUT
 
 
 def remarks(columns: Mapping[str, Array], terminal: Array, where: str) -> Iterator[Note]:
-    """What is odd about one episode."""
+    """Make the notes about one episode."""
     if np.any(columns["action"][0]) or np.any(columns.get(REWARD, np.zeros(1))[0]):
         yield Note("first-action", "first rows have an action or a reward that led to them; it is left out", 1, where)
     if inside := int(np.count_nonzero(terminal[:-1])):
         yield Note("terminated-inside", "steps are terminated and their episode goes on", inside, where)
 
 
-def chunks(fields: Sequence[Field], episodes: Iterable[tuple[EpisodeData, tuple[Note, ...]]]) -> Iterator[Chunk]:
-    """As many whole episodes to a chunk as fit."""
-    width = sum(f.row_bytes for f in fields)
-    todo: list[EpisodeData] = []
-    notes: list[Note] = []
-    for e, odd in episodes:
-        if todo and (e.length + 1 + sum(t.length + 1 for t in todo)) * width > CHUNK_BYTES:
-            yield _chunk(fields, todo, notes)
-            todo, notes = [], []
-        todo.append(e)
-        notes += odd
-    if todo:
-        yield _chunk(fields, todo, notes)
-
-
-def _chunk(fields: Sequence[Field], todo: Sequence[EpisodeData], notes: Sequence[Note]) -> Chunk:
-    chunk = lay_out(fields, todo)
-    chunk.notes = tuple(notes)
-    return chunk
-
-
 def leave_out(archive: Archive, bad: Mapping[int, str]) -> list[Note]:
-    """A note that names the files left out, when that was asked for.
+    """Make a note that names the damaged files, if the user wants them left out.
 
     Raises
     ------
     CorruptArchive
-        It was not.
+        The user does not.
     """
     if not bad:
         return []
@@ -109,5 +86,5 @@ def leave_out(archive: Archive, bad: Mapping[int, str]) -> list[Note]:
 
 
 def left_out(archive: Archive, bad: Mapping[int, str]) -> dict[str, str]:
-    """The same for the manifest: file -> what is wrong with it."""
+    """Return the damaged files with their faults, for the manifest."""
     return {archive.name_of(i): why for i, why in [*bad.items()][:RECORDED]}

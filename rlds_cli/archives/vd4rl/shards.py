@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan
+from rlds_cli.archives.layouter import whole_chunks
 from rlds_cli.archives.vd4rl import rows
 from rlds_cli.archives.vd4rl.rows import DISCOUNT, STATE, Kind
 from rlds_cli.errors import CorruptArchive, UnknownLayout
@@ -39,7 +40,7 @@ class _Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class _Episode:
+class _ShardEpisode:
     """Rows [start, stop) of all shards end to end; ``whole`` when it begins with a first row."""
 
     start: int
@@ -49,7 +50,7 @@ class _Episode:
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """V-D4RL's shards in one line, or None."""
+    """Describe V-D4RL's shards in one line; None for other files."""
     with open_file(paths[0]) as f:
         found = datasets(f)
         if not {*NEEDED} <= set(found) or not found["observation"].shape:
@@ -60,7 +61,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def plan(archive: Archive) -> Plan:
-    """Fields, parts and episodes, by the step types of all shards."""
+    """Find the fields, parts and episodes, by the step types of all shards."""
     seen = [_look(path) for path in archive.files]
     usual = next((s.kinds for s in seen if s.wrong is None), {})
     bad = {i: why for i, s in enumerate(seen) if (why := s.wrong or _unlike(s.kinds, usual))}
@@ -90,14 +91,14 @@ def plan(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """The episodes of one part; what was cut between shards is joined."""
+    """Read the episodes of one part, and join those that were cut between shards."""
     with ExitStack() as stack:
         readers: dict[int, RowReader] = {}
         for index in sorted({piece[0] for e in part.args["episodes"] for piece in e["pieces"]}):
             path = plan.archive.files[index]
             found = datasets(stack.enter_context(open_file(path, check=False)))
             readers[index] = stack.enter_context(RowReader(path, _columns(found)))
-        yield from rows.chunks(plan.schema, (_read(plan.archive, readers, e) for e in part.args["episodes"]))
+        yield from whole_chunks(plan.schema, (_read(plan.archive, readers, e) for e in part.args["episodes"]))
 
 
 def _read(
@@ -156,7 +157,7 @@ def _unlike(kinds: Mapping[str, Kind], usual: Mapping[str, Kind]) -> str | None:
 
 
 def _gaps(archive: Archive, good: Sequence[int]) -> list[int]:
-    """Shards that do not follow the one before by their numbers, where all have numbers."""
+    """Find the shards that do not follow the one before by number, if all have numbers."""
     found = [NUMBER.search(archive.files[i].stem) for i in good]
     numbers = [int(m[1]) for m in found if m]
     if len(numbers) < len(good):
@@ -164,8 +165,8 @@ def _gaps(archive: Archive, good: Sequence[int]) -> list[int]:
     return [i for i, (a, b) in zip(good[1:], pairwise(numbers), strict=True) if b != a + 1]
 
 
-def _episodes(shards: Sequence[_Shard], breaks: set[int]) -> Iterator[_Episode]:
-    """Episodes in the rows of all shards, end to end; none runs across a break."""
+def _episodes(shards: Sequence[_Shard], breaks: set[int]) -> Iterator[_ShardEpisode]:
+    """Find the episodes in the rows of all shards, end to end; none runs across a break."""
     if not shards:
         return
     kind = np.concatenate([s.step_type for s in shards])
@@ -176,10 +177,10 @@ def _episodes(shards: Sequence[_Shard], breaks: set[int]) -> Iterator[_Episode]:
     starts: IntArray = np.append(np.flatnonzero(begins), len(kind))
     for a, b in pairwise(starts.tolist()):
         ends = kind[b - 1] == LAST
-        yield _Episode(a, b, rows.ending(last=ends, terminal=bool(ends and over[b - 1])), bool(kind[a] == FIRST))
+        yield _ShardEpisode(a, b, rows.ending(last=ends, terminal=bool(ends and over[b - 1])), bool(kind[a] == FIRST))
 
 
-def _remarks(episodes: Sequence[_Episode]) -> Iterator[Note]:
+def _remarks(episodes: Sequence[_ShardEpisode]) -> Iterator[Note]:
     alone = [e for e in episodes if e.stop - e.start < 2]
     if alone:
         yield Note("empty-episodes", "episodes of one row have no step, and are left out", len(alone))
@@ -192,8 +193,8 @@ def _remarks(episodes: Sequence[_Episode]) -> Iterator[Note]:
         yield Note("cut", "episodes have no last row, and are cut", len(cut), f"row {cut[0].start:,}")
 
 
-def _parts(episodes: Sequence[_Episode], offsets: IntArray, width: int) -> Iterator[Part]:
-    todo: list[_Episode] = []
+def _parts(episodes: Sequence[_ShardEpisode], offsets: IntArray, width: int) -> Iterator[Part]:
+    todo: list[_ShardEpisode] = []
     for k, e in enumerate(episodes):
         todo.append(e)
         count = todo[-1].stop - todo[0].start
@@ -203,8 +204,8 @@ def _parts(episodes: Sequence[_Episode], offsets: IntArray, width: int) -> Itera
             todo = []
 
 
-def _pieces(e: _Episode, offsets: IntArray) -> list[list[int]]:
-    """Where the rows of an episode lie: file, first row there, row after the last."""
+def _pieces(e: _ShardEpisode, offsets: IntArray) -> list[list[int]]:
+    """Divide the rows of an episode by file: the file, the first row in it, the row after the last."""
     first = int(np.searchsorted(offsets, e.start, side="right")) - 1
     found, at = [], e.start
     while at < e.stop:
