@@ -114,8 +114,8 @@ def test_frames_are_decoded_when_asked(tmp_path: Path) -> None:
     ("changed", "why"),
     [
         ({"actions": [1, 2]}, "lists have different numbers of rows"),
-        ({"observations": [image(np.zeros((84, 80, 1), np.uint8))] * 4}, "an image that is not 84x84 in gray"),
-        ({"observations": [image(np.zeros((84, 84, 3), np.uint8))] * 4}, "an image that is not 84x84 in gray"),
+        ({"observations": [image(np.zeros((84, 80, 1), np.uint8))] * 4}, "an image is not 84x84 grayscale"),
+        ({"observations": [image(np.zeros((84, 84, 3), np.uint8))] * 4}, "an image is not 84x84 grayscale"),
         ({"discounts": [1, 1, 1, 0]}, "discounts is a list of int64; float32 expected"),
     ],
 )

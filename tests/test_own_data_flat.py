@@ -193,7 +193,7 @@ def test_ids_of_fixed_width_are_ids(tmp_path: Path, suffix: str) -> None:
     [
         ({"episode_ends": [4, 9, 14, 19, 24, 29]}, r"the episodes of episode_ends have 29 rows together; there are 30"),
         ({"episode_lengths": [5, 5]}, r"the episodes of episode_lengths have 10 rows together; there are 30 actions"),
-        ({"episode_id": np.zeros((30, 2))}, r"episode_id is float64 \[30, 2\], by which no episodes are told apart"),
+        ({"episode_id": np.zeros((30, 2))}, r"episode_id is float64 \[30, 2\], which cannot tell episodes apart"),
     ],
 )
 def test_what_cannot_tell_episodes_apart_is_refused(tmp_path: Path, told: dict[str, Any], message: str) -> None:

@@ -50,19 +50,19 @@ def untrusted(what: Callable[[], str]) -> Iterator[None]:
     Raises
     ------
     CorruptArchive
-        In the place of any exception that is no `RldsError`; its cause is the exception.
+        Instead of any exception that is no `RldsError`; its cause is the exception.
     UnsafeArchive
-        In the place of MemoryError and RecursionError.
+        Instead of MemoryError and RecursionError.
     NoPermission, NoSpace
-        In the place of the system's errors that say so.
+        Instead of the system's errors for these.
     """
     try:
         yield
     except (RldsError, Signal, ImportError):
         raise
     except (MemoryError, RecursionError) as e:
-        lacking = "memory" if isinstance(e, MemoryError) else "levels of nesting"
-        raise UnsafeArchive(f"{what()}: it needs more {lacking} than there may be.") from e
+        lacking = "memory" if isinstance(e, MemoryError) else "recursion"
+        raise UnsafeArchive(f"{what()}: reading it takes too much {lacking}.") from e
     except PermissionError as e:
         raise NoPermission(f"{e.filename or what()} may not be read.") from e
     except OSError as e:
@@ -76,7 +76,7 @@ def untrusted(what: Callable[[], str]) -> Iterator[None]:
 def _said(what: str, e: Exception) -> str:
     """Make the message: the subject, and the exception in one line of bounded length."""
     text = " ".join(str(e).split())
-    return f"{what}: it is damaged, or not what its layout demands ({type(e).__name__}: {text[:300]})."
+    return f"{what}: it is damaged, or does not follow its layout ({type(e).__name__}: {text[:300]})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Guarded:
             return found
 
     def plan(self, archive: Archive) -> Plan:
-        """See `Reader`; refuses a plan whose rows no archive of that size holds."""
+        """See `Reader`; refuses a plan of more rows than files of that size can hold."""
         with untrusted(lambda: self._what(archive.files)):
             plan: Plan = self.module.plan(archive)
             _check(plan, lambda: self._what(archive.files))
@@ -110,7 +110,7 @@ class Guarded:
             yield from self.module.read(plan, part)
 
     def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
-        """See `Reader`; names and texts can be written as UTF-8."""
+        """See `Reader`; names and texts are made writable as UTF-8."""
         with untrusted(lambda: self._what(plan.archive.files)):
             for name, value in self.module.metadata(plan):
                 yield _writable(name), _writable(value) if isinstance(value, str) else value
@@ -146,7 +146,7 @@ def _check(plan: Plan, what: Callable[[], str]) -> None:
         said: Mapping[str, Any] = {"facts": plan.facts, "spaces": plan.spaces, "env": plan.env}
         json.dumps(said, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as e:
-        raise CorruptArchive(f"{what()}: its description holds text that is no Unicode: {e}.") from e
+        raise CorruptArchive(f"{what()}: its description holds text that is not Unicode: {e}.") from e
 
 
 def _row_bytes(shape: Sequence[int], dtype: str) -> int:
@@ -186,15 +186,27 @@ _SHOWN_FILES = 5  # of the files that were left out, in a note
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The files of one archive and what the registry or the user says about them.
+    """The files of one archive, with the options of the user and the registry.
 
-    ``files`` are absolute, in the order that they are read; ``root`` is the directory that the manifest names them
-    relative to. ``episodes_by`` overrides the family's rule (``flags``, ``timeouts``, ``jumps``, ``field``, ``file``;
-    ``field:KEY`` names the key). ``fields`` maps TED names to keys of the archive, for ``--map``. With ``skip_bad`` a
-    reader leaves out files that it cannot read, and says so in a note each; without, they are an error. ``last_step``
-    (``action``, ``observation``) says what the last step of an RLDS episode holds. ``partial`` says that files were
-    left out on purpose: what is described and not here is no error. ``left_out`` are notes on files that were left out
-    before a reader saw them.
+    Attributes
+    ----------
+    root : Path
+        The directory that the manifest names files relative to.
+    files : tuple of Path
+        Absolute paths, in the order of reading.
+    episodes_by : str or None
+        The rule for ends of episodes instead of the family's own: ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` or
+        ``file``.
+    fields : mapping of str to str
+        Keys of the archive by TED names, for ``--map``.
+    skip_bad : bool
+        Leave out files that cannot be read, with a note for each. Without it they are an error.
+    last_step : str or None
+        The content of the last step of an RLDS episode: ``action`` or ``observation``.
+    partial : bool
+        Files were left out on purpose: a described file that is missing is no error.
+    left_out : tuple of Note
+        Notes on files that were left out before a reader saw them.
     """
 
     root: Path

@@ -105,8 +105,8 @@ def plan(archive: Archive) -> Plan:
     """
     if archive.episodes_by is not None or archive.fields:
         raise UnknownLayout(
-            "d3rlpy's files say themselves where episodes end and what is what.",
-            hint="--format d4rl reads flat ones otherwise",
+            "d3rlpy's files define their own fields and ends of episodes: --map and --episodes-by do not apply.",
+            hint="--format d4rl reads flat files with these options",
         )
     schemas: list[tuple[Field, ...]] = []
     parts: list[Part] = []

@@ -137,12 +137,12 @@ PROTOCOLS = tuple(bytes((0x80, n)) for n in range(2, 6))
 
 
 class NotWhole(Exception):
-    """Observations that are no whole numbers 0 to 255."""
+    """Observations are no whole numbers from 0 to 255."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcgenLayout:
-    """The fields of a file; ``stored`` is the dtype of its observations, ``kept`` the one that they are given."""
+    """The fields of a file; observations have the dtype ``stored`` in the file and ``kept`` in the dataset."""
 
     schema: tuple[Field, ...]
     stored: str
@@ -195,7 +195,7 @@ def refuse_pickle(archive: Path, member: Member, head: bytes) -> None:
     Raises
     ------
     UnsafeArchive
-        A pickle, or an array of objects, which is one.
+        The member is a pickle, or an array of objects, which is a pickle, too.
     UnknownLayout
         Anything else.
     """
@@ -223,7 +223,7 @@ def layout(path: Path, *, exact: bool, skip_bad: bool = False) -> ProcgenLayout:
     Raises
     ------
     UnknownLayout
-        It holds no episodes.
+        The file holds no episodes.
     """
     with open_unpacked(path) as stream:
         for member in members(stream):

@@ -35,14 +35,14 @@ TEXT_BYTES = 8  # of a row: a reference
 
 
 class LazyColumn:
-    """A column whose rows are made when they are asked for."""
+    """A column whose rows are read or decoded when they are asked for."""
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     @property
     def nbytes(self) -> int:
-        """About what all rows take in memory."""
+        """The approximate bytes of all rows in memory."""
         raise NotImplementedError
 
     def cut(self, start: int, stop: int) -> Array:
@@ -75,7 +75,7 @@ class EncodedImages:
 
 @dataclass(slots=True)
 class LazyEpisode:
-    """One episode. Fields placed ``both`` have T+1 rows, or T where the final observation is unknown; others T."""
+    """One episode. Fields placed ``both`` have T+1 rows, or T without a final observation; others have T."""
 
     columns: Mapping[str, Array | Text | LazyColumn | EncodedImages]
     length: int
@@ -91,7 +91,7 @@ class LazyEpisode:
 
     @property
     def nbytes(self) -> int:
-        """About what its rows take in memory."""
+        """The approximate bytes of its rows in memory."""
         return sum(TEXT_BYTES * len(c) if isinstance(c, list) else c.nbytes for c in self.columns.values())
 
 

@@ -110,7 +110,7 @@ def _columns(columns: Sequence[TableColumn], action: str | None, file: str) -> d
     """Map each field to its columns."""
     there = [c.name for c in columns]
     if len(set(there)) != len(there) or not there:
-        raise CorruptArchive(f"{file}: columns {there} are not named apart.")
+        raise CorruptArchive(f"{file}: columns {there} have the same name.")
     label = next((n for n in there if n.lower().rstrip(":") == CLASS), there[-1])
     chosen = action or label
     if chosen not in there:

@@ -196,7 +196,7 @@ def _episode(example: Mapping[str, Feature], where: str, rule: str, file: int, n
     try:
         frames = steps.images(_OBSERVATIONS, _feature(_OBSERVATIONS.key, example, where), where, shape=FRAME)
     except steps.OtherImages as e:
-        raise CorruptArchive(f"{where}: an image that is not 84x84 in gray.") from e
+        raise CorruptArchive(f"{where}: an image is not 84x84 grayscale.") from e
     rows = {name: len(column) for name, column in found.items()} | {"observation": len(frames)}
     if len(set(rows.values())) > 1:
         raise CorruptArchive(f"{where}: lists have different numbers of rows: {rows}.")

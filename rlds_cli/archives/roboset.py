@@ -216,7 +216,7 @@ def settle(found: Mapping[str, str | None], *, infos: bool) -> tuple[dict[str, s
     if infos and PATH in said and len(said) > 1:
         listed = ", ".join(f"{name}: {c}" for name, c in found.items() if c)
         raise UnknownLayout(
-            f"the files lay out their rows in ways that do not go together: {listed}.",
+            f"the files follow row conventions that do not go together: {listed}.",
             hint="import them apart, under names of their own",
         )
     guess = next((c for c in (PATH, DEMO) if c in said), DEMO)

@@ -112,7 +112,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     Raises
     ------
     CorruptArchive
-        A file is damaged, or what should be padding is not.
+        A file is damaged, or rows taken for padding hold frames.
     """
     return chunks(plan, part, NAMES)
 
@@ -342,7 +342,7 @@ class CheckpointRows:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRun:
-    """Checkpoints without a gap between them; ``opening`` where the log itself begins with the first."""
+    """Checkpoints without a gap between them; ``opening`` says that the log begins with the first."""
 
     pieces: tuple[CheckpointRows, ...]
     opening: bool
@@ -409,9 +409,9 @@ def _is_repeated(before: Checkpoint, c: Checkpoint) -> bool:
 def ordered_parts(run: CheckpointRun) -> tuple[list[Part], list[Note]]:
     """Make a part for the episodes that begin in each checkpoint, and notes about them.
 
-    ``args``: ``pieces``, of which each has ``files`` (the numbers of a checkpoint's files), its ``label``, ``rows``
-    [start, stop), and whether to ``finish`` the files, for the sake of their checksums: one part does that for each;
-    ``episodes`` as [first row in the pieces, length, end].
+    ``args`` has ``pieces`` and ``episodes``. A piece has ``files`` (the numbers of a checkpoint's files), a
+    ``label``, ``rows`` [start, stop), and whether to ``finish`` the files to compare their checksums; one part does so for each
+    file. An episode is [first row in the pieces, length, end].
     """
     terminal = np.concatenate([_piece(p, "terminal") != 0 for p in run.pieces])
     blank = np.concatenate([_blank(p) for p in run.pieces])

@@ -170,7 +170,7 @@ def open_column(path: Path) -> Iterator[tuple[Unpacked, Member]]:
     with open_unpacked(path, ratio=1100) as f:
         member = parse_header(path.name, f, path.parent.name)  # type: ignore[arg-type]  # it has read()
         if member.fortran:
-            raise CorruptArchive(f"{path.name} is stored column by column, as no log is")
+            raise CorruptArchive(f"{path.name} is stored in Fortran order, unlike any log")
         yield f, member
 
 

@@ -303,8 +303,8 @@ class Stretch:
     """Rows ``start`` to ``stop`` of a file, whole episodes, and how they are read.
 
     ``keys`` maps the fields to columns of the file, ``finals`` observation fields to the columns that hold the final
-    observations. ``cuts``: end episodes where those differ from the row after; more than ``max_cuts`` of them are no
-    single steps (None: any number).
+    observations. ``cuts`` ends episodes where these differ from the row after, at most ``max_cuts`` times (None: any
+    number of times).
     """
 
     path: Path
@@ -354,7 +354,7 @@ def chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
 
 
 class _Block:
-    """Some rows of a stretch, with the row after them where there is one."""
+    """Some rows of a stretch, with the row after them if there is one."""
 
     def __init__(self, stretch: Stretch, start: int, stop: int, seen: Mapping[str, Array]) -> None:
         layout = stretch.rule.layout

@@ -50,7 +50,7 @@ class FlatLayout:
     """One file.
 
     ``columns`` maps the names of ``fields`` to keys, ``next_columns`` those of observations to the keys of their next
-    values, of which ``own_next`` would be the fields. ``timeouts_field`` is what timeouts are where they end nothing.
+    values, and ``own_next`` are the fields of these. ``timeouts_field`` is the field of timeouts that end nothing.
     """
 
     rows: int
@@ -271,8 +271,8 @@ SCAN_BYTES = 16 << 20
 class Rule:
     """One rule for one file.
 
-    ``kind`` is the part before the colon, ``key`` the column that ``field`` looks at, ``limits`` what ``jumps`` goes by
-    where there are no next observations.
+    ``kind`` is the part before the colon, ``key`` the column of the rule ``field``, and ``limits`` the longest steps
+    for the rule ``jumps`` without next observations.
     """
 
     kind: str
@@ -318,7 +318,7 @@ def rule(text: str | None, layout: FlatLayout, f: Table, path: Path, *, limits: 
         raise UnknownLayout(f'"{text}" is no rule for where episodes end.', hint=f"one of {', '.join(RULES)}")
     if kind == "timeouts" and layout.timeouts is None:
         raise UnknownLayout(
-            f'{path.name} has no "timeouts", at which its episodes are said to end.',
+            f'{path.name} has no "timeouts", at which its episodes should end.',
             hint="--episodes-by flags, or --map truncated=KEY",
         )
     if kind == "jumps" and not layout.comparable:
@@ -332,7 +332,7 @@ def _boundary(key: str, layout: FlatLayout, f: Table, name: str) -> str:
     d = f.get(key)
     if d is None or not d.shape or d.shape[0] != layout.rows or d.shape[1:] not in ((), (1,)):
         raise UnknownLayout(
-            f'{name} has no column "{key}" with one value per row, by which its episodes are said to end.',
+            f'{name} has no column "{key}" with one value per row, by which its episodes should be divided.',
             hint=f"columns: {', '.join(layout.columns.values())}",
         )
     return key

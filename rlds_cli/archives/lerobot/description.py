@@ -66,7 +66,7 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class ListedEpisode:
-    """An episode as ``meta/`` lists it; ``videos`` are (file, seconds at which it begins there) by feature."""
+    """An episode as ``meta/`` lists it; ``videos`` are (file, start in seconds) by feature."""
 
     number: int
     length: int

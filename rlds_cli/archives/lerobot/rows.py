@@ -55,7 +55,7 @@ Episode = Mapping[str, Any]  # number, length, file, videos, splits
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Rows [start, stop) of a block, which are those from ``at`` on of an episode, number ``row`` on of its file."""
+    """Rows [start, stop) of a block: rows from ``at`` on of an episode, and from ``row`` on of its file."""
 
     episode: Episode
     start: int
@@ -256,7 +256,7 @@ class _BlockReader:
             raise CorruptArchive(
                 f"{where}: no frame is shown at {wanted[worst]:.3f} s; the video has {len(seconds):,} from "
                 f"{seconds[0]:.3f} to {seconds[-1]:.3f} s.",
-                hint="fetch the video again; it may be that the published one is cut short",
+                hint="fetch the video again; the published one may be incomplete",
             )
         return nearest
 

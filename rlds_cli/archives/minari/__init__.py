@@ -79,16 +79,16 @@ def recognise(paths: Sequence[Path]) -> str | None:
 def plan(archive: Archive) -> Plan:
     """Find the fields, parts and spaces of an archive.
 
-    Looks at the layout of every episode, and at no values but the first image of each image column.
+    Reads the layout of every episode, and no values except the first image of each image column.
 
     Raises
     ------
     CorruptArchive
         A file is damaged, episodes are missing, or columns lack rows.
     UnknownLayout
-        There is no Minari dataset, or more than one, or one that holds what cannot be stored.
+        There is no Minari dataset, or more than one, or it holds values that cannot be stored.
     MissingPackage
-        It is in arrow or parquet, and pyarrow is not installed.
+        The data are in arrow or parquet, and pyarrow is not installed.
     """
     located = locate(archive.files)
     if located is None:
@@ -416,8 +416,8 @@ def header(data: bytes) -> ImageHeader | None:
 class EpisodeRows(Protocol):
     """One episode, read from its first row to its last.
 
-    ``select`` names the next rows of the store; the three others read the first ``count`` of them, which for a field of
-    steps is one less than asked for at the episode's end.
+    ``select`` names the next rows of the store, and ``array``, ``frames`` and ``text`` read the first ``count`` of them.
+    At the end of an episode, ``count`` is one less for a field of steps.
     """
 
     def select(self, start: int, stop: int) -> None:
@@ -467,7 +467,7 @@ def _chunks(
 
 
 class _Builder:
-    """One chunk in the making."""
+    """Collects the rows of one chunk."""
 
     def __init__(self, schema: Sequence[Field], available: set[str], rows: int) -> None:
         self._schema = [f for f in schema if f.name in available]
@@ -537,7 +537,7 @@ def _join(frames: Sequence[EncodedFrames]) -> EncodedFrames:
 
 
 def _ends(terminated: BoolArray, truncated: BoolArray, steps: IntArray) -> npt.NDArray[np.uint8]:
-    """End kinds of the episodes whose last steps are ``steps``; a last step without a flag becomes truncated."""
+    """Return the ends of the episodes whose last steps are ``steps``; mark a last step without a flag as truncated."""
     cut = ~(terminated[steps] | truncated[steps])
     truncated[steps] |= cut
     return np.where(terminated[steps], TERMINATED, np.where(cut, CUT, TRUNCATED)).astype(np.uint8)

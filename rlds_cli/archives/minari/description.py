@@ -239,9 +239,9 @@ RESERVED = {"observation", "action", "next", "info"}
 
 @dataclass(frozen=True, slots=True)
 class MinariColumn:
-    """One column of one episode: where it is, what a row is, and by how many rows it exceeds the steps.
+    """One column of one episode: its path, its kind of rows, and the number of rows beyond the steps.
 
-    ``problem`` says why it cannot be a field, where that is so.
+    ``problem`` is the reason why it cannot be a field, or empty.
     """
 
     path: LeafPath
@@ -279,7 +279,7 @@ class Scanned:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The schema of an archive, the path of each field in it, and what could not be kept."""
+    """The schema of an archive, the path of each field in it, and notes on columns that were left out."""
 
     schema: tuple[Field, ...]
     paths: Mapping[str, LeafPath]

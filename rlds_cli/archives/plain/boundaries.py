@@ -207,7 +207,7 @@ def _usable(table: Table, key: str | None, rows: int, kinds: str) -> str | None:
     if key is not None and found is None and key in table and table[key].shape[:1] == (rows,) and rows > 1:
         c = table[key]
         raise UnknownLayout(
-            f"{table.path.name}: {key} is {c.dtype} {list(c.shape)}, by which no episodes are told apart.",
+            f"{table.path.name}: {key} is {c.dtype} {list(c.shape)}, which cannot tell episodes apart.",
             hint="--map episode=KEY or step=KEY names another column; or " + DECIDE,
         )
     return found

@@ -333,7 +333,7 @@ def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first
     Raises
     ------
     UnknownLayout
-        Another dtype, shape or set of fields.
+        An episode has another dtype, shape or set of fields.
     """
     joint = {n: replace(f, placement="both") if schema.get(n, f).placement == "both" else f for n, f in fields.items()}
     known = {n: replace(f, placement="both") if joint.get(n, f).placement == "both" else f for n, f in schema.items()}
@@ -471,7 +471,7 @@ def _check_alone(e: _GroupEpisode, seen: Mapping[str, Array]) -> None:
         if len(wrong):
             raise UnknownLayout(
                 f"{e.where}: {key} {says} at row {int(wrong[0]):,}, so it holds more than one episode.",
-                hint="where it is one episode all the same: --episodes-by file",
+                hint="if it is one episode all the same: --episodes-by file",
             )
 
 

@@ -144,7 +144,7 @@ def _chosen(lanes: Lanes, roles: KeyRoles, kind: str, key: str) -> _BoundaryKeys
     if alone and not (flags or numbers or roles.starts):
         raise UnknownLayout(
             f"{lanes.store.name}: nothing marks ends of episodes: there is no next/done and no collector/traj_ids.",
-            hint="--episodes-by field:KEY, or --episodes-by file where all of it is one episode",
+            hint="--episodes-by field:KEY, or --episodes-by file if all of it is one episode",
         )
     return chosen
 
@@ -526,7 +526,7 @@ class Steps(LazyColumn):
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes all rows take in memory."""
+        """The approximate bytes of all rows in memory."""
         return self._bytes
 
     def cut(self, start: int, stop: int) -> Array:

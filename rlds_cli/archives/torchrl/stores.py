@@ -51,8 +51,8 @@ class TensorStore:
     """One TensorDict: its files, and what its replay buffer recorded.
 
     ``file`` is the JSON or HDF5 file that describes it, ``source`` the number of that file in the archive, ``buffer``
-    that of the ``buffer_metadata.json`` it belongs to, or -1. ``written`` and ``cursor`` are None where they are not
-    recorded; ``is_buffer`` says that a buffer wrote it.
+    the number of its ``buffer_metadata.json``, or -1. ``written`` and ``cursor`` are None if they are not recorded;
+    ``is_buffer`` says that a buffer wrote it.
     """
 
     file: Path
@@ -113,12 +113,12 @@ def _described(path: Path, known: set[Path]) -> Path:
 def find(archive: Archive, bad: list[str] | None = None) -> list[TensorStore]:
     """Find the TensorDicts of an archive, in natural order of their places.
 
-    With ``archive.skip_bad``, those that cannot be read are left out, and ``bad`` receives what is wrong with each.
+    With ``archive.skip_bad``, TensorDicts that cannot be read are left out, and ``bad`` receives the error of each.
 
     Raises
     ------
     UnknownLayout, CorruptArchive, UnsafeArchive
-        There is none; or one is of a kind that is not read, is damaged, or links to files outside the archive.
+        There is no TensorDict; or one is of a kind that is not read, is damaged, or links to files outside the archive.
     """
     found: list[TensorStore] = []
     errors: list[ArchiveError] = []
@@ -205,7 +205,7 @@ def trees(file: Path, root: Path) -> Iterator[tuple[Path, TensorTree]]:
 
 
 def _add_storage(store: TensorStore, directory: Path, root: Path) -> None:
-    """Add what TorchRL recorded beside the TensorDict: how many rows were written."""
+    """Add the record beside the TensorDict of how many rows were written."""
     constants = store.tree.constants
     if all(mark in constants for mark in FLAT_MARKS):
         store.marks = {mark: constants.pop(mark) for mark in FLAT_MARKS}
@@ -357,9 +357,7 @@ def within(path: Path, root: Path) -> Path:
         A link leads out of it.
     """
     if not path.resolve().is_relative_to(root.resolve()):
-        raise UnsafeArchive(
-            f"{path} is a link that leads out of {root}.", hint="copy what it leads to, and import that"
-        )
+        raise UnsafeArchive(f"{path} is a link that leads out of {root}.", hint="copy its target, and import the copy")
     return path
 
 

@@ -28,7 +28,7 @@ MAX_EPISODE = 512 << 20  # bytes of one column of one file
 
 @dataclass(frozen=True, slots=True)
 class _EpisodeFile:
-    """One file: ``kinds`` by field, ``wrong`` when it is no episode."""
+    """One file: ``kinds`` by field, and ``wrong``, the reason why it is no episode."""
 
     rows: int
     kinds: Mapping[str, Kind]

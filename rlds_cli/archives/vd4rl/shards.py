@@ -30,7 +30,7 @@ NUMBER = re.compile(r"(\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """One file: its rows, what they hold, and which of them are first, mid and last."""
+    """One file: its rows, their kinds by field, and their step types (first, mid and last)."""
 
     rows: int = 0
     kinds: Mapping[str, Kind] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class _Shard:
 
 @dataclass(frozen=True, slots=True)
 class _ShardEpisode:
-    """Rows [start, stop) of all shards end to end; ``whole`` when it begins with a first row."""
+    """Rows [start, stop) of all shards end to end; ``whole`` says that it begins with a first row."""
 
     start: int
     stop: int
