@@ -106,7 +106,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
         yield f"categories/{name}", "\n".join(values)
 
 
-def _columns(columns: Sequence[TableColumn], action: str | None, file: str) -> dict[str, list[str]]:
+def _columns(columns: Sequence[OpenmlColumn], action: str | None, file: str) -> dict[str, list[str]]:
     """Map each field to its columns."""
     there = [c.name for c in columns]
     if len(set(there)) != len(there) or not there:
@@ -233,7 +233,7 @@ Values = Array | Text
 
 
 @dataclass(frozen=True, slots=True)
-class TableColumn:
+class OpenmlColumn:
     """One column: its name, and whether its values are numbers or categories; ``dtype`` of the numbers."""
 
     name: str
@@ -244,7 +244,7 @@ class TableColumn:
 class OpenmlTable(Protocol):
     """One file."""
 
-    columns: tuple[TableColumn, ...]
+    columns: tuple[OpenmlColumn, ...]
 
     @property
     def rows(self) -> int:
@@ -308,19 +308,19 @@ class Parquet:
             for batch in self._file.iter_batches(batch_size=size, columns=list(names)):
                 yield {n: self._values(batch.column(n), kinds[n]) for n in names}
 
-    def _column(self, x: Any) -> TableColumn:
+    def _column(self, x: Any) -> OpenmlColumn:
         import pyarrow as pa
 
         kind = x.type.value_type if pa.types.is_dictionary(x.type) else x.type
         if pa.types.is_dictionary(x.type) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return TableColumn(x.name, "category")
+            return OpenmlColumn(x.name, "category")
         if pa.types.is_boolean(kind):
-            return TableColumn(x.name, "category")
+            return OpenmlColumn(x.name, "category")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            return TableColumn(x.name, "number", np.dtype(kind.to_pandas_dtype()).name)
+            return OpenmlColumn(x.name, "number", np.dtype(kind.to_pandas_dtype()).name)
         raise UnknownLayout(f"{self._path.name}: {x.name} holds {x.type} values; numbers and categories are expected.")
 
-    def _values(self, values: Any, column: TableColumn) -> Values:
+    def _values(self, values: Any, column: OpenmlColumn) -> Values:
         if column.kind == "category":
             return [None if v is None else str(v) for v in values.to_pylist()]
         if values.null_count:  # integers that are missing somewhere
@@ -351,12 +351,12 @@ class Arff:
             while rows := list(itertools.islice(table["data"], size)):
                 yield {n: self._values([row[at[n][0]] for row in rows], at[n][1]) for n in names}
 
-    def _column(self, name: str, kind: object) -> TableColumn:
+    def _column(self, name: str, kind: object) -> OpenmlColumn:
         if isinstance(kind, str) and kind.upper() in ("REAL", "NUMERIC", "INTEGER"):
-            return TableColumn(name, "number", "float64")
-        return TableColumn(name, "category")
+            return OpenmlColumn(name, "number", "float64")
+        return OpenmlColumn(name, "category")
 
-    def _values(self, values: list[Any], column: TableColumn) -> Values:
+    def _values(self, values: list[Any], column: OpenmlColumn) -> Values:
         if column.kind == "category":
             return [None if v is None else str(v) for v in values]
         return np.array([np.nan if v is None else v for v in values], np.float64)

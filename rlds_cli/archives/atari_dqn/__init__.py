@@ -410,8 +410,8 @@ def ordered_parts(run: CheckpointRun) -> tuple[list[Part], list[Note]]:
     """Make a part for the episodes that begin in each checkpoint, and notes about them.
 
     ``args`` has ``pieces`` and ``episodes``. A piece has ``files`` (the numbers of a checkpoint's files), a
-    ``label``, ``rows`` [start, stop), and whether to ``finish`` the files to compare their checksums; one part does so for each
-    file. An episode is [first row in the pieces, length, end].
+    ``label``, ``rows`` [start, stop), and whether to ``finish`` the files to compare their checksums; one part does so
+    for each file. An episode is [first row in the pieces, length, end].
     """
     terminal = np.concatenate([_piece(p, "terminal") != 0 for p in run.pieces])
     blank = np.concatenate([_blank(p) for p in run.pieces])

@@ -299,7 +299,7 @@ def _require_all(survey: _Survey, metadata: Mapping[str, Any]) -> None:
         )
 
 
-def _headers(archive: Archive, located: MinariFiles, columns: Columns, number: int) -> dict[str, ImageHeader | None]:
+def _headers(archive: Archive, located: MinariFiles, columns: Columns, number: int) -> dict[str, FrameHeader | None]:
     """Read the header of the first image of each image column; None if the bytes are no image."""
     found = {}
     for f in columns.schema:
@@ -317,7 +317,7 @@ def _first_frame(archive: Archive, located: MinariFiles, number: int, path: desc
     return arrow_storage.first_frame([archive.files[i] for i in located.parts[number]], path)
 
 
-def _with_images(columns: Columns, headers: Mapping[str, ImageHeader | None]) -> Columns:
+def _with_images(columns: Columns, headers: Mapping[str, FrameHeader | None]) -> Columns:
     """Give each image column the codec and shape of its first image; leave out columns whose bytes are no image."""
     schema, notes = [], list(columns.notes)
     for f in columns.schema:
@@ -338,7 +338,7 @@ def _with_images(columns: Columns, headers: Mapping[str, ImageHeader | None]) ->
 
 
 def _row_bytes(
-    archive: Archive, schema: Sequence[Field], lengths: Mapping[int, int], headers: Mapping[str, ImageHeader | None]
+    archive: Archive, schema: Sequence[Field], lengths: Mapping[int, int], headers: Mapping[str, FrameHeader | None]
 ) -> int:
     """Estimate the bytes of a row in memory; images and text by their share of the files, at least the first image."""
     size = sum(f.row_bytes for f in schema if f.kind == "array")
@@ -385,7 +385,7 @@ def _notes(
     yield from description.notes(metadata, len(survey.lengths) + len(survey.empty), sum(survey.lengths.values()))
 
 
-class ImageHeader(NamedTuple):
+class FrameHeader(NamedTuple):
     """Codec ("jpeg", "png"), the shape that it decodes to, ``(H, W)`` or ``(H, W, C)``, and its size in bytes."""
 
     codec: str
@@ -393,7 +393,7 @@ class ImageHeader(NamedTuple):
     size: int
 
 
-def header(data: bytes) -> ImageHeader | None:
+def header(data: bytes) -> FrameHeader | None:
     """Read the header of an encoded image; None if it cannot be read.
 
     Raises
@@ -408,7 +408,7 @@ def header(data: bytes) -> ImageHeader | None:
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             channels = len(image.getbands())
             shape = (image.height, image.width) if channels == 1 else (image.height, image.width, channels)
-            return ImageHeader((image.format or "").lower(), shape, len(data))
+            return FrameHeader((image.format or "").lower(), shape, len(data))
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 
@@ -416,8 +416,8 @@ def header(data: bytes) -> ImageHeader | None:
 class EpisodeRows(Protocol):
     """One episode, read from its first row to its last.
 
-    ``select`` names the next rows of the store, and ``array``, ``frames`` and ``text`` read the first ``count`` of them.
-    At the end of an episode, ``count`` is one less for a field of steps.
+    ``select`` names the next rows of the store, and ``array``, ``frames`` and ``text`` read the first ``count`` of
+    them. At the end of an episode, ``count`` is one less for a field of steps.
     """
 
     def select(self, start: int, stop: int) -> None:

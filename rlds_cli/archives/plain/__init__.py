@@ -1,9 +1,9 @@
 """The user's own files: flat files with one row per step, and files or HDF5 groups that hold one episode each.
 
 npz, HDF5, Parquet, CSV and JSON lines are recognised by the names of their columns. Row t holds the observation, the
-action taken there, and its reward and flags, as in D4RL. ``boundaries`` finds the episodes of flat rows, ``survey``
-looks at the columns of flat files and joins the files to one table, ``flat`` reads them, and ``grouped`` reads one
-episode per file or group, which ``groups`` finds.
+action taken there, and its reward and flags, as in D4RL. ``survey`` looks at the columns and groups of files and joins
+flat files to one table, ``boundaries`` finds the episodes of flat rows, ``flat`` reads them, and ``grouped`` reads one
+episode per file or group.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import cast
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Reader, d4rl, every_file
 from rlds_cli.archives.names import flags_of, has_essentials, meaning
 from rlds_cli.archives.plain import flat, grouped
-from rlds_cli.archives.plain.groups import groups_of, is_one_episode
-from rlds_cli.archives.plain.survey import understood
+from rlds_cli.archives.plain.survey import groups_of, is_one_episode, understood
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.formats.parquet import is_parquet

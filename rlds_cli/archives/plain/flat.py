@@ -20,8 +20,17 @@ from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import FlatLayout, Rule, differs, is_set
 from rlds_cli.archives.names import episode_column, scalar
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
-from rlds_cli.archives.plain.groups import ended, shaped, with_final
-from rlds_cli.archives.plain.survey import EPISODE_NUMBER, FileSurvey, JoinedFiles, View, join, survey
+from rlds_cli.archives.plain.survey import (
+    EPISODE_NUMBER,
+    FileSurvey,
+    JoinedFiles,
+    View,
+    ended,
+    join,
+    shaped,
+    survey,
+    with_final,
+)
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import differences, is_observation, reading
 from rlds_cli.formats.tables import MISSING, Table, open_flat

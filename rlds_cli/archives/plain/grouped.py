@@ -30,7 +30,7 @@ from rlds_cli.archives.names import (
     scalar,
 )
 from rlds_cli.archives.plain.boundaries import check_numbers, is_count, signed
-from rlds_cli.archives.plain.groups import ended, groups_of, is_pattern, shaped, with_final
+from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, differences, free_name, is_observation, reading, row_field
 from rlds_cli.formats.tables import Hdf5, Rows, Source, Table, open_flat
