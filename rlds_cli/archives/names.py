@@ -106,7 +106,7 @@ class Meaning:
 
 
 def meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str) -> Meaning:
-    """Find the meaning of the columns of a file; what the user chose comes first.
+    """Find the meaning of the columns of a file; the user's choice comes first.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def _with_masks(found: Meaning, heads: Mapping[str, Sequence[str]], taken: set[s
 def flags_of(found: Meaning) -> tuple[dict[str, str], str | None]:
     """Resolve ``done`` to flags; also return the column of ``done`` if it must be compared with them.
 
-    ``done`` alone means terminated. Beside ``truncated`` it means terminated where truncated is not set.
+    ``done`` alone means terminated. Beside ``truncated`` it means terminated in the rows that are not truncated.
     """
     fields = dict(found.fields)
     done = fields.pop(NEXT_DONE, None)

@@ -69,8 +69,8 @@ class _Layout:
 def recognise(paths: Sequence[Path]) -> str | None:
     """Describe OGBench's files in one line; None for other files.
 
-    Other archives name their columns so too. An npz is OGBench's when its name ends as OGBench's do, or when it has
-    what nobody else has: ``qpos`` or ``valids``; and when it has no flags or next observations of its own.
+    Other archives have columns of the same names. An npz is OGBench's if its name ends as OGBench's do, or if it has
+    ``qpos`` or ``valids``, which no other has; and if it has no flags or next observations of its own.
     """
     if not paths or not all(is_npz(p) for p in paths):
         return None

@@ -8,6 +8,7 @@ without one, and a trial that ends without it is cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -169,7 +170,7 @@ class TrialReader:
         out: Array = np.full(size, None) if text else np.zeros((size, *f.shape), f.dtype)
         at = 0
         for p in todo:
-            with reading(Path(self.file.filename), f"{self.parent}{p.episode.group}/{self.keys[f.name]}"):
+            with self._reading(p, f.name):
                 rows = self.rows(f, p)
             out[at : at + len(rows)] = rows.reshape(len(rows), *f.shape)
             if len(rows) < len(p) and f.placement == "both":  # pieces that end an episode have two rows at least
@@ -182,10 +183,13 @@ class TrialReader:
     def _terminated(self, p: TrialPiece) -> BoolArray:
         out = np.zeros(len(p), bool)
         if FLAGS[0] in self.keys:
-            with reading(Path(self.file.filename), f"{self.parent}{p.episode.group}/{self.keys[FLAGS[0]]}"):
+            with self._reading(p, FLAGS[0]):
                 done = self.rows(_TERMINATED, p).reshape(-1)
             out[: len(done)] = (done != 0) & (done == done)
         return out
+
+    def _reading(self, p: TrialPiece, field: str) -> AbstractContextManager[None]:
+        return reading(Path(self.file.filename), f"/{self.parent}{p.episode.group}/{self.keys[field]}")
 
     def _table(self, ended: Sequence[TrialSteps]) -> EpisodeTable:
         done = [bool(self._terminated(EpisodePiece(t, t.length - 1, t.length))[0]) for t in ended]

@@ -297,14 +297,14 @@ def merge(signatures: Mapping[Signature, NamedEpisode], renamed: Mapping[str, st
     signatures : mapping
         Each way in which an episode is laid out, with the first episode laid out so.
     renamed : mapping
-        Keys of the archive (``infos/success``) to field names, where the user says so.
+        Field names by the keys of the archive (``infos/success``) that the user renames.
 
     Raises
     ------
     CorruptArchive
         Observations, actions, rewards or flags are missing somewhere, or have the wrong number of rows.
     UnknownLayout
-        They hold what cannot be a field, or there is nothing.
+        These columns hold values that cannot be a field, or there are no columns.
     """
     found: dict[LeafPath, dict[NamedEpisode, MinariColumn]] = {}
     for signature, episode in signatures.items():
@@ -440,7 +440,7 @@ EPISODE = re.compile(r"0|[1-9][0-9]{0,17}")
 class MinariFiles:
     """The files, by their index among those of the archive.
 
-    ``metadata`` is a path, since it may lie beside files that were named one by one; None where there is none.
+    ``metadata`` is a path or None, since it may lie beside files that were named one by one.
     ``parts`` are the data files of each episode in order, empty for HDF5; ``described`` the episodes' own metadata.
     """
 

@@ -40,7 +40,7 @@ SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord(-(?P<index>\d{5,})-
 
 @dataclass(frozen=True, slots=True)
 class TfdsShard:
-    """One file of a split: its index among the archive's files, and its episodes where the directory says."""
+    """One file of a split: its index among the archive's files, and its number of episodes or None."""
 
     file: int
     split: str
@@ -51,7 +51,7 @@ class TfdsShard:
 
 @dataclass(frozen=True, slots=True)
 class TfdsDirectory:
-    """A TFDS directory. ``info`` is empty where there is no ``dataset_info.json``."""
+    """A TFDS directory. ``info`` is empty if there is no ``dataset_info.json``."""
 
     features: Path
     info: Mapping[str, Any]
@@ -65,7 +65,7 @@ class TfdsDirectory:
 
 
 def locate(files: Sequence[Path]) -> TfdsDirectory | None:
-    """Find the parts of a TFDS directory among files, or beside them; None where there is none.
+    """Find the parts of a TFDS directory among files, or beside them; None if there is none.
 
     Raises
     ------
@@ -143,8 +143,8 @@ _ENCODINGS: dict[str, Encoding] = {"": "none", "none": "none", "bytes": "bytes",
 class FeatureLeaf:
     """One list of the tf.Examples.
 
-    ``key`` is its name there, ``shape`` that of one row; in that of ``frames``, 0 stands for what is not said.
-    ``problem`` says why it cannot be stored, None where it can.
+    ``key`` is its name there, and ``shape`` the shape of one row; for ``frames``, 0 stands for an unknown dimension.
+    ``problem`` is the reason why it cannot be stored, or None.
     """
 
     key: str
@@ -174,7 +174,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises
     ------
     CorruptArchive
-        It is none, or larger than any that TFDS writes.
+        It is no JSON object, or larger than any that TFDS writes.
     """
     return documents.load_object(path)
 
@@ -193,7 +193,7 @@ def load(path: Path) -> Features:
     UnknownLayout
         It describes no episodes, or not in the way of TFDS.
     CorruptArchive
-        It is damaged, or claims what cannot be.
+        It is damaged, or claims impossible sizes.
     """
     content = read_json(path)
     if not is_rlds(content):

@@ -337,14 +337,14 @@ def images(leaf: FeatureLeaf, feature: Feature, where: str, *, shape: tuple[int,
     Parameters
     ----------
     shape : tuple of int
-        ``(H, W, C)`` as planned; ``(0, 0, C)`` where sizes vary.
+        ``(H, W, C)`` as planned; ``(0, 0, C)`` if sizes vary.
 
     Raises
     ------
     OtherImages
-        One is of another size than planned.
+        An image is of another size than planned.
     CorruptArchive, UnsafeArchive
-        One has no header of JPEG or PNG, or a size that cannot be.
+        An image has no header of JPEG or PNG, or an impossible size.
     """
     name = f"{where}: {leaf.key}"
     if feature.kind not in ("bytes", "empty"):

@@ -31,7 +31,7 @@ BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".x
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """Describe the columns in one line; None where observations or actions are missing."""
+    """Describe the columns in one line; None if observations or actions are missing."""
     paths = [p for p in paths if not _is_beside(p)]
     if not paths or not all(map(is_flat, paths)):
         return None

@@ -39,10 +39,10 @@ DECIDE = "say which column is right: --episodes-by field:KEY, steps:KEY, starts:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryColumns:
-    """The columns that mark episodes: the one that decides, and those that are checked against it.
+    """The columns that mark episodes: one decides, and the others are checked against it.
 
-    ``stops`` is derived from a list of ends or lengths. ``explicit`` is the kind of the user's rule, if there is one:
-    then nothing is checked against it.
+    ``stops`` is derived from a list of ends or lengths. ``explicit`` is the kind of the user's rule, or None; no column
+    is checked against such a rule.
     """
 
     ids: str | None
@@ -76,11 +76,11 @@ class Boundaries:
     finals : bool array [E]
         True if that last row holds the final observation, and no step.
     order : int array [rows] or None
-        The rows sorted by time; None where they stand in that order.
+        The rows sorted by time; None if they are in that order.
     rule : str
         The rule that decided.
     ends : int array [3]
-        How many episodes are terminated, truncated and cut.
+        The numbers of episodes that are terminated, truncated and cut.
     late : bool
         True if truncated is set inside an episode, which only a rule of the user's allows.
     """
@@ -97,7 +97,8 @@ class Boundaries:
 def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True) -> BoundaryColumns:
     """Find the columns of a table that mark episodes; derived ones are added to the table.
 
-    Columns that cannot tell episodes apart are left aside without ``strict``, where the user says what decides.
+    Columns that cannot tell episodes apart are an error with ``strict``. Without it, under a rule of the user's, they
+    are ignored.
 
     Raises
     ------

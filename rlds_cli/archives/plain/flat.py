@@ -150,7 +150,7 @@ def _are_longer(archive: Archive, seen: Sequence[FileSurvey], joined: JoinedFile
 
 
 def _per_episode(seen: Sequence[FileSurvey], joined: JoinedFiles) -> dict[str, str]:
-    """Find the columns of the episode table: those that the user named, and lists with one value per episode.
+    """Find the columns of the episode table: columns that the user named, and lists with one value per episode.
 
     Raises
     ------
@@ -338,7 +338,7 @@ def _stretch(plan: Plan, part: Part, first: FileSurvey) -> Stretch:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Read columns without one value per row, and attributes; names begin with the file where there are several."""
+    """Read columns without one value per row, and attributes; names begin with the file if there are several."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         prefix = f"{plan.archive.name_of(index)}/" if several else ""
@@ -354,7 +354,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 def _episodes(
     plan: Plan, part: Part, first: FileSurvey, view: View, extra: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[EpisodeData]:
-    """Read the episodes of a part, with their final observations where the files hold them."""
+    """Read the episodes of a part, with their final observations if the files hold them."""
     keys = first.keys
     observed = {n: k for n, k in keys.items() if is_observation(n)}
     stepwise = {n: k for n, k in keys.items() if n not in observed}

@@ -108,7 +108,7 @@ class _GroupEpisode:
         return f"{self.group} of {self.table.path.name}" if self.group else self.table.path.name
 
     def fields(self) -> dict[str, Field]:
-        """Describe the fields by name; placement ``both`` where a column has one row more than there are steps."""
+        """Describe the fields by name; a column with one row more than there are steps is placed ``both``."""
         made = {}
         for name, key in self.keys.items():
             if name in FLAGS:
@@ -364,7 +364,7 @@ def _part(units: Sequence[_EpisodeEntry]) -> Part:
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Read what is neither a field nor a column of the episode table; names begin with file and group."""
+    """Read the values that are neither fields nor columns of the episode table; names begin with file and group."""
     several = len(plan.archive.files) > 1
     for index, path in enumerate(plan.archive.files):
         with open_flat(path, fill=True) as table:

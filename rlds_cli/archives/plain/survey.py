@@ -341,7 +341,7 @@ def join(archive: Archive, seen: Sequence[FileSurvey]) -> JoinedFiles:
 
 
 def _find_in_all(seen: Sequence[FileSurvey], view: View, place: Callable[[int], str]) -> list[Boundaries]:
-    """Find the boundaries of each file; of all rows as one table where single files contradict themselves."""
+    """Find the boundaries of each file, or of all rows as one table if a single file contradicts itself."""
     starts = np.cumsum([0, *view.counts]).tolist()
     found = []
     try:
@@ -435,9 +435,9 @@ GROUP_DEPTH = 3
 def groups_of(table: Table, chosen: Mapping[str, str]) -> tuple[str, dict[str, dict[str, str]]] | None:
     """Find the groups that are episodes: their pattern, and the columns of each, local name -> name in the file.
 
-    A pattern of the user's (``data/*/act``) comes first; else groups count that have a digit in their names and hold
-    observations and actions, and all groups beside them that hold both or are named alike. None where there are no
-    such groups.
+    A pattern of the user's (``data/*/act``) comes first. Without one, episodes are the groups with a digit in their
+    names that hold observations and actions, and all groups beside them that hold both or are named alike. None if
+    there are no such groups.
 
     Raises
     ------

@@ -70,7 +70,7 @@ SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
-    """Describe what TorchRL or TensorDict wrote in one line; None for other files."""
+    """Describe files of TorchRL or TensorDict in one line; None for other files."""
     if any(p.name == stores.BUFFER for p in paths):
         return f"TorchRL's replay buffer: {_count(paths)}"
     if any(is_tensordict(p) for p in paths if p.name == META):
@@ -410,7 +410,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
 def _of_rows(
     place: ArchivedStep, leaves: dict[str, TensorLeaf], index: tuple[int, ...], row: int
 ) -> Iterator[ArchivedValue]:
-    """Read a step of a flat buffer, where observations have rows of their own."""
+    """Read a step of a flat buffer, whose observations have rows of their own."""
     steps = leaves["done"].shape[0]
     for field, key in place.facts["keys"].items():
         leaf = leaves[_archive_key(place, key)]
@@ -456,7 +456,7 @@ INDEX = "index"  # the row's place in the buffer, added by its writer
 
 @dataclass(frozen=True, slots=True)
 class TensorDictLayout:
-    """``fields`` of the dataset, the key of each (flags have none), and what is left out."""
+    """The ``fields`` of the dataset, the key of each (flags have none), and the keys that are left out."""
 
     fields: tuple[Field, ...]
     keys: dict[str, str]

@@ -223,7 +223,7 @@ def _run(
 def _joined(
     lanes: Lanes, roles: KeyRoles, lane: Lane, runs: Iterator[_Run], notes: list[Note], *, by_numbers: bool
 ) -> Iterator[LaneEpisode]:
-    """Join runs to episodes: those that an end in a compact form divides, and those whose number comes back."""
+    """Join runs to episodes, if an end in a compact form divides them, or if their number comes back."""
     made: list[LaneEpisode] = []
     left: dict[tuple[object, ...], LaneEpisode] = {}
     joined = 0
@@ -344,7 +344,7 @@ def wholes(how: EpisodeReading, episodes: Sequence[LaneEpisode]) -> Iterator[Laz
 
     Raises
     ------
-    NextValuesDiffer
+    NextKeysDiffer
         That happens at more than ``max_cuts`` steps, or to values that are no observations.
     """
     cuts = 0
@@ -380,7 +380,7 @@ def _groups(how: EpisodeReading, episodes: Sequence[LaneEpisode]) -> Iterator[tu
 
 
 def mismatches(how: EpisodeReading, episode: LaneEpisode, most: int) -> dict[str, int]:
-    """Count, for each compared key, those of the first ``most`` steps whose next value is not that of the row after."""
+    """Count, for each compared key, the differences of next values from the rows after in the first ``most`` steps."""
     counts = dict.fromkeys(how.compared, 0)
     for a, b in episode.runs:
         stop = min(b, a + most) - 1

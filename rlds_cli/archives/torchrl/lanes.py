@@ -308,7 +308,7 @@ def _marks(store: TensorStore) -> tuple[tuple[int, ...], bool, int]:
 
 
 def _read_flat(lanes: Lanes) -> None:
-    """Read what TED2Flat wrote: environments one after the other, each in the order of time."""
+    """Read the form of TED2Flat: environments one after the other, each in the order of time."""
     store, leaves = lanes.store, lanes.store.tree.leaves
     shape, full, written = _marks(store)
     total, steps = math.prod(shape), shape[0]
@@ -332,7 +332,7 @@ def _read_flat(lanes: Lanes) -> None:
 
 
 def _read_nested(lanes: Lanes) -> None:
-    """Read what TED2Nested wrote, or a TensorDict of nested tensors: a trajectory in each row."""
+    """Read the form of TED2Nested, or a TensorDict of nested tensors: a trajectory in each row."""
     store, leaves = lanes.store, lanes.store.tree.leaves
     lengths = _lengths(store)
     starts = np.cumsum(lengths) - lengths
@@ -377,7 +377,7 @@ def _written(store: TensorStore, lengths: IntArray) -> list[int]:
 
 
 def _read_groups(lanes: Lanes, f: Any) -> None:
-    """Read what H5StorageCheckpointer wrote: a group per trajectory."""
+    """Read the form of H5StorageCheckpointer: a group per trajectory."""
     store = lanes.store
     names = sorted((k for k in f if k.startswith("traj_")), key=lambda k: (len(k), k))
     store.marks = {

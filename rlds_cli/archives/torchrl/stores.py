@@ -48,7 +48,7 @@ PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
 
 @dataclass(slots=True)
 class TensorStore:
-    """One TensorDict: its files, and what its replay buffer recorded.
+    """One TensorDict: its files, and the record of its replay buffer.
 
     ``file`` is the JSON or HDF5 file that describes it, ``source`` the number of that file in the archive, ``buffer``
     the number of its ``buffer_metadata.json``, or -1. ``written`` and ``cursor`` are None if they are not recorded;
