@@ -21,7 +21,6 @@ EXCEPTIONS = {
     ("formats", "ted"): 9,
     ("preprocess", "checks"): 2,
     ("preprocess", "downloads"): 1,
-    ("preprocess", "loader"): 4,
     ("registry", "home"): 1,
 }
 # Files that are in circles of imports: at import, with those inside functions, with those for type checkers.

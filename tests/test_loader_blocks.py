@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.loader.storage.blocks import Block, BlockField, Layout, obstacle, open_block, stored_block
+from rlds_cli.loader.storage.blocks import BlockField, PackedBlock, RowLayout, obstacle, open_block, stored_block
 from rlds_cli.ted import Array
 
 ROWS = 10_000  # more than two tiles
@@ -27,13 +27,13 @@ def values(dtype: str, shape: tuple[int, ...], rows: int = ROWS) -> Array:
     return rng.integers(info.min, info.max, (rows, *shape), dtype, endpoint=True)
 
 
-def pack(columns: dict[str, Array], rows: int = ROWS) -> Block:
+def pack(columns: dict[str, Array], rows: int = ROWS) -> PackedBlock:
     """A block in memory, from its tiles end to end."""
-    layout = Layout(BlockField(n, v.dtype, v.shape[1:], v) for n, v in columns.items())
+    layout = RowLayout(BlockField(n, v.dtype, v.shape[1:], v) for n, v in columns.items())
     tiles = [tile.copy() for tile in layout.tiles(rows)]
     content = np.concatenate([t.ravel() for t in tiles])
     assert content.size == rows * layout.row_bytes
-    return Block(layout, rows, content)
+    return PackedBlock(layout, rows, content)
 
 
 def dataset(episodes: int = 3, length: int = 40) -> Dataset:
@@ -128,9 +128,9 @@ def test_views_are_writable_and_of_the_gather_alone() -> None:
 
 def test_casts() -> None:
     wide = np.array([[1e300, -1e300, 0.1, np.nan, 65504.0]])
-    layout = Layout([BlockField("x", np.dtype(np.float16), (5,), wide), BlockField("y", np.dtype("f4"), (5,), wide)])
+    layout = RowLayout([BlockField("x", np.dtype(np.float16), (5,), wide), BlockField("y", np.dtype("f4"), (5,), wide)])
     content = next(layout.tiles(1)).ravel()
-    windows = Block(layout, 1, content).take(np.array([0]))
+    windows = PackedBlock(layout, 1, content).take(np.array([0]))
     inf = np.inf
     np.testing.assert_array_equal(windows.row("x"), np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float16))
     np.testing.assert_array_equal(windows.row("y"), np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float32))
@@ -144,10 +144,10 @@ def test_computed_fields_stand_beside_stored_ones() -> None:
         return np.arange(first, end) ** 2
 
     plain = values("float32", (2,))
-    layout = Layout(
+    layout = RowLayout(
         [BlockField("x", plain.dtype, (2,), plain), BlockField("square", np.dtype(np.int64), (), squares, "squares")]
     )
-    block = Block(layout, ROWS, np.concatenate([t.ravel().copy() for t in layout.tiles(ROWS)]))
+    block = PackedBlock(layout, ROWS, np.concatenate([t.ravel().copy() for t in layout.tiles(ROWS)]))
     first = np.array([9_999, 0, 5000])
     np.testing.assert_array_equal(block.take(first).row("square"), first**2)
     assert asked == [(0, 4096), (4096, 8192), (8192, 10_000)]
@@ -163,13 +163,13 @@ def test_rows_are_padded_to_the_widest_item_and_fields_in_any_order_are_one_bloc
         BlockField("action", np.dtype("f4"), (6,), np.zeros(1)),
         BlockField("empty", np.dtype("f8"), (0,), np.zeros(1)),
     ]
-    layout = Layout(fields)
+    layout = RowLayout(fields)
     assert layout.offsets == {"empty": 0, "observation": 0, "action": 68, "flag": 92}
     assert layout.row_bytes == 96
     assert layout.until(["observation"]) == 68
     assert layout.until(["flag", "observation"]) == 96
     assert layout.until([]) == 0
-    assert Layout(fields[::-1]).key() == layout.key()
+    assert RowLayout(fields[::-1]).key() == layout.key()
 
 
 @pytest.mark.parametrize(("row_bytes", "rows", "fits"), [(256, 8, True), (0, 1, True), (257, 1, False), (8, 9, False)])

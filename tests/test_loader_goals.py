@@ -31,7 +31,7 @@ from rlds_cli.loader import (
     Uniform,
 )
 from rlds_cli.loader.order import Order
-from rlds_cli.loader.read import Run
+from rlds_cli.loader.schedule import SampleRun
 
 EXACT = {"backend": "numpy", "dtype": None}
 WHERE = ("step", "episode")
@@ -323,8 +323,8 @@ def test_frames_are_goals(tmp_path):
 def test_goals_are_told_apart_in_what_is_asked_for_early_and_described():
     ds = create([episode(k, 30) for k in range(4)])
     loader = Loader(ds, 8, extra=(Goals("a"), Goals("b", horizon="final"), "previous/action", "index"), **EXACT)
-    located = loader.source.locate(Run(Order(0), 0, 8, 1), loader.ranks)
-    asked = [coming.first.tolist() for coming in loader.source.coming(located)]
+    located = loader.source.locate(SampleRun(Order(0), 0, 8, 1), loader.ranks)
+    asked = [coming.first.tolist() for coming in loader.source.planned_reads(located)]
     b = next(iter(loader))
     starts = ds.episodes["start"]
     for name in ("a", "b"):

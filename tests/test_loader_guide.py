@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.loader.index import Guide
+from rlds_cli.loader.index import PrefixIndex
 
 
 def slowly(counts, number):
@@ -16,7 +16,7 @@ def slowly(counts, number):
 
 @given(st.lists(st.one_of(st.integers(1, 3), st.integers(1, 300)), min_size=1, max_size=40))
 def test_every_number_is_found(counts):
-    guide = Guide(np.array(counts))
+    guide = PrefixIndex(np.array(counts))
     assert guide.total == sum(counts)
     episode, place = guide.find(np.arange(guide.total))
     assert list(zip(episode.tolist(), place.tolist(), strict=True)) == [slowly(counts, n) for n in range(guide.total)]
@@ -24,7 +24,7 @@ def test_every_number_is_found(counts):
 
 def test_a_giant_among_dwarfs_takes_the_binary_search():
     for counts in (np.r_[np.ones(5000, int), 10**9, np.ones(5000, int)], np.r_[10**12, np.ones(300, int)]):
-        guide = Guide(counts)
+        guide = PrefixIndex(counts)
         numbers = np.r_[0, 1, 4999, 5000, 10**9, guide.total - 5001, guide.total - 300, guide.total - 1]
         numbers = numbers[(numbers >= 0) & (numbers < guide.total)]
         episode, place = guide.find(numbers)
@@ -33,9 +33,9 @@ def test_a_giant_among_dwarfs_takes_the_binary_search():
 
 
 def test_one_episode_of_one_step():
-    episode, place = Guide(np.array([1])).find(np.array([0, 0]))
+    episode, place = PrefixIndex(np.array([1])).find(np.array([0, 0]))
     assert episode.tolist() == [0, 0] and place.tolist() == [0, 0]
 
 
 def test_no_episodes_hold_no_numbers():
-    assert Guide(np.zeros(0, int)).total == 0
+    assert PrefixIndex(np.zeros(0, int)).total == 0

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from loader_data import create, episode, episode_lists
 
 import rlds_cli
+from rlds_cli.dataset.transforms import Elementwise
 from rlds_cli.loader import Loader, Member, Mixture, ReturnToGo, Reward, Sequential, Shuffled, Slice, Transition
-from rlds_cli.loader.arrays.transforms import Elementwise
 from rlds_cli.loader.windows import nstep
 
 

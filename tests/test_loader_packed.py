@@ -16,7 +16,7 @@ import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader import Loader, ReturnToGo, Transition
 from rlds_cli.loader.storage import blocks, packed
-from rlds_cli.loader.storage.packed import Held, open_or_build
+from rlds_cli.loader.storage.packed import PackedContent, open_or_build
 from rlds_cli.loader.windows import nstep
 from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.repair import repair
@@ -50,7 +50,9 @@ def dataset() -> Dataset:
     return rlds_cli.create("local/x", [{"observation": np.zeros((4, 2)), "action": np.zeros((3, 1))}])
 
 
-def build(dataset: Dataset, content: Array = CONTENT, *, what: str = "numbers", budget: int = 0) -> tuple[Held, int]:
+def build(
+    dataset: Dataset, content: Array = CONTENT, *, what: str = "numbers", budget: int = 0
+) -> tuple[PackedContent, int]:
     """What is held, and how often it was built for that."""
     times = 0
 

@@ -23,7 +23,7 @@ import rlds_cli
 from rlds_cli.errors import Frames, InvalidArgument
 from rlds_cli.loader import Loader, Offsets, Prioritized, Sequential, Shuffled, Slice, Transition, Uniform
 from rlds_cli.loader.storage import page_cache as ahead_module
-from rlds_cli.loader.storage.page_cache import ahead, depth
+from rlds_cli.loader.storage.page_cache import prefetch_depth, prefetched
 
 DEPTHS = (0, 1, 3)
 
@@ -137,7 +137,7 @@ def worker(failing: int) -> Any:
 
 @pytest.mark.parametrize("prefetch", DEPTHS)
 def test_what_fails_is_raised_in_its_turn(prefetch: int) -> None:
-    done = ahead(worker(5), range(10), prefetch)
+    done = prefetched(worker(5), range(10), prefetch)
     assert [next(done) for _ in range(5)] == [(n, n * n) for n in range(5)]
     with pytest.raises(ValueError, match="work 5"):
         next(done)
@@ -147,7 +147,7 @@ def test_what_fails_is_raised_in_its_turn(prefetch: int) -> None:
         yield from range(3)
         raise KeyError("item 3")
 
-    done = ahead(worker(9), items(), prefetch)
+    done = prefetched(worker(9), items(), prefetch)
     assert [next(done) for _ in range(3)] == [(n, n * n) for n in range(3)]
     with pytest.raises(KeyError, match="item 3"):
         next(done)
@@ -216,7 +216,7 @@ def test_an_iterator_collected_in_one_of_its_threads() -> None:
             collected.set()
         return n
 
-    done: Any = ahead(work, range(9), 1)
+    done: Any = prefetched(work, range(9), 1)
     next(done)
     circle = [done]
     circle.append(circle)
@@ -242,7 +242,7 @@ def test_nothing_is_begun_after_the_end() -> None:
             released.wait(10)
         return n
 
-    done: Any = ahead(work, range(100), 2)
+    done: Any = prefetched(work, range(100), 2)
     next(done)
     threading.Timer(0.1, released.set).start()
     done.close()
@@ -288,7 +288,7 @@ def test_a_script_ends_with_a_loader_under_way(home: Path) -> None:
 
 def test_so_many_work_at_once() -> None:
     together = threading.Barrier(3, timeout=10)
-    done = ahead(lambda n: together.wait() * 0 + n, range(9), 3)
+    done = prefetched(lambda n: together.wait() * 0 + n, range(9), 3)
     assert [n for n, _ in done] == list(range(9))
 
 
@@ -297,7 +297,7 @@ def test_the_rule_for_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
     kib, mib = 1 << 10, 1 << 20
 
     def rule(sample: int, gather: int = mib, *, decodes: bool = False, ships: bool = False) -> int:
-        return depth(sample_bytes=sample, gather_bytes=gather, decodes=decodes, ships=ships)
+        return prefetch_depth(sample_bytes=sample, gather_bytes=gather, decodes=decodes, ships=ships)
 
     assert rule(200) == rule(4 * kib) == 0
     assert rule(24 * kib) == rule(200, ships=True) == 2

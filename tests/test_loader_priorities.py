@@ -7,21 +7,11 @@ from hypothesis import strategies as st
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.samplers.prioritized import Priorities
 
-DEVICES = [None, "cpu"] + ["cuda"] * torch.cuda.is_available()  # None: NumPy
 FLOATS = st.one_of(st.sampled_from([0.0, 1e-12, 1.0, 1e6]), st.floats(0, 100))
 
 
-def some(count=10, device=None, **changes):
-    return Priorities(count, **{"alpha": 0.6, "beta": 0.4, "eps": 1e-6} | changes, device=device)
-
-
-def array(values):
-    """What a device gives, as NumPy."""
-    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
-
-
-def windows(count, device):
-    return np.arange(count) if device is None else torch.arange(count, device=device)
+def some(count=10, **changes):
+    return Priorities(count, **{"alpha": 0.6, "beta": 0.4, "eps": 1e-6} | changes)
 
 
 def raw(priorities):
@@ -34,12 +24,11 @@ def raw(priorities):
     st.lists(st.tuples(st.integers(0, 29), FLOATS), max_size=20),
     st.sampled_from([0.0, 0.6, 1.0, 2.0]),
     st.sampled_from([0.0, 0.4, 1.0]),
-    st.sampled_from(DEVICES),
 )
-def test_probabilities_and_weights_are_those_of_the_formula(start, updates, alpha, beta, device):
+def test_probabilities_and_weights_are_those_of_the_formula(start, updates, alpha, beta):
     count, eps = len(start), 1e-3
     updates = [(i, p) for i, p in updates if i < count]
-    priorities = some(count, device, alpha=alpha, beta=beta, eps=eps)
+    priorities = some(count, alpha=alpha, beta=beta, eps=eps)
     priorities.update(range(count), start)
     priorities.update([i for i, _ in updates] or np.zeros(0, int), [p for _, p in updates])
     known = dict(enumerate(start)) | dict(updates)
@@ -48,9 +37,9 @@ def test_probabilities_and_weights_are_those_of_the_formula(start, updates, alph
     probability = [m / sum(mass) for m in mass]
     weight = [(count * p) ** -beta for p in probability]
     largest = max(weight)
-    every = windows(count, device)
-    assert array(priorities.probability(every)) == pytest.approx(probability)
-    assert array(priorities.weight(every)) == pytest.approx([w / largest for w in weight])
+    every = np.arange(count)
+    assert priorities.probability(every) == pytest.approx(probability)
+    assert priorities.weight(every) == pytest.approx([w / largest for w in weight])
 
 
 def test_weights_are_those_of_torchrl():
@@ -61,14 +50,13 @@ def test_weights_are_those_of_torchrl():
     assert priorities.weight(np.arange(5)) == pytest.approx([(m / min(mass)) ** -0.9 for m in mass])
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("count", [1, 2, 3, 63, 64, 65, 5000])
-def test_draws_are_in_proportion(count, device):
-    priorities, draws = some(count, device, alpha=1, eps=1e-9), 200_003
+def test_draws_are_in_proportion(count):
+    priorities, draws = some(count, alpha=1, eps=1e-9), 200_003
     errors = np.random.default_rng(count).random(count)
     priorities.update(range(count), errors)
     u = (np.arange(draws) + 0.5) / draws
-    found = array(priorities.find(u if device is None else torch.as_tensor(u, device=device)))
+    found = priorities.find(u)
     expected = draws * (errors + 1e-9) / (errors + 1e-9).sum()
     assert np.abs(np.bincount(found, minlength=count) - expected).max() <= 1 + 1e-6
 
@@ -104,7 +92,6 @@ def test_beta_may_be_annealed():
     assert priorities.beta == 0
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "errors",
     [
@@ -116,13 +103,12 @@ def test_beta_may_be_annealed():
     ids=["gradient", "bfloat16", "float32", "list"],
 )
 @pytest.mark.parametrize("which", [torch.tensor([[1], [0]]), np.array([1, 0], np.uint8), [1, 0]])
-def test_priorities_come_as_anything(errors, which, device):
-    priorities = some(3, device, alpha=1, eps=0.5)
+def test_priorities_come_as_anything(errors, which):
+    priorities = some(3, alpha=1, eps=0.5)
     priorities.update(which, errors)
     assert raw(priorities).tolist() == [5.5, 3.5, 1.5]
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("which", "errors", "words"),
     [
@@ -137,8 +123,8 @@ def test_priorities_come_as_anything(errors, which, device):
         ([0, 1], ["a", "b"], "Priorities are not numbers"),
     ],
 )
-def test_other_priorities_are_refused_and_nothing_changes(which, errors, words, device):
-    priorities = some(10, device)
+def test_other_priorities_are_refused_and_nothing_changes(which, errors, words):
+    priorities = some(10)
     priorities.update([1, 2], [7, 0.1])
     before = raw(priorities)
     with pytest.raises(InvalidArgument, match=words):
@@ -173,11 +159,9 @@ def test_other_settings_are_refused(changes, words):
         some(**changes)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("target", DEVICES)
-def test_a_state_goes_from_one_to_another(device, target):
+def test_a_state_goes_from_one_to_another():
     rng = np.random.default_rng(6)
-    first, second = some(80_000, device), some(80_000, target, beta=0.9)
+    first, second = some(80_000), some(80_000, beta=0.9)
     for _ in range(5):
         first.update(rng.integers(0, 80_000, 1000), rng.random(1000))
     first.beta = 0.7
@@ -188,9 +172,9 @@ def test_a_state_goes_from_one_to_another(device, target):
     assert second.beta == 0.7
     third = some(80_000)
     third.load(state)
-    every = windows(80_000, target)
-    assert np.allclose(array(second.probability(every)), third.probability(np.arange(80_000)), rtol=1e-12, atol=0)
-    assert np.allclose(array(second.weight(every)), third.weight(np.arange(80_000)), rtol=1e-12, atol=0)
+    every = np.arange(80_000)
+    assert np.allclose(second.probability(every), third.probability(np.arange(80_000)), rtol=1e-12, atol=0)
+    assert np.allclose(second.weight(every), third.weight(np.arange(80_000)), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(

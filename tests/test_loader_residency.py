@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.loader.storage.page_cache import BLIND, CALM, Coming, RandomMap, Watch, stretches
+from rlds_cli.loader.storage.page_cache import BLIND, CALM, PlannedRead, RandomMap, ReadAhead, stretches
 from rlds_cli.ted import Array
 
 PAGE = mmap.PAGESIZE
@@ -65,7 +65,7 @@ def test_stretches_are_the_pages_of_all_rows(start: list[int], size: int) -> Non
 
 
 def test_stretches_of_rows(file: Path) -> None:
-    coming = Coming(RandomMap(file, ROW_BYTES, ROWS), np.array([3000, 0, 1, 1]), 2)
+    coming = PlannedRead(RandomMap(file, ROW_BYTES, ROWS), np.array([3000, 0, 1, 1]), 2)
     start, length = coming.stretches()
     page = 3_000_000 // PAGE * PAGE
     assert start.tolist() == [0, page]
@@ -141,19 +141,19 @@ def gather(mapped: RandomMap, first: Array) -> Array:
 
 @linux
 def test_until_all_is_in_memory_and_again_from_a_gather_that_waits(file: Path) -> None:
-    expected, watch = rows_of(file), Watch()
+    expected, watch = rows_of(file), ReadAhead()
     mapped = cold(file)
     first = np.arange(0, ROWS, 40)
-    assert watch.expect([Coming(mapped, first)])  # of what is read first, too
+    assert watch.advise([PlannedRead(mapped, first)])  # of what is read first, too
     watch.advising = False
     mapped = cold(file)
-    assert watch.expect([Coming(mapped, first)]) == ()
+    assert watch.advise([PlannedRead(mapped, first)]) == ()
     with watch.gather():
         np.testing.assert_array_equal(gather(mapped, first), expected[first])
     assert watch.advising
 
     after = first + 20
-    told = watch.expect([Coming(mapped, after)])
+    told = watch.advise([PlannedRead(mapped, after)])
     assert told
     with watch.gather(told):
         np.testing.assert_array_equal(gather(mapped, after), expected[after])
@@ -161,18 +161,18 @@ def test_until_all_is_in_memory_and_again_from_a_gather_that_waits(file: Path) -
 
     assert watch.advising
     for _ in range(CALM - 1):
-        assert watch.expect([Coming(mapped, after)]) == ()
+        assert watch.advise([PlannedRead(mapped, after)]) == ()
         assert watch.advising
-    watch.expect([Coming(mapped, after)])
+    watch.advise([PlannedRead(mapped, after)])
     assert not watch.advising
 
 
 @linux
 def test_gathers_in_memory_need_no_advice(file: Path) -> None:
     rows_of(file)
-    watch, mapped = Watch(), RandomMap(file, ROW_BYTES, ROWS)
+    watch, mapped = ReadAhead(), RandomMap(file, ROW_BYTES, ROWS)
     for _ in range(CALM):
-        told = watch.expect([Coming(mapped, np.arange(ROWS))])
+        told = watch.advise([PlannedRead(mapped, np.arange(ROWS))])
         assert told == ()
         with watch.gather(told):
             gather(mapped, np.arange(ROWS))
@@ -184,13 +184,13 @@ def test_advice_that_nobody_can_judge_ends_and_begins_anew(file: Path, monkeypat
     mapped = cold(file)
     monkeypatch.delattr(os, "RWF_NOWAIT")
     monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
-    watch, first = Watch(), np.array([0, 1000, 2000])
+    watch, first = ReadAhead(), np.array([0, 1000, 2000])
     with watch.gather():
         gather(mapped, first)
     for _ in range(BLIND - 1):
-        assert watch.expect([Coming(mapped, first)])
+        assert watch.advise([PlannedRead(mapped, first)])
     assert watch.advising
-    assert watch.expect([Coming(mapped, first)])
+    assert watch.advise([PlannedRead(mapped, first)])
     assert not watch.advising
     evict(file)
     other = RandomMap(file, ROW_BYTES, ROWS)
@@ -203,15 +203,15 @@ FORK = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from rlds_cli.loader.storage.page_cache import Coming, RandomMap, Watch
+from rlds_cli.loader.storage.page_cache import PlannedRead, RandomMap, ReadAhead
 
-mapped, watch = RandomMap(Path(sys.argv[1]), 1000, 4000), Watch()
+mapped, watch = RandomMap(Path(sys.argv[1]), 1000, 4000), ReadAhead()
 def turn():
     fd = os.open(sys.argv[1], os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
     watch.advising = True
-    return watch.expect([Coming(mapped, np.arange(0, 4000, 100))])
+    return watch.advise([PlannedRead(mapped, np.arange(0, 4000, 100))])
 told = turn()
 with watch.gather(told):
     pass

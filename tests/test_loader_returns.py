@@ -10,10 +10,11 @@ from loader_data import create, episode, episode_lists
 from reference import returns as reference
 
 import rlds_cli
+from rlds_cli.dataset import returns
 from rlds_cli.errors import InvalidArgument, NeedsMemory, NoReward
 from rlds_cli.loader import Loader, Offsets, ReturnToGo, Sequential, Slice, Transition
 from rlds_cli.loader.fields import goals
-from rlds_cli.loader.fields.goals import Scan
+from rlds_cli.loader.fields.goals import ReturnScan
 
 EXACT = {"backend": "numpy", "dtype": None, "sampler": Sequential()}
 GAMMAS = st.sampled_from([0.0, 0.5, 0.99, 1.0])
@@ -117,9 +118,9 @@ def test_the_scan_equals_a_loop_in_parts_of_any_size(rows, gamma, at_once, few):
     reward, terminated, last = rows
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(goals, "_ROWS", at_once)
-        patch.setattr(goals, "_PIECE", 5)
-        patch.setattr(goals, "_FEW", few)
-        parts = list(Scan(reward, terminated, last, gamma).parts())
+        patch.setattr(returns, "_PIECE", 5)
+        patch.setattr(returns, "_FEW", few)
+        parts = list(ReturnScan(reward, terminated, last, gamma).parts())
     assert all(len(part) <= at_once for part in parts)
     expected, first = [], 0
     for end in last:
@@ -136,7 +137,7 @@ def test_many_and_long_episodes_are_exact_too():
     reward[last] = 0
     never = np.zeros(len(reward), bool)
     for gamma in (1.0, 0.997):
-        scanned = np.concatenate(list(Scan(reward, None, last, gamma).parts()))
+        scanned = np.concatenate(list(ReturnScan(reward, None, last, gamma).parts()))
         for end, length in zip(last, lengths, strict=True):
             part = slice(end - length, end)
             assert np.array_equal(scanned[part], reference.to_go(reward[part].tolist(), never[part].tolist(), gamma))

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.loader.order import Order
-from rlds_cli.loader.planning import runs
-from rlds_cli.loader.schedule import Ranks, Schedule, Spot
+from rlds_cli.loader.schedule import Position, Ranks, Schedule, runs
 
 MOST = 40  # batches looked at of a pass without an end
 
@@ -24,7 +23,7 @@ SCHEDULES = st.builds(
 Found = list[tuple[int, list[int]]]
 
 
-def one_by_one(schedule: Schedule, spot: Spot, batches: int | None) -> tuple[Found, Spot]:
+def one_by_one(schedule: Schedule, spot: Position, batches: int | None) -> tuple[Found, Position]:
     """Epoch and samples of each batch, and where they end."""
     found: Found = []
     epoch, sample = spot
@@ -38,10 +37,10 @@ def one_by_one(schedule: Schedule, spot: Spot, batches: int | None) -> tuple[Fou
         sample += size
         if batches is None and len(found) == MOST:
             break
-    return found, Spot(epoch, sample)
+    return found, Position(epoch, sample)
 
 
-def read(schedule: Schedule, spot: Spot, most: int, *, worker: int = 0, workers: int = 1) -> Found:
+def read(schedule: Schedule, spot: Position, most: int, *, worker: int = 0, workers: int = 1) -> Found:
     found: Found = []
     for run in runs(schedule, spot, Order(3), most, worker=worker, workers=workers):
         assert run.order.seed == 3 and 1 <= run.batches <= most
@@ -76,7 +75,7 @@ def test_later_passes_begin_where_those_before_end(schedule: Schedule, step: int
     for _ in range(passes):
         left = schedule.left(expected)
         if left is None:
-            expected = Spot(expected.epoch + 1, 0)
+            expected = Position(expected.epoch + 1, 0)
         else:
             expected = schedule.settle(one_by_one(schedule, expected, left)[1])
     assert schedule.later(spot, passes) == expected
@@ -84,14 +83,14 @@ def test_later_passes_begin_where_those_before_end(schedule: Schedule, step: int
 
 def test_gathers_grow() -> None:
     """A pass that is broken off after a batch has not read many."""
-    sizes = [run.batches for run in islice(runs(Schedule(4, None), Spot(0, 0), Order(0), 10), 6)]
+    sizes = [run.batches for run in islice(runs(Schedule(4, None), Position(0, 0), Order(0), 10), 6)]
     assert sizes == [1, 2, 4, 8, 10, 10]
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.integers(1, 4), st.integers(0, 9))
 def test_a_rank_of_a_run_that_skips(share: int, world: int, batches: int, every: int, first: int) -> None:
     size = share * world
-    *_, run = islice(runs(Schedule(size, None), Spot(0, first * size), Order(0), batches, workers=every), 4)
+    *_, run = islice(runs(Schedule(size, None), Position(0, first * size), Order(0), batches, workers=every), 4)
     for rank in range(world):
         expected = [
             run.first + batch * every * size + i for batch in range(run.batches) for i in range(rank, size, world)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Sequential, Shuffled, Uniform
-from rlds_cli.loader.index import Guide, Pool
+from rlds_cli.loader.index import PrefixIndex, WindowIndex
 from rlds_cli.loader.order import Order
 
 SAMPLERS = (Uniform(), Uniform(by="episode"), Shuffled(), Shuffled(block=4, live=2), Sequential())
@@ -15,7 +15,7 @@ COUNTS = st.lists(st.integers(1, 20), min_size=1, max_size=8)
 
 
 def pairs(sampler, counts, positions, seed=0, epoch=0):
-    pool = Pool(None, None, Guide(np.array(counts)), lambda number: number)
+    pool = WindowIndex(None, None, PrefixIndex(np.array(counts)), lambda number: number)
     drawn = sampler.over(pool)(Order(seed, epoch), positions)
     return list(zip(drawn.episode.tolist(), drawn.number.tolist(), strict=True))
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.loader.schedule import Schedule, Spot
+from rlds_cli.loader.schedule import Position, Schedule
 
 SCHEDULES = st.builds(
     Schedule,
@@ -21,32 +21,32 @@ def walk(schedule, spot, batches, most):
         count, size = schedule.run(spot, most)
         for _ in range(count):
             seen.append([(spot.epoch, spot.sample + i) for i in range(size)])
-            spot = Spot(spot.epoch, spot.sample + size)
+            spot = Position(spot.epoch, spot.sample + size)
     return seen[:batches]
 
 
 @given(SCHEDULES, st.integers(1, 9))
 def test_how_many_are_read_at_once_changes_nothing(schedule, most):
-    assert walk(schedule, Spot(0, 0), 20, most) == walk(schedule, Spot(0, 0), 20, 1)
+    assert walk(schedule, Position(0, 0), 20, most) == walk(schedule, Position(0, 0), 20, 1)
 
 
 @given(SCHEDULES, st.integers(0, 40))
 def test_a_step_and_its_spot_are_one(schedule, step):
     spot = schedule.at(step, 0)
     assert schedule.step(spot) == step
-    assert walk(schedule, spot, 5, 3) == walk(schedule, Spot(0, 0), step + 5, 4)[step:]
+    assert walk(schedule, spot, 5, 3) == walk(schedule, Position(0, 0), step + 5, 4)[step:]
 
 
 @given(SCHEDULES)
 def test_an_epoch_holds_every_sample_once_but_for_a_dropped_batch(schedule):
     if schedule.total is None:
         return
-    batches = walk(schedule, Spot(0, 0), schedule.per_epoch, 4)
+    batches = walk(schedule, Position(0, 0), schedule.per_epoch, 4)
     samples = [s for batch in batches for s in batch]
     kept = schedule.total // schedule.batch_size * schedule.batch_size if schedule.drop_last else schedule.total
     assert samples == [(0, i) for i in range(kept)]
     assert all(len(b) == schedule.batch_size for b in batches[:-1])
-    assert walk(schedule, Spot(0, 0), schedule.per_epoch + 1, 4)[-1][0] == (1, 0)
+    assert walk(schedule, Position(0, 0), schedule.per_epoch + 1, 4)[-1][0] == (1, 0)
 
 
 @given(SCHEDULES, st.integers(0, 40))
@@ -79,24 +79,24 @@ def test_lengths(schedule, epoch, one_pass):
 
 def test_a_place_taken_over_from_another_batch_size_goes_on_from_its_sample():
     schedule = Schedule(4, 10)
-    assert walk(schedule, Spot(0, 5), 3, 9) == [
+    assert walk(schedule, Position(0, 5), 3, 9) == [
         [(0, 5), (0, 6), (0, 7), (0, 8)],
         [(0, 9)],
         [(1, 0), (1, 1), (1, 2), (1, 3)],
     ]
-    assert schedule.settle(Spot(0, 10)) == Spot(1, 0)
-    assert Schedule(4, 10, drop_last=True).settle(Spot(0, 7)) == Spot(1, 0)
+    assert schedule.settle(Position(0, 10)) == Position(1, 0)
+    assert Schedule(4, 10, drop_last=True).settle(Position(0, 7)) == Position(1, 0)
 
 
 @given(SCHEDULES, st.integers(0, 2), st.integers(0, 29), st.integers(1, 4))
 def test_from_anywhere_each_batch_counts_one_and_passes_end_with_epochs(schedule, epoch, sample, most):
     """Also from samples at which no batch of this size begins: the place was saved with another size."""
-    spot = schedule.settle(Spot(epoch, sample if schedule.total is None else sample % schedule.total))
+    spot = schedule.settle(Position(epoch, sample if schedule.total is None else sample % schedule.total))
     for _ in range(2):
         left, step = schedule.left(spot), schedule.step(spot)
         for _ in range(left or 9):
             _, size = schedule.run(spot, most)
-            spot, before = Spot(spot.epoch, spot.sample + size), spot
+            spot, before = Position(spot.epoch, spot.sample + size), spot
             step += 1
             assert schedule.step(spot) == schedule.step(schedule.settle(spot)) == step
             spot = schedule.settle(spot)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.mixture.shares import (
     LONGEST_PERIOD,
-    Changing,
-    Constant,
-    Ledger,
-    Lots,
-    Random,
+    Checkpoints,
+    ConstantShares,
+    DeficitRounds,
+    MemberDraws,
+    RandomShares,
     apportion,
     normalised,
     period,
@@ -24,7 +24,7 @@ from rlds_cli.loader.mixture.shares import (
     spread,
 )
 from rlds_cli.loader.order import Order
-from rlds_cli.loader.read import Run
+from rlds_cli.loader.schedule import SampleRun
 
 WEIGHTS = st.one_of(
     st.lists(st.integers(1, 9).map(float), min_size=1, max_size=7),
@@ -34,7 +34,7 @@ WEIGHTS = st.one_of(
 
 
 def run(first, size, batches, epoch=0):
-    return Run(Order(0, epoch), first, size, batches)
+    return SampleRun(Order(0, epoch), first, size, batches)
 
 
 def bound(members):
@@ -168,14 +168,14 @@ def test_places_go_on_from_what_was_before():
 
 
 def test_lots_fall_by_weight_and_never_on_zero():
-    lots = Lots((0.0, 3.0, 0.0, 1.0, 0.0))
+    lots = MemberDraws((0.0, 3.0, 0.0, 1.0, 0.0))
     counts = np.bincount(lots.draw(Order(5), range(100_000)), minlength=5)
     assert counts[[0, 2, 4]].tolist() == [0, 0, 0]
     assert abs(counts[1] / 100_000 - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 100_000)
 
 
 def test_lots_are_followed_in_any_steps():
-    lots, order = Lots((0.2, 0.8)), Order(1)
+    lots, order = MemberDraws((0.2, 0.8)), Order(1)
     member = lots.draw(order, range(1000))
     assert lots.follow(order, [0, 0], 0, 1000) == np.bincount(member).tolist()
     halfway = lots.follow(order, [0, 0], 0, 391)
@@ -192,7 +192,7 @@ def test_a_ledger_follows_from_the_nearest_point_it_knows():
         walked.append((epoch, start, stop))
         return state + sum(range(start, stop)) * (epoch + 1)
 
-    ledger = Ledger(0, follow)
+    ledger = Checkpoints(0, follow)
     assert ledger.at(0, 10) == 45 and ledger.at(0, 10) == 45 and ledger.at(0, 12) == 66
     assert ledger.at(0, 5) == 10 and ledger.at(1, 3) == 6 and ledger.at(1, 0) == 0
     assert walked == [(0, 0, 10), (0, 10, 12), (0, 0, 5), (1, 0, 3)]
@@ -201,7 +201,7 @@ def test_a_ledger_follows_from_the_nearest_point_it_knows():
 
 
 def test_a_ledger_stays_small_and_keeps_the_latest_points():
-    ledger = Ledger(0, lambda epoch, state, start, stop: state + stop - start)
+    ledger = Checkpoints(0, lambda epoch, state, start, stop: state + stop - start)
     for point in range(0, 50_000, 10):
         ledger.note(0, point, point)
     walked = []
@@ -223,10 +223,10 @@ def drift(step):
 
 
 WAYS = {
-    "constant": lambda: Constant([0.55, 0.2, 0.25]),
-    "random": lambda: Random([0.55, 0.2, 0.25], orders),
-    "changing": lambda: Changing(drift, 3, 12),
-    "changing lots": lambda: Changing(drift, 3, 12, orders),
+    "constant": lambda: ConstantShares([0.55, 0.2, 0.25]),
+    "random": lambda: RandomShares([0.55, 0.2, 0.25], orders),
+    "changing": lambda: DeficitRounds(drift, 3, 12),
+    "changing lots": lambda: DeficitRounds(drift, 3, 12, orders),
 }
 
 
@@ -284,7 +284,7 @@ def test_epochs_have_lots_of_their_own():
 def test_changing_weights_hold_over_time(table, size):
     """What a member had is what its weights add up to, off by less than two, as long as it has a weight."""
     shares = [[x / sum(w) for x in w] for w in table]
-    way, due = Changing(lambda step: shares[step % len(shares)], 4, size), np.zeros(4)
+    way, due = DeficitRounds(lambda step: shares[step % len(shares)], 4, size), np.zeros(4)
     for step in range(60):
         turns = way.turns(run(step * size, size, 1), range(step * size, (step + 1) * size))
         counts = np.bincount(turns.member, minlength=4)
@@ -295,7 +295,7 @@ def test_changing_weights_hold_over_time(table, size):
 
 
 def test_changing_weights_need_the_same_batch_size():
-    way = Changing(drift, 3, 12)
+    way = DeficitRounds(drift, 3, 12)
     with pytest.raises(WrongState, match="batches of 6, this loader's have 12"):
         way.load(0, 60, [20, 20, 20], {"batch_size": 6, "owed": [0, 0, 0]})
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,41 +7,38 @@ from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, SumTree
 
 LAST = 1 - 2.0**-53  # the greatest float below 1
 SIZES = [1, 2, 3, 15, 16, 17, 255, 257, 4095, 4096, 4097, 4112, 4113, 65_535, 65_536, 65_537, 65_553, 100_000]
-DEVICES = [None, "cpu"] + ["cuda"] * torch.cuda.is_available()  # None: NumPy
 
 
-def tree_of(masses, device=None):
-    tree = SumTree(len(masses), 1.0, device=device)
-    tree.fill(masses if device is None else torch.as_tensor(masses, device=device))
+def tree_of(masses):
+    tree = SumTree(len(masses), 1.0)
+    tree.fill(masses)
     return tree
 
 
-def find(tree, u, device=None):
-    found = tree.find(u) if device is None else tree.find(torch.as_tensor(u, device=device)).cpu().numpy()
+def find(tree, u):
+    found = tree.find(u)
     assert found.dtype == np.int64 and found.shape == u.shape
     return found
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("count", SIZES)
-def test_draws_fall_where_the_sums_say(count, device):
+def test_draws_fall_where_the_sums_say(count):
     rng = np.random.default_rng(count)
     masses = rng.integers(1, 10, count).astype(np.float64)  # no sum of them is rounded
     u = np.r_[0, rng.random(2000), LAST]
     expected = np.searchsorted(np.cumsum(masses), u * masses.sum(), "right")
-    tree = tree_of(masses, device)
-    assert np.array_equal(find(tree, u, device), expected)
+    tree = tree_of(masses)
+    assert np.array_equal(find(tree, u), expected)
     assert float(tree.total) == masses.sum() and float(tree.least) == masses.min()
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("count", SIZES)
-def test_all_are_equal_at_first(count, device):
-    tree = SumTree(count, 0.25, device=device)
+def test_all_are_equal_at_first(count):
+    tree = SumTree(count, 0.25)
     assert float(tree.total) == count / 4 and float(tree.least) == 0.25
-    assert find(tree, (np.arange(min(count, 999)) + 0.5) / min(count, 999), device).size == min(count, 999)
+    assert find(tree, (np.arange(min(count, 999)) + 0.5) / min(count, 999)).size == min(count, 999)
     if count < 5000:
-        assert find(tree, (np.arange(count) + 0.5) / count, device).tolist() == list(range(count))
+        assert find(tree, (np.arange(count) + 0.5) / count).tolist() == list(range(count))
 
 
 @settings(max_examples=15)
@@ -75,56 +71,36 @@ def test_rounding_finds_nothing_that_is_not_there(seed, count, spread):
     assert found.min() >= 0 and found.max() < count
     before = np.r_[0, sums][found]
     assert (before <= u + 1e-11).all() and (u <= sums[found] + 1e-11).all()
-    found = tree_of(masses, "cpu").find(torch.from_numpy(u)).numpy()
-    assert found.min() >= 0 and found.max() < count
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("before", [4096, 65_536])
-def test_a_draw_beyond_the_last_mass_of_a_node_falls_on_it(before, device):
+def test_a_draw_beyond_the_last_mass_of_a_node_falls_on_it(before):
     """(1 + c) + (b + d), the sum of the last node, is more than ((1 + b) + c) + d, where the draw is looked for."""
     masses = np.r_[np.full(before, 1e-280), 1.0, 2.0**-53, 2.0**-60, 2.0**-53]
-    found = find(tree_of(masses, device), np.array([0.5, LAST]), device)
+    found = find(tree_of(masses), np.array([0.5, LAST]))
     assert found[0] == before and before <= found[1] < before + 4
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_last_of_several_masses_counts(device):
-    tree = SumTree(70_000, 1.0, device=device)
+def test_the_last_of_several_masses_counts():
+    tree = SumTree(70_000, 1.0)
     numbers, masses = np.array([5, 69_999, 5, 5, 8, 69_999]), np.array([9.0, 8, 7, 6, 5, 4])
-    if device is not None:
-        numbers, masses = torch.as_tensor(numbers, device=device), torch.as_tensor(masses, device=device)
     tree.update(numbers, masses)
     assert [float(tree.masses[i]) for i in (5, 8, 69_999, 4)] == [6, 5, 4, 1]
     assert float(tree.total) == 70_000 - 3 + 15 and float(tree.least) == 1
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_evenly_spaced_draws_give_each_number_its_share(device):
+def test_evenly_spaced_draws_give_each_number_its_share():
     masses = np.exp(2 * np.random.default_rng(3).standard_normal(20_000))
     draws = 400_009
-    found = find(tree_of(masses, device), (np.arange(draws) + 0.5) / draws, device)
+    found = find(tree_of(masses), (np.arange(draws) + 0.5) / draws)
     expected = draws * masses / masses.sum()
     assert np.abs(np.bincount(found, minlength=20_000) - expected).max() <= 1 + 1e-6
 
 
-def test_torch_draws_the_same_as_numpy():
-    rng = np.random.default_rng(4)
-    masses, u = rng.random(90_000) + 1e-3, rng.random(50_000)
-    numbers, new = rng.integers(0, 90_000, 5000), rng.random(5000) + 1e-3
-    ours, theirs = tree_of(masses), tree_of(masses, "cpu")
-    ours.update(numbers, new)
-    theirs.update(torch.from_numpy(numbers), torch.from_numpy(new))
-    assert np.array_equal(ours.find(u), theirs.find(torch.from_numpy(u)).numpy())
-    assert np.array_equal(ours.masses, theirs.masses.numpy())
-    assert float(ours.least) == float(theirs.least) and float(ours.total) == pytest.approx(float(theirs.total))
-
-
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("count", [1, 100_000])
-def test_nothing_drawn_and_nothing_updated(count, device):
-    tree = SumTree(count, 1.0, device=device)
-    none = tree.library.arange(0)
-    assert find(tree, np.zeros(0), device).shape == (0,)
+def test_nothing_drawn_and_nothing_updated(count):
+    tree = SumTree(count, 1.0)
+    none = np.arange(0)
+    assert find(tree, np.zeros(0)).shape == (0,)
     tree.update(none, tree.masses[:0])
     assert float(tree.total) == count

@@ -34,7 +34,7 @@ from rlds_cli.loader import (
     Uniform,
 )
 from rlds_cli.loader.arrays import torch_loader
-from rlds_cli.loader.arrays.torch_loader import Parcel
+from rlds_cli.loader.arrays.torch_loader import PackedBatch
 
 pytestmark = [
     # Python 3.12 and later warn of any fork of a process with threads; torch has some.
@@ -65,7 +65,7 @@ def ids(batch: Any) -> tuple[tuple[int, int], ...]:
 
 
 def check_equal(got: Any, expected: Any) -> None:
-    assert type(got) is type(expected) is Batch or isinstance(got, Parcel)
+    assert type(got) is type(expected) is Batch or isinstance(got, PackedBatch)
     assert got.names() == expected.names()
     for (name, x), (_, y) in zip(got.leaves(), expected.leaves(), strict=True):
         if isinstance(y, np.ndarray):
@@ -301,7 +301,7 @@ def test_anything_that_a_function_puts_into_a_batch(by_pipe: int, monkeypatch: p
             "one": torch.tensor(7),
         }
     )
-    again = pickle.loads(multiprocessing.reduction.ForkingPickler.dumps(Parcel(batch)))
+    again = pickle.loads(multiprocessing.reduction.ForkingPickler.dumps(PackedBatch(batch)))
     assert type(again) is Batch and type(again["deep"]) is Batch and again.names() == batch.names()
     for name, x in batch.leaves():
         y = again[name]
@@ -312,7 +312,7 @@ def test_anything_that_a_function_puts_into_a_batch(by_pipe: int, monkeypatch: p
             assert x.dtype == y.dtype and x.tolist() == y.tolist()
         else:
             assert x == y
-    assert type(pickle.loads(pickle.dumps(Parcel()))) is Batch
+    assert type(pickle.loads(pickle.dumps(PackedBatch()))) is Batch
 
 
 # -- what cannot be, and what fails

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Slice, Transition
-from rlds_cli.loader.windows.positions import Points, Rows, Spans
+from rlds_cli.loader.windows.samples import ColumnRows, Points, Spans
 
 
 @st.composite
@@ -63,7 +63,7 @@ def test_spans_stop_at_the_ends_of_their_episode(episodes, length, shift):
     real = [[0 <= f + j < n for j in range(length)] for f, n in zip(firsts, steps, strict=True)]
     rows = [[s + t for t in a] for s, a in zip(starts, at, strict=True)]
     assert spans.step.tolist() == at and spans.mask.tolist() == real and spans.rows.tolist() == rows
-    taken = spans.take(Rows(column), shift)
+    taken = spans.take(ColumnRows(column), shift)
     assert np.array_equal(taken, column[np.array(rows) + shift])
     assert (taken.flags.c_contiguous and taken.flags.writeable and taken.flags.owndata) or taken.base.flags.owndata
 
@@ -74,8 +74,8 @@ def test_rows_of_any_shape_and_dtype_are_read(shape, dtype):
     column = (np.random.default_rng(0).standard_normal((30, *shape)) * 9).astype(dtype)
     column.flags.writeable = False
     rows = np.array([3, 29, 0, 3])
-    points = Points(rows).take(Rows(column))
-    spans = Spans(np.zeros(4, int), rows, np.full(4, 40), 1).take(Rows(column))
+    points = Points(rows).take(ColumnRows(column))
+    spans = Spans(np.zeros(4, int), rows, np.full(4, 40), 1).take(ColumnRows(column))
     assert points.dtype == spans.dtype == dtype
     assert np.array_equal(points, column[rows]) and np.array_equal(spans[:, 0], column[rows])
     assert points.flags.writeable and spans.flags.writeable
@@ -84,8 +84,8 @@ def test_rows_of_any_shape_and_dtype_are_read(shape, dtype):
 def test_a_column_shorter_than_the_window_is_read_row_by_row():
     column = np.arange(4)
     spans = Spans(np.array([0]), np.array([-1]), np.array([3]), 6)
-    assert spans.take(Rows(column)).tolist() == [[0, 0, 1, 2, 2, 2]]
-    assert spans.take(Rows(column), 1).tolist() == [[1, 1, 2, 3, 3, 3]]
+    assert spans.take(ColumnRows(column)).tolist() == [[0, 0, 1, 2, 2, 2]]
+    assert spans.take(ColumnRows(column), 1).tolist() == [[1, 1, 2, 3, 3, 3]]
 
 
 @pytest.mark.parametrize(

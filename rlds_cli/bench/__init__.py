@@ -1,17 +1,11 @@
-"""How fast a dataset loads on this machine, how much memory it takes, and how near to the limit that is.
+"""Measure the speed and the memory of loading a dataset, beside a plain copy of the same bytes.
 
 >>> from rlds_cli import bench
 >>> bench.measure("d4rl/hopper-medium-v2", window="Slice(32)", batch_size=8)  # doctest: +SKIP
 
-Measuring how fast a dataset loads: in processes of its own, against a plain copy of the same bytes.
-
-What the kernel says about the memory of this process. Linux; elsewhere the figures are None.
-
-Windows and samplers written as text, as on a command line: ``Slice(32, after=31)``, ``Shuffled``.
-
-The text is parsed, never evaluated: a name that the loader knows, and literals.
-
-What a measuring process and its parent tell each other.
+Every measurement runs in processes of its own (`rlds_cli.bench.worker`). The figures of memory come from Linux's
+``/proc``; on other systems they are None. Windows and samplers may be text, as on a command line (``Slice(32)``), which
+is parsed and never evaluated.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ from rlds_cli import loader
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
 from rlds_cli.loader import Sampler, Window
-from rlds_cli.loader.order import whole
+from rlds_cli.loader.order import integer
 from rlds_cli.settings import StrPath
 
 __all__ = ["Measurement", "measure"]
@@ -46,7 +40,7 @@ _MOST_PROCESSES = 256
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured. Rates are of all processes together, medians over rounds; sizes are in bytes.
+    """The figures of one measurement. Rates are of all processes together, medians over rounds; sizes are in bytes.
 
     Parameters
     ----------
@@ -66,12 +60,12 @@ class Measurement:
     share_of_limit : float
         ``bytes_per_second / limit_bytes_per_second``.
     anonymous : int or None
-        RssAnon that dataset, loader and batches add to the imports; of the process where that is most.
+        RssAnon that dataset, loader and batches add to the imports; of the process with the most.
     mapped : int or None
-        RssFile that they add, likewise: pages of files, which processes share.
+        RssFile that they add, of the process with the most: pages of files, which processes share.
     proportional : int or None
-        Pss of what is not of a library, likewise, summed over all processes while all are there: a page that four
-        processes share counts once.
+        Pss that they add, without libraries, summed over all processes while all run: a page that four processes share
+        counts once.
     major_faults, minor_faults : int
         Page faults of all processes while loading; the major ones waited for the disk.
     """
@@ -108,64 +102,66 @@ def measure(
     seconds: float = 3.0,
     cache_dir: StrPath | None = None,
 ) -> Measurement:
-    """Load batches of a dataset for a while, and say how fast that was.
+    """Load batches of a dataset for some seconds and return the figures.
 
-    Each process loads in an order of its own; with `Prioritized` every batch updates its priorities.
+    Each process loads in an order of its own; with `Prioritized`, every batch updates its priorities.
 
     Parameters
     ----------
     ref : str, path or Dataset
-        A dataset that is here.
+        A local dataset.
     window, sampler : window and sampler, or str
         As for `Loader`; as text, ``"Slice(32)"``, ``"Shuffled"``.
     batch_size : int
     cold : bool
-        Drop the files of the dataset from the page cache before every round: what data larger than memory is like.
-        One process alone.
+        Drop the files of the dataset from the page cache before every round, as if the data were larger than memory.
+        In one process only.
     processes : int
-        That load at the same time.
+        Number of processes that load at the same time.
     seconds : float
         How long each of them loads.
 
     Raises
     ------
     DatasetNotFound
-        It is not here.
+        There is no such local dataset.
     InvalidArgument
-        A value that cannot be.
+        Another value is not possible.
     EmptyWindow, BatchSize
         As `Loader` raises them.
     """
     dataset = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
     chosen = parse_window(window) if isinstance(window, str) else window
     drawn = parse_sampler(sampler) if isinstance(sampler, str) else sampler
-    count = whole("processes", processes, 1)
+    count = integer("processes", processes, 1)
     if count > _MOST_PROCESSES:
         raise InvalidArgument(f"processes={count}: at most {_MOST_PROCESSES}.")
     if cold and count > 1:
         raise InvalidArgument("cold files are measured in one process: others would keep them in memory.")
     if not 0 < seconds < float("inf"):
         raise InvalidArgument(f"seconds={seconds!r} must be a positive number.")
-    size = whole("batch_size", batch_size, 1, BatchSize)
+    size = integer("batch_size", batch_size, 1, BatchSize)
     with _ones(min(_LIMIT_BYTES, _content_bytes(dataset))) as ones, ExitStack() as stack:
-        jobs = [Job(dataset, chosen, drawn, size, k, seconds, cold, ones.fileno()) for k in range(count)]
+        jobs = [BenchJob(dataset, chosen, drawn, size, k, seconds, cold, ones.fileno()) for k in range(count)]
         ran, before, after = _load([stack.enter_context(_worker(ones.fileno())) for _ in jobs], jobs)
     return _summary(jobs[0], ran, [a.beyond(b) for b, a in zip(before, after, strict=True)])
 
 
-def _load(workers: Sequence[Connection], jobs: Sequence[Job]) -> tuple[list[Ran], list[Memory], list[Memory]]:
-    """Go through the stages, all processes together."""
+def _load(
+    workers: Sequence[Connection], jobs: Sequence[BenchJob]
+) -> tuple[list[WorkerResult], list[Memory], list[Memory]]:
+    """Run the stages, each in all processes at once."""
     for w in workers:
         _answer(w)
     before: list[Memory] = _all(workers, [MEMORY] * len(workers))
     _all(workers, jobs)
-    ran: list[Ran] = _all(workers, [RUN] * len(workers))
+    ran: list[WorkerResult] = _all(workers, [RUN] * len(workers))
     return ran, before, _all(workers, [MEMORY] * len(workers))
 
 
 @contextmanager
 def _worker(limit: int) -> Iterator[Connection]:
-    """A process, and the connection to it."""
+    """Start a process and give the connection to it."""
     here, there = Pipe()
     command = [
         sys.executable,
@@ -197,7 +193,7 @@ def _answer(worker: Connection) -> Any:
     try:
         answer = worker.recv()
     except EOFError:
-        raise RldsError("A measuring process ended early; what it said stands above.") from None
+        raise RldsError("A measuring process ended early; its output is above.") from None
     if isinstance(answer, RldsError):
         raise answer
     return answer
@@ -205,7 +201,7 @@ def _answer(worker: Connection) -> Any:
 
 @contextmanager
 def _ones(size: int) -> Iterator[BinaryIO]:
-    """A file without a name, which all processes map."""
+    """Create an unnamed file of ones, which all processes map."""
     with tempfile.TemporaryFile() as file:
         block = b"\1" * (1 << 20)
         for _ in range(max(1, size // len(block))):
@@ -218,7 +214,7 @@ def _content_bytes(dataset: Dataset) -> int:
     return dataset.num_rows * sum(f.row_bytes for f in dataset.schema.values())
 
 
-def _summary(job: Job, ran: Sequence[Ran], added: Sequence[Memory]) -> Measurement:
+def _summary(job: BenchJob, ran: Sequence[WorkerResult], added: Sequence[Memory]) -> Measurement:
     size = max(r.batch_bytes for r in ran)
     rate, limit = sum(_rate(r.rounds) for r in ran), sum(_rate(r.limit) for r in ran)
     anonymous = [m.anonymous for m in added if m.anonymous is not None]
@@ -267,19 +263,19 @@ class Memory:
     proportional: int | None
 
     def beyond(self, before: Memory) -> Memory:
-        """What there is more than ``before``."""
+        """Return the bytes beyond ``before``."""
         pairs = zip(astuple(self), astuple(before), strict=True)
         return Memory(*(None if a is None or b is None else max(0, a - b) for a, b in pairs))
 
 
 def memory(libraries: Collection[Path] = ()) -> Memory:
-    """Read the figures of now; of the files of ``libraries`` nothing is counted as proportional."""
+    """Read the current figures; the files of ``libraries`` do not count as proportional."""
     status = dict(_sizes(_lines(_STATUS)))
     return Memory(status.get("RssAnon"), status.get("RssFile"), _proportional(libraries))
 
 
 def _proportional(libraries: Collection[Path]) -> int | None:
-    """Pss: every mapping has a line such as ``7f1c-7f1d r--p 0 fe:01 812  /a/file``, then ``Pss: 4 kB`` and others."""
+    """Sum Pss: each mapping has a line ``7f1c-7f1d r--p 0 fe:01 812  /a/file``, then ``Pss: 4 kB`` and others."""
     lines = _lines(_SMAPS)
     total, counted = 0, True
     for line in lines:
@@ -292,7 +288,7 @@ def _proportional(libraries: Collection[Path]) -> int | None:
 
 
 def _sizes(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Lines such as ``RssAnon:   812 kB``, in bytes."""
+    """Parse lines such as ``RssAnon:   812 kB`` into bytes."""
     for parts in map(str.split, lines):
         if len(parts) == 3 and parts[2] == "kB":
             yield parts[0].rstrip(":"), int(parts[1]) * 1024
@@ -306,21 +302,21 @@ def _lines(file: Path) -> list[str]:
 
 
 def faults() -> tuple[int, int]:
-    """Page faults of this process so far: major ones, which waited for the disk, and minor ones."""
+    """Return this process's major page faults so far, which waited for the disk, and its minor ones."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_majflt, used.ru_minflt
 
 
 def mapped_files() -> set[Path]:
-    """The files that this process has mapped."""
+    """Return the files that this process has mapped."""
     names = (parts[5] for parts in (line.split(maxsplit=5) for line in _lines(_MAPS)) if len(parts) == 6)
     return {Path(name) for name in names if name.startswith("/") and not name.endswith(" (deleted)")}
 
 
 def evict(file: Path) -> None:
-    """Drop a file from the page cache: what of it is clean and mapped by no process.
+    """Drop a file's clean pages that no process has mapped from the page cache.
 
-    Does nothing where the system has no such call.
+    Do nothing where the system has no such call.
     """
     if not hasattr(os, "posix_fadvise"):
         return
@@ -346,7 +342,7 @@ def parse_window(text: str) -> Window:
     Raises
     ------
     InvalidArgument
-        It is no window, or one with arguments that it does not take.
+        The text is not a window, or has arguments that the window does not take.
     """
     return cast(Window, _read("window", text, _WINDOWS))
 
@@ -357,7 +353,7 @@ def parse_sampler(text: str) -> Sampler:
     Raises
     ------
     InvalidArgument
-        It is no sampler, or one with arguments that it does not take.
+        The text is not a sampler, or has arguments that the sampler does not take.
     """
     return cast(Sampler, _read("sampler", text, _SAMPLERS))
 
@@ -375,7 +371,7 @@ def _read(what: str, text: str, known: tuple[str, ...]) -> Any:
 
 
 def _call(what: str, text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Name and arguments of ``Name``, or of ``Name(1, b=2)``."""
+    """Parse ``Name`` or ``Name(1, b=2)`` into a name and arguments."""
     wrong = InvalidArgument(
         f"{what} {text!r} is not a name with numbers, texts, lists or mappings.", hint='as in "Slice(32, after=31)"'
     )
@@ -401,11 +397,11 @@ Round = tuple[int, float]  # batches, seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What to load.
+class BenchJob:
+    """The task of a worker.
 
-    ``limit`` is the descriptor of a file that is read row by row as the limit; ``cold`` drops the files of the dataset
-    from the page cache before every round.
+    ``limit`` is the descriptor of a file that is read row by row for comparison; ``cold`` drops the dataset's files from
+    the page cache before every round.
     """
 
     dataset: Dataset
@@ -419,7 +415,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class WorkerResult:
     """Rounds of the loader and of the limit, bytes of a batch, page faults while loading."""
 
     rounds: tuple[Round, ...]

@@ -1,6 +1,6 @@
-"""A process that loads batches and watches itself: ``python -m rlds_cli.bench.worker FD``, FD a connection.
+"""The process that loads batches and measures itself: ``python -m rlds_cli.bench.worker FD``, FD a connection.
 
-One message starts each stage, so that all processes go through it together::
+A message starts each stage, so that all workers enter it together::
 
     Job      -> bytes of a batch     opens the dataset, makes the loader, reads a few batches
     RUN      -> Ran                  batches for so many seconds
@@ -20,7 +20,19 @@ from typing import Any
 import numpy as np
 import torch  # what a loader imports is not its memory
 
-from rlds_cli.bench import END, IMPORTED, MEMORY, RUN, Job, Ran, Round, evict, faults, mapped_files, memory
+from rlds_cli.bench import (
+    END,
+    IMPORTED,
+    MEMORY,
+    RUN,
+    BenchJob,
+    Round,
+    WorkerResult,
+    evict,
+    faults,
+    mapped_files,
+    memory,
+)
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import RldsError
@@ -32,15 +44,15 @@ _WARM = 64  # batches before anything is timed
 _COLD_ROUNDS = 5
 
 
-class Loading:
-    """The loader of a job, opened and read; opened anew for every round that starts cold."""
+class TimedLoader:
+    """The loader of a job, opened again for every cold round."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BenchJob) -> None:
         self.job = job
         self.open()
 
     def open(self) -> None:
-        """Map the files."""
+        """Open the dataset and make the loader."""
         job = self.job
         dataset = Dataset(type(job.dataset.store)(job.dataset.path), job.dataset.episodes.index)
         self.loader = Loader(
@@ -50,14 +62,14 @@ class Loading:
         self.priority = np.random.default_rng(0).random(job.batch_size)
 
     def next(self) -> Batch:
-        """One batch; priorities are updated where there are any."""
+        """Return a batch, after updating priorities with `Prioritized`."""
         batch = next(self.batches)
         if isinstance(self.job.sampler, Prioritized):
             self.loader.update_priorities(batch, self.priority)
         return batch
 
     def cool(self) -> None:
-        """Close, drop the files from the page cache, and open again."""
+        """Close the dataset, drop its files from the page cache, and open it again."""
         used = {f for f in mapped_files() if self._is_data(f)}
         del self.loader, self.batches
         for file in used:
@@ -69,7 +81,7 @@ class Loading:
 
 
 def limit(descriptor: int, batch_size: int, sample_bytes: int) -> Callable[[], Any]:
-    """A packed take: as many rows, of as many bytes, at random, from one array."""
+    """Return a function that takes as many random rows of as many bytes from one array."""
     width = max(8, sample_bytes)
     content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     packed: Array = np.frombuffer(content, np.dtype((np.void, width)), len(content) // width)
@@ -89,8 +101,8 @@ def _timed(call: Callable[[], Any], seconds: float) -> Round:
             return calls, taken
 
 
-def run(loading: Loading, batch_bytes: int) -> Ran:
-    """Take turns with the limit until the loader has had its time."""
+def run(loading: TimedLoader, batch_bytes: int) -> WorkerResult:
+    """Alternate rounds of the loader and of the limit until the loader has had its seconds."""
     job = loading.job
     take = limit(job.limit, job.batch_size, batch_bytes // job.batch_size)
     take()
@@ -106,7 +118,7 @@ def run(loading: Loading, batch_bytes: int) -> Ran:
         after = faults()
         major, minor = major + after[0] - before[0], minor + after[1] - before[1]
         limits.append(_timed(take, length / 4))
-    return Ran(tuple(rounds), tuple(limits), batch_bytes, major, minor)
+    return WorkerResult(tuple(rounds), tuple(limits), batch_bytes, major, minor)
 
 
 def _bytes(batch: Batch) -> int:
@@ -114,14 +126,14 @@ def _bytes(batch: Batch) -> int:
 
 
 def serve(connection: Connection) -> None:
-    """Answer until told to end."""
+    """Answer messages until `END`."""
     torch.zeros(1)
     connection.send(IMPORTED)
     loading, batch_bytes = None, 0
     libraries = mapped_files()
     while (wanted := connection.recv()) != END:
-        if isinstance(wanted, Job):
-            loading = Loading(wanted)
+        if isinstance(wanted, BenchJob):
+            loading = TimedLoader(wanted)
             batch_bytes = max(_bytes(loading.next()) for _ in range(_WARM))
             connection.send(batch_bytes)
         elif wanted == MEMORY:
@@ -131,7 +143,7 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
-    """Serve the process at the other end; an error goes there in place of an answer."""
+    """Serve the parent process; an error is sent in place of an answer."""
     connection = Connection(int(sys.argv[1]))
     try:
         serve(connection)

@@ -1,4 +1,4 @@
-"""Other libraries' ways of handing out data, for scripts that were written for them."""
+"""Interfaces of other libraries, for scripts written for them."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -44,7 +44,7 @@ def qlearning_dataset(
     Parameters
     ----------
     env : str, path, Dataset or environment
-        What the data are of: an id or a name of D4RL (``d4rl/hopper-medium-v2``, ``hopper-medium-v2``), downloaded
+        The source of the data: an id or a name of D4RL (``d4rl/hopper-medium-v2``, ``hopper-medium-v2``), downloaded
         where it is not here; a dataset or a selection; an environment of D4RL, whose ``get_dataset(**kwargs)`` is
         called; any other whose ``spec.id`` is a name of D4RL.
     dataset : str, path, Dataset or mapping of str to array, optional
@@ -66,9 +66,9 @@ def qlearning_dataset(
     Raises
     ------
     NoReward, UnknownField
-        The data lack what it takes.
+        The data lack a field that is needed.
     UnknownDataset
-        No data of that name.
+        There are no data of that name.
     RldsError
         The data have no timeouts, and ``env`` says nothing of a time limit, by which D4RL then ends episodes.
 
@@ -143,7 +143,7 @@ def get_normalized_score(env_name: str, score: Any) -> Any:
     Raises
     ------
     UnknownDataset
-        Nobody knows the name.
+        The registry does not know the name.
     RldsError
         No reference scores are known for it.
 
@@ -163,10 +163,10 @@ def get_normalized_score(env_name: str, score: Any) -> Any:
 
 
 def _timed_out(columns: Columns, env: Any, dataset: Any, *, restart: int) -> BoolArray:
-    """Which rows D4RL takes for the last before a time limit [N].
+    """Return which rows D4RL takes for the last before a time limit [N].
 
-    By ``timeouts`` where there are some. Else it counts the steps since the last end up to the limit, from ``restart``
-    after an end of its own making, and from 1 after a terminal, so that most episodes are given one step too few.
+    They are those of ``timeouts``, where the data have it. Otherwise D4RL counts steps since the last end up to the
+    limit: from ``restart`` after a time limit, from 1 after a terminal, so that most episodes are one step too short.
     """
     if "timeouts" in columns:
         return _flag(columns, "timeouts")
@@ -188,7 +188,7 @@ def _timed_out(columns: Columns, env: Any, dataset: Any, *, restart: int) -> Boo
 
 
 def _time_limit(*given: Any) -> int:
-    """Steps after which an episode of the environment is over."""
+    """Return the environment's limit of steps per episode."""
     for one in given:
         for steps in (getattr(one, "_max_episode_steps", None), getattr(_spec(one), "max_episode_steps", None)):
             if steps is not None:
@@ -207,9 +207,9 @@ def _time_limit(*given: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Columns of D4RL's layout; which rows end an episode [N]; which have a next observation that is known [N].
+    """Columns in D4RL's layout, with two masks [N]: rows that end an episode, and rows with a known next observation.
 
-    ``next_observations`` repeats the observation where it is not known.
+    Where the next observation is unknown, ``next_observations`` repeats the observation.
     """
 
     columns: Columns
@@ -238,7 +238,7 @@ def _told_by_table(ds: Dataset, everything: bool) -> _Steps:
 
 
 def _told_by_flags(columns: Columns, entry: Entry | None) -> _Steps:
-    """Columns alone: their flags say where episodes end, by the rule that the registry has for the environment."""
+    """Derive the ends of episodes from the columns' flags, by the registry's rule for the environment."""
     _check(columns)
     rule = entry.episodes_by if entry else None
     if rule == "jumps":
@@ -260,7 +260,7 @@ def _told_by_flags(columns: Columns, entry: Entry | None) -> _Steps:
 
 
 def _columns(env: Any, dataset: Any, kwargs: Mapping[str, Any], *, everything: bool = False) -> Columns:
-    """Rows of the archive in a line; of a dataset, unless ``everything``, what a transition takes."""
+    """Return the archive's rows in their order; of a dataset only the fields of a transition, unless ``everything``."""
     given = env if dataset is None else dataset
     if isinstance(given, Mapping):
         return _check(given)
@@ -275,7 +275,7 @@ def _columns(env: Any, dataset: Any, kwargs: Mapping[str, Any], *, everything: b
 
 
 def _all_fields(ds: Dataset) -> list[str]:
-    """The fields of D4RL's layout, rewards included: where there are none, asking for them says so."""
+    """Return the fields of D4RL's layout; always with rewards, so that a dataset without any raises `NoReward`."""
     return list(dict.fromkeys([*layouts.d4rl_fields(ds), REWARD]))
 
 
@@ -298,7 +298,7 @@ def _is_data(given: Any) -> bool:
 
 
 def _get_dataset(env: Any) -> Any:
-    """The method of an environment of D4RL, also below wrappers; None for another."""
+    """Return the method of a D4RL environment, also below wrappers; None for other environments."""
     return getattr(env, "get_dataset", None) or getattr(getattr(env, "unwrapped", None), "get_dataset", None)
 
 
@@ -307,7 +307,7 @@ def _spec(env: Any) -> Any:
 
 
 def _name(given: Any) -> str | None:
-    """What an id, a dataset or an environment is called."""
+    """Return the name of an id, a dataset or an environment."""
     if isinstance(given, Dataset):
         return given.id
     return given if isinstance(given, str) else getattr(_spec(given), "id", None)
@@ -329,7 +329,7 @@ def _entry(given: Any) -> Entry | None:
 
 
 def _check(columns: Columns) -> Columns:
-    """Refuse columns that lack something or do not agree."""
+    """Refuse columns with missing keys or different lengths."""
     missing = [key for key in _NEEDED if key not in columns]
     if missing:
         raise UnknownField(
@@ -345,7 +345,7 @@ def _check(columns: Columns) -> Columns:
 
 
 def _flag(columns: Columns, key: str) -> BoolArray:
-    """A flag of any number type, [N] or [N, 1], as bool [N]; False where there is none."""
+    """Return a flag of any number type, [N] or [N, 1], as bool [N]; all False where the data have no such flag."""
     rows = len(columns["rewards"])
     return np.asarray(columns[key]).astype(bool).reshape(rows) if key in columns else np.zeros(rows, bool)
 

@@ -5,13 +5,14 @@
 """
 
 from rlds_cli.dataset.batch import Batch
-from rlds_cli.loader.arrays.images import Metres, Resize, ToFloat
-from rlds_cli.loader.arrays.transforms import Clip, Normalize, Reward
+from rlds_cli.dataset.images import Metres, Resize, ToFloat
+from rlds_cli.dataset.transforms import Clip, Normalize, Reward
 from rlds_cli.loader.fields.goals import Goals, ReturnToGo
 from rlds_cli.loader.loader import Loader
 from rlds_cli.loader.mixture.mixture import Member, Mixture
 from rlds_cli.loader.samplers.prioritized import Prioritized
-from rlds_cli.loader.samplers.uniform import Sampler, Sequential, Shuffled, Uniform
+from rlds_cli.loader.samplers.protocol import Sampler
+from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform
 from rlds_cli.loader.samplers.weighted import Weighted
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode, Slice, Transition, Window

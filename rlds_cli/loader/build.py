@@ -1,7 +1,4 @@
-"""From a dataset and what is asked of it to what a loader draws from and reads.
-
-What a loader is asked for, checked.
-"""
+"""Building a loader: check the request, count the windows of the dataset, make its draw and its columns."""
 
 from __future__ import annotations
 
@@ -12,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.arrays.transforms import Elementwise
-from rlds_cli.loader.fields.columns import Column, RewardSum, Stored
+from rlds_cli.dataset.transforms import Elementwise
+from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
+from rlds_cli.loader.arrays.frameworks import ArrayBackend
+from rlds_cli.loader.fields.columns import BatchColumn, RewardSumColumn, StoredColumn
 from rlds_cli.loader.fields.fields import Extra, Fields, Name, Names
-from rlds_cli.loader.index import Guide, Pool, Table
+from rlds_cli.loader.index import EpisodeTable, PrefixIndex, WindowIndex
 from rlds_cli.loader.mixture.mixture import Mixture
-from rlds_cli.loader.read import BatchFunction, DatasetSource, Draw, Transforms
-from rlds_cli.loader.samplers.uniform import Draw as Drawing
-from rlds_cli.loader.samplers.uniform import Sampler
+from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
+from rlds_cli.loader.samplers.protocol import Draw, Sampler, StatefulDraw
+from rlds_cli.loader.schedule import Ranks, Schedule
 from rlds_cli.loader.storage import blocks, memory
 from rlds_cli.loader.windows import nstep
 from rlds_cli.loader.windows.offsets import Offsets
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a loader is asked for; see `Loader`."""
+    """The arguments of a `Loader` that its source depends on."""
 
     window: Window
     sampler: Sampler
@@ -46,19 +44,19 @@ class Request:
     resident: bool = False
 
     def in_steps(self, dataset: Dataset) -> Request:
-        """The same with offsets of the window in steps of ``dataset``."""
+        """Return the request with the window's offsets in steps of ``dataset``."""
         return replace(self, window=self.window.in_steps(dataset)) if isinstance(self.window, Offsets) else self
 
 
-def pool(dataset: Dataset, window: Window, anchors: Anchors) -> Pool:
-    """The episodes that have a window, and how many.
+def pool(dataset: Dataset, window: Window, anchors: Anchors, *, in_mixture: bool = False) -> WindowIndex:
+    """Count the windows of every episode, and number them.
 
     Raises
     ------
     EmptyWindow
-        None has.
+        No episode has a window.
     """
-    table = Table.of(dataset)
+    table = EpisodeTable.of(dataset)
     if not len(table):
         raise EmptyWindow(f"There is nothing to draw from: 0 episodes of {dataset.id} are selected.")
     every_step = window.whole or anchors == "steps"
@@ -72,16 +70,61 @@ def pool(dataset: Dataset, window: Window, anchors: Anchors) -> Pool:
     if bucket is not None:
         by_length = np.argsort(table.steps, kind="stable")
         table, counts = table.where(by_length), counts[by_length]
-    return Pool(dataset, table, Guide(counts), window.anchor, bucket)
+    return WindowIndex(dataset, table, PrefixIndex(counts), window.anchor, bucket, in_mixture)
 
 
-def source(pool: Pool, draw: Drawing, request: Request, transforms: Transforms, floats: str | None) -> DatasetSource:
-    """What reads the columns of a dataset; ``floats`` is the dtype in which the loader works with them.
+def dataset_source(
+    dataset: Dataset, request: Request, transforms: Transforms, arrays: ArrayBackend, ranks: Ranks
+) -> tuple[Draw, DatasetSource]:
+    """Make the draw over a dataset, and the source that reads it.
+
+    Raises
+    ------
+    InvalidArgument
+        The sampler cannot draw from the dataset, or not for one of several ranks.
+    """
+    request = request.in_steps(dataset)
+    windows = pool(dataset, request.window, request.anchors)
+    draw = request.sampler.over(windows)
+    if isinstance(draw, StatefulDraw) and ranks.world > 1:
+        raise InvalidArgument(
+            f"{type(request.sampler).__name__} on {ranks}: ranks do not know each other's updates.",
+            hint="Loader(..., world_size=1) on every rank, with a seed of its own",
+        )
+    made = source(windows, draw, request, transforms, arrays.working)
+    if request.resident:
+        from rlds_cli.loader.storage.device_memory import reside
+
+        made = reside(made, arrays)
+    return draw, made
+
+
+def schedule(windows: int | None, sampler: Sampler, batch_size: int, steps: int | None) -> Schedule:
+    """Make the schedule of an epoch of so many ``windows``; None for an endless one.
+
+    Raises
+    ------
+    BatchSize
+        An epoch has no full batch, and the last batch is dropped.
+    """
+    made = Schedule(batch_size, windows, windows is not None and sampler.drop_last, steps)
+    if windows is not None and made.per_epoch == 0:
+        raise BatchSize(
+            f"{batch_size} is more than the {windows:,} samples of an epoch, and its last batch is dropped.",
+            hint=f"a batch of at most {windows:,}, or {type(sampler).__name__}(drop_last=False)",
+        )
+    return made
+
+
+def source(
+    pool: WindowIndex, draw: Draw, request: Request, transforms: Transforms, floats: str | None
+) -> DatasetSource:
+    """Make the source of a dataset's columns; ``floats`` is the dtype in which the loader works with floats.
 
     Raises
     ------
     UnknownField, NoReward, LoaderError
-        A field that there is not.
+        The dataset has no such field.
     NeedsMemory
         The dataset is compressed and does not fit the memory allowed when decoded.
     """
@@ -93,29 +136,29 @@ def source(pool: Pool, draw: Drawing, request: Request, transforms: Transforms, 
 
 
 def read(
-    fields: Fields, chosen: Sequence[str], draw: Drawing, request: Request, transforms: Transforms, floats: str | None
+    fields: Fields, chosen: Sequence[str], draw: Draw, request: Request, transforms: Transforms, floats: str | None
 ) -> DatasetSource:
-    """What reads the columns ``chosen``, see `source`."""
+    """Make the source of the columns ``chosen``, see `source`."""
     pool, dataset, window = fields.pool, fields.dataset, request.window
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
     per_step = _per_step(transforms, floats)
     columns = {name: fields.column(name, per_step) for name in chosen}
     budget = memory.budget(request.memory)[0]
     reach = _reach(fields, columns, budget) if window.n_step > 1 else None
-    made = DatasetSource(Draw(pool, draw, window, reach), columns)
+    made = DatasetSource(SampleLocator(pool, draw, window, reach), columns)
     if reach is not None and reach.kept:
         made.packing = f"sums over {reach.n_step} steps, {reach.kept}"
     made.unread, made.shadowed = fields.unread(request.fields, chosen), fields.shadowed
     made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))
     packs = isinstance(window, Transition) and window.n_step == 1 and dataset.encoding == "memmap"
     if packs and not request.resident:
-        options = blocks.Options(floats, budget, request.views)
+        options = blocks.ReadOptions(floats, budget, request.views)
         made.packed, made.packing = blocks.pack(dataset, columns, fields.read, options)
     return made
 
 
 def _per_step(transforms: Transforms, floats: str | None) -> Callable[[Array], Array] | None:
-    """What is done to rewards before they are summed up, in the dtype in which any other window transforms them."""
+    """Return the transform of rewards before they are summed, in the dtype in which other windows transform them."""
     if not any(t.touches(REWARD) for t in transforms.elementwise):
         return None
 
@@ -126,15 +169,15 @@ def _per_step(transforms: Transforms, floats: str | None) -> Callable[[Array], A
     return transformed
 
 
-def _reach(fields: Fields, columns: dict[str, Column], budget: int) -> nstep.Reach:
-    """How far transitions over several steps go; their reward column is exchanged where its sums are kept."""
+def _reach(fields: Fields, columns: dict[str, BatchColumn], budget: int) -> nstep.Reach:
+    """Return the reach of n-step transitions; where sums are kept, they replace the reward column."""
     dataset, terminated, truncated = fields.dataset, *(fields.rows(name) for name in FLAGS)
     reach = nstep.keep_reach(dataset, nstep.Reach(fields.n_step, terminated, truncated), budget)
     summed = columns.get(REWARD)
-    if isinstance(summed, RewardSum) and summed.transform is None:
+    if isinstance(summed, RewardSumColumn) and summed.transform is None:
         sums = nstep.keep_sums(dataset, reach, summed.column, summed.gamma, summed.dtype, budget)
         if sums is not None:
-            columns[REWARD] = Stored(sums)
+            columns[REWARD] = StoredColumn(sums)
     return reach
 
 
@@ -144,14 +187,14 @@ _FUNCTION = 'def f(batch): batch["observation"] = t(batch["observation"]), and t
 
 
 def opened(dataset: StrPath | Dataset | Mixture) -> Dataset | Mixture:
-    """The dataset, or the mixture with its members open."""
+    """Return the dataset, or the mixture, opened."""
     if isinstance(dataset, Mixture):
         return dataset.opened()
     return dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
 
 
 def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
-    """Refuse what is no window, no sampler or no kind of anchor.
+    """Refuse an argument that is not a window, a sampler or a kind of anchor.
 
     Raises
     ------
@@ -170,12 +213,12 @@ def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
 
 
 def transforms_of(transform: Transform | Sequence[Transform]) -> Transforms:
-    """The transforms, in order.
+    """Return the transforms, in order.
 
     Raises
     ------
     InvalidArgument
-        One cannot be called.
+        A transform cannot be called, or is not for batches.
     """
     asked: Any = transform
     given = list(asked) if isinstance(asked, Sequence) and not isinstance(asked, str) else [asked]
@@ -200,7 +243,7 @@ def transforms_of(transform: Transform | Sequence[Transform]) -> Transforms:
 
 
 def _home(transform: object) -> str:
-    """The module that a function, or the class of an object, is from."""
+    """Return the module that defines a function, or the class of an object."""
     own = getattr(transform, "__module__", None)
     return own if isinstance(own, str) else type(transform).__module__
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.loader.order import Order, Positions
+from rlds_cli.loader.order import Order, SampleNumbers
 from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 
-class Table:
+class EpisodeTable:
     """Columns over episodes.
 
     Attributes
@@ -51,7 +51,7 @@ class Table:
         self._chosen, self._index = chosen, index
 
     @classmethod
-    def of(cls, dataset: Dataset) -> Table:
+    def of(cls, dataset: Dataset) -> EpisodeTable:
         """All episodes of a dataset or selection."""
         columns = ("start", "length", "num_transitions", "num_observed")
         return cls(*(np.asarray(dataset.episodes[c], np.int64) for c in columns))
@@ -66,12 +66,12 @@ class Table:
         """Made when it is asked for."""
         return np.cumsum(self.transitions) - self.transitions if self._index is None else self._index
 
-    def where(self, chosen: Array) -> Table:
+    def where(self, chosen: Array) -> EpisodeTable:
         """The episodes that ``chosen`` marks (bool), or in the order in which it numbers them."""
         if chosen.dtype == bool and chosen.all():
             return self
         columns = (self.start, self.steps, self.transitions, self.observed)
-        return Table(*(c[chosen] for c in columns), chosen=self.number[chosen], index=self.index[chosen])
+        return EpisodeTable(*(c[chosen] for c in columns), chosen=self.number[chosen], index=self.index[chosen])
 
     def __len__(self) -> int:
         return len(self.start)
@@ -81,7 +81,7 @@ _CORRECTIONS = 3
 _BLOCK = 1 << 16  # slices of the range at a time
 
 
-class Guide:
+class PrefixIndex:
     """Numbers 0..total-1 laid out over episodes, ``counts[e]`` of them each.
 
     A table of about two entries per episode holds the first episode of each equal slice of the range; a look-up and at
@@ -140,31 +140,34 @@ FloatArray = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class WindowIndex:
     """All windows of a dataset.
 
     Attributes
     ----------
     dataset : Dataset
-    table : Table
+    table : EpisodeTable
         The episodes that have a window.
-    guide : Guide
-        Windows are numbered 0..guide.total-1 through these episodes.
+    prefix : PrefixIndex
+        Windows are numbered 0..prefix.total-1 through these episodes.
     anchor : callable
         From window numbers within their episodes [K] to their anchor steps [K].
     bucket : int or None
         The episodes are sorted by length, and so many at a time belong together.
+    in_mixture : bool
+        Whether the dataset is one of several in a mixture.
     """
 
     dataset: Dataset
-    table: Table
-    guide: Guide
+    table: EpisodeTable
+    prefix: PrefixIndex
     anchor: Callable[[IntArray], IntArray]
     bucket: int | None = None
+    in_mixture: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledWindows:
     """The windows that were drawn for some samples.
 
     Attributes
@@ -185,7 +188,7 @@ class Drawn:
     """
 
     order: Order
-    positions: Positions
+    positions: SampleNumbers
     episode: IntArray
     number: IntArray
     probability: Callable[[], FloatArray]

@@ -41,7 +41,7 @@ _SORTED = {1: 0, 2: 1 << 12}  # shuffles of at most so many are sorted: that tak
 _STREAM_BITS = 8
 Words = npt.NDArray[np.uint64]
 HalfWords = npt.NDArray[np.uint32]
-Positions = range | IntArray  # numbers of samples
+SampleNumbers = range | IntArray  # numbers of samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class Order:
     epoch: int = 0
     version: int = VERSION
 
-    def uniform(self, stream: int, positions: Positions, scale: float = 1.0, salt: int = 0) -> npt.NDArray[np.float64]:
+    def uniform(
+        self, stream: int, positions: SampleNumbers, scale: float = 1.0, salt: int = 0
+    ) -> npt.NDArray[np.float64]:
         """Draws in [0, 1) times ``scale`` [len(positions)]: number p of the stream for every p.
 
         Streams of another ``salt``, in [0, 2**64), are independent of each other.
@@ -76,11 +78,11 @@ class Order:
         draws *= scale * 2.0**-53
         return draws
 
-    def below(self, stream: int, positions: Positions, n: int) -> IntArray:
+    def below(self, stream: int, positions: SampleNumbers, n: int) -> IntArray:
         """Integers in [0, n) [len(positions)]; off from uniform by n / 2**53 at most."""
         return self.uniform(stream, positions, n).astype(np.int64)
 
-    def shuffled(self, positions: Positions, n: int, salt: int = 0) -> IntArray:
+    def shuffled(self, positions: SampleNumbers, n: int, salt: int = 0) -> IntArray:
         """Where a permutation of [0, n) takes ``positions``, which lie in [0, n); another for every ``salt``."""
         if n <= _SORTED[self.version]:
             return self._sorted(n, salt).take(_numbers(positions))
@@ -94,7 +96,7 @@ class Order:
         keys.sort()
         return (keys & low).astype(np.int64)
 
-    def shuffled_in_blocks(self, positions: Positions, n: int, block: int, live: int) -> IntArray:
+    def shuffled_in_blocks(self, positions: SampleNumbers, n: int, block: int, live: int) -> IntArray:
         """As `shuffled`, with neighbours kept close.
 
         [0, n) is cut into blocks of ``block``; these are put in random order, and the contents of ``live`` consecutive
@@ -141,14 +143,14 @@ class _Slots:
         return min(slot * self.block - (-self.n % self.block) * (slot > self.odd), self.n)
 
 
-def _ends(positions: Positions) -> tuple[int, int]:
+def _ends(positions: SampleNumbers) -> tuple[int, int]:
     """The lowest and the highest position."""
     if isinstance(positions, range):
         return positions[0], positions[-1]
     return int(positions.min()), int(positions.max())
 
 
-def _numbers(positions: Positions) -> IntArray:
+def _numbers(positions: SampleNumbers) -> IntArray:
     if isinstance(positions, range):
         return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
     return positions
@@ -206,7 +208,7 @@ def _add(x: HalfWords, f: HalfWords, modulus: int) -> HalfWords:
     return x
 
 
-def whole(what: str, value: Any, least: int, error: type[RldsError] = InvalidArgument) -> int:
+def integer(what: str, value: Any, least: int, error: type[RldsError] = InvalidArgument) -> int:
     """``value`` as an int.
 
     Raises
@@ -223,7 +225,7 @@ def whole(what: str, value: Any, least: int, error: type[RldsError] = InvalidArg
     return number
 
 
-def make_whole(record: Any, name: str, least: int) -> None:
+def set_integer(record: Any, name: str, least: int) -> None:
     """Make the field ``name`` of a frozen record a plain int: its repr is part of a loader's state."""
     value = getattr(record, name)
-    object.__setattr__(record, name, whole(f"{type(record).__name__}: {name}", value, least))
+    object.__setattr__(record, name, integer(f"{type(record).__name__}: {name}", value, least))

@@ -15,18 +15,18 @@ import numpy as np
 
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.provenance import Origins
+from rlds_cli.dataset.transforms import Elementwise, Reward
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.loader.arrays.frameworks import Arrays
-from rlds_cli.loader.arrays.transforms import Elementwise, Reward
-from rlds_cli.loader.fields.columns import Beside, Column, Mapped, RewardSum
+from rlds_cli.loader.arrays.frameworks import ArrayBackend
+from rlds_cli.loader.fields.columns import BatchColumn, MappedColumn, NeighbourColumn, RewardSumColumn
 from rlds_cli.loader.fields.fields import no_reward
-from rlds_cli.loader.index import Drawn, Pool
-from rlds_cli.loader.order import Order, Positions
-from rlds_cli.loader.samplers.prioritized import PrioritizedDraw
-from rlds_cli.loader.schedule import Ranks
-from rlds_cli.loader.storage.blocks import Packed
-from rlds_cli.loader.storage.page_cache import Coming, Told, Watch, depth
-from rlds_cli.loader.windows.positions import Samples
+from rlds_cli.loader.index import WindowIndex
+from rlds_cli.loader.order import Order, SampleNumbers
+from rlds_cli.loader.samplers.protocol import Draw, StatefulDraw
+from rlds_cli.loader.schedule import Ranks, SampleRun
+from rlds_cli.loader.storage.blocks import PackedReader
+from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
+from rlds_cli.loader.windows.samples import Samples
 from rlds_cli.loader.windows.windows import Episode, Spanning, Window
 from rlds_cli.ted import REWARD, Array, IntArray
 
@@ -41,59 +41,21 @@ BatchFunction = Callable[[Batch], Batch | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SampleLocator:
     """Which rows: pool, sampler and window together."""
 
-    pool: Pool
-    draw: Callable[[Order, Positions], Drawn]
+    pool: WindowIndex
+    draw: Draw
     window: Window
     reach: Spanning | None
 
-    def samples(self, order: Order, positions: Positions, batch: range) -> Samples:
+    def samples(self, order: Order, positions: SampleNumbers, batch: range) -> Samples:
         """Where the samples with these numbers lie; ``batch`` holds those of all ranks."""
         drawn = self.draw(order, positions)
         if self.pool.bucket is not None:
             steps = self.pool.table.steps
             drawn = replace(drawn, longest=int(steps.take(self.draw(order, batch).episode).max(initial=0)))
         return self.window.place(self.pool.table, drawn, self.reach)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Samples that are read together.
-
-    Attributes
-    ----------
-    order : Order
-    first : int
-        Number of the first sample in its epoch.
-    size : int
-        Samples of a batch, all ranks together.
-    batches : int
-        All of ``size`` samples.
-    every : int
-        Of so many batches that follow each other the first is one of them: the others are read by other workers.
-    """
-
-    order: Order
-    first: int
-    size: int
-    batches: int
-    every: int = 1
-
-    @property
-    def everyone(self) -> range:
-        """Numbers of the samples, all ranks together; of one batch, or of several that follow each other."""
-        assert self.every == 1 or self.batches == 1
-        return range(self.first, self.first + self.batches * self.size)
-
-    def of(self, ranks: Ranks) -> Positions:
-        """Numbers of this rank's samples."""
-        if self.every == 1 or self.batches == 1:
-            return ranks.part(self.everyone)
-        start = self.first + np.arange(self.batches) * (self.every * self.size)
-        numbers: IntArray = (start[:, None] + np.asarray(ranks.part(range(self.size)))).reshape(-1)
-        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +76,7 @@ class Gathered:
     complete: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Where a reader gets its columns from: one dataset, or a mixture."""
 
     @property
@@ -152,11 +114,11 @@ class Source(Protocol):
         """Whether columns reside on the device."""
         ...
 
-    def locate(self, run: Run, ranks: Ranks) -> Any:
+    def locate(self, run: SampleRun, ranks: Ranks) -> Any:
         """Index maths: where this rank's samples of ``run`` lie."""
         ...
 
-    def coming(self, located: Any) -> list[Coming]:
+    def planned_reads(self, located: Any) -> list[PlannedRead]:
         """What `gather` is going to read of files."""
         ...
 
@@ -170,13 +132,13 @@ class DatasetSource:
 
     Parameters
     ----------
-    draw : Draw
-    columns : mapping of str to Column
+    locator : SampleLocator
+    columns : mapping of str to BatchColumn
         By field name, in order.
 
     Attributes
     ----------
-    packed : Packed or None
+    packed : PackedReader or None
         What reads some of them faster.
     packing : str
         Where its block is, or why there is none.
@@ -190,19 +152,19 @@ class DatasetSource:
         Fields that no batch holds, since the window or the sampler gives a column of the same name.
     """
 
-    def __init__(self, draw: Draw, columns: Mapping[str, Column]) -> None:
-        self.draw, self.columns = draw, columns
-        self.packed: Packed | None = None
+    def __init__(self, locator: SampleLocator, columns: Mapping[str, BatchColumn]) -> None:
+        self.locator, self.columns = locator, columns
+        self.packed: PackedReader | None = None
         self.packing = ""
         self.decodes = False
         self.held: frozenset[str] = frozenset()
         self.unread: Sequence[str] = ()
         self.shadowed: Sequence[str] = ()
         self.names = tuple(columns)
-        self._mapped = {n: c for n, c in columns.items() if isinstance(c, Mapped)}
-        self._blanked = {n: c for n, c in columns.items() if draw.window.zeroed or isinstance(c, Beside)}
-        self.summed = frozenset(name for name, c in columns.items() if isinstance(c, RewardSum))
-        reach = draw.window.reach(int(draw.pool.table.steps.max()))
+        self._mapped = {n: c for n, c in columns.items() if isinstance(c, MappedColumn)}
+        self._blanked = {n: c for n, c in columns.items() if locator.window.zeroed or isinstance(c, NeighbourColumn)}
+        self.summed = frozenset(name for name, c in columns.items() if isinstance(c, RewardSumColumn))
+        reach = locator.window.reach(int(locator.pool.table.steps.max()))
         self.sample_bytes = reach * sum(c.row_bytes for c in columns.values())
 
     @property
@@ -212,37 +174,37 @@ class DatasetSource:
 
     @property
     def warnings(self) -> list[str]:
-        """What is left out of a dataset without ``observation``, see `Source`."""
+        """What is left out of a dataset without ``observation``, see `BatchSource`."""
         if not self.unread:
             return []
         given, left_out = ", ".join(self.names), ", ".join(self.unread)
-        id = self.draw.pool.dataset.id
+        id = self.locator.pool.dataset.id
         return [f'{id} has no "observation": a batch holds {given}, not {left_out}. Name fields=, or fields="all".']
 
     @property
     def most(self) -> int | None:
         """One, where every batch has a length of its own or is drawn by what was learned from the one before."""
-        return None if self.draw.pool.bucket is None and not isinstance(self.draw.draw, PrioritizedDraw) else 1
+        return None if self.locator.pool.bucket is None and not isinstance(self.locator.draw, StatefulDraw) else 1
 
-    def locate(self, run: Run, ranks: Ranks) -> Samples:
-        """Where this rank's samples lie, see `Source`."""
-        return self.draw.samples(run.order, run.of(ranks), range(run.first, run.first + run.size))
+    def locate(self, run: SampleRun, ranks: Ranks) -> Samples:
+        """Where this rank's samples lie, see `BatchSource`."""
+        return self.locator.samples(run.order, run.of(ranks), range(run.first, run.first + run.size))
 
-    def coming(self, located: Samples) -> list[Coming]:
-        """What is going to be read of the store's files and of packed rows, see `Source`."""
-        found = [] if self.packed is None else self.packed.coming(located)
-        seen: dict[tuple[int, int], Coming] = {}
+    def planned_reads(self, located: Samples) -> list[PlannedRead]:
+        """What is going to be read of the store's files and of packed rows, see `BatchSource`."""
+        found = [] if self.packed is None else self.packed.planned_reads(located)
+        seen: dict[tuple[int, int], PlannedRead] = {}
         for name, column in self._mapped.items():
             file = None if column.column is None else column.column.file
             if file is not None and (self.packed is None or name not in self.packed):
                 place = column.place(located)
                 first, length = place.stretches
                 wider = length + 1  # the row after, too, which most readers of a row want as well
-                seen[id(column.column), id(place)] = Coming(file, first, wider)
+                seen[id(column.column), id(place)] = PlannedRead(file, first, wider)
         return [*found, *seen.values()]
 
     def gather(self, located: Samples) -> Gathered:
-        """Read their columns, see `Source`."""
+        """Read their columns, see `BatchSource`."""
         known = self.packed.read(located) if self.packed is not None else {}
         values = {name: known[name] if name in known else c.read(located) for name, c in self.columns.items()}
         return Gathered(values, self._blank(located))
@@ -321,21 +283,21 @@ class Transforms:
         return next((n for n in names if transform.touches(n)), "")
 
 
-class Reader:
+class BatchReader:
     """Reads batches.
 
     Parameters
     ----------
-    source : Source
+    source : BatchSource
     ranks : Ranks
     transforms : Transforms
-    arrays : Arrays
+    arrays : ArrayBackend
     """
 
-    def __init__(self, source: Source, ranks: Ranks, transforms: Transforms, arrays: Arrays) -> None:
+    def __init__(self, source: BatchSource, ranks: Ranks, transforms: Transforms, arrays: ArrayBackend) -> None:
         self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
         self._tree = _tree(source.names)
-        self.watch = Watch()
+        self.read_ahead = ReadAhead()
         keep_freed()
 
     def batches_at_once(self, size: int) -> int:
@@ -348,42 +310,42 @@ class Reader:
         one = self.source.sample_bytes
         gathered = one * size * self.batches_at_once(size)
         ships = self.arrays.ships and not self.source.resident
-        return depth(sample_bytes=one, gather_bytes=gathered, decodes=self.source.decodes, ships=ships)
+        return prefetch_depth(sample_bytes=one, gather_bytes=gathered, decodes=self.source.decodes, ships=ships)
 
-    def located(self, runs: Iterable[Run], *, early: bool) -> Iterator[tuple[Run, Any, Told]]:
+    def located(self, runs: Iterable[SampleRun], *, early: bool) -> Iterator[tuple[SampleRun, Any, Advice]]:
         """Where the samples of each run lie; with ``early`` some runs ahead while data comes from the disk."""
-        waiting: deque[tuple[Run, Any, Told]] = deque()
+        waiting: deque[tuple[SampleRun, Any, Advice]] = deque()
         for run in runs:
             located = self.locate(run)
-            waiting.append((run, located, self.expect(located)))
-            while len(waiting) > (LOOK_AHEAD if early and self.watch.advising else 0):
+            waiting.append((run, located, self.advise(located)))
+            while len(waiting) > (LOOK_AHEAD if early and self.read_ahead.advising else 0):
                 yield waiting.popleft()
         yield from waiting
 
-    def locate(self, run: Run) -> Any:
+    def locate(self, run: SampleRun) -> Any:
         """Index maths alone: where the samples lie."""
         return self.source.locate(run, self.ranks)
 
-    def expect(self, located: Any) -> Told:
+    def advise(self, located: Any) -> Advice:
         """Tell the kernel what is going to be read, where that pays; the answer is for `read`."""
-        return self.watch.expect(self.source.coming(located)) if self.watch.advising else ()
+        return self.read_ahead.advise(self.source.planned_reads(located)) if self.read_ahead.advising else ()
 
-    def read(self, run: Run, located: Any, told: Told = ()) -> Iterator[Batch]:
+    def read(self, run: SampleRun, located: Any, told: Advice = ()) -> Iterator[Batch]:
         """Read the batches; functions of a batch are called as each is handed out."""
-        with self.watch.gather(told):
+        with self.read_ahead.gather(told):
             gathered = self.source.gather(located)
         size = len(self.ranks.part(range(run.size)))
         values, blank = self._converted(gathered)
         finished = {name: self._finish(name, x, blank) for name, x in values.items()}
         made = _assemble(self._tree, self.arrays.parts(finished, size))
         made = map(self.transforms.batch, made) if self.transforms.functions else made
-        whole = isinstance(self.source, DatasetSource) and isinstance(self.source.draw.window, Episode)
+        whole = isinstance(self.source, DatasetSource) and isinstance(self.source.locator.window, Episode)
         return self._known(made, located, size) if whole else made
 
     def _known(self, batches: Iterator[Batch], located: Samples, size: int) -> Iterator[Batch]:
         """Batches of whole episodes, which know which these are."""
         assert isinstance(self.source, DatasetSource)
-        episodes = self.source.draw.pool.dataset
+        episodes = self.source.locator.pool.dataset
         numbers = episodes.episodes.index.take(located.table.number.take(located.episode))
         for i, batch in enumerate(batches):
             yield batch.told(origins=Origins(episodes.store, numbers[i * size : (i + 1) * size]))

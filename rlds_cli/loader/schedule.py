@@ -1,23 +1,28 @@
-"""Where a loader is: epochs, batches, passes. Pure arithmetic.
+"""Epochs, passes, batches and ranks: pure arithmetic on sample numbers.
 
-A place is (epoch, samples consumed in it); everything else follows. Batch n of an epoch is its samples
-[n * B, (n + 1) * B); samplers with replacement have one endless epoch. A pass is what one ``iter()`` gives: an epoch,
-``steps`` batches, or no end.
-
-Which part of every global batch is this process's.
+A `Position` is (epoch, samples consumed in it); everything else follows from it. Batch n of an epoch is its samples
+[n * B, (n + 1) * B); samplers with replacement have one endless epoch. A pass is one ``iter()``: an epoch, ``steps``
+batches, or endless. Of every global batch each rank takes its own part.
 """
 
 from __future__ import annotations
 
 import operator
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rlds_cli.errors import BatchSize, InvalidArgument
+from rlds_cli.loader.order import Order, SampleNumbers
+from rlds_cli.ted import IntArray
+
+ALONE = "a single process"
 
 
-class Spot(NamedTuple):
+class Position(NamedTuple):
     """A place in the order: samples [0, sample) of ``epoch`` are consumed."""
 
     epoch: int
@@ -57,77 +62,76 @@ class Schedule:
         """Batches that one ``iter()`` gives."""
         return self.per_epoch if self.steps is None else self.steps
 
-    def step(self, spot: Spot) -> int:
-        """Batches up to ``spot``; in an epoch, those that it has less those that are left.
+    def step(self, position: Position) -> int:
+        """Batches up to ``position``; in an epoch, those that it has less those that are left.
 
         So each batch counts one also in an epoch that was begun with another batch size.
         """
         if self.total is None or self.per_epoch is None:
-            return -(-spot.sample // self.batch_size)
-        return (spot.epoch + 1) * self.per_epoch - self._left_in_epoch(self.total - spot.sample)
+            return -(-position.sample // self.batch_size)
+        return (position.epoch + 1) * self.per_epoch - self._left_in_epoch(self.total - position.sample)
 
     def _left_in_epoch(self, samples: int) -> int:
         """Batches that so many samples make."""
         return max(0, samples // self.batch_size if self.drop_last else -(-samples // self.batch_size))
 
-    def at(self, step: int, epoch: int) -> Spot:
+    def at(self, step: int, epoch: int) -> Position:
         """Before batch number ``step``; ``epoch`` is that of samplers that never end."""
         if self.per_epoch is None:
-            return Spot(epoch, step * self.batch_size)
+            return Position(epoch, step * self.batch_size)
         epoch, batch = divmod(step, self.per_epoch)
-        return Spot(epoch, batch * self.batch_size)
+        return Position(epoch, batch * self.batch_size)
 
-    def skip(self, spot: Spot, batches: int) -> Spot:
-        """Where the loader is ``batches`` after ``spot``."""
+    def skip(self, position: Position, batches: int) -> Position:
+        """Where the loader is ``batches`` after ``position``."""
         if self.total is None or self.per_epoch is None:
-            return Spot(spot.epoch, spot.sample + batches * self.batch_size)
-        beyond = batches - self._left_in_epoch(self.total - spot.sample)
+            return Position(position.epoch, position.sample + batches * self.batch_size)
+        beyond = batches - self._left_in_epoch(self.total - position.sample)
         if beyond < 0:
-            return Spot(spot.epoch, spot.sample + batches * self.batch_size)
+            return Position(position.epoch, position.sample + batches * self.batch_size)
         epochs, batch = divmod(beyond, self.per_epoch)
-        return Spot(spot.epoch + 1 + epochs, batch * self.batch_size)
+        return Position(position.epoch + 1 + epochs, batch * self.batch_size)
 
-    def settle(self, spot: Spot) -> Spot:
-        """``spot``, or the start of the next epoch where its own has no batch left."""
+    def settle(self, position: Position) -> Position:
+        """``position``, or the start of the next epoch where its own has no batch left."""
         if self.total is None:
-            return spot
-        left = self.total - spot.sample
-        return Spot(spot.epoch + 1, 0) if left <= 0 or (self.drop_last and left < self.batch_size) else spot
+            return position
+        left = self.total - position.sample
+        return Position(position.epoch + 1, 0) if left <= 0 or (self.drop_last and left < self.batch_size) else position
 
-    def fresh(self, spot: Spot) -> Spot:
+    def fresh(self, position: Position) -> Position:
         """Where a new pass starts: here, or after the pass that was broken off here."""
-        step, length = self.step(spot), self.per_pass
-        return spot if length is None or step % length == 0 else self.at(-(-step // length) * length, spot.epoch)
+        step, length = self.step(position), self.per_pass
+        return (
+            position if length is None or step % length == 0 else self.at(-(-step // length) * length, position.epoch)
+        )
 
-    def later(self, spot: Spot, passes: int) -> Spot:
-        """Where the pass starts that comes ``passes`` after the one that starts at ``spot``.
+    def later(self, position: Position, passes: int) -> Position:
+        """Where the pass starts that comes ``passes`` after the one that starts at ``position``.
 
         Passes without an end are told apart by their epochs.
         """
         for _ in range(passes):
-            left = self.left(spot)
-            spot = Spot(spot.epoch + 1, 0) if left is None else self.settle(self.skip(spot, left))
-        return spot
+            left = self.left(position)
+            position = Position(position.epoch + 1, 0) if left is None else self.settle(self.skip(position, left))
+        return position
 
-    def left(self, spot: Spot) -> int | None:
+    def left(self, position: Position) -> int | None:
         """Batches up to the end of the pass; None when it has none."""
-        return None if self.per_pass is None else self.per_pass - self.step(spot) % self.per_pass
+        return None if self.per_pass is None else self.per_pass - self.step(position) % self.per_pass
 
-    def run(self, spot: Spot, most: int, every: int = 1) -> tuple[int, int]:
-        """How many batches to read at once from ``spot`` (at most ``most``), and of how many samples each.
+    def run(self, position: Position, most: int, every: int = 1) -> tuple[int, int]:
+        """How many batches to read at once from ``position`` (at most ``most``), and of how many samples each.
 
         All of one epoch and of one size; the last of an epoch, when it is smaller, comes alone. ``every``: of so many
         batches only the first is read.
         """
         if self.total is None:
             return most, self.batch_size
-        left = self.total - spot.sample
+        left = self.total - position.sample
         if left < self.batch_size:
             return 1, left
         return min(most, -(-(left // self.batch_size) // every)), self.batch_size
-
-
-ALONE = "a single process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,65 @@ class Ranks:
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.world} ({self.origin})"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRun:
+    """Samples that are read together: one gather.
+
+    Attributes
+    ----------
+    order : Order
+    first : int
+        Number of the first sample in its epoch.
+    size : int
+        Samples of a batch, all ranks together.
+    batches : int
+        Every batch has ``size`` samples.
+    every : int
+        Stride in batches: 1 for consecutive batches, N for one worker of N, which leaves the others' batches out.
+    """
+
+    order: Order
+    first: int
+    size: int
+    batches: int
+    every: int = 1
+
+    @property
+    def everyone(self) -> range:
+        """Numbers of the samples of all ranks; the batches must be consecutive."""
+        assert self.every == 1 or self.batches == 1
+        return range(self.first, self.first + self.batches * self.size)
+
+    def of(self, ranks: Ranks) -> SampleNumbers:
+        """Return the numbers of this rank's samples."""
+        if self.every == 1 or self.batches == 1:
+            return ranks.part(self.everyone)
+        start = self.first + np.arange(self.batches) * (self.every * self.size)
+        numbers: IntArray = (start[:, None] + np.asarray(ranks.part(range(self.size)))).reshape(-1)
+        return numbers
+
+
+def runs(
+    schedule: Schedule, position: Position, order: Order, most: int, *, worker: int = 0, workers: int = 1
+) -> Iterator[SampleRun]:
+    """Go through the pass that continues at ``position``, up to ``most`` batches to a gather.
+
+    ``order`` is that of any epoch. Of ``workers`` that share the pass, ``worker`` gets batches worker,
+    worker + workers, ... of it.
+    """
+    left = schedule.left(position)
+    left = None if left is None else left - worker
+    position = schedule.settle(schedule.skip(position, worker))
+    at_once = 1  # a pass may be broken off after a batch or two: the first gather is small, the next ones double
+    while left is None or left > 0:
+        mine = at_once if left is None else min(at_once, -(-left // workers))
+        batches, size = schedule.run(position, mine, workers)
+        yield SampleRun(replace(order, epoch=position.epoch), position.sample, size, batches, workers)
+        position = schedule.settle(schedule.skip(position, batches * workers))
+        left = None if left is None else left - batches * workers
+        at_once = min(2 * at_once, most)
 
 
 def _distributed() -> tuple[int, int] | None:

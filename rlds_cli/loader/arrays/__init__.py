@@ -1,1 +1,1 @@
-"""What comes out: arrays of a framework, on a device, transformed."""
+"""The arrays of a batch: frameworks, dtypes, devices, and workers of torch's DataLoader."""

@@ -1,12 +1,9 @@
-"""What the values of a batch are: NumPy arrays or torch tensors, their dtype and device.
+"""Arrays of NumPy, torch or JAX: dtype, device, and the copy to the device.
 
-Batches of JAX arrays: the columns of a gather go to the device together, and are cut up there.
-
-Putting every field of every batch on a device by itself takes 150 µs a batch. Here the columns of a gather are laid
-side by side, one buffer for each dtype, a row for each batch; one ``device_put`` takes all of them, and a compiled
-function cuts one batch out of them (20 µs in all).
-
-From host to device in one copy: the columns of a gather laid out one after the other in pinned memory.
+The columns of a gather go to a device together. For torch they are laid out one after the other in pinned memory and
+copied once. For JAX, where putting every field of every batch on the device by itself takes 150 µs a batch, they are
+laid side by side, one buffer for each dtype and a row for each batch; one ``device_put`` takes all of them, and a
+compiled function cuts out one batch (20 µs in all).
 """
 
 from __future__ import annotations
@@ -30,11 +27,11 @@ Backend = Literal["torch", "numpy", "jax"]
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-class Arrays(Protocol):
-    """From the columns of one gather to those of its batches.
+class ArrayBackend(Protocol):
+    """Turn the columns of one gather into those of its batches.
 
-    ``dtype`` is that of floats, ``working`` that in which they are transformed; None leaves them as they are.
-    ``ships`` says whether they go to another device.
+    ``dtype`` is the dtype of floats, ``working`` the dtype in which they are transformed; None leaves them as they are.
+    ``ships`` says whether batches go to a device other than the CPU.
     """
 
     backend: Backend
@@ -43,27 +40,27 @@ class Arrays(Protocol):
     ships: bool
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
-        """Columns as the backend's own, on its device, floats in the dtype that is worked in; text as it is."""
+        """Return columns as the backend's own arrays on its device, floats in the working dtype; text stays as it is."""
         ...
 
     def finish(self, values: Any) -> Any:
-        """Floats in the dtype asked for, after transforms."""
+        """Cast floats to the dtype asked for, after transforms."""
         ...
 
     def zero(self, values: Any, places: tuple[Any, ...]) -> None:
-        """Blank ``values[places]``, in place; of text too, ``places`` are int arrays of the backend."""
+        """Zero ``values[places]`` in place, text becomes None; ``places`` are int arrays of the backend."""
         ...
 
     def parts(self, columns: Mapping[str, Any], size: int) -> dict[str, Sequence[Any]]:
-        """Of columns [batches * size, ...] one array [size, ...] per batch."""
+        """Split columns [batches * size, ...] into one array [size, ...] per batch."""
         ...
 
     def at_once(self, batches: int) -> int:
-        """How many batches to read together, where ``batches`` would be the best."""
+        """Return the number of batches to read together, where ``batches`` would be best."""
         ...
 
     def on_stream(self) -> OnStream:
-        """What makes other threads work on the stream of the one that asks."""
+        """Return a context in which other threads work on the calling thread's stream."""
         ...
 
 
@@ -83,7 +80,7 @@ class NumpyArrays:
         self.dtype, self.working = dtype, _working(dtype)
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
-        """Return columns in the dtype that is worked in."""
+        """Return columns in the working dtype."""
         return {name: _floats(x, self.working) for name, x in values.items()}
 
     def finish(self, values: Array) -> Array:
@@ -91,23 +88,23 @@ class NumpyArrays:
         return _floats(values, self.dtype)
 
     def zero(self, values: Array, places: tuple[IntArray, ...]) -> None:
-        """Blank places, see `Arrays`."""
+        """Zero the places, see `ArrayBackend`."""
         values[places] = None if values.dtype == object else 0
 
     def parts(self, columns: Mapping[str, Array], size: int) -> dict[str, Sequence[Any]]:
-        """Return the batches' parts, see `Arrays`."""
+        """Return the batches' parts, see `ArrayBackend`."""
         return {name: self.split(x, size) for name, x in columns.items()}
 
     def at_once(self, batches: int) -> int:
-        """Return as many."""
+        """Return ``batches``."""
         return batches
 
     def on_stream(self) -> OnStream:
-        """Return nothing to do."""
+        """Return a context that does nothing."""
         return nullcontext
 
     def split(self, values: Array, size: int) -> Sequence[Array]:
-        """One column's parts."""
+        """Split one column."""
         return [values] if len(values) <= size else list(values.reshape(len(values) // size, size, *values.shape[1:]))
 
 
@@ -136,7 +133,7 @@ class TorchArrays:
         self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
-        """Return tensors on the device, see `Arrays`."""
+        """Return tensors on the device, see `ArrayBackend`."""
         floats = {name: x if x.dtype == object else _floats(x, self.working) for name, x in values.items()}
         if self.device is None or self.device.type == "cpu":
             made = self._torch.from_numpy
@@ -151,7 +148,7 @@ class TorchArrays:
         return values.to(self._dtype) if values.is_floating_point() else values
 
     def zero(self, values: Any, places: tuple[torch.Tensor, ...]) -> None:
-        """Blank places, see `Arrays`."""
+        """Zero the places, see `ArrayBackend`."""
         if isinstance(values, np.ndarray):
             values[tuple(x.cpu().numpy() for x in places)] = None
         else:
@@ -160,18 +157,18 @@ class TorchArrays:
             values[places] = 0
 
     def parts(self, columns: Mapping[str, Any], size: int) -> dict[str, Sequence[Any]]:
-        """Return the batches' parts, see `Arrays`.
+        """Return the batches' parts, see `ArrayBackend`.
 
-        They are no views to autograd: one that is changed in place does not invalidate what was saved of another.
+        Autograd does not take them for views: changing one in place does not invalidate what it saved of the others.
         """
         return {name: self._split(x, size) for name, x in columns.items()}
 
     def at_once(self, batches: int) -> int:
-        """Return as many."""
+        """Return ``batches``."""
         return batches
 
     def on_stream(self) -> OnStream:
-        """Return what makes other threads work on this one's CUDA stream, see `Arrays`."""
+        """Return a context of this thread's CUDA stream, see `ArrayBackend`."""
         return on_stream(self.device)
 
     def _split(self, values: Any, size: int) -> Sequence[Any]:
@@ -184,7 +181,7 @@ class TorchArrays:
 
 
 def _working(dtype: str | None) -> str | None:
-    """Transforms of half floats are computed in single precision."""
+    """Return the dtype of transforms: single precision for half floats."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
@@ -204,7 +201,7 @@ def _torch_device(device: Any) -> torch.device:
     return found
 
 
-def make(backend: Backend, dtype: Any, device: Any) -> Arrays:
+def make(backend: Backend, dtype: Any, device: Any) -> ArrayBackend:
     """Choose the kind of arrays.
 
     Raises
@@ -294,7 +291,7 @@ class JaxArrays(NumpyArrays):
         return bool(self._jax.config.jax_enable_x64)
 
     def at_once(self, batches: int) -> int:
-        """Return powers of two: what cuts batches out is compiled for each number of them."""
+        """Return a power of two: the function that cuts out batches is compiled for each number of them."""
         return 1 << (batches.bit_length() - 1)
 
     def finish(self, values: Array) -> Array:
@@ -304,7 +301,7 @@ class JaxArrays(NumpyArrays):
         return values.astype(self._jax.numpy.bfloat16)
 
     def parts(self, columns: Mapping[str, Array], size: int) -> dict[str, Sequence[Any]]:
-        """Return the batches' parts, see `Arrays`."""
+        """Return the batches' parts, see `ArrayBackend`."""
         text = {name: x for name, x in columns.items() if x.dtype == object}
         numbers = {name: self._fit(name, x) for name, x in columns.items() if name not in text}
         made: dict[str, list[Any]] = {name: [] for name in numbers}
@@ -316,7 +313,7 @@ class JaxArrays(NumpyArrays):
         return {name: made[name] if name in made else self.split(text[name], size) for name in columns}
 
     def _fit(self, name: str, x: Array) -> Array:
-        """A column in a dtype that JAX has."""
+        """Cast a column to a dtype that JAX has."""
         narrow = None if self._wide else _NARROW.get(x.dtype.name)
         if narrow is None:
             return x
@@ -330,7 +327,7 @@ class JaxArrays(NumpyArrays):
         return x.astype(narrow)
 
     def _cut(self, columns: Mapping[str, Array], count: int) -> Iterator[list[Any]]:
-        """Send the columns of ``count`` batches, and cut one batch after the other out of them."""
+        """Put the columns of ``count`` batches on the device, and cut out one batch after the other."""
         sides: dict[np.dtype[Any], list[Array]] = {}
         ends: dict[np.dtype[Any], int] = {}
         layout = []
@@ -348,7 +345,7 @@ class JaxArrays(NumpyArrays):
 
 @lru_cache(maxsize=256)
 def _cutter(layout: Layout) -> Callable[[Sequence[Any], Any], list[Any]]:
-    """What cuts one batch out of buffers, compiled once for all loaders whose batches look alike."""
+    """Return the function that cuts a batch out of buffers, compiled once for all loaders with such batches."""
     import jax
 
     def cut(buffers: Sequence[Any], batch: Any) -> list[Any]:
@@ -360,7 +357,7 @@ def _cutter(layout: Layout) -> Callable[[Sequence[Any], Any], list[Any]]:
 
 
 def _powers(count: int) -> Iterator[tuple[int, int]]:
-    """Powers of two that add up to ``count``, the largest first, each with where it starts."""
+    """Split ``count`` into powers of two, the largest first: the start and the size of each."""
     first = 0
     while first < count:
         power = 1 << ((count - first).bit_length() - 1)
@@ -391,7 +388,7 @@ _ALIGNED = 16  # bytes: every dtype can be viewed from here
 
 
 def ship(values: Mapping[str, Array], device: torch.device) -> dict[str, torch.Tensor]:
-    """Copy arrays to ``device``: one transfer, and views of its result.
+    """Copy arrays to ``device`` in one transfer, and return views of the result.
 
     Parameters
     ----------
@@ -417,10 +414,10 @@ def ship(values: Mapping[str, Array], device: torch.device) -> dict[str, torch.T
 
 
 def on_stream(device: torch.device | None) -> OnStream:
-    """What makes another thread work on the CUDA stream of this one.
+    """Return a context in which another thread works on the CUDA stream of this one.
 
-    Every thread has a current stream of its own. What one puts on its stream the others' do not wait for, and memory
-    goes back to the stream that it was taken from: the stream of the training loop is the right one for both.
+    Every thread has its own current stream, and streams do not wait for each other. Freed memory returns to the stream
+    that it was taken from. So the stream of the training loop is the right one for copies and for memory.
     """
     if device is None or device.type != "cuda":
         return nullcontext

@@ -1,14 +1,11 @@
-"""Batches for torch's DataLoader: each once and in order, whatever the number of workers.
+"""Batches for torch's DataLoader: each once and in order, with any number of workers.
 
-DataLoader asks its workers in turn, so worker w of N gives batches w, w + N, ... of a pass. Workers are started anew
-for every pass, or stay; either way each finds in shared memory how many passes it has begun since the loader was last
-told where to go.
+DataLoader asks its workers in turn, so worker w of N gives batches w, w + N, ... of a pass. Whether workers start for
+every pass or persist, each finds in shared memory the passes that it has begun since the loader was last moved.
 
-Batches on their way from one process to another: one block of bytes each.
-
-A tensor crosses in a file of its own, which costs 100 µs and more to make, hand over and map. A batch of transitions
-has seven of them and takes 40 KiB: as one block it goes through the pipe, at the price of a copy. A large one takes
-one file for all of its tensors.
+A batch crosses from worker to parent as one block of bytes (`PackedBatch`). By default every tensor takes a file of its
+own, which costs 100 µs and more to make, hand over and map. A batch of transitions has seven tensors and 40 KiB: as one
+block it goes through the pipe, for the price of a copy. A large batch takes one file for all its tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -27,46 +24,60 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.samplers.prioritized import Prioritized
-from rlds_cli.loader.schedule import Spot
+from rlds_cli.loader.read import BatchReader
+from rlds_cli.loader.schedule import Position, Ranks, Schedule
 from rlds_cli.ted import Array
-
-if TYPE_CHECKING:
-    from rlds_cli.loader.loader import Loader
 
 MOST_WORKERS = 1024
 
 
+class SharedLoader(Protocol):
+    """The parts of a `Loader` that its workers use."""
+
+    order_version: int
+    reader: BatchReader
+    ranks: Ranks
+    schedule: Schedule
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+    def __len__(self) -> int: ...
+
+    def share(self, start: Position, worker: int, workers: int) -> Iterator[Batch]:
+        """Go through batches worker, worker + workers, ... of the pass that begins at ``start``."""
+        ...
+
+
 class TorchBatches(IterableDataset[Batch]):
-    """The batches of a loader, ready, for a DataLoader that makes none of its own.
+    """The ready batches of a loader, for a DataLoader that does not batch them again.
 
     ``DataLoader(loader.as_torch(), batch_size=None, num_workers=2)`` gives the batches of ``for batch in loader``, each
-    once and in the same order, with any number of workers. An epoch, or ``steps``, is one loop over it, and the next
-    loop is the next one; loops without an end differ by their epochs. ``persistent_workers``, ``prefetch_factor`` and
+    once and in the same order, with any number of workers. One loop is one epoch, or ``steps``, and the next loop goes
+    on with the next one; endless loops differ by their epochs. ``persistent_workers``, ``prefetch_factor`` and
     ``pin_memory`` are as ever. Batches cross from a worker as one block.
 
-    Ranks are the loader's, and nothing else must share the batches out again. Lightning does not. Accelerate does with
-    a DataLoader, in several processes: give it the loader itself, which ``accelerator.prepare(loader)`` leaves as it
+    The loader divides batches among ranks, and nothing else may divide them again. Lightning does not. Accelerate does,
+    for a DataLoader in several processes: give it the loader itself, which ``accelerator.prepare(loader)`` leaves as it
     is, or keep the DataLoader out of ``prepare``.
 
-    With any other ``batch_size``, also DataLoader's own of 1, it stacks whole batches, and a warning says so.
+    With any other ``batch_size``, DataLoader's default of 1 included, it stacks whole batches, and a warning says so.
 
-    Most loaders are faster without workers, and without a DataLoader: these are for costly functions of a batch.
+    Most loaders are faster without workers and without a DataLoader: workers are for costly functions of a batch.
 
-    **To resume.** Workers run ahead of the training loop and the loader stays where it was, so count batches in the
-    loop, and go there before the next loop begins::
+    **To resume.** Workers run ahead of the training loop and the parent's loader does not move, so count batches in the
+    loop, and seek before the next loop begins::
 
         loader.seek(step)                        # the batches handed out before
         for batch in DataLoader(loader.as_torch(), batch_size=None, num_workers=2):
             step += 1
 
-    Without workers ``loader.step`` and ``loader.state_dict()`` are true here, too.
+    Without workers, ``loader.step`` and ``loader.state_dict()`` are up to date here, too.
 
     Parameters
     ----------
     loader : Loader
-    start : Spot
-        Where its next pass begins.
+    start : Position
+        The position at which its next pass begins.
 
     Raises
     ------
@@ -75,7 +86,7 @@ class TorchBatches(IterableDataset[Batch]):
         Accelerate would share out a second time.
     """
 
-    def __init__(self, loader: Loader, start: Spot) -> None:
+    def __init__(self, loader: SharedLoader, start: Position) -> None:
         if loader.reader.arrays.backend == "jax":
             raise InvalidArgument(
                 'as_torch() of batches with backend="jax".', hint='backend="torch", or iterate over the loader itself'
@@ -85,10 +96,10 @@ class TorchBatches(IterableDataset[Batch]):
         self._place = place.share_memory_()  # type: ignore[no-untyped-call]
         self._begun = torch.zeros(MOST_WORKERS, 2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
-    def move(self, spot: Spot, order_version: int) -> None:
-        """Begin the next pass at ``spot`` of an order of this version."""
+    def move(self, position: Position, order_version: int) -> None:
+        """Begin the next pass at ``position`` of an order of this version."""
         moves = int(self._place[0])
-        self._place[1:] = torch.tensor([*spot, order_version])
+        self._place[1:] = torch.tensor([*position, order_version])
         self._place[0] = moves + 1
 
     def __iter__(self) -> Iterator[Batch]:
@@ -96,7 +107,7 @@ class TorchBatches(IterableDataset[Batch]):
         if self._loader.ranks.world > 1:
             _refuse_second_sharing()
         worker = get_worker_info()
-        stacked = bool(sys._getframe(1).f_locals.get("auto_collation"))  # what asks is DataLoader's fetcher
+        stacked = bool(sys._getframe(1).f_locals.get("auto_collation"))  # the caller is DataLoader's fetcher
         if worker is None:
             self._warn_once(stacked)
             return iter(self._loader)
@@ -105,8 +116,8 @@ class TorchBatches(IterableDataset[Batch]):
         passes = passes if seen == moves else 0
         self._begun[worker.id] = torch.tensor([moves, passes + 1])
         self._warn_once(stacked and worker.id == 0 and passes == 0)
-        start = self._loader.schedule.later(Spot(epoch, sample), passes)
-        return map(Parcel, _share(self._loader, start, worker.id, worker.num_workers))
+        start = self._loader.schedule.later(Position(epoch, sample), passes)
+        return map(PackedBatch, self._loader.share(start, worker.id, worker.num_workers))
 
     def _warn_once(self, stacked: bool) -> None:
         if stacked and not self._warned:
@@ -124,7 +135,7 @@ class TorchBatches(IterableDataset[Batch]):
 
 
 def _refuse_second_sharing() -> None:
-    """Accelerate's DataLoaders ask the first process alone for batches, and give each of the others a part of them."""
+    """Refuse Accelerate's DataLoaders, which divide the batches of the first process among all processes."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == "accelerate.data_loader":
@@ -135,26 +146,12 @@ def _refuse_second_sharing() -> None:
         frame = frame.f_back
 
 
-def _share(loader: Loader, start: Spot, worker: int, workers: int) -> Iterator[Batch]:
-    """Batches worker, worker + workers, ... of the pass that begins at ``start``."""
-    if isinstance(loader.sampler, Prioritized):
-        raise InvalidArgument(
-            f"{loader.sampler} in a DataLoader worker: it would not learn of priorities.", hint="num_workers=0"
-        )
-    if loader.reader.arrays.ships:
-        raise InvalidArgument(
-            "A loader with a device in a DataLoader worker: batches come from another process.",
-            hint="num_workers=0; or no device=, and batch.to(device) in the loop",
-        )
-    return loader.share(start, worker, workers)
-
-
 BY_PIPE = 1 << 20  # bytes of a batch up to which the pipe is the faster way
 _ALIGNED = 16  # bytes: every dtype can be read from there
 
 
-class _Place(NamedTuple):
-    """Where a field lies in the block; ``dtype`` is empty for one that does not, ``tensor`` that of a tensor."""
+class _FieldPlace(NamedTuple):
+    """The place of a field in the block; ``dtype`` is empty for a field outside it, ``tensor`` a tensor's dtype."""
 
     name: str
     dtype: str = ""
@@ -163,33 +160,33 @@ class _Place(NamedTuple):
     tensor: str = ""
 
 
-class Parcel(Batch):
-    """A batch that is pickled as one block; where it is unpickled it is a `Batch`, its arrays parts of one allocation.
+class PackedBatch(Batch):
+    """A batch that pickles as one block, and unpickles as a `Batch` whose arrays are parts of one allocation.
 
-    Text, and tensors of other devices than the CPU, go beside the block.
+    Text, and tensors on other devices than the CPU, are pickled beside the block.
     """
 
     __slots__ = ()
 
-    def __copy__(self) -> Parcel:
-        return Parcel(self)
+    def __copy__(self) -> PackedBatch:
+        return PackedBatch(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        arrays, beside, places, end = list[Array](), dict[str, Any](), list[_Place](), 0
+        arrays, beside, places, end = list[Array](), dict[str, Any](), list[_FieldPlace](), 0
         for name, value in self.leaves():
             x, tensor = _plain(value)
             if x is None:
                 beside[name] = value
-                places.append(_Place(name))
+                places.append(_FieldPlace(name))
                 continue
-            places.append(_Place(name, x.dtype.str, x.shape, end, tensor))
+            places.append(_FieldPlace(name, x.dtype.str, x.shape, end, tensor))
             arrays.append(x)
             end += -(-x.nbytes // _ALIGNED) * _ALIGNED
         return unpack, (_block(arrays, end), pickle.dumps(places), beside)
 
 
 def _plain(value: Any) -> tuple[Array | None, str]:
-    """An array of a value's bytes, and the dtype of a tensor; None for what has none."""
+    """Return an array of a value's bytes and the dtype of a tensor; None for a value outside the block."""
     if isinstance(value, np.ndarray):
         return (None, "") if value.dtype == object else (np.ascontiguousarray(value), "")
     device = getattr(value, "device", None)
@@ -203,7 +200,7 @@ def _plain(value: Any) -> tuple[Array | None, str]:
 
 
 def _block(arrays: Sequence[Array], size: int) -> Any:
-    """The bytes of all arrays: bytes, or a tensor in shared memory."""
+    """Return all arrays as one block: bytes, or a tensor in shared memory."""
     if size <= BY_PIPE:
         return b"".join([part for x in arrays for part in (x.tobytes(), bytes(-x.nbytes % _ALIGNED))])
     import torch
@@ -217,18 +214,18 @@ def _block(arrays: Sequence[Array], size: int) -> Any:
 
 
 def unpack(block: Any, described: bytes, beside: dict[str, Any]) -> Batch:
-    """The batch, as `Parcel` packed it."""
+    """Return the batch that `PackedBatch` packed."""
     content = np.asarray(bytearray(block)) if isinstance(block, bytes) else block.numpy()
     return Batch.nest((p.name, _value(p, content) if p.dtype else beside[p.name]) for p in _places(described))
 
 
 @lru_cache(maxsize=64)
-def _places(described: bytes) -> list[_Place]:
-    places: list[_Place] = pickle.loads(described)
+def _places(described: bytes) -> list[_FieldPlace]:
+    places: list[_FieldPlace] = pickle.loads(described)
     return places
 
 
-def _value(place: _Place, content: Array) -> Any:
+def _value(place: _FieldPlace, content: Array) -> Any:
     x: Array = np.ndarray(place.shape, place.dtype, content if content.size else None, place.start)
     if not place.tensor:
         return x

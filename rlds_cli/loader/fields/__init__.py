@@ -1,1 +1,1 @@
-"""What a batch holds: fields of the store, and columns computed for the sample."""
+"""The fields of a batch: those of the store, and columns computed for the sample."""

@@ -1,4 +1,4 @@
-"""Which fields a batch holds."""
+"""The names of a batch's fields, and the column behind each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ import numpy as np
 from rlds_cli.dataset.batch import ROOT_FLAGS
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader.fields import columns
-from rlds_cli.loader.fields.columns import Alike, Column, Computed, Decoded, RewardSum, Stored
-from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, Pool
-from rlds_cli.loader.samplers.uniform import Sampler
+from rlds_cli.loader.fields.columns import (
+    BatchColumn,
+    ComputedColumn,
+    DecodedColumn,
+    FieldLike,
+    RewardSumColumn,
+    StoredColumn,
+)
+from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, WindowIndex
+from rlds_cli.loader.samplers.protocol import Sampler
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.memory import Decoding
 from rlds_cli.loader.windows import nstep
 from rlds_cli.loader.windows.offsets import Offsets
-from rlds_cli.loader.windows.positions import Place, Rows
+from rlds_cli.loader.windows.samples import ColumnRows, RowSet
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.ted import FLAGS, REWARD, Array, join_name
 
@@ -32,7 +39,7 @@ NEXT_OBSERVATION = "next/observation"
 ALL = "all"
 USUAL = ("observation", "action", NEXT_OBSERVATION, REWARD, DONE, *FLAGS)
 
-_PLAIN: dict[str, Callable[[], Computed]] = {
+_PLAIN: dict[str, Callable[[], ComputedColumn]] = {
     "step": columns.step,
     "episode": columns.episode,
     "index": columns.index,
@@ -50,10 +57,10 @@ Names = Sequence[Name]
 
 @runtime_checkable
 class Extra(Protocol):
-    """What computes columns for a loader: `ReturnToGo`, `Goals`."""
+    """An object that computes columns for a loader: `ReturnToGo`, `Goals`."""
 
-    def columns(self, fields: Fields) -> Mapping[str, Column]:
-        """Columns by field name."""
+    def columns(self, fields: Fields) -> Mapping[str, BatchColumn]:
+        """Return the columns by field name."""
         ...
 
 
@@ -62,7 +69,7 @@ class Fields:
 
     Parameters
     ----------
-    pool : Pool
+    pool : WindowIndex
     window : Window
     sampler : Sampler
     anchors : {"transitions", "steps"}
@@ -79,7 +86,7 @@ class Fields:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: WindowIndex,
         window: Window,
         sampler: Sampler,
         anchors: Anchors,
@@ -103,8 +110,8 @@ class Fields:
         self.shadowed = [name for name in (*self._summed, *self._drawn) if name in self.behind]
         for name in (*self.left_out, *self.shadowed):
             self.behind.pop(name, None)
-        self._rows: dict[str, Rows] = {}
-        self._extra: dict[str, Column] = {}
+        self._rows: dict[str, ColumnRows] = {}
+        self._extra: dict[str, BatchColumn] = {}
         if self.n_step > 1 and REWARD not in schema:
             raise no_reward(self.dataset)
 
@@ -112,13 +119,13 @@ class Fields:
         return self._after(name) or name == NEXT_OBSERVATION or name.startswith(f"{NEXT_OBSERVATION}/")
 
     def _after(self, name: str) -> bool:
-        """Whether ``name`` is the row after of a field placed ``both``."""
+        """Return whether ``name`` is a field placed ``both``, read one row later."""
         return self.behind[name] != name
 
     # -- names
 
     def choose(self, fields: Names | None, extra: Sequence[Name | Extra], *, lenient: bool = False) -> list[str]:
-        """Names of the columns of a batch, in order; those of ``extra`` that are no names are made here.
+        """Return the names of a batch's columns, in order; objects in ``extra`` make their columns here.
 
         ``lenient`` leaves out what the dataset does not have.
 
@@ -144,22 +151,22 @@ class Fields:
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
 
     def everything(self, fields: Names) -> bool:
-        """Whether ``fields`` is "all", and that is no field."""
+        """Return whether ``fields`` is "all", and no field has that name."""
         return isinstance(fields, str) and fields == ALL and not self.below(ALL)
 
     def unread(self, fields: Names | None, chosen: Sequence[str]) -> list[str]:
-        """Fields that an agent observes and no batch holds, since none is called ``observation`` and none is named."""
+        """Return observed fields left out of batches: the dataset has no ``observation`` and ``fields`` names none."""
         seen = [name for name in self.behind if name.partition("/")[0] not in ("action", "next")]
         return seen if fields is None and set(seen).isdisjoint(chosen) else []
 
     def has(self, name: str) -> bool:
-        """Whether there is, or can be computed, a field of just this name."""
+        """Return whether a field of exactly this name is stored or can be computed."""
         if name.startswith(f"{MASK}/"):  # of `Offsets`
             return any(n in self.behind for n in self.below(name.removeprefix(f"{MASK}/")))
         return name in self.behind or name in self._computed()
 
     def _made(self, extra: Sequence[Name | Extra]) -> list[str]:
-        """Names of ``extra``; what is computed by an object of its own is made."""
+        """Return the names in ``extra``, after making the columns of its objects."""
         names: list[str] = []
         for item in [extra] if isinstance(extra, str | Extra) else extra:
             if isinstance(item, Extra):
@@ -174,7 +181,7 @@ class Fields:
         return names
 
     def _added(self, chosen: Sequence[str]) -> list[str]:
-        """What follows from the sampler, the window and the data."""
+        """Return the columns that the sampler, the window and the data add."""
         all_steps = self.window.whole or self.anchors == "steps"
         unknown = self.table.steps if all_steps else self.table.transitions
         some_unknown = bool((unknown >= self.table.observed).any())
@@ -205,7 +212,7 @@ class Fields:
         return masks
 
     def below(self, name: str) -> list[str]:
-        """``name`` itself, or all fields nested below it."""
+        """Return ``name`` itself, or all fields nested below it."""
         if name in self.behind or name in self._computed():
             return [name]
         known = self.behind if name == "next" else [*self.behind, *self._beside_names]
@@ -213,12 +220,12 @@ class Fields:
         return [*below, DONE] if name == "next" and below else below
 
     def expand(self, name: str, *, rows: bool = False) -> list[str]:
-        """As `below`, where there is something; with ``rows`` only fields that are read from rows are suggested.
+        """Return `below`, or raise where it is empty; with ``rows``, suggest only fields that are read from rows.
 
         Raises
         ------
         UnknownField, NoReward, LoaderError
-            There is not.
+            There is no such field.
         """
         found = self.below(name)
         if found:
@@ -233,7 +240,7 @@ class Fields:
         raise self._unknown(name, self._offered(name, rows))
 
     def _check_grids(self, names: Iterable[str]) -> None:
-        """Refuse offsets of columns that are computed for the step itself."""
+        """Refuse offsets of columns that are computed for step t alone."""
         for name in names:
             if self._grid(name) is None:
                 leaf = name.rpartition("/")[2]
@@ -244,7 +251,7 @@ class Fields:
                 )
 
     def _offered(self, name: str, rows: bool) -> list[str]:
-        """Names that may stand where ``name`` does."""
+        """Return the names that could be meant by ``name``."""
         if rows:
             return [*self.behind, *(n for n in self._computed() if n == DONE)]
         asks_for_mask = name.partition("/")[0] == MASK
@@ -270,8 +277,8 @@ class Fields:
             hint=f"extra=({_MADE[made[0]]},) works it out" if made else None,
         )
 
-    def _computed(self) -> dict[str, Callable[[], Column]]:
-        found: dict[str, Callable[[], Column]] = dict(_PLAIN)
+    def _computed(self) -> dict[str, Callable[[], BatchColumn]]:
+        found: dict[str, Callable[[], BatchColumn]] = dict(_PLAIN)
         found |= {name: partial(self._extra.__getitem__, name) for name in self._extra}
         found |= self._neighbours()
         if "source" in self.dataset.episodes:
@@ -285,16 +292,16 @@ class Fields:
             found |= {DISCOUNT: lambda: columns.discount(gamma, self.n_step, self._sum_dtype), STEPS: columns.span}
         found |= {mask: partial(self._grid_mask, of[0]) for mask, of in self._grid_masks.items()}
         if WEIGHT in self.sampler.gives:
-            found |= {WEIGHT: columns.weight, WINDOW: lambda: columns.window(self.pool.guide)}
+            found |= {WEIGHT: columns.weight, WINDOW: lambda: columns.window(self.pool.prefix)}
         return found
 
-    def _neighbours(self) -> dict[str, Callable[[], Column]]:
-        """What the step before and the one after hold."""
+    def _neighbours(self) -> dict[str, Callable[[], BatchColumn]]:
+        """Return the columns of the previous and of the next step."""
         return {shown: partial(self._beside, *of) for shown, of in self._beside_names.items()}
 
     @cached_property
     def _beside_names(self) -> dict[str, tuple[str, int]]:
-        """What each of these is called, of which field it is and how many steps away."""
+        """Names of these columns, each with its field and its distance in steps."""
         sides = (("next", 1, "action"), ("previous", -1, "action"), ("previous", -1, REWARD))
         named = {
             f"{side}/{name.removeprefix('next/')}": (name, distance)
@@ -304,18 +311,20 @@ class Fields:
         }
         return {shown: of for shown, of in named.items() if shown not in self.dataset.schema}
 
-    def _beside(self, name: str, distance: int) -> Column:
+    def _beside(self, name: str, distance: int) -> BatchColumn:
         f = self.dataset.schema[name]
-        return columns.Beside(self.read_rows(name), distance, f.row_bytes, self._is_flag(name), self.window.zeroed)
+        return columns.NeighbourColumn(
+            self.read_rows(name), distance, f.row_bytes, self._is_flag(name), self.window.zeroed
+        )
 
-    def _done(self) -> Column:
+    def _done(self) -> BatchColumn:
         terminated, truncated = (self.rows(name) for name in FLAGS)
         grid = self._grid(DONE)
         if grid is None:
-            return columns.Done(terminated, truncated)
-        return columns.Stacked(lambda place: place.take(terminated) | place.take(truncated), *grid, 1, flag=True)
+            return columns.DoneColumn(terminated, truncated)
+        return columns.StackedColumn(lambda place: place.take(terminated) | place.take(truncated), *grid, 1, flag=True)
 
-    def _grid_mask(self, name: str) -> Column:
+    def _grid_mask(self, name: str) -> BatchColumn:
         grid = self._grid(name)
         assert grid is not None
         return columns.grid_mask(*grid)
@@ -328,12 +337,12 @@ class Fields:
         return memory.budget(self._allowed)[0]
 
     @property
-    def read(self) -> Mapping[str, Rows]:
+    def read(self) -> Mapping[str, ColumnRows]:
         """The array fields of the store that columns read, by name."""
         return self._rows
 
-    def rows(self, name: str) -> Rows:
-        """All rows of a stored array field."""
+    def rows(self, name: str) -> ColumnRows:
+        """Return all rows of a stored array field."""
         if name not in self._rows:
             self._rows[name] = memory.open_rows(self.dataset, name)
         return self._rows[name]
@@ -342,8 +351,8 @@ class Fields:
     def _sum_dtype(self) -> np.dtype[Any]:
         return nstep.sum_dtype(np.dtype(self.dataset.schema[REWARD].dtype), self._floats)
 
-    def column(self, name: str, transform: Callable[[Array], Array] | None) -> Column:
-        """The column called ``name``; ``transform`` is for rewards that are summed, one step at a time."""
+    def column(self, name: str, transform: Callable[[Array], Array] | None) -> BatchColumn:
+        """Make the column ``name``; ``transform`` applies to each reward of an n-step sum."""
         if name not in self.behind:
             return self._computed()[name]()
         f = self.dataset.schema[self.behind[name]]
@@ -352,25 +361,25 @@ class Fields:
         grid = self._grid(name)
         if grid is not None:
             rows = self.rows(f.name) if f.kind == "array" else None
-            return columns.Stacked(self.read_rows(f.name), *grid, f.row_bytes, self._is_flag(name), rows)
+            return columns.StackedColumn(self.read_rows(f.name), *grid, f.row_bytes, self._is_flag(name), rows)
         if f.kind != "array":
             self._open(f.name)
-            return Decoded(self.dataset, f.name, late, int(after))
+            return DecodedColumn(self.dataset, f.name, late, int(after))
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
-            return RewardSum(self.rows(name), self.window.gamma, transform, self._sum_dtype)
-        return Stored(self.rows(f.name), late, int(after), self._is_flag(name))
+            return RewardSumColumn(self.rows(name), self.window.gamma, transform, self._sum_dtype)
+        return StoredColumn(self.rows(f.name), late, int(after), self._is_flag(name))
 
     def _is_flag(self, name: str) -> bool:
         f = self.dataset.schema.get(name)
         return f is not None and name in (REWARD, *FLAGS) and f.shape == ()
 
     def _named(self, name: str) -> str | None:
-        """What says the offsets of a field that is read from rows."""
+        """Return the key of `Offsets` that a field read from rows belongs to; None without one."""
         read = name in self.behind or (name == DONE and all(flag in self.behind for flag in FLAGS))
         return self.window.named(name) if isinstance(self.window, Offsets) and read else None
 
     def _grid(self, name: str) -> tuple[tuple[int, ...], bool] | None:
-        """Offsets of the rows of a field, and whether the final observation can be one of them."""
+        """Return a field's offsets in rows, and whether the final observation can be one of them; None without offsets."""
         if self._named(name) is None:
             return None
         assert isinstance(self.window, Offsets)
@@ -378,8 +387,8 @@ class Fields:
         rows = tuple(x + later for x in self.window.of(name) or ())
         return rows, max(rows) > 0 and stored != "" and self.dataset.schema[stored].placement == "both"
 
-    def read_rows(self, name: str) -> Callable[[Place], Array]:
-        """What reads a field of the store at any place."""
+    def read_rows(self, name: str) -> Callable[[RowSet], Array]:
+        """Return a function that reads a stored field at any rows."""
         if self.dataset.schema[name].kind == "array":
             rows = self.rows(name)
             return lambda place: place.take(rows)
@@ -387,11 +396,11 @@ class Fields:
         return Decoding(self.dataset, name)
 
     def _open(self, name: str) -> None:
-        """Open what is decoded as it is drawn: it stays what it is, whatever becomes of the files."""
+        """Open a field that is decoded, so that its content stays the same if files are replaced."""
         self.dataset.gather(name, np.zeros(0, np.int64))
 
     def stored(self, names: Iterable[str]) -> list[str]:
-        """The fields of the store that are read for ``names``."""
+        """Return the stored fields that are read for ``names``."""
         names = list(names)
         used = [self.behind[n] for n in names if n in self.behind]
         used += self.like(names).values()
@@ -399,14 +408,14 @@ class Fields:
         return list(dict.fromkeys([*used, *flags]))
 
     def like(self, names: Iterable[str]) -> dict[str, str]:
-        """Of computed columns that hold values of a field: that field, whose transforms are for them as well."""
+        """Map computed columns that hold values of a field to that field: its transforms apply to them, too."""
         known = {name: field for name, (field, _) in self._beside_names.items()}
-        known |= {name: c.like for name, c in self._extra.items() if isinstance(c, Alike)}
+        known |= {name: c.like for name, c in self._extra.items() if isinstance(c, FieldLike)}
         return {name: known[name] for name in names if name in known}
 
 
 def no_reward(dataset: Dataset) -> NoReward:
-    """What to raise where rewards are asked of a dataset without rewards."""
+    """Return the error for a dataset without rewards."""
     return NoReward(
         f"{dataset.id} has no reward.",
         hint="leave it out of fields=, draw goals (extra=Goals(...)), or make rewards of goals:"
@@ -415,7 +424,7 @@ def no_reward(dataset: Dataset) -> NoReward:
 
 
 def listed(what: str, names: Sequence[Any]) -> list[str]:
-    """A lone name counts as a list of one."""
+    """Return names as a list of text; a lone name is a list of one."""
     listed = [names] if isinstance(names, str) else list(names)
     for name in listed:
         if not isinstance(name, str | tuple):

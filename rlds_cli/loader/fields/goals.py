@@ -1,15 +1,14 @@
-"""Goals: observations of the same episode or of another, and how many steps lie before them.
+"""Columns that look ahead in the episode: goals (`Goals`) and returns to go (`ReturnToGo`).
 
-::
+Goals are recorded observations, with the number of steps before them::
 
     step          0    1    2    3    4    T = 5        goals are rows that hold a recorded observation:
     observation   o0   o1   o2   o3   o4   o5           0 to num_observed - 1
                        t    '-- future --'              from t + 1 on; t itself where nothing lies ahead
     distance           0    1    2    3    4            -1 for what lies behind, or in another episode
 
-Returns to go: what an episode still pays from each step on.
-
-One number per row of the store, scanned once from the end in float64 and kept in a file that all processes map::
+Returns to go are one number per row of the store, scanned once from the end in float64 and kept in a file that all
+processes map::
 
     row        0            1       2    3          4       5    6
     reward     r0           r1      r2   .          r0      r1   .      . the row of a final observation
@@ -23,20 +22,20 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import text
+from rlds_cli.dataset.returns import check_returns, sum_from_ends, sum_stretch
 from rlds_cli.errors import InvalidArgument, NeedsMemory
-from rlds_cli.loader.fields.columns import Column, Computed
+from rlds_cli.loader.fields.columns import BatchColumn, ComputedColumn
 from rlds_cli.loader.fields.fields import Fields, no_reward
-from rlds_cli.loader.index import Guide
-from rlds_cli.loader.order import COLUMN, whole
+from rlds_cli.loader.index import PrefixIndex
+from rlds_cli.loader.order import COLUMN, integer
 from rlds_cli.loader.storage import packed
-from rlds_cli.loader.windows.positions import Place, Points, Rows, Samples
+from rlds_cli.loader.windows.samples import ColumnRows, Points, RowSet, Samples
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, join_name
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Goals:
                 hint="name all three where the future is not all of it",
             )
         if not isinstance(self.horizon, str):
-            object.__setattr__(self, "horizon", whole(f"{self._call}...): horizon", self.horizon, 1))
+            object.__setattr__(self, "horizon", integer(f"{self._call}...): horizon", self.horizon, 1))
         elif self.horizon not in _HORIZONS:
             listed = ", ".join(f'"{h}"' for h in _HORIZONS)
             raise InvalidArgument(f"{self._call}horizon={self.horizon!r}): {listed} or a number of steps.")
@@ -142,8 +141,8 @@ class Goals:
     def _call(self) -> str:
         return f"Goals({self.name!r}, "
 
-    def columns(self, fields: Fields) -> Mapping[str, Column]:
-        """The goal, or the fields below it, and the distance."""
+    def columns(self, fields: Fields) -> Mapping[str, BatchColumn]:
+        """Make the columns of the goal, or of the fields below it, and of the distance."""
         schema = fields.dataset.schema
         names = [n for n in schema if n == self.of or n.startswith(f"{self.of}/")]
         if not names:
@@ -153,17 +152,17 @@ class Goals:
                 f"{self._call}of={self.of!r}): what came of an action is no state.", hint='of="observation"'
             )
         recorded = all(schema[n].placement == "both" for n in names)
-        draw = Draw(self, fields.table.observed if recorded else fields.table.steps)
-        made: dict[str, Column] = {}
+        draw = GoalSampler(self, fields.table.observed if recorded else fields.table.steps)
+        made: dict[str, BatchColumn] = {}
         for n in names:
             rows = fields.rows(n) if schema[n].kind == "array" else None
-            column = GoalRows(draw, fields.read_rows(n), schema[n].row_bytes, n, rows)
+            column = GoalColumn(draw, fields.read_rows(n), schema[n].row_bytes, n, rows)
             made[f"{self.name}{n.removeprefix(self.of)}"] = column
-        return made | {f"{self.name}_distance": Computed(8, draw.distance)}
+        return made | {f"{self.name}_distance": ComputedColumn(8, draw.distance)}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SampledGoals:
     """Goals of the samples of one gather.
 
     Attributes
@@ -178,33 +177,33 @@ class Found:
     step: IntArray
 
 
-class Draw:
-    """Draws goals.
+class GoalSampler:
+    """The draw of goals.
 
     Parameters
     ----------
     goals : Goals
     limit : int array [episodes]
-        How many rows of each episode of the table may be goals.
+        Number of rows of each episode that can be goals.
     """
 
     def __init__(self, goals: Goals, limit: IntArray) -> None:
         self._goals, self._limit = goals, limit
-        self._anywhere = Guide(limit) if goals.random else None
+        self._anywhere = PrefixIndex(limit) if goals.random else None
         # other extras must not change the draws, whatever their order: so the name tells the streams apart
         self._salt = int.from_bytes(hashlib.blake2b(goals.name.encode(), digest_size=8).digest(), "little")
 
-    def find(self, samples: Samples) -> Found:
-        """The goals of these samples, drawn once."""
+    def find(self, samples: Samples) -> SampledGoals:
+        """Return the goals of these samples, drawn once."""
         return samples.once(self, lambda: self._find(samples))
 
     def distance(self, samples: Samples) -> Array:
-        """Steps from each step to its goal [K] or [K, L]; -1 where it does not lie ahead."""
+        """Return the steps from each step to its goal [K] or [K, L]; -1 where it does not lie ahead."""
         ahead = samples.spread(self.find(samples).step) - samples.step
         return np.maximum(ahead, -1, out=ahead)
 
-    def _find(self, samples: Samples) -> Found:
-        """One draw in [0, 1) for each sample says which kind of goal, and by its place among those, which goal."""
+    def _find(self, samples: Samples) -> SampledGoals:
+        """Draw one number in [0, 1) per sample: its range picks the kind of goal, its place in the range the goal."""
         goals, table, drawn = self._goals, samples.table, samples.drawn
         u = drawn.order.uniform(COLUMN, drawn.positions, salt=self._salt)
         step = samples.step if samples.step.ndim == 1 else samples.step[:, -1]  # the last that is real
@@ -221,17 +220,17 @@ class Draw:
             first = table.start.take(episode)
             rows[anywhere] = first + there
             goal[anywhere] = np.where(first == start[anywhere], there, -1)
-        return Found(Points(rows), goal)
+        return SampledGoals(Points(rows), goal)
 
     def _kinds(self, u: Floats) -> tuple[IntArray, IntArray]:
-        """The samples whose goal lies in the future, and those where it lies anywhere."""
+        """Return the samples with a future goal, and the samples with a random goal."""
         goals = self._goals
         random = u >= goals.current + goals.future if goals.random else np.zeros(len(u), bool)
         later = (u >= goals.current) & ~random if goals.future else np.zeros(len(u), bool)
         return np.flatnonzero(later), np.flatnonzero(random)
 
     def _hops(self, part: Floats, step: IntArray, limit: IntArray) -> IntArray:
-        """Steps from ``step`` to a goal of its future, for draws ``part`` in [0, 1)."""
+        """Return the steps from ``step`` to a future goal, for draws ``part`` in [0, 1)."""
         horizon, ahead = self._goals.horizon, limit - 1 - step
         if horizon == "final":
             hops = ahead
@@ -248,39 +247,37 @@ class Draw:
 
 
 def _share(u: Floats, first: float, share: float) -> Floats:
-    """Draws that lie in [first, first + share), spread over [0, 1)."""
+    """Spread draws that lie in [first, first + share) over [0, 1)."""
     part: Floats = ((u - first) / share).clip(0.0, _BELOW_ONE)
     return part
 
 
 @dataclass(frozen=True, slots=True)
-class GoalRows:
-    """The rows of a field at the goals; ``like`` is its name, of which transforms speak, ``column`` its map if any."""
+class GoalColumn:
+    """The rows of a field at the goals; ``like`` names the field for transforms, ``column`` is its map, if any."""
 
-    draw: Draw
-    read_rows: Callable[[Place], Array]
+    draw: GoalSampler
+    read_rows: Callable[[RowSet], Array]
     row_bytes: int
     like: str
-    column: Rows | None = None
+    column: ColumnRows | None = None
 
     def place(self, samples: Samples) -> Points:
-        """The rows, see `Mapped`."""
+        """The rows, see `MappedColumn`."""
         return self.draw.find(samples).place
 
     def read(self, samples: Samples) -> Array:
-        """Return the values of one goal for all steps of a sample, see `Column`."""
+        """Return the values of one goal for all steps of a sample, see `BatchColumn`."""
         values = self.read_rows(self.place(samples))
         return values if len(samples.here.shape) == 1 else samples.spread(values).copy()
 
     def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the steps that are real, see `Column`."""
+        """Return the steps that are real, see `BatchColumn`."""
         return samples.mask
 
 
 NAME = "return_to_go"
 _ROWS = 1 << 20  # scanned at a time
-_PIECE = 1 << 16  # as Python numbers at a time
-_FEW = 32  # stretches: so few are faster one by one than side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,14 +320,11 @@ class ReturnToGo:
     through_terminals: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
-            raise InvalidArgument(f"ReturnToGo(gamma={self.gamma!r}): a discount lies in [0, 1].")
-        if not np.isfinite(self.scale):
-            raise InvalidArgument(f"ReturnToGo(scale={self.scale!r}): a finite number is needed.")
+        check_returns(self.gamma, self.scale)
         object.__setattr__(self, "gamma", float(self.gamma))
         object.__setattr__(self, "scale", float(self.scale))
 
-    def columns(self, fields: Fields) -> Mapping[str, Column]:
+    def columns(self, fields: Fields) -> Mapping[str, BatchColumn]:
         """Scan the column, or map what another process has scanned."""
         dataset = fields.dataset
         if REWARD not in dataset.schema:
@@ -343,27 +337,27 @@ class ReturnToGo:
                 f"{NAME} of {dataset.id} takes {text.size_of(sums.nbytes)}: {held.reason}.", hint="a larger memory="
             )
         values = held.array.view(np.float64).reshape(sums.reward.shape)
-        return {NAME: Returns(Rows(values), self.scale, f"scanned once, {held.where}")}
+        return {NAME: ReturnColumn(ColumnRows(values), self.scale, f"scanned once, {held.where}")}
 
 
-def scan(dataset: Dataset, gamma: float, through_terminals: bool) -> Scan:
-    """What adds up the rewards of a dataset."""
+def scan(dataset: Dataset, gamma: float, through_terminals: bool) -> ReturnScan:
+    """Return the scan that sums up a dataset's rewards."""
     stops = not through_terminals and FLAGS[0] in dataset.schema
     terminated = dataset.column(FLAGS[0]) if stops else None
-    return Scan(dataset.column(REWARD), terminated, _last_rows(dataset), gamma)
+    return ReturnScan(dataset.column(REWARD), terminated, _last_rows(dataset), gamma)
 
 
 def _last_rows(dataset: Dataset) -> IntArray:
-    """The row of each episode's final observation, of all episodes of the store in order."""
+    """Return the row of the final observation of every episode of the store, in order."""
     everything = type(dataset)(dataset.store).episodes
     return np.asarray(everything["start"], np.int64) + everything["length"]
 
 
 @dataclass(frozen=True, slots=True)
-class Returns:
-    """The column of returns; ``where`` says where it is kept."""
+class ReturnColumn:
+    """The column of returns; ``where`` says where it is stored, for `Loader.describe`."""
 
-    column: Rows
+    column: ColumnRows
     scale: float
     where: str
 
@@ -373,27 +367,27 @@ class Returns:
         return self.column.row_bytes
 
     def read(self, samples: Samples) -> Array:
-        """Return the returns at the steps, see `Column`."""
+        """Return the returns at the steps, see `BatchColumn`."""
         values = samples.here.take(self.column)
         values *= self.scale
         return values if self.column.values.ndim > 1 else values[..., None]
 
     def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the steps that are real, see `Column`."""
+        """Return the steps that are real, see `BatchColumn`."""
         return samples.mask
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """Sums from the end, each row's being its reward plus ``gamma`` times that of the row after.
+class ReturnScan:
+    """Sums from the end: each row's reward plus ``gamma`` times the sum of the row after.
 
     Parameters
     ----------
     reward : array [rows, ...]
     terminated : bool array [rows] or None
-        Rows that the row after adds nothing to.
+        Rows at which a sum ends.
     last : int array [episodes]
-        More of these: the last row of each episode, ascending.
+        The last row of each episode, ascending; sums end there, too.
     gamma : float
     """
 
@@ -408,7 +402,7 @@ class Scan:
         return 8 * self.reward.size
 
     def parts(self) -> Iterator[Floats]:
-        """The sums, float64 [n, ...] each, from the first row to the last; memory is bounded."""
+        """Yield the sums, float64 [n, ...] each, from the first row to the last, in bounded memory."""
         starts = range(0, len(self.reward), _ROWS)
         carries = [np.zeros(self.reward.shape[1:])]
         for start in reversed(starts[1:]):
@@ -419,15 +413,15 @@ class Scan:
             yield values[:-1]
 
     def _first(self, start: int, carry: Any) -> Any:
-        """The sum at the row ``start``, from its own stretch alone; ``carry`` is that of the row after the part."""
+        """Return the sum at row ``start``, from its own stretch alone; ``carry`` is the sum of the row after the part."""
         values, stop = self._rows(start, carry)
         stops = np.flatnonzero(stop)
         stretch = values[: stops[0] + 1 if len(stops) else len(values)]
-        _sum_one(stretch, self.gamma)
+        sum_stretch(stretch, self.gamma)
         return stretch[0].copy()
 
     def _rows(self, start: int, carry: Any) -> tuple[Floats, BoolArray]:
-        """Rewards of a part with ``carry`` behind them [n + 1, ...], and where sums end [n]."""
+        """Return the rewards of a part with ``carry`` behind them [n + 1, ...], and the ends of sums [n]."""
         reward = self.reward[start : start + _ROWS]
         values = np.empty((len(reward) + 1, *reward.shape[1:]))
         values[:-1], values[-1] = reward, carry
@@ -435,54 +429,3 @@ class Scan:
         first, end = np.searchsorted(self.last, (start, start + len(reward)))
         stop[self.last[first:end] - start] = True
         return values, stop
-
-
-def sum_from_ends(values: Floats, stop: BoolArray, gamma: float) -> None:
-    """Add to each row ``gamma`` times the sum of the row after, in place, from the end.
-
-    Stretches are summed side by side, one row of each at a time, and the longest few that remain one after the other:
-    8 to 100 ns a row, for one stretch as for a million. The order of additions is that of a loop from the end.
-
-    Parameters
-    ----------
-    values : float64 array [n + 1, ...]
-        The last row is a sum already, which row n - 1 continues unless it stops.
-    stop : bool array [n]
-        Rows that the row after adds nothing to.
-    gamma : float
-    """
-    end = np.flatnonzero(stop)
-    if not len(end) or end[-1] != len(stop) - 1:
-        end = np.append(end, len(stop))
-    length = np.diff(end, prepend=-1) - 1
-    end, length = end[length > 0], length[length > 0]
-    if length.max(initial=0) < 1 << 16:
-        length = length.astype(np.uint16)  # sorted by digits
-    order = np.argsort(length, kind="stable")[::-1]
-    end, length = end[order], length[order].astype(np.int64)
-    together = int(length[_FEW]) if len(length) > _FEW else 0
-    active = len(length) - np.searchsorted(length[::-1], np.arange(1, together + 1))
-    row, sums = end.copy(), values[end]
-    for count in active.tolist():
-        row, sums = row[:count], sums[:count]
-        row -= 1
-        sums *= gamma
-        sums += values.take(row, axis=0)
-        values[row] = sums
-    for i in range(min(_FEW, len(end))):
-        _sum_one(values[end[i] - length[i] : end[i] - together + 1], gamma)
-
-
-def _sum_one(values: Floats, gamma: float) -> None:
-    """One stretch [n, ...], of which the last row is a sum already."""
-    back = values.reshape(len(values), -1)[::-1]
-    if gamma == 1:
-        back[:] = np.add.accumulate(back, axis=0)
-        return
-    for column in back.T:
-        total = float(column[0])
-        for first in range(1, len(column), _PIECE):
-            rewards = column[first : first + _PIECE].tolist()
-            sums = list(accumulate(rewards, lambda g, r: r + gamma * g, initial=total))
-            column[first : first + _PIECE] = sums[1:]
-            total = sums[-1]

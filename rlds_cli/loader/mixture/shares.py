@@ -2,7 +2,7 @@
 
 With constant weights both are functions of the sample's number: members take turns by the chairman assignment
 (Tijdeman 1980, "The chairman assignment problem"), tabulated over one period. Members drawn at random, and weights that
-change, have to be followed from the start; `Ledger` keeps points on the way.
+change, have to be followed from the start; `Checkpoints` keeps points on the way.
 
 The three ways in which a mixture's samples are shared out: exactly, by lots, by weights that change.
 """
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader.order import WINDOW, Order, Positions
-from rlds_cli.loader.read import Run
+from rlds_cli.loader.order import WINDOW, Order, SampleNumbers
+from rlds_cli.loader.schedule import SampleRun
 from rlds_cli.ted import IntArray
 
 LONGEST_PERIOD = 1 << 16
@@ -83,9 +83,9 @@ def _apportioned(shares: FloatArray, total: int) -> IntArray:
 
 
 @lru_cache(maxsize=16)
-def period(turns: tuple[int, ...]) -> Period:
+def period(turns: tuple[int, ...]) -> TurnPeriod:
     """The chairman assignment for members with so many ``turns`` each; 70 ms for the longest period."""
-    return Period(turns, _assign(turns))
+    return TurnPeriod(turns, _assign(turns))
 
 
 def _assign(turns: tuple[int, ...]) -> IntArray:
@@ -123,7 +123,7 @@ def _earliest_deadline_first(first: IntArray, urgency: IntArray) -> IntArray:
     return np.array(served)
 
 
-class Period:
+class TurnPeriod:
     """One period of turns.
 
     Parameters
@@ -183,7 +183,7 @@ def places(member: IntArray, before: Sequence[int]) -> tuple[IntArray, list[int]
 
 
 @dataclass(frozen=True)
-class Lots:
+class MemberDraws:
     """Members drawn at random, independently of each other.
 
     Parameters
@@ -213,7 +213,7 @@ class Lots:
         return followed
 
 
-class Ledger(Generic[State]):
+class Checkpoints(Generic[State]):
     """States on a way that can only be followed forwards; of one epoch.
 
     Parameters
@@ -259,7 +259,7 @@ class Ledger(Generic[State]):
 Weights = Mapping[str, float]
 
 
-class Turns(NamedTuple):
+class MemberTurns(NamedTuple):
     """Samples by member; parts of it for ranks.
 
     Attributes
@@ -276,7 +276,7 @@ class Turns(NamedTuple):
     chance: Callable[[], FloatArray]
 
 
-class Apportioning(Protocol):
+class SourceShares(Protocol):
     """What a mixture asks of a way to share out its samples."""
 
     @property
@@ -284,7 +284,7 @@ class Apportioning(Protocol):
         """Share of every member [members], adding up to 1; None when it changes."""
         ...
 
-    def turns(self, run: Run, mine: range) -> Turns:
+    def turns(self, run: SampleRun, mine: range) -> MemberTurns:
         """Members of the samples ``mine``, some of ``run``."""
         ...
 
@@ -301,7 +301,7 @@ class Apportioning(Protocol):
         ...
 
 
-class Constant:
+class ConstantShares:
     """Exact counts, from the tabulated period.
 
     Parameters
@@ -313,13 +313,13 @@ class Constant:
         self._period = period(quantised(weights))
         self.shares: FloatArray = self._period.turns / len(self._period)
 
-    def turns(self, run: Run, mine: range) -> Turns:
-        """Return members and places, see `Apportioning`."""
+    def turns(self, run: SampleRun, mine: range) -> MemberTurns:
+        """Return members and places, see `SourceShares`."""
         member, place = self._period.find(numbers(mine))
-        return Turns(member, place, lambda: self.shares.take(member))
+        return MemberTurns(member, place, lambda: self.shares.take(member))
 
     def counts(self, epoch: int, sample: int) -> list[int]:
-        """Return the samples of every member, see `Apportioning`."""
+        """Return the samples of every member, see `SourceShares`."""
         counts: list[int] = self._period.counts(sample).tolist()
         return counts
 
@@ -331,7 +331,7 @@ class Constant:
         """Do nothing: the number of the sample says it all."""
 
 
-class Random:
+class RandomShares:
     """Every sample's member drawn independently.
 
     Parameters
@@ -344,23 +344,23 @@ class Random:
     def __init__(self, weights: Sequence[float], order: Callable[[int], Order]) -> None:
         w = np.asarray(weights, np.float64)
         self.shares: FloatArray = w / w.sum()
-        self._lots, self._order = Lots(tuple(weights)), order
-        self._ledger = Ledger([0] * len(weights), self._follow)
+        self._lots, self._order = MemberDraws(tuple(weights)), order
+        self._ledger = Checkpoints([0] * len(weights), self._follow)
 
     def _follow(self, epoch: int, counts: list[int], start: int, stop: int) -> list[int]:
         return self._lots.follow(self._order(epoch), counts, start, stop)
 
-    def turns(self, run: Run, mine: range) -> Turns:
-        """Return members and places, see `Apportioning`."""
+    def turns(self, run: SampleRun, mine: range) -> MemberTurns:
+        """Return members and places, see `SourceShares`."""
         everyone, epoch = run.everyone, run.order.epoch
         member = self._lots.draw(self._order(epoch), everyone)
         place, after = places(member, self._ledger.at(epoch, everyone.start))
         self._ledger.note(epoch, everyone.stop, after)
         part = _part(everyone, mine)
-        return Turns(member[part], place[part], lambda: self.shares.take(member[part]))
+        return MemberTurns(member[part], place[part], lambda: self.shares.take(member[part]))
 
     def counts(self, epoch: int, sample: int) -> list[int]:
-        """Return the samples of every member, see `Apportioning`."""
+        """Return the samples of every member, see `SourceShares`."""
         return self._ledger.at(epoch, sample)
 
     def state(self, epoch: int, sample: int) -> dict[str, Any]:
@@ -372,7 +372,7 @@ class Random:
         self._ledger.note(epoch, sample, counts)
 
 
-class Standing(NamedTuple):
+class Deficits(NamedTuple):
     """Where members stand before a batch.
 
     ``owed`` is what each should have had so far, less what it had: sum of weight * batch size, less ``counts``.
@@ -382,7 +382,7 @@ class Standing(NamedTuple):
     owed: list[float]
 
 
-class Changing:
+class DeficitRounds:
     """Weights that are a function of the batch's number.
 
     Counts of a batch make up for what members are owed; or, with an ``order``, members are drawn independently.
@@ -408,16 +408,16 @@ class Changing:
         order: Callable[[int], Order] | None = None,
     ) -> None:
         self._weights, self._size, self._order = weights, batch_size, order
-        self._ledger = Ledger(Standing([0] * members, [0.0] * members), self._follow)
+        self._ledger = Checkpoints(Deficits([0] * members, [0.0] * members), self._follow)
 
-    def _follow(self, epoch: int, standing: Standing, start: int, stop: int) -> Standing:
+    def _follow(self, epoch: int, standing: Deficits, start: int, stop: int) -> Deficits:
         for batch in range(start, stop):
             standing = self._batch(epoch, batch, standing, self._weights(batch))[2]
         return standing
 
     def _batch(
-        self, epoch: int, batch: int, standing: Standing, weights: list[float]
-    ) -> tuple[IntArray, IntArray, Standing]:
+        self, epoch: int, batch: int, standing: Deficits, weights: list[float]
+    ) -> tuple[IntArray, IntArray, Deficits]:
         """Members of a batch, how many of the same come before within it, and where they stand after it."""
         due = [o + w * self._size for o, w in zip(standing.owed, weights, strict=True)]
         if self._order is None:
@@ -425,13 +425,13 @@ class Changing:
             member, place = _spread(tuple(given))
         else:
             drawn = range(batch * self._size, (batch + 1) * self._size)
-            member = Lots(tuple(weights)).draw(self._order(epoch), drawn)
+            member = MemberDraws(tuple(weights)).draw(self._order(epoch), drawn)
             place, given = places(member, [0] * len(weights))
         counts = [c + g for c, g in zip(standing.counts, given, strict=True)]
-        return member, place, Standing(counts, [d - g for d, g in zip(due, given, strict=True)])
+        return member, place, Deficits(counts, [d - g for d, g in zip(due, given, strict=True)])
 
-    def turns(self, run: Run, mine: range) -> Turns:
-        """Return members and places, see `Apportioning`."""
+    def turns(self, run: SampleRun, mine: range) -> MemberTurns:
+        """Return members and places, see `SourceShares`."""
         epoch, first = run.order.epoch, run.first // self._size
         standing = self._ledger.at(epoch, first)
         members, within, before, weights = [], [], [], []
@@ -446,10 +446,10 @@ class Changing:
         in_tables = member + np.arange(0, run.batches * len(before[0]), len(before[0])).repeat(self._size)
         place = np.concatenate(within) + np.array(before).take(in_tables)
         part = _part(run.everyone, mine)
-        return Turns(member[part], place[part], partial(np.array(weights).take, in_tables[part]))
+        return MemberTurns(member[part], place[part], partial(np.array(weights).take, in_tables[part]))
 
     def counts(self, epoch: int, sample: int) -> list[int]:
-        """Return the samples of every member, see `Apportioning`."""
+        """Return the samples of every member, see `SourceShares`."""
         return self._ledger.at(epoch, sample // self._size).counts
 
     def state(self, epoch: int, sample: int) -> dict[str, Any]:
@@ -470,7 +470,7 @@ class Changing:
                 " change from batch to batch need the same size.",
                 hint=f"Loader(..., batch_size={state['batch_size']})",
             )
-        self._ledger.note(epoch, sample // self._size, Standing(counts, [float(x) for x in state["owed"]]))
+        self._ledger.note(epoch, sample // self._size, Deficits(counts, [float(x) for x in state["owed"]]))
 
 
 _spread = lru_cache(maxsize=1024)(spread)
@@ -524,7 +524,7 @@ def _number(name: str, weight: Any, when: str) -> float:
     return number
 
 
-def numbers(positions: Positions) -> IntArray:
+def numbers(positions: SampleNumbers) -> IntArray:
     """Sample numbers as an array."""
     if isinstance(positions, range):
         return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)

@@ -1,1 +1,1 @@
-"""Which samples, in what order: index maths, without data."""
+"""Samplers: which windows make the samples, in what order. `protocol` says what a sampler implements."""

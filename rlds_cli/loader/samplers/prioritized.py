@@ -1,7 +1,4 @@
-"""Draws by priorities that training gives back.
-
-Priorities of prioritised replay, and the importance weights that correct for them.
-"""
+"""`Prioritized`: draws by priorities that training reports, with importance weights that correct for them."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ import numpy as np
 
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader.index import INDEX, PROBABILITY, WEIGHT, Drawn, FloatArray, Pool
+from rlds_cli.loader.index import INDEX, PROBABILITY, WEIGHT, FloatArray, SampledWindows, WindowIndex
 from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
-from rlds_cli.loader.order import WINDOW, Order, Positions, make_whole
+from rlds_cli.loader.order import WINDOW, Order, SampleNumbers, set_integer
 from rlds_cli.loader.samplers import weighted
+from rlds_cli.loader.samplers.protocol import Endless, StatefulDraw
 from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, SumTree
-from rlds_cli.loader.samplers.uniform import Endless
 from rlds_cli.ted import IntArray
 
 _UNIFORMS = 32  # batches
@@ -66,23 +63,25 @@ class Prioritized(Endless):
     lag: int = 0
     priority: str | FloatArray | None = field(default=None, kw_only=True)
 
+    gives = (PROBABILITY, WEIGHT, WINDOW_COLUMN, INDEX)
+
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "eps"):
             value = getattr(self, name)
             if not isinstance(value, int | float | np.number) or not np.isfinite(value) or value < 0:
                 raise InvalidArgument(f"Prioritized({name}={value!r}): a number of at least 0 is needed.")
             object.__setattr__(self, name, float(value))
-        make_whole(self, "lag", 0)
+        set_integer(self, "lag", 0)
         if self.priority is not None:
             object.__setattr__(self, "priority", weighted.frozen(self.priority, "Prioritized", "priorities"))
 
-    @property
-    def gives(self) -> tuple[str, ...]:
-        """``probability``, ``weight``, ``window`` and ``index``."""
-        return PROBABILITY, WEIGHT, WINDOW_COLUMN, INDEX
-
-    def over(self, pool: Pool) -> PrioritizedDraw:
-        """Return what draws from ``pool``, see `Sampler`."""
+    def over(self, pool: WindowIndex) -> PrioritizedDraw:
+        """Return the draw over ``pool``, see `Sampler`."""
+        if pool.in_mixture:
+            raise InvalidArgument(
+                "Prioritized over a Mixture: priorities are of the windows of one dataset.",
+                hint="Weighted(column), or one Loader a dataset",
+            )
         return PrioritizedDraw(self, pool)
 
     def __repr__(self) -> str:
@@ -96,39 +95,41 @@ class Prioritized(Endless):
         return hash(repr(self))
 
 
-class PrioritizedDraw:
-    """Draws batch after batch, some of them before they are asked for.
+class PrioritizedDraw(StatefulDraw):
+    """Draws batches one after the other, ``lag`` of them before they are asked for.
 
     Parameters
     ----------
     sampler : Prioritized
-    pool : Pool
+    pool : WindowIndex
 
     Attributes
     ----------
     ahead : int
-        Batches drawn before they are asked for: ``lag``, less those that are asked for early to be read ahead.
+        ``lag``, less the batches that the loader asks for early in order to read them ahead.
     """
 
-    def __init__(self, sampler: Prioritized, pool: Pool) -> None:
+    def __init__(self, sampler: Prioritized, pool: WindowIndex) -> None:
         self.ahead = sampler.lag
-        self.priorities = Priorities(pool.guide.total, alpha=sampler.alpha, beta=sampler.beta, eps=sampler.eps)
+        self.priorities = Priorities(pool.prefix.total, alpha=sampler.alpha, beta=sampler.beta, eps=sampler.eps)
         if sampler.priority is not None:
-            self.priorities.update(np.arange(pool.guide.total), _initial(pool, sampler.priority))
-        self._guide, self._lag = pool.guide, sampler.lag
+            self.priorities.update(np.arange(pool.prefix.total), _initial(pool, sampler.priority))
+        self._sampler, self._prefix = sampler, pool.prefix
         self._uniforms: tuple[Order | None, int, FloatArray] = (None, 0, np.empty(0))
-        self._drawn: deque[Drawn] = deque(maxlen=2 * sampler.lag + 1)  # some handed out, some not yet asked for
+        self._drawn: deque[SampledWindows] = deque(
+            maxlen=2 * sampler.lag + 1
+        )  # some handed out, some not yet asked for
 
-    def __call__(self, order: Order, positions: Positions) -> Drawn:
+    def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
         """Return the batch with these sample numbers, and draw those that come ``ahead`` after it."""
-        assert isinstance(positions, range)
+        assert isinstance(positions, range)  # one process, one batch at a time
         wanted = self._batch(order, positions)
         for _ in range(self.ahead):
             positions = range(positions.stop, positions.stop + len(positions))
             self._batch(order, positions)
         return wanted
 
-    def _batch(self, order: Order, positions: range) -> Drawn:
+    def _batch(self, order: Order, positions: range) -> SampledWindows:
         found = next((d for d in self._drawn if (d.order.epoch, d.positions) == (order.epoch, positions)), None)
         if found is None:
             found = self._made(order, positions, self.priorities.find(self._uniform(order, positions)))
@@ -144,15 +145,27 @@ class PrioritizedDraw:
             self._uniforms, at = (order, positions.start, draws), 0
         return draws[at : at + len(positions)]
 
-    def _made(self, order: Order, positions: range, windows: IntArray) -> Drawn:
+    def _made(self, order: Order, positions: range, windows: IntArray) -> SampledWindows:
         probability = self.priorities.probability(windows)
         weight = self.priorities.weight(windows)
-        return Drawn(order, positions, *self._guide.find(windows), partial(np.asarray, probability), weight)
+        return SampledWindows(order, positions, *self._prefix.find(windows), partial(np.asarray, probability), weight)
 
-    def update(self, batch: Batch, priority: Any, beta: float | None = None) -> None:
-        """Set the priorities of the windows of ``batch``; the last counts where one stands there twice.
+    def reserve(self, prefetch: int | None, usual: int) -> int:
+        """Return how many gathers may be read ahead: at most ``lag``."""
+        depth = usual if prefetch is None else prefetch
+        if prefetch is not None and depth > self.ahead:
+            raise InvalidArgument(
+                f"prefetch={depth} with {self._sampler}: batches would be drawn before updates that count.",
+                hint=f"Prioritized(lag={depth}), or prefetch={self.ahead}",
+            )
+        depth = min(depth, self.ahead)
+        self.ahead -= depth
+        return depth
 
-        ``beta`` is for importance weights from the next draw on.
+    def observe(self, batch: Batch, priority: Any, beta: float | None = None) -> None:
+        """Set the priorities of the windows of ``batch``; where a window occurs twice, its last priority counts.
+
+        ``beta`` applies to importance weights from the next draw on.
 
         Raises
         ------
@@ -190,7 +203,7 @@ class PrioritizedDraw:
         drawn = [
             {
                 "first": d.positions[0],
-                "windows": _portable(self._guide.starts.take(d.episode) + d.number),
+                "windows": _portable(self._prefix.starts.take(d.episode) + d.number),
                 "probability": _portable(d.probability()),
                 "weight": _portable(d.weight),
             }
@@ -214,15 +227,15 @@ class PrioritizedDraw:
         self.forget()
         self._drawn.extend(drawn)
 
-    def _loaded(self, drawn: Mapping[str, Any], order: Order) -> Drawn:
+    def _loaded(self, drawn: Mapping[str, Any], order: Order) -> SampledWindows:
         windows = np.asarray(_host(drawn["windows"]), np.int64)
         positions = range(int(drawn["first"]), int(drawn["first"]) + len(windows))
         probability = partial(np.asarray, np.asarray(_host(drawn["probability"]), np.float64))
         weight: FloatArray = np.asarray(_host(drawn["weight"]), np.float64)
-        return Drawn(order, positions, *self._guide.find(windows), probability, weight)
+        return SampledWindows(order, positions, *self._prefix.find(windows), probability, weight)
 
 
-def _initial(pool: Pool, priority: str | FloatArray) -> FloatArray:
+def _initial(pool: WindowIndex, priority: str | FloatArray) -> FloatArray:
     """The priority of every window; 1 where its anchor is no transition, and the array is of transitions."""
     given = weighted.of(pool, priority, "Prioritized", "priorities")
     good = (given.values >= 0) & (given.values < np.inf)
@@ -268,15 +281,13 @@ class Priorities:
         How far importance weights correct for them: 0 not at all, 1 in full. May be set at any time.
     eps : float
         Added to every priority, so that a window of priority 0 is still drawn; positive.
-    device : torch.device or str, optional
-        Where everything is held, drawn and given, as torch tensors; None for NumPy arrays.
 
     Raises
     ------
     InvalidArgument
     """
 
-    def __init__(self, count: int, *, alpha: float, beta: float, eps: float, device: Any = None) -> None:
+    def __init__(self, count: int, *, alpha: float, beta: float, eps: float) -> None:
         self.count = count
         self.alpha, self.eps = _number("alpha", alpha), _number("eps", eps)
         self.beta = beta
@@ -285,7 +296,7 @@ class Priorities:
         if not self.alpha * log10(self.eps) > -_DIGITS or not self.alpha * log10(1 + self.eps) < _DIGITS:
             raise InvalidArgument(f"alpha={alpha} with eps={eps}: eps ** alpha is out of range.", hint="alpha=0.6")
         self._most = 10.0 ** min(_DIGITS, _DIGITS / max(self.alpha, 1))
-        self._tree = SumTree(count, (1 + self.eps) ** self.alpha, device=device)
+        self._tree = SumTree(count, (1 + self.eps) ** self.alpha)
 
     @property
     def beta(self) -> float:
@@ -296,7 +307,7 @@ class Priorities:
     def beta(self, beta: float) -> None:
         self._beta = _number("beta", beta)
 
-    def find(self, u: Any) -> Any:
+    def find(self, u: FloatArray) -> IntArray:
         """Return the windows that draws fall on.
 
         Parameters
@@ -310,17 +321,19 @@ class Priorities:
         """
         return self._tree.find(u)
 
-    def probability(self, windows: Any) -> Any:
+    def probability(self, windows: IntArray) -> FloatArray:
         """Return P, the chance of one draw to give each of ``windows``, int64 [...]: float64 [...]."""
-        return self._tree.masses.take(windows) / self._tree.total
+        probability: FloatArray = self._tree.masses.take(windows) / self._tree.total
+        return probability
 
-    def weight(self, windows: Any) -> Any:
+    def weight(self, windows: IntArray) -> FloatArray:
         """Return the importance weights of ``windows``, int64 [...]: float64 [...], in (0, 1].
 
         ``(count * P) ** -beta``, divided by the largest that any window has (Schaul et al., section 3.4), not only any
         of the batch: the weight of a window does not depend on what else was drawn.
         """
-        return (self._tree.least / self._tree.masses.take(windows)) ** self.beta
+        weight: FloatArray = (self._tree.least / self._tree.masses.take(windows)) ** self.beta
+        return weight
 
     def update(self, windows: Any, priority: Any) -> None:
         """Set priorities, such as absolute TD errors.
@@ -338,21 +351,14 @@ class Priorities:
             A priority that is negative, infinite or NaN, a window that does not exist, or not one priority for each
             window. Nothing is changed then.
         """
-        at = self._convert(self._tree.library.integers, windows, "windows are not integers")
-        new = self._convert(self._tree.library.floats, priority, "priorities are not numbers")
+        at = _convert(_integers, windows, "windows are not integers")
+        new = _convert(_floats, priority, "priorities are not numbers")
         if len(at) != len(new):
             raise InvalidArgument(f"{len(new):,} priorities for {len(at):,} windows: one for each is needed.")
         good = (new >= 0) & (new <= self._most) & (at >= 0) & (at < self.count)
         if not good.all():
-            self._complain(int(self._tree.library.numpy(~good).argmax()), at, new)
+            self._complain(int((~good).argmax()), at, new)
         self._tree.update(at, (new + self.eps) ** self.alpha)
-
-    def _convert(self, convert: Callable[[Any], Any], values: Any, otherwise: str) -> Any:
-        try:
-            return convert(values)
-        except (TypeError, ValueError):
-            kind = getattr(values, "dtype", type(values).__name__)
-            raise InvalidArgument(f"{otherwise.capitalize()}: {kind}. No priority was changed.") from None
 
     def _complain(self, place: int, windows: Any, priority: Any) -> None:
         where, window, value = f"at place {place:,} of {len(windows):,}", int(windows[place]), float(priority[place])
@@ -369,8 +375,7 @@ class Priorities:
 
         ``masses`` are ``(priority + eps) ** alpha``.
         """
-        masses = self._tree.library.numpy(self._tree.masses)
-        return {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "masses": masses}
+        return {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "masses": self._tree.masses.copy()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take on what `state` gave, ``beta`` too.
@@ -392,7 +397,25 @@ class Priorities:
         if masses.dtype != np.float64 or not (masses.min() >= LEAST and masses.max() <= MOST):
             raise WrongState(f"The priorities of this state ({masses.dtype}) are not those that were saved.")
         self.beta = state["beta"]
-        self._tree.fill(self._tree.library.floats(masses))
+        self._tree.fill(masses)
+
+
+def _convert(convert: Callable[[Any], Any], values: Any, otherwise: str) -> Any:
+    try:
+        return convert(values)
+    except (TypeError, ValueError):
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise InvalidArgument(f"{otherwise.capitalize()}: {kind}. No priority was changed.") from None
+
+
+def _floats(values: Any) -> FloatArray:
+    """Anything like an array, on any device, as float64 [K]."""
+    return np.asarray(_host(values), np.float64).reshape(-1)
+
+
+def _integers(values: Any) -> IntArray:
+    """Anything like an array of integers, on any device, as int64 [K]."""
+    return np.asarray(_host(values)).reshape(-1).astype(np.int64, casting="same_kind", copy=False)
 
 
 def _number(name: str, value: Any) -> float:

@@ -1,73 +1,18 @@
-"""Which samples, in what order: pure index maths, without data.
-
-A sampler turns sample numbers into windows. It sees nothing but how many windows every episode has, so that it is
-tested without a dataset and works with every kind of window.
-"""
+"""Samplers whose windows are all equally likely: `Uniform`, `Shuffled` and `Sequential`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.index import Drawn, FloatArray, Guide, Pool
-from rlds_cli.loader.order import EPISODE, WINDOW, Order, Positions, make_whole
+from rlds_cli.loader.index import FloatArray, PrefixIndex, SampledWindows, WindowIndex
+from rlds_cli.loader.order import EPISODE, WINDOW, Order, SampleNumbers, set_integer
+from rlds_cli.loader.samplers.protocol import Draw, Endless, Epochs
 from rlds_cli.ted import IntArray
-
-Draw = Callable[[Order, Positions], Drawn]
-
-
-class Sampler(Protocol):
-    """What the loader asks of a sampler.
-
-    ``over`` gives a function that draws. Unless it learns priorities, that must be a function of its arguments alone:
-    sample number p is the same whoever asks, and together with whatever other numbers. ``endless`` samplers take any
-    p >= 0; the others have one epoch of ``pool.guide.total`` samples.
-    """
-
-    @property
-    def endless(self) -> bool:
-        """Whether samples are drawn without end."""
-        ...
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether the last batch of an epoch is left out when it is not full."""
-        ...
-
-    @property
-    def gives(self) -> tuple[str, ...]:
-        """Names of the columns that it adds to every batch."""
-        ...
-
-    def over(self, pool: Pool) -> Draw:
-        """Return what draws from ``pool``: from an order and sample numbers [K] to windows [K]."""
-        ...
-
-
-class Endless:
-    """Draws with replacement."""
-
-    __slots__ = ()
-
-    @property
-    def endless(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def gives(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    @property
-    def drop_last(self) -> bool:
-        """False: there is no last batch."""
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +32,21 @@ class Uniform(Endless):
         if self.by not in ("window", "episode"):
             raise InvalidArgument(f'Uniform(by={self.by!r}): by is "window" or "episode".')
 
-    def over(self, pool: Pool) -> Draw:
-        """Return what draws from ``pool``, see `Sampler`."""
+    def over(self, pool: WindowIndex) -> Draw:
+        """Return the draw over ``pool``, see `Sampler`."""
         return partial(_any_window if self.by == "window" or pool.bucket else _any_episode, pool)
 
 
-def _any_window(pool: Pool, order: Order, positions: Positions) -> Drawn:
-    guide = pool.guide
+def _any_window(pool: WindowIndex, order: Order, positions: SampleNumbers) -> SampledWindows:
+    prefix = pool.prefix
     if pool.bucket is None:
-        numbers = order.below(WINDOW, positions, guide.total)
+        numbers = order.below(WINDOW, positions, prefix.total)
     else:
-        numbers = _in_buckets(order, positions, guide.total, pool.bucket)
-    return Drawn(order, positions, *guide.find(numbers), partial(_even, guide, len(positions)))
+        numbers = _in_buckets(order, positions, prefix.total, pool.bucket)
+    return SampledWindows(order, positions, *prefix.find(numbers), partial(_even, prefix, len(positions)))
 
 
-def _in_buckets(order: Order, positions: Positions, total: int, bucket: int) -> IntArray:
+def _in_buckets(order: Order, positions: SampleNumbers, total: int, bucket: int) -> IntArray:
     """Draws of which each run of ``bucket`` comes from ``bucket`` neighbours, every number equally likely.
 
     Neighbourhoods are not cut at fixed places, which would favour the numbers of a smaller last one; they wrap around.
@@ -111,41 +56,25 @@ def _in_buckets(order: Order, positions: Positions, total: int, bucket: int) -> 
     return (first + order.below(WINDOW, numbers, min(bucket, total))) % total
 
 
-def _any_episode(pool: Pool, order: Order, positions: Positions) -> Drawn:
-    counts = pool.guide.counts
+def _any_episode(pool: WindowIndex, order: Order, positions: SampleNumbers) -> SampledWindows:
+    counts = pool.prefix.counts
     episode = order.below(EPISODE, positions, len(counts))
     number = within(order, positions, counts.take(episode))
 
     def probability() -> FloatArray:
         return 1.0 / (len(counts) * counts.take(episode))
 
-    return Drawn(order, positions, episode, number, probability)
+    return SampledWindows(order, positions, episode, number, probability)
 
 
-def within(order: Order, positions: Positions, counts: IntArray) -> IntArray:
+def within(order: Order, positions: SampleNumbers, counts: IntArray) -> IntArray:
     """One of the windows of each episode, all equally likely [K]; ``counts`` [K] of them."""
     numbers: IntArray = (order.uniform(WINDOW, positions) * counts).astype(np.int64)
     return numbers
 
 
-def _even(guide: Guide, samples: int) -> FloatArray:
-    return np.full(samples, 1.0 / guide.total)
-
-
-class Epochs:
-    """Draws without replacement."""
-
-    __slots__ = ()
-
-    @property
-    def endless(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def gives(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+def _even(prefix: PrefixIndex, samples: int) -> FloatArray:
+    return np.full(samples, 1.0 / prefix.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,38 +101,37 @@ class Shuffled(Epochs):
 
     def __post_init__(self) -> None:
         if self.block is not None:
-            make_whole(self, "block", 1)
-        make_whole(self, "live", 1)
+            set_integer(self, "block", 1)
+        set_integer(self, "live", 1)
 
-    def over(self, pool: Pool) -> Draw:
-        """Return what draws from ``pool``, see `Sampler`."""
+    def over(self, pool: WindowIndex) -> Draw:
+        """Return the draw over ``pool``, see `Sampler`."""
         return partial(self._draw, pool)
 
-    def _draw(self, pool: Pool, order: Order, positions: Positions) -> Drawn:
-        total = pool.guide.total
+    def _draw(self, pool: WindowIndex, order: Order, positions: SampleNumbers) -> SampledWindows:
+        total = pool.prefix.total
         if pool.bucket is not None:
             numbers = order.shuffled_in_blocks(positions, total, pool.bucket, 1)
         elif self.block is not None:
             numbers = order.shuffled_in_blocks(positions, total, self.block, self.live)
         else:
             numbers = order.shuffled(positions, total)
-        return Drawn(order, positions, *pool.guide.find(numbers), partial(_even, pool.guide, len(positions)))
+        return SampledWindows(order, positions, *pool.prefix.find(numbers), partial(_even, pool.prefix, len(positions)))
 
 
 @dataclass(frozen=True, slots=True)
 class Sequential(Epochs):
     """Every window once per epoch, in the order of the dataset."""
 
-    @property
-    def drop_last(self) -> bool:
-        """False."""
-        return False
+    drop_last = False
 
-    def over(self, pool: Pool) -> Draw:
-        """Return what draws from ``pool``, see `Sampler`."""
+    def over(self, pool: WindowIndex) -> Draw:
+        """Return the draw over ``pool``, see `Sampler`."""
 
-        def draw(order: Order, positions: Positions) -> Drawn:
+        def draw(order: Order, positions: SampleNumbers) -> SampledWindows:
             numbers = np.asarray(positions, np.int64)
-            return Drawn(order, positions, *pool.guide.find(numbers), partial(_even, pool.guide, len(positions)))
+            return SampledWindows(
+                order, positions, *pool.prefix.find(numbers), partial(_even, pool.prefix, len(positions))
+            )
 
         return draw

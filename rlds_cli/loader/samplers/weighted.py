@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.loader.index import PROBABILITY, Drawn, FloatArray, Pool
-from rlds_cli.loader.order import EPISODE, WINDOW, Order, Positions
-from rlds_cli.loader.samplers.uniform import Draw, Endless, within
+from rlds_cli.loader.index import PROBABILITY, FloatArray, SampledWindows, WindowIndex
+from rlds_cli.loader.order import EPISODE, WINDOW, Order, SampleNumbers
+from rlds_cli.loader.samplers.protocol import Draw, Endless
+from rlds_cli.loader.samplers.uniform import within
 from rlds_cli.ted import Array, IntArray
 
 
@@ -46,16 +47,17 @@ class Weighted(Endless):
 
     weight: str | FloatArray
 
+    gives = (PROBABILITY,)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", frozen(self.weight, "Weighted", "weights"))
 
-    @property
-    def gives(self) -> tuple[str, ...]:
-        """``probability``."""
-        return (PROBABILITY,)
-
-    def over(self, pool: Pool) -> Draw:
-        """Return what draws from ``pool``, see `Sampler`."""
+    def over(self, pool: WindowIndex) -> Draw:
+        """Return the draw over ``pool``, see `Sampler`."""
+        if pool.in_mixture and not isinstance(self.weight, str):
+            raise InvalidArgument(
+                f"{self} over a Mixture: an array is of the episodes of one dataset.", hint="an episode column by name"
+            )
         given = of(pool, self.weight, "Weighted", "weights")
         hint = None
         if isinstance(self.weight, str):
@@ -67,8 +69,8 @@ class Weighted(Endless):
         return f"Weighted({shown(self.weight)})"
 
 
-def _by_episode(pool: Pool, weight: Numbers) -> Draw:
-    counts = pool.guide.counts
+def _by_episode(pool: WindowIndex, weight: DatasetWeights) -> Draw:
+    counts = pool.prefix.counts
     usable = weight.values.take(pool.table.number)
     if not usable.any():
         raise InvalidArgument(
@@ -77,19 +79,19 @@ def _by_episode(pool: Pool, weight: Numbers) -> Draw:
         )
     cumulative = Cumulative(usable)
 
-    def draw(order: Order, positions: Positions) -> Drawn:
+    def draw(order: Order, positions: SampleNumbers) -> SampledWindows:
         episode = cumulative.find(order.uniform(EPISODE, positions))
         of_windows = counts.take(episode)
 
         def probability() -> FloatArray:
             return cumulative.probability(episode) / of_windows
 
-        return Drawn(order, positions, episode, within(order, positions, of_windows), probability)
+        return SampledWindows(order, positions, episode, within(order, positions, of_windows), probability)
 
     return draw
 
 
-def _by_step(pool: Pool, weight: Numbers) -> Draw:
+def _by_step(pool: WindowIndex, weight: DatasetWeights) -> Draw:
     of_windows = weight.of_windows(pool, without=0.0)
     if not of_windows.any():
         raise InvalidArgument(
@@ -97,9 +99,9 @@ def _by_step(pool: Pool, weight: Numbers) -> Draw:
         )
     cumulative = Cumulative(of_windows)
 
-    def draw(order: Order, positions: Positions) -> Drawn:
+    def draw(order: Order, positions: SampleNumbers) -> SampledWindows:
         windows: IntArray = cumulative.find(order.uniform(WINDOW, positions))
-        return Drawn(order, positions, *pool.guide.find(windows), partial(cumulative.probability, windows))
+        return SampledWindows(order, positions, *pool.prefix.find(windows), partial(cumulative.probability, windows))
 
     return draw
 
@@ -251,7 +253,7 @@ _CHUNK = 1 << 20  # windows whose anchors are looked up at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class DatasetWeights:
     """One number for each episode, transition or step of a dataset.
 
     Attributes
@@ -266,19 +268,19 @@ class Numbers:
     unit: Unit
     what: str
 
-    def of_windows(self, pool: Pool, without: float) -> FloatArray:
+    def of_windows(self, pool: WindowIndex, without: float) -> FloatArray:
         """The number of every window of ``pool``: of its episode, or of its anchor.
 
         ``without`` is the number of windows whose anchor is no transition, where there is one for each transition.
         """
-        numbers = np.full(pool.guide.total, without)
+        numbers = np.full(pool.prefix.total, without)
         everything = pool.dataset.episodes["num_transitions" if self.unit == "transition" else "length"]
         everything = everything.astype(np.int64)
         first = (np.cumsum(everything) - everything).take(pool.table.number)
         limit = everything.take(pool.table.number)
-        for start in range(0, pool.guide.total, _CHUNK):
-            windows = np.arange(start, min(start + _CHUNK, pool.guide.total))
-            episode, number = pool.guide.find(windows)
+        for start in range(0, pool.prefix.total, _CHUNK):
+            windows = np.arange(start, min(start + _CHUNK, pool.prefix.total))
+            episode, number = pool.prefix.find(windows)
             if self.unit == "episode":
                 numbers[windows] = self.values.take(pool.table.number.take(episode))
                 continue
@@ -316,7 +318,7 @@ def shown(given: str | FloatArray) -> str:
     return f"{given.dtype}[{len(given)}], sha256 {content}"
 
 
-def of(pool: Pool, given: str | FloatArray, sampler: str, noun: str) -> Numbers:
+def of(pool: WindowIndex, given: str | FloatArray, sampler: str, noun: str) -> DatasetWeights:
     """Assign ``given`` to the episodes, transitions or steps of the dataset of ``pool``.
 
     Raises
@@ -327,7 +329,7 @@ def of(pool: Pool, given: str | FloatArray, sampler: str, noun: str) -> Numbers:
         An array of another length.
     """
     if isinstance(given, str):
-        return Numbers(_column(pool, given, sampler), "episode", f'episode column "{given}"')
+        return DatasetWeights(_column(pool, given, sampler), "episode", f'episode column "{given}"')
     dataset = pool.dataset
     lengths: dict[Unit, int] = {
         "episode": dataset.num_episodes,
@@ -336,7 +338,7 @@ def of(pool: Pool, given: str | FloatArray, sampler: str, noun: str) -> Numbers:
     }
     for unit, length in lengths.items():
         if len(given) == length:
-            return Numbers(given, unit, f"{noun} by {unit}")
+            return DatasetWeights(given, unit, f"{noun} by {unit}")
     raise InvalidArgument(
         f"{sampler}: {len(given):,} {noun}; {dataset.id} has {dataset.num_episodes:,} episodes,"
         f" {len(dataset):,} transitions and {dataset.num_steps:,} steps.",
@@ -344,7 +346,7 @@ def of(pool: Pool, given: str | FloatArray, sampler: str, noun: str) -> Numbers:
     )
 
 
-def _column(pool: Pool, name: str, sampler: str) -> Array:
+def _column(pool: WindowIndex, name: str, sampler: str) -> Array:
     columns = pool.dataset.episodes
     if name not in columns or columns[name].dtype.kind not in "fiub":
         numeric = [c for c in columns if columns[c].dtype.kind in "fiub"]

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.loader.fields.columns import Column, Stored
+from rlds_cli.loader.fields.columns import BatchColumn, StoredColumn
 from rlds_cli.loader.storage import memory, packed
-from rlds_cli.loader.storage.packed import Held
-from rlds_cli.loader.storage.page_cache import Coming, RandomMap
-from rlds_cli.loader.windows.positions import Rows, Samples
+from rlds_cli.loader.storage.packed import PackedContent
+from rlds_cli.loader.storage.page_cache import PlannedRead, RandomMap
+from rlds_cli.loader.windows.samples import ColumnRows, Samples
 from rlds_cli.ted import FLAGS, REWARD, Array, IntArray
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def obstacle(row_bytes: int, window_rows: int) -> str | None:
     return None
 
 
-class Layout:
+class RowLayout:
     """Where each field stands in a row.
 
     Parameters
@@ -160,17 +160,17 @@ def strided(buffer: Array, f: BlockField, shape: tuple[int, ...], strides: tuple
     return np.ndarray((*shape, *f.shape), f.dtype, buffer if buffer.size else None, offset, (*strides, *inner))
 
 
-class Block:
+class PackedBlock:
     """Columns packed row by row, in a file that all processes share, or in memory of this one.
 
     Parameters
     ----------
-    layout : Layout
+    layout : RowLayout
     rows : int
     content : uint8 array [rows * layout.row_bytes]
     """
 
-    def __init__(self, layout: Layout, rows: int, content: Array) -> None:
+    def __init__(self, layout: RowLayout, rows: int, content: Array) -> None:
         self.layout, self.rows = layout, rows
         self._content = content
         self._fields = {f.name: f for f in layout.fields}
@@ -179,7 +179,7 @@ class Block:
     def __contains__(self, name: object) -> bool:
         return name in self._fields
 
-    def take(self, first: IntArray, length: int = 1, *, last: Collection[str] | None = None) -> Windows:
+    def take(self, first: IntArray, length: int = 1, *, last: Collection[str] | None = None) -> PackedWindows:
         """Copy the windows of ``length`` rows that start at the rows ``first`` [K].
 
         They must lie within the block, as those of an episode do. Of the last row, fields that are not in ``last``
@@ -190,7 +190,7 @@ class Block:
         if size not in self._windows:
             self._windows[size] = self._overlapping(size)
         # Indexing: np.take would copy the whole overlapping view first.
-        return Windows(self.layout, self._fields, len(first), length, self._windows[size][first])
+        return PackedWindows(self.layout, self._fields, len(first), length, self._windows[size][first])
 
     def _overlapping(self, size: int) -> Array:
         """The block as windows of ``size`` bytes, one from the start of each row on; no copy."""
@@ -202,10 +202,10 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class PackedWindows:
     """K windows of ``length`` rows, in memory of their own."""
 
-    layout: Layout
+    layout: RowLayout
     fields: dict[str, BlockField]
     count: int
     length: int
@@ -233,7 +233,9 @@ class Windows:
         return copied.view(f.dtype).reshape(*shape, *f.shape)
 
 
-def open_block(dataset: Dataset, fields: Sequence[BlockField], *, budget: int) -> tuple[Block | None, Held]:
+def open_block(
+    dataset: Dataset, fields: Sequence[BlockField], *, budget: int
+) -> tuple[PackedBlock | None, PackedContent]:
     """Map the block of these fields, after building it if need be.
 
     Parameters
@@ -248,21 +250,21 @@ def open_block(dataset: Dataset, fields: Sequence[BlockField], *, budget: int) -
     -------
     Block or None
         None where there is neither a file nor memory for it.
-    Held
+    PackedContent
         Where it is, or why it is not.
     """
-    layout, rows = Layout(fields), dataset.num_rows
+    layout, rows = RowLayout(fields), dataset.num_rows
     held = packed.open_or_build(
         dataset, layout.key(), rows * layout.row_bytes, lambda: layout.tiles(rows), kind="rows", budget=budget
     )
-    return (None if held.array is None else Block(layout, rows, held.array)), held
+    return (None if held.array is None else PackedBlock(layout, rows, held.array)), held
 
 
 LEAST_BYTES = 8 << 20  # smaller columns stay in the processor's cache, and are as fast by themselves
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReadOptions:
     """How a loader reads.
 
     Attributes
@@ -280,15 +282,15 @@ class Options:
     views: bool = False
 
 
-class Packed:
+class PackedReader:
     """Reads some columns of a loader from one block.
 
     Parameters
     ----------
-    block : Block
+    block : PackedBlock
     columns : mapping of str to (str, int, bool)
         By field name of the batch: the block's field, 1 for the row after, and whether it has an axis of one element.
-    outcomes : mapping of str to Rows
+    outcomes : mapping of str to ColumnRows
         By the block's fields: what other columns ask for through ``samples.outcome``.
     views : bool
         Give strided views of the rows read, not arrays of their own.
@@ -298,9 +300,9 @@ class Packed:
 
     def __init__(
         self,
-        block: Block,
+        block: PackedBlock,
         columns: Mapping[str, tuple[str, int, bool]],
-        outcomes: Mapping[str, Rows],
+        outcomes: Mapping[str, ColumnRows],
         *,
         views: bool,
         file: RandomMap | None = None,
@@ -311,9 +313,9 @@ class Packed:
         self._after = frozenset(field for field, row in pairs if row)
         self._wanted = list(dict.fromkeys([*pairs, *((field, 0) for field in outcomes)]))
 
-    def coming(self, samples: Samples) -> list[Coming]:
+    def planned_reads(self, samples: Samples) -> list[PlannedRead]:
         """What `read` is going to read of the block's file."""
-        return [] if self._file is None else [Coming(self._file, samples.here.rows, 2 if self._after else 1)]
+        return [] if self._file is None else [PlannedRead(self._file, samples.here.rows, 2 if self._after else 1)]
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns
@@ -331,26 +333,26 @@ class Packed:
 
 
 def pack(
-    dataset: Dataset, columns: Mapping[str, Column], rows: Mapping[str, Rows], options: Options
-) -> tuple[Packed | None, str]:
+    dataset: Dataset, columns: Mapping[str, BatchColumn], rows: Mapping[str, ColumnRows], options: ReadOptions
+) -> tuple[PackedReader | None, str]:
     """Open a block of all stored columns among ``columns``, or say why there is none.
 
     Parameters
     ----------
     dataset : Dataset
-    columns : mapping of str to Column
+    columns : mapping of str to BatchColumn
         Of transitions over one step.
-    rows : mapping of str to Rows
+    rows : mapping of str to ColumnRows
         The columns of the store that they read, by name.
-    options : Options
+    options : ReadOptions
     """
     names = {id(r): name for name, r in rows.items()}
-    stored = {name: c for name, c in columns.items() if isinstance(c, Stored) and c.row_bytes}
+    stored = {name: c for name, c in columns.items() if isinstance(c, StoredColumn) and c.row_bytes}
     chosen = {name: (names[id(c.column)], c.shift, c.flag) for name, c in stored.items()}
     outcomes = {name: rows[name] for name in (REWARD, *FLAGS) if name in rows}
     wanted = dict.fromkeys([*(field for field, _, _ in chosen.values()), *outcomes])
     fields = [stored_block(dataset, name, _dtype(rows[name], options.floats)) for name in wanted]
-    layout = Layout(fields)
+    layout = RowLayout(fields)
     if dataset.num_rows * layout.row_bytes < LEAST_BYTES:
         return None, ""
     reason = obstacle(layout.row_bytes, 2)
@@ -361,8 +363,8 @@ def pack(
         return None, f"no packed rows: {held.reason}"
     file = _mapped(held.path, layout.row_bytes, dataset.num_rows)
     if file is not None:
-        block = Block(layout, dataset.num_rows, file.content)
-    return Packed(
+        block = PackedBlock(layout, dataset.num_rows, file.content)
+    return PackedReader(
         block, chosen, outcomes, views=options.views, file=file
     ), f"packed rows of {layout.row_bytes} B, {held.place}"
 
@@ -377,7 +379,7 @@ def _mapped(path: Path | None, row_bytes: int, rows: int) -> RandomMap | None:
         return None
 
 
-def _dtype(column: Rows, floats: str | None) -> np.dtype[Any]:
+def _dtype(column: ColumnRows, floats: str | None) -> np.dtype[Any]:
     """How a field is kept in the block: floats as the loader works with them."""
     kind = column.values.dtype
     return np.dtype(floats) if floats is not None and kind.kind == "f" else kind

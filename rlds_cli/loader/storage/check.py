@@ -14,7 +14,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.loader.fields import goals
 from rlds_cli.loader.storage import packed
-from rlds_cli.loader.storage.blocks import BlockField, Layout
+from rlds_cli.loader.storage.blocks import BlockField, RowLayout
 from rlds_cli.loader.windows import nstep
 from rlds_cli.store import arrays
 from rlds_cli.store.check import Problem
@@ -85,7 +85,7 @@ def _parts(dataset: Dataset, key: dict[str, Any]) -> tuple[np.dtype[Any] | None,
     """What the content of a file should be, and of which type its sums are; None where nobody knows how it was made."""
     match key:
         case {"row": list(fields)} if not any(made_of for *_, made_of in fields):
-            layout = Layout([_field(dataset, name, dtype) for name, dtype, *_ in fields])
+            layout = RowLayout([_field(dataset, name, dtype) for name, dtype, *_ in fields])
             return None, layout.tiles(dataset.num_rows)
         case {"column": goals.NAME, "gamma": gamma, "through_terminals": bool(through)}:
             return np.dtype(np.float64), goals.scan(dataset, float(gamma), through).parts()

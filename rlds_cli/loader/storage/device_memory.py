@@ -20,12 +20,12 @@ import torch
 
 from rlds_cli import text
 from rlds_cli.errors import InvalidArgument, NeedsMemory
-from rlds_cli.loader.arrays.frameworks import Arrays, TorchArrays
-from rlds_cli.loader.fields.columns import Done, Stacked, Stored
-from rlds_cli.loader.index import Table
+from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays
+from rlds_cli.loader.fields.columns import DoneColumn, StackedColumn, StoredColumn
+from rlds_cli.loader.index import EpisodeTable
 from rlds_cli.loader.read import DatasetSource, Gathered
 from rlds_cli.loader.storage import memory
-from rlds_cli.loader.windows.positions import Rows, Samples
+from rlds_cli.loader.windows.samples import ColumnRows, Samples
 from rlds_cli.ted import Array, IntArray
 
 TILE_ROWS = 1 << 16  # uploaded at a time
@@ -36,7 +36,7 @@ _CHEAPER = 20  # so much less than a byte that is copied to the device costs one
 _SIGNED = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}  # torch cannot gather the former
 
 
-def reside(source: DatasetSource, arrays: Arrays) -> ResidentSource:
+def reside(source: DatasetSource, arrays: ArrayBackend) -> DeviceSource:
     """Put the columns of ``source`` on the device of ``arrays``.
 
     Raises
@@ -50,11 +50,11 @@ def reside(source: DatasetSource, arrays: Arrays) -> ResidentSource:
         raise InvalidArgument(
             'memory="device" is for tensors on a device.', hint='backend="torch", device="cuda", memory="device"'
         )
-    return ResidentSource(source, arrays.device, arrays.working)
+    return DeviceSource(source, arrays.device, arrays.working)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DeviceColumn:
     """A column on the device.
 
     Attributes
@@ -73,7 +73,7 @@ class Held:
         return taken.reshape(*rows.shape, *self.values.shape[1:], *((1,) if flag else ()))
 
 
-class ResidentSource(DatasetSource):
+class DeviceSource(DatasetSource):
     """The columns of one dataset; those that are arrays of the store reside on the device.
 
     Parameters
@@ -95,14 +95,18 @@ class ResidentSource(DatasetSource):
     """
 
     def __init__(self, source: DatasetSource, device: torch.device, floats: str | None) -> None:
-        super().__init__(source.draw, source.columns)
+        super().__init__(source.locator, source.columns)
         self.decodes, self.unread, self.shadowed = source.decodes, source.unread, source.shadowed
-        self._stored = {n: c for n, c in self.columns.items() if isinstance(c, Stored | Stacked | Done) and _reads(c)}
+        self._stored = {
+            n: c
+            for n, c in self.columns.items()
+            if isinstance(c, StoredColumn | StackedColumn | DoneColumn) and _reads(c)
+        }
         self.held = frozenset(self._stored)
         self._host = {n: c for n, c in self.columns.items() if n not in self._stored}
         self._mapped = {n: c for n, c in self._mapped.items() if n in self._host}
         rows = {id(r): r for c in self._stored.values() for r in _reads(c)}
-        table = self.draw.pool.table
+        table = self.locator.pool.table
         count = int((table.steps + 1).sum())
         self.nbytes = count * sum(r.row_bytes // r.values.itemsize * _dtype(r, floats).itemsize for r in rows.values())
         self._check_room(device)
@@ -110,7 +114,7 @@ class ResidentSource(DatasetSource):
         ours = np.cumsum(table.steps + 1) - (table.steps + 1)
         self._shift: IntArray | None = ours - table.start if (ours != table.start).any() else None
         self._numbers = np.dtype(np.int32 if count < 1 << 31 else np.int64)
-        reach = self.draw.window.reach(int(table.steps.max()))
+        reach = self.locator.window.reach(int(table.steps.max()))
         crossing = reach * (self._numbers.itemsize + sum(c.row_bytes for c in self._host.values()))
         self.sample_bytes = max(crossing, self.sample_bytes // _CHEAPER)
         self.packing = f"{text.size_of(self.nbytes)} on {device}"
@@ -119,17 +123,17 @@ class ResidentSource(DatasetSource):
         free = _free(device)
         if free is not None and self.nbytes > free - free // SPARE:
             raise NeedsMemory(
-                f"{', '.join(self._stored)} of {self.draw.pool.dataset.id} take "
+                f"{', '.join(self._stored)} of {self.locator.pool.dataset.id} take "
                 f"{text.size_of(self.nbytes)} on {device}, of which {text.size_of(free)} are free.",
                 hint="fewer fields=, fewer episodes (ds.select), or memory=None, which copies each batch to the device",
             )
 
     def gather(self, located: Samples) -> Gathered:
-        """Read the columns of the host, and say which rows the device is to gather, see `Source`."""
+        """Read the columns of the host, and say which rows the device is to gather, see `BatchSource`."""
         values = {name: column.read(located) for name, column in self._host.items()}
         wanted: dict[str, _Wanted] = {}
         for name, column in self._stored.items():
-            place = located.last if isinstance(column, Done) else column.place(located)
+            place = located.last if isinstance(column, DoneColumn) else column.place(located)
             rows = f"\0{id(place)}"
             if rows not in values:
                 values[rows] = self._rows(place.rows, located.episode)
@@ -150,7 +154,7 @@ class _Wanted(NamedTuple):
     rows: str
     shift: int
     flag: bool
-    held: list[Held]
+    held: list[DeviceColumn]
 
     def take(self, values: Mapping[str, Any]) -> torch.Tensor:
         """Its values."""
@@ -164,19 +168,21 @@ def _complete(names: Iterable[str], wanted: Mapping[str, _Wanted], values: Mappi
     return {name: wanted[name].take(values) if name in wanted else values[name] for name in names}
 
 
-def _reads(column: Stored | Stacked | Done) -> list[Rows]:
+def _reads(column: StoredColumn | StackedColumn | DoneColumn) -> list[ColumnRows]:
     """The columns of the store of which ``column`` is rows; none for one that is worked out, or decoded."""
-    if isinstance(column, Done):
+    if isinstance(column, DoneColumn):
         return [column.terminated, column.truncated]
     return [] if column.column is None else [column.column]
 
 
-def _dtype(rows: Rows, floats: str | None) -> np.dtype[Any]:
+def _dtype(rows: ColumnRows, floats: str | None) -> np.dtype[Any]:
     kind = rows.values.dtype
     return np.dtype(floats) if floats is not None and kind.kind == "f" else kind
 
 
-def _upload(rows: Rows, dtype: np.dtype[Any], table: Table, count: int, device: torch.device) -> Held:
+def _upload(
+    rows: ColumnRows, dtype: np.dtype[Any], table: EpisodeTable, count: int, device: torch.device
+) -> DeviceColumn:
     """Copy the rows of all episodes, end to end."""
     signed = np.dtype(_SIGNED.get(dtype.name, dtype))
     kind = torch.from_numpy(np.empty(0, signed)).dtype
@@ -186,10 +192,10 @@ def _upload(rows: Rows, dtype: np.dtype[Any], table: Table, count: int, device: 
         tile = rows.take(part).astype(dtype, copy=False).view(signed)
         values[at : at + len(tile)] = torch.from_numpy(tile)
         at += len(tile)
-    return Held(values, torch.from_numpy(np.empty(0, dtype)).dtype)
+    return DeviceColumn(values, torch.from_numpy(np.empty(0, dtype)).dtype)
 
 
-def _tiles(table: Table) -> Iterator[IntArray]:
+def _tiles(table: EpisodeTable) -> Iterator[IntArray]:
     """Rows of the store of one episode after the other, about `TILE_ROWS` at a time."""
     lengths = table.steps + 1
     ends = np.cumsum(lengths)

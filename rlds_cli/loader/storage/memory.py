@@ -19,7 +19,7 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NeedsMemory
 from rlds_cli.loader.storage.page_cache import RandomMap
-from rlds_cli.loader.windows.positions import Place, Rows, Samples
+from rlds_cli.loader.windows.samples import ColumnRows, RowSet, Samples
 from rlds_cli.store import arrays, compression
 from rlds_cli.ted import Array, IntArray
 
@@ -132,11 +132,11 @@ def _read(file: Path) -> int | None:
     return limit if limit is not None and limit < 1 << 60 else None  # v1 says 2**63 less a page for none
 
 
-def open_rows(dataset: Dataset, name: str) -> Rows:
+def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     """All rows of an array field: from a map of their own, or decoded where the dataset is compressed."""
     stored = dataset.column(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
-        return Rows(stored)
+        return ColumnRows(stored)
     row_bytes = stored.itemsize * prod(stored.shape[1:])
     path = arrays.data_file(dataset.store.directory(name), stored.ndim)
     with dataset.store.unchanged():
@@ -144,7 +144,7 @@ def open_rows(dataset: Dataset, name: str) -> Rows:
             file = RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
         except (OSError, ValueError) as e:  # it was whole a moment ago
             raise DamagedDataset(f"{path} cannot be mapped any more: {e}", hint=f"rlds verify {dataset.id}") from e
-    return Rows(np.ndarray(stored.shape, stored.dtype, file.content), file)
+    return ColumnRows(np.ndarray(stored.shape, stored.dtype, file.content), file)
 
 
 def exceeds_memory(dataset: Dataset) -> bool:
@@ -160,7 +160,7 @@ class Decoding:
     dataset: Dataset
     name: str
 
-    def __call__(self, place: Place) -> Array:
+    def __call__(self, place: RowSet) -> Array:
         """Values of the rows of ``place`` [...] -> [..., *shape], in memory of their own."""
         return self._gather(place.rows)
 

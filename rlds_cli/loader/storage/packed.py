@@ -62,7 +62,7 @@ Parts = Callable[[], Iterable[Array]]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PackedContent:
     """Where the content is: mapped from a file, in memory of this process, or nowhere.
 
     ``array`` is uint8 [nbytes], read-only. ``reason`` says why it is not in a file, or why the file that was there was
@@ -83,7 +83,7 @@ class Held:
 
 def open_or_build(
     dataset: Dataset, key: Mapping[str, Any], nbytes: int, parts: Parts, *, kind: str, budget: int
-) -> Held:
+) -> PackedContent:
     """Map the file of this key, after building it if need be.
 
     One process builds, others wait for it. The file goes into the home in which the dataset lies, else into the user's
@@ -105,7 +105,7 @@ def open_or_build(
         Bytes of private memory that may be taken where no file can be written.
     """
     if nbytes == 0:
-        return Held(np.empty(0, np.uint8), "private memory")
+        return PackedContent(np.empty(0, np.uint8), "private memory")
     about = json.dumps({"format": FORMAT, "fingerprint": dataset.manifest.fingerprint, **key}, sort_keys=True).encode()
     name = f"{_short(dataset)}-{_hash(about)}.{kind}"
     files = [_File(home.packed(name), nbytes, about) for home in homes(dataset)]
@@ -117,17 +117,17 @@ def open_or_build(
             damaged = "built anew, for the file that was there was damaged"
             continue
         if found is not None:
-            return Held(found, "packed file", path=file.path)
+            return PackedContent(found, "packed file", path=file.path)
     reasons = []
     for file in files:
         try:
-            return Held(_built(file, parts), "packed file", damaged, file.path)
+            return PackedContent(_built(file, parts), "packed file", damaged, file.path)
         except _Refused as e:
             reasons.append(str(e))
     reason = "; ".join(dict.fromkeys(reasons))
     if nbytes <= budget:
-        return Held(_in_memory(nbytes, parts), "private memory", reason)
-    return Held(None, None, f"{reason}; {text.size_of(nbytes)} of memory are more than {text.size_of(budget)}")
+        return PackedContent(_in_memory(nbytes, parts), "private memory", reason)
+    return PackedContent(None, None, f"{reason}; {text.size_of(nbytes)} of memory are more than {text.size_of(budget)}")
 
 
 def files(dataset: Dataset, home: Path) -> list[Path]:
@@ -369,7 +369,7 @@ def _lock(path: Path) -> Iterator[None]:
         lock = file_locks.FileLock(path)
         try:
             lock.acquire(timeout=PATIENCE)
-        except file_locks.Held:
+        except file_locks.PackedContent:
             raise _Refused(f"another process has held {path} for {PATIENCE:.0f} s") from None
     try:
         yield

@@ -2,7 +2,7 @@
 
 A page fault waits for the disk, one row at a time. Advice (``posix_fadvise(WILLNEED)``) only starts the reading, so the
 disk works on thousands of rows at once; by the time of the gather they are there. Where the rows are in memory already
-advice is a waste: `Watch` gives it until what comes is resident, and again from a gather that waited for the disk.
+advice is a waste: `ReadAhead` gives it until what comes is resident, and again from a gather that waited for the disk.
 
 Work done ahead of time by threads.
 """
@@ -101,7 +101,7 @@ class RandomMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class PlannedRead:
     """``length`` rows of a file from each of ``first`` [K] on, soon to be read."""
 
     file: RandomMap
@@ -131,10 +131,10 @@ def stretches(start: IntArray, size: int) -> tuple[IntArray, IntArray]:
     return first[fresh] * _PAGE, (end[last] - first[fresh]) * _PAGE
 
 
-Told = Sequence["Future[None]"]
+Advice = Sequence["Future[None]"]
 
 
-class Watch:
+class ReadAhead:
     """Gives advice where it pays.
 
     Attributes
@@ -149,17 +149,17 @@ class Watch:
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0
 
-    def expect(self, coming: Sequence[Coming]) -> Told:
+    def advise(self, planned_reads: Sequence[PlannedRead]) -> Advice:
         """Tell the kernel what one of the next gathers reads, unless it is in memory; returns at once.
 
         Returns
         -------
-        Told
+        Advice
             To be given to `gather` when its turn comes.
         """
         if not self.advising:
             return ()
-        found = [(c.file, *c.stretches()) for c in coming]
+        found = [(c.file, *c.stretches()) for c in planned_reads]
         if self._settled([self._sample(*f) for f in found]):
             return ()
         pool = self._threads()
@@ -170,7 +170,7 @@ class Watch:
         ]
 
     @contextmanager
-    def gather(self, told: Told = ()) -> Iterator[None]:
+    def gather(self, told: Advice = ()) -> Iterator[None]:
         """Around a gather: waits until the kernel has been told, and sees whether the gather waited for the disk."""
         if told and self._process == os.getpid():
             wait(told)
@@ -217,23 +217,23 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def ahead(work: Callable[[A], B], items: Iterable[A], depth: int) -> Iterator[tuple[A, B]]:
+def prefetched(work: Callable[[A], B], items: Iterable[A], prefetch_depth: int) -> Iterator[tuple[A, B]]:
     """``work`` on every item, in order, up to ``depth`` of them ahead of the one that is asked for.
 
     ``items`` are asked for by the thread that iterates, early; what fails, an item or the work on it, is raised in its
     turn, after what comes before it. With depth 0 there are no threads. When the iterator is closed, forgotten or
     interrupted, nothing that has not begun is begun, and its threads end.
     """
-    if depth == 0:
+    if prefetch_depth == 0:
         yield from ((item, work(item)) for item in items)
         return
-    threads = ThreadPoolExecutor(depth, THREAD_NAME)
+    threads = ThreadPoolExecutor(prefetch_depth, THREAD_NAME)
     waiting: deque[tuple[A, Future[B]]] = deque()
     failure: Exception | None = None
     source = iter(items)
     try:
         while True:
-            while failure is None and len(waiting) <= depth:
+            while failure is None and len(waiting) <= prefetch_depth:
                 try:
                     item = next(source)
                 except StopIteration:
@@ -254,7 +254,7 @@ def ahead(work: Callable[[A], B], items: Iterable[A], depth: int) -> Iterator[tu
         threads.shutdown(wait=not mine, cancel_futures=True)
 
 
-def depth(*, sample_bytes: int, gather_bytes: int, decodes: bool, ships: bool) -> int:
+def prefetch_depth(*, sample_bytes: int, gather_bytes: int, decodes: bool, ships: bool) -> int:
     """How many gathers to read ahead when nobody says.
 
     Parameters

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.loader.index import Guide, Table
+from rlds_cli.loader.index import EpisodeTable, PrefixIndex
 from rlds_cli.loader.storage import packed
-from rlds_cli.loader.windows.positions import Rows
+from rlds_cli.loader.windows.samples import ColumnRows
 from rlds_cli.ted import FLAGS, REWARD, Array, IntArray
 
 if TYPE_CHECKING:
@@ -32,20 +32,20 @@ class Reach:
     Attributes
     ----------
     n_step : int
-    terminated, truncated : Rows
-    known : Rows or None
+    terminated, truncated : ColumnRows
+    known : ColumnRows or None
         The answer for every row, where it is kept.
     kept : str
         Where that is, or why it is not kept; empty for small datasets.
     """
 
     n_step: int
-    terminated: Rows
-    truncated: Rows
-    known: Rows | None = None
+    terminated: ColumnRows
+    truncated: ColumnRows
+    known: ColumnRows | None = None
     kept: str = ""
 
-    def __call__(self, table: Table, episode: IntArray, step: IntArray) -> IntArray:
+    def __call__(self, table: EpisodeTable, episode: IntArray, step: IntArray) -> IntArray:
         """Steps summed up from ``step`` [K] of ``episode`` [K] on."""
         row = table.start.take(episode) + step
         if self.known is not None:
@@ -60,7 +60,7 @@ class Reach:
 
 
 def reward_sum(
-    reward: Rows, gamma: float, transform: Callable[[Array], Array] | None, row: IntArray, span: Any
+    reward: ColumnRows, gamma: float, transform: Callable[[Array], Array] | None, row: IntArray, span: Any
 ) -> Array:
     """Sums of ``gamma**j * transform(reward)`` over the ``span`` [K] rows from each ``row`` [K] on, in float64."""
     shape = reward.values.shape[1:]
@@ -77,7 +77,7 @@ def sum_dtype(reward: np.dtype[Any], floats: str | None) -> np.dtype[Any]:
     return np.result_type(reward, np.float32) if floats is None else np.dtype(floats)
 
 
-WorkOut = Callable[[Table, IntArray, IntArray], Array]  # of transitions: episodes and steps
+WorkOut = Callable[[EpisodeTable, IntArray, IntArray], Array]  # of transitions: episodes and steps
 
 
 def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
@@ -90,14 +90,14 @@ def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
 
 
 def keep_sums(
-    dataset: Dataset, reach: Reach, reward: Rows, gamma: float, kind: np.dtype[Any], budget: int
-) -> Rows | None:
+    dataset: Dataset, reach: Reach, reward: ColumnRows, gamma: float, kind: np.dtype[Any], budget: int
+) -> ColumnRows | None:
     """Sums of rewards from every row of a large dataset on, [rows, 1] of ``kind``; None where they are not kept."""
     if reach.known is None or reward.values.ndim > 1:
         return None
     key = {"rewards summed up in float64": reach.n_step, "gamma": gamma, "dtype": kind.name}
     kept, _ = _kept(dataset, key, kind, _sums(reach, reward, gamma), budget)
-    return None if kept is None else Rows(kept.values[:, None])
+    return None if kept is None else ColumnRows(kept.values[:, None])
 
 
 def reach_parts(dataset: Dataset, n_step: int) -> Iterator[Array]:
@@ -107,16 +107,16 @@ def reach_parts(dataset: Dataset, n_step: int) -> Iterator[Array]:
 
 def sum_parts(dataset: Dataset, n_step: int, gamma: float, kind: np.dtype[Any]) -> Iterator[Array]:
     """What `keep_sums` keeps, worked out again."""
-    return _parts(dataset, kind, _sums(_reach(dataset, n_step), Rows(dataset.column(REWARD)), gamma))
+    return _parts(dataset, kind, _sums(_reach(dataset, n_step), ColumnRows(dataset.column(REWARD)), gamma))
 
 
 def _reach(dataset: Dataset, n_step: int) -> Reach:
-    terminated, truncated = (Rows(dataset.column(name)) for name in FLAGS)
+    terminated, truncated = (ColumnRows(dataset.column(name)) for name in FLAGS)
     return Reach(n_step, terminated, truncated)
 
 
-def _sums(reach: Reach, reward: Rows, gamma: float) -> WorkOut:
-    def sums(table: Table, episode: IntArray, step: IntArray) -> Array:
+def _sums(reach: Reach, reward: ColumnRows, gamma: float) -> WorkOut:
+    def sums(table: EpisodeTable, episode: IntArray, step: IntArray) -> Array:
         row = table.start.take(episode) + step
         return reward_sum(reward, gamma, None, row, reach(table, episode, step))
 
@@ -125,24 +125,24 @@ def _sums(reach: Reach, reward: Rows, gamma: float) -> WorkOut:
 
 def _kept(
     dataset: Dataset, key: dict[str, Any], kind: np.dtype[Any], work_out: WorkOut, budget: int
-) -> tuple[Rows | None, str]:
+) -> tuple[ColumnRows | None, str]:
     """A column that says something of every transition of the whole store; and where it is, or why there is none."""
     size = dataset.store.manifest.counts.rows * kind.itemsize
     held = packed.open_or_build(
         dataset, key, size, lambda: _parts(dataset, kind, work_out), kind="steps", budget=budget
     )
     where = held.place if held.where else f"worked out at each gather: {held.reason}"
-    return None if held.array is None else Rows(held.array.view(kind)), where
+    return None if held.array is None else ColumnRows(held.array.view(kind)), where
 
 
 def _parts(dataset: Dataset, kind: np.dtype[Any], work_out: WorkOut) -> Iterator[Array]:
     """The column, from the first row on."""
     everything = type(dataset)(dataset.store)
-    table = Table.of(everything)
+    table = EpisodeTable.of(everything)
     table = table.where(table.transitions > 0)
-    guide, done = Guide(table.transitions), 0
-    for first in range(0, guide.total, _CHUNK):
-        episode, step = guide.find(np.arange(first, min(first + _CHUNK, guide.total)))
+    prefix, done = PrefixIndex(table.transitions), 0
+    for first in range(0, prefix.total, _CHUNK):
+        episode, step = prefix.find(np.arange(first, min(first + _CHUNK, prefix.total)))
         row = table.start.take(episode) + step
         part = np.zeros(int(row[-1]) + 1 - done, kind)
         part[row - done] = work_out(table, episode, step)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.index import Drawn, Table
-from rlds_cli.loader.order import make_whole
-from rlds_cli.loader.windows.positions import Points, Rows, Samples, Spans
+from rlds_cli.loader.index import EpisodeTable, SampledWindows
+from rlds_cli.loader.order import set_integer
+from rlds_cli.loader.windows.samples import ColumnRows, Points, Samples, Spans
 from rlds_cli.loader.windows.windows import Fill, Spanning, Unmasked, check_fill
 from rlds_cli.ted import Array, BoolArray, IntArray, join_name
 
@@ -62,7 +62,7 @@ class Offsets(Unmasked):
         object.__setattr__(self, "offsets", plain)
         for name in ("before", "after"):
             if getattr(self, name) is not None:
-                make_whole(self, name, 0)
+                set_integer(self, name, 0)
         check_fill(self)
 
     @property
@@ -134,7 +134,7 @@ class Offsets(Unmasked):
         """Step t."""
         return number + self._first
 
-    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> OffsetSamples:
+    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> OffsetSamples:
         """Return the steps t, see `Window`."""
         step = self.anchor(drawn.number)
         return OffsetSamples(table, drawn, Points(table.start.take(drawn.episode) + step), step)
@@ -191,8 +191,8 @@ class Scattered:
         """Single rows."""
         return self.rows.reshape(-1), 1
 
-    def take(self, column: Rows, shift: int = 0) -> Array:
-        """Values of the rows, see `Place`."""
+    def take(self, column: ColumnRows, shift: int = 0) -> Array:
+        """Values of the rows, see `RowSet`."""
         return column.take(self.rows + shift if shift else self.rows)
 
 

@@ -12,12 +12,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.index import Drawn, Table
-from rlds_cli.loader.order import make_whole
-from rlds_cli.loader.windows.positions import NStepSamples, Points, Samples, SliceSamples, Spans
+from rlds_cli.loader.index import EpisodeTable, SampledWindows
+from rlds_cli.loader.order import set_integer
+from rlds_cli.loader.windows.samples import NStepSamples, Points, Samples, SliceSamples, Spans
 from rlds_cli.ted import IntArray
 
-Spanning = Callable[[Table, IntArray, IntArray], IntArray]  # table, episodes [K], steps [K] -> steps summed up [K]
+Spanning = Callable[
+    [EpisodeTable, IntArray, IntArray], IntArray
+]  # table, episodes [K], steps [K] -> steps summed up [K]
 Anchors = Literal["transitions", "steps"]
 Fill = Literal["edge", "zero"]
 
@@ -57,7 +59,7 @@ class Window(Protocol):
         """The anchor step of window ``number`` of an episode: its first step inside."""
         ...
 
-    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> Samples:
+    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> Samples:
         """Where the windows drawn lie; ``reach`` says how many steps those of several steps sum up."""
         ...
 
@@ -90,7 +92,7 @@ class Unmasked:
         return number
 
 
-class Run:
+class MultiStep:
     """A window of several steps."""
 
     __slots__ = ()
@@ -133,7 +135,7 @@ class Transition(Unmasked):
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        make_whole(self, "n_step", 1)
+        set_integer(self, "n_step", 1)
         if not 0 <= self.gamma <= 1:
             raise InvalidArgument(f"Transition(gamma={self.gamma!r}): a discount lies in [0, 1].")
         object.__setattr__(self, "gamma", float(self.gamma))
@@ -147,7 +149,7 @@ class Transition(Unmasked):
         """One per step."""
         return offered
 
-    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> Samples:
+    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> Samples:
         """Return the samples whose first steps are the numbers drawn, see `Window`."""
         step = drawn.number
         if self.n_step > 1:
@@ -164,7 +166,7 @@ class Transition(Unmasked):
 
 
 @dataclass(frozen=True, slots=True)
-class Slice(Run):
+class Slice(MultiStep):
     """``length`` consecutive steps of one episode, [B, L, ...], with ``batch["mask"]`` [B, L].
 
     Slices start at steps ``-before, -before + stride, ...`` and end at most ``after`` steps beyond the episode's last;
@@ -193,7 +195,7 @@ class Slice(Run):
 
     def __post_init__(self) -> None:
         for name, least in (("length", 1), ("stride", 1), ("before", 0), ("after", 0)):
-            make_whole(self, name, least)
+            set_integer(self, name, least)
         for name in ("before", "after"):
             reach = getattr(self, name)
             if reach >= self.length:
@@ -225,7 +227,7 @@ class Slice(Run):
     def _first(self, number: IntArray) -> IntArray:
         return number * self.stride - self.before
 
-    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> SliceSamples:
+    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> SliceSamples:
         """Return the slices, see `Window`."""
         episode, first = drawn.episode, self._first(drawn.number)
         here = Spans(table.start.take(episode), first, table.steps.take(episode), self.length)
@@ -246,7 +248,7 @@ def check_fill(window: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode(Run):
+class Episode(MultiStep):
     """Whole episodes [B, L, ...], with ``batch["mask"]`` [B, L]; L is the length of the longest one of the dataset.
 
     Parameters
@@ -270,7 +272,7 @@ class Episode(Run):
     def __post_init__(self) -> None:
         for name in ("max_length", "bucket"):
             if getattr(self, name) is not None:
-                make_whole(self, name, 1)
+                set_integer(self, name, 1)
         check_fill(self)
 
     @property
@@ -290,7 +292,7 @@ class Episode(Run):
         """Step 0."""
         return np.zeros_like(number)
 
-    def place(self, table: Table, drawn: Drawn, reach: Spanning | None) -> SliceSamples:
+    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> SliceSamples:
         """Return the episodes, see `Window`."""
         steps, first = table.steps.take(drawn.episode), np.zeros_like(drawn.episode)
         longest = drawn.longest or int(table.steps.max())

@@ -19,8 +19,8 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset.transforms import Mode, Normalize
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.arrays.transforms import Mode, Normalize
 from rlds_cli.preprocess.traits import Prepared, builtin
 from rlds_cli.ted import FLAGS, Array, join_name
 from rlds_cli.text import natural

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset.returns import check_returns, sum_from_ends
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.loader.fields.goals import ReturnToGo, sum_from_ends
 from rlds_cli.preprocess.builtin.fields import dtype_of
 from rlds_cli.preprocess.traits import Prepared, builtin
 from rlds_cli.ted import FLAGS, REWARD, Array
@@ -108,7 +108,7 @@ def sparsify_reward(episode: Batch, *, how: Literal["end", "threshold"] = "end",
 def _prepare(
     dataset: Dataset, *, gamma: float, scale: float, through_terminals: bool, dtype: str, into: str
 ) -> Prepared:
-    ReturnToGo(gamma, scale, through_terminals=through_terminals)
+    check_returns(gamma, scale)
     if dtype_of(dtype).kind != "f":
         raise InvalidArgument(f"return_to_go: {dtype!r} is no dtype of returns.", hint="float32 or float64")
     if into in dataset.schema or into.startswith("next/"):

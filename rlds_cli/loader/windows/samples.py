@@ -20,12 +20,12 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from rlds_cli.loader.index import Drawn, Table
+from rlds_cli.loader.index import EpisodeTable, SampledWindows
 from rlds_cli.loader.storage.page_cache import RandomMap
 from rlds_cli.ted import Array, BoolArray, IntArray
 
 
-class Rows:
+class ColumnRows:
     """All rows of a column, to read some of.
 
     Parameters
@@ -58,7 +58,7 @@ class Rows:
         return taken.reshape(len(first), length, *self.values.shape[1:])
 
 
-class Place(Protocol):
+class RowSet(Protocol):
     """Rows of the store, in the shape of the batch: [K] or [K, L]."""
 
     @property
@@ -76,7 +76,7 @@ class Place(Protocol):
         """First rows of the stretches that are read, and how many rows each has; about, near the ends of episodes."""
         ...
 
-    def take(self, column: Rows, shift: int = 0) -> Array:
+    def take(self, column: ColumnRows, shift: int = 0) -> Array:
         """Values of a column, ``shift`` rows further on: [K, ...] or [K, L, ...], in memory of their own."""
         ...
 
@@ -97,8 +97,8 @@ class Points:
         """Single rows."""
         return self.rows.reshape(-1), 1
 
-    def take(self, column: Rows, shift: int = 0) -> Array:
-        """Values at the rows, see `Place`."""
+    def take(self, column: ColumnRows, shift: int = 0) -> Array:
+        """Values at the rows, see `RowSet`."""
         return column.take(self.rows + shift if shift else self.rows)
 
 
@@ -146,8 +146,8 @@ class Spans:
         """One for each window."""
         return self._start + np.clip(self._first, 0, self._steps - 1), self.length
 
-    def take(self, column: Rows, shift: int = 0) -> Array:
-        """Values of the windows, see `Place`."""
+    def take(self, column: ColumnRows, shift: int = 0) -> Array:
+        """Values of the windows, see `RowSet`."""
         room = len(column) - self.length
         if room < 0 or column.row_bytes == 0 or 2 * self._reaching.size > len(self._first):
             return column.take(self.rows + shift)
@@ -180,16 +180,16 @@ class Samples:
 
     Parameters
     ----------
-    table : Table
-    drawn : Drawn
+    table : EpisodeTable
+    drawn : SampledWindows
         Episodes are rows of ``table``.
-    here : Place
+    here : RowSet
         The steps themselves: where observations and actions are read.
     anchor : int array [K]
         The step of each that is its anchor.
     """
 
-    def __init__(self, table: Table, drawn: Drawn, here: Place, anchor: IntArray) -> None:
+    def __init__(self, table: EpisodeTable, drawn: SampledWindows, here: RowSet, anchor: IntArray) -> None:
         self.table, self.drawn, self.here, self.anchor = table, drawn, here, anchor
         self.episode = drawn.episode
         self._known: dict[object, object] = {}
@@ -210,7 +210,7 @@ class Samples:
         return 1
 
     @property
-    def last(self) -> Place:
+    def last(self) -> RowSet:
         """The last of the steps summed up: where what came of the action is read. The row after is bootstrapped."""
         return self.here
 
@@ -220,7 +220,7 @@ class Samples:
             self._known[key] = work_out()
         return self._known[key]  # type: ignore[return-value]
 
-    def outcome(self, column: Rows) -> Array:
+    def outcome(self, column: ColumnRows) -> Array:
         """What came of the last action: a reward or flag."""
         return self.once(id(column), lambda: self.last.take(column))
 
@@ -238,7 +238,7 @@ class Samples:
 class NStepSamples(Samples):
     """Transitions over several steps."""
 
-    def __init__(self, table: Table, drawn: Drawn, step: IntArray, span: IntArray) -> None:
+    def __init__(self, table: EpisodeTable, drawn: SampledWindows, step: IntArray, span: IntArray) -> None:
         super().__init__(table, drawn, Points(table.start.take(drawn.episode) + step), step)
         self._span = span
 

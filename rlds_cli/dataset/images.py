@@ -1,11 +1,9 @@
-"""Transforms of image fields: `Resize` and `ToFloat`.
+"""Transforms of image and depth fields: `Resize`, `ToFloat` and `Metres`.
 
 Frames are stored as the archive has them, mostly ``uint8`` with channels last. In a batch further axes stand in front::
 
     [H, W, C]     [B, H, W, C]     [B, L, H, W, C]     an axis of at most 16 at the end: channels
     [H, W]        [B, H, W]        [B, L, H, W]        a longer one is a width; [C, H, W] counts as this, too
-
-A transform of depth fields: `Metres`.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rlds_cli.dataset.transforms import Elementwise, stands_for
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.loader.arrays.transforms import Elementwise, stands_for
 from rlds_cli.ted import Array, join_name
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ class Resize(Elementwise):
         object.__setattr__(self, "size", (height, width))
 
     def touches(self, name: str) -> bool:
-        """Whether ``name`` is the field, below it, or one of these at the next step."""
+        """Return whether ``name`` is the field or nested below it, now or under ``next``."""
         return stands_for(self.field, name)
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
@@ -135,7 +133,7 @@ class ToFloat(Elementwise):
         object.__setattr__(self, "field", join_name(self.field))
 
     def touches(self, name: str) -> bool:
-        """Whether ``name`` is the field, below it, or one of these at the next step."""
+        """Return whether ``name`` is the field or nested below it, now or under ``next``."""
         return stands_for(self.field, name)
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
@@ -174,7 +172,7 @@ def _has_channels(x: Any) -> bool:
 
 
 def _is_frames(x: Any, *, floats: bool) -> bool:
-    """Whether values can be frames; floats [N, D] are vectors."""
+    """Return whether values can be frames; floats [N, D] are vectors."""
     if str(x.dtype).removeprefix("torch.") != "uint8":
         floating = x.dtype.is_floating_point if _is_tensor(x) else x.dtype.kind == "f"
         if not (floats and floating and x.ndim >= 3):
@@ -231,7 +229,7 @@ _PER_METRE = {"m": 1.0, "mm": 1000.0}
 
 
 class Metres(Elementwise):
-    """Depth as ``float32`` metres, by what the archive says of its values; ``next`` fields like those at the root.
+    """Depth as ``float32`` metres, by the archive's own parameters; ``next`` fields like those at the root.
 
     ===================================== ===========================================================================
     the archive has                       metres of a value x
@@ -249,7 +247,7 @@ class Metres(Elementwise):
     Parameters
     ----------
     dataset : Dataset
-        Whose manifest says what its depth fields hold.
+        Its manifest holds the parameters of the depth fields.
     fields : str or sequence of str, optional
         Depth fields, or names above them such as ``observation``; all unless given.
 
@@ -276,7 +274,7 @@ class Metres(Elementwise):
         self._tables = {name: _table(said) for name, said in chosen.items()}
 
     def touches(self, name: str) -> bool:
-        """Whether the field ``name`` is changed."""
+        """Return whether the transform changes the field ``name``."""
         return name.removeprefix("next/") in self._tables
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
@@ -307,7 +305,7 @@ class Metres(Elementwise):
 
 
 def _table(said: Mapping[str, Any]) -> Array | float:
-    """The metres of every code; or how many units a metre has."""
+    """Return the metres of every code, or the number of units in a metre."""
     if "unit" in said:
         return _PER_METRE[said["unit"]]
     low, high, shift = (float(said[name]) for name in ("depth_min", "depth_max", "shift"))

@@ -1,4 +1,4 @@
-"""Transforms: small, with state, for a batch and for one observation alike."""
+"""Transforms of values, for batches in training and single observations in deployment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Elementwise(ABC):
 
     @abstractmethod
     def touches(self, name: str) -> bool:
-        """Whether the field ``name`` is changed."""
+        """Return whether the transform changes the field ``name``."""
 
     @abstractmethod
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
@@ -47,7 +47,7 @@ class Elementwise(ABC):
 
 
 def stands_for(field: str, name: str) -> bool:
-    """Whether ``name`` is ``field``, below it, or one of these at the next step."""
+    """Return whether ``name`` is ``field`` or nested below it, now or under ``next``."""
     return any(n == field or n.startswith(f"{field}/") for n in (name, name.removeprefix("next/")))
 
 
@@ -69,7 +69,7 @@ class Normalize(Elementwise):
     Parameters
     ----------
     dataset : Dataset
-        Whose statistics; those of a selection are over its own episodes.
+        The source of the statistics; those of a selection are over its own episodes.
     fields : sequence of str
         ``observation`` stands for everything nested below it, too.
     mode : {"std", "range", "quantile"}
@@ -107,7 +107,7 @@ class Normalize(Elementwise):
         self._cast: dict[tuple[object, ...], tuple[Any, Any]] = {}
 
     def touches(self, name: str) -> bool:
-        """Whether the field ``name`` is normalised."""
+        """Return whether the transform normalises the field ``name``."""
         return self._base(name) is not None
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
@@ -153,7 +153,7 @@ class Normalize(Elementwise):
         return type(self).from_state_dict, (self.state_dict(),)
 
     def _base(self, name: str) -> str | None:
-        """The field whose statistics serve ``name``."""
+        """Return the field whose statistics apply to ``name``."""
         return next((n for n in (name, name.removeprefix("next/")) if n in self._constants), None)
 
     def _prepare(self, key: str | tuple[str, ...], x: Any) -> tuple[Any, Any, Any]:
@@ -182,7 +182,7 @@ class Normalize(Elementwise):
 
 
 def _with_statistics(dataset: Dataset, name: str) -> list[str]:
-    """``name``, or the fields below it; ``next/x`` is the ``x`` of the row after."""
+    """Return ``name``, or the fields below it; ``next/x`` has the statistics of ``x``."""
     for n in (name, name.removeprefix("next/")):
         found = [s for s in dataset.stats if s == n or s.startswith(f"{n}/")]
         if found:
@@ -217,7 +217,7 @@ class Reward(Elementwise):
         object.__setattr__(self, "shift", float(self.shift))
 
     def touches(self, name: str) -> bool:
-        """Whether ``name`` is the reward."""
+        """Return whether ``name`` is the reward."""
         return name == REWARD
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
@@ -246,7 +246,7 @@ class Clip(Elementwise):
         object.__setattr__(self, "limit", float(self.limit))
 
     def touches(self, name: str) -> bool:
-        """Whether ``name`` is the field, below it, or one of these at the next step."""
+        """Return whether ``name`` is the field or nested below it, now or under ``next``."""
         return stands_for(self.field, name)
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:

@@ -1,0 +1,180 @@
+"""The text of `Loader.describe`: samples, order, reading, fields, and the reasons for what is left out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from rlds_cli.files.hashing import short
+from rlds_cli.loader.fields.columns import (
+    BatchColumn,
+    DecodedColumn,
+    NeighbourColumn,
+    RewardSumColumn,
+    StackedColumn,
+    StoredColumn,
+)
+from rlds_cli.loader.fields.goals import GoalColumn, ReturnColumn
+from rlds_cli.loader.index import EpisodeTable, WindowIndex
+from rlds_cli.loader.mixture.sources import MixtureSource
+from rlds_cli.loader.order import VERSION
+from rlds_cli.loader.read import BatchReader, DatasetSource
+from rlds_cli.loader.samplers.protocol import Sampler
+from rlds_cli.loader.schedule import Ranks
+from rlds_cli.loader.windows.windows import Anchors, Episode, Window
+
+
+class Described(Protocol):
+    """The parts of a `Loader` that its description names."""
+
+    source: DatasetSource | MixtureSource
+    reader: BatchReader
+    window: Window
+    sampler: Sampler
+    anchors: Anchors
+    batch_size: int
+    seed: int
+    steps: int | None
+    ranks: Ranks
+    prefetch: int
+    order_version: int
+
+    def consumed(self) -> dict[str, int]:
+        """Return the samples handed out so far."""
+        ...
+
+
+def describe(loader: Described) -> str:
+    """Describe a loader, in lines for people."""
+    source = loader.source
+    lines = _mixture(loader, source) if isinstance(source, MixtureSource) else _dataset(loader, source)
+    return "\n".join(lines)
+
+
+def _dataset(loader: Described, source: DatasetSource) -> list[str]:
+    dataset, total = source.locator.pool.dataset, source.locator.pool.prefix.total
+    epoch = "" if loader.sampler.endless else f", {_counted(total, 'sample')} an epoch"
+    length = _counted(loader.steps, "batch") if loader.steps else "endless" if loader.sampler.endless else "an epoch"
+    return [
+        f"{dataset.id} ({short(dataset.fingerprint)}): {_extent(source.locator.pool)}",
+        f"samples   {_drawn(source.locator.pool)}: {loader.window}",
+        *(f"left out  {reason}" for reason in _left_out(loader, source)),
+        f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}{epoch}; {length} at a loop",
+        _batches(loader),
+        *([f"reading   {source.packing}"] if source.packing else []),
+        *(f"{name:<31} {_source(loader, source, name)}" for name in source.columns),
+    ]
+
+
+def _mixture(loader: Described, source: MixtureSource) -> list[str]:
+    shares, consumed = source.apportioning.shares, loader.consumed()
+    lines = [f"mixture of {_counted(len(source.members), 'dataset')}: {source.mixture.rule}"]
+    for i, member in enumerate(source.members):
+        share = "share changes" if shares is None else f"{shares[i]:.4%} of the samples"
+        lines += [
+            f"{member.name}: {source.mixture.about[member.name]}: {_extent(member.pool)}",
+            f"  share     {share}, {consumed[member.name]:,} so far",
+            f"  samples   {_drawn(member.pool)}",
+            *(f"  left out  {reason}" for reason in _left_out(loader, member.source)),
+            *([f"  reading   {member.source.packing}"] if member.source.packing else []),
+            *(f"  {name:<29} {_source(loader, member.source, name)}" for name in member.source.columns),
+        ]
+    length = _counted(loader.steps, "batch") if loader.steps else "endless"
+    return [
+        *lines,
+        f"window    {loader.window}",
+        f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}; {length} at a loop",
+        _batches(loader),
+        f"fields    {', '.join(source.names)}",
+    ]
+
+
+def _older(loader: Described) -> str:
+    """Of a state that an earlier release saved."""
+    version = loader.order_version
+    return "" if version == VERSION else f", version {version} of the order (that of the state loaded)"
+
+
+def _batches(loader: Described) -> str:
+    size = loader.reader.batches_at_once(loader.ranks.share(loader.batch_size))
+    early = f", {_counted(loader.prefetch, 'gather')} read ahead" if loader.prefetch else ""
+    together = f"{_counted(size, 'batch')} at a gather{early}"
+    return f"batches   {_counted(loader.batch_size, 'sample')}, {loader.ranks}; {together}"
+
+
+def _extent(pool: WindowIndex) -> str:
+    everything = EpisodeTable.of(pool.dataset)
+    return f"{_counted(int(everything.steps.sum()), 'step')}, {_counted(len(everything), 'episode')}"
+
+
+def _drawn(pool: WindowIndex) -> str:
+    held_out = pool.dataset.held_out
+    train = f', {held_out:,} of them not of the split train (ds.select(split="train"))' if held_out else ""
+    return f"{_counted(pool.prefix.total, 'window')} in {_counted(len(pool.table), 'episode')}{train}"
+
+
+def _left_out(loader: Described, source: DatasetSource) -> list[str]:
+    return [*_steps_left_out(loader, source.locator.pool), *_fields_left_out(source)]
+
+
+def _fields_left_out(source: DatasetSource) -> list[str]:
+    unread = f'{", ".join(source.unread)}: the dataset has no "observation" (fields="all" gives every field)'
+    taken = f"{', '.join(source.shadowed)} of the dataset: the window or the sampler gives a column of that name"
+    return [*([unread] if source.unread else []), *([taken] if source.shadowed else [])]
+
+
+def _steps_left_out(loader: Described, pool: WindowIndex) -> list[str]:
+    reasons, everything = [], EpisodeTable.of(pool.dataset)
+    unknown = int((everything.steps - everything.transitions).sum())
+    if unknown and not loader.window.whole and loader.anchors == "transitions":
+        reasons.append(f'{_counted(unknown, "step")} whose next observation is not known (anchors="steps" draws them)')
+    without = np.setdiff1d(everything.number, pool.table.number, assume_unique=True)
+    if len(without):
+        steps = _counted(int(everything.steps[without].sum()), "step")
+        reasons.append(f"{_counted(len(without), 'episode')} ({steps}) without a window: episode {without[0]}, ...")
+    if isinstance(loader.window, Episode) and loader.window.max_length is not None:
+        beyond = np.maximum(everything.steps - loader.window.max_length, 0)
+        if beyond.any():
+            longer = _counted(int(np.count_nonzero(beyond)), "episode")
+            reasons.append(f"{_counted(int(beyond.sum()), 'step')} of {longer} longer than {loader.window.max_length}")
+    return reasons
+
+
+def _source(loader: Described, source: DatasetSource, name: str) -> str:
+    column: BatchColumn = source.columns[name]
+    packed = source.packed
+    mapped = "memory map" if source.locator.pool.dataset.encoding == "memmap" else "decoded in memory"
+    mapped = "packed rows" if packed is not None and name in packed else mapped
+    mapped = "on the device" if name in source.held else mapped
+    match column:
+        case StoredColumn():
+            return f"{mapped}{_after(column)}, {_kind_of_column(loader, column.column.values)}"
+        case DecodedColumn():
+            return f"decoded at each gather{_after(column)}"
+        case StackedColumn():
+            return f"{len(column.offsets)} rows of it at each step"
+        case RewardSumColumn():
+            return f"{mapped}, summed up, {_kind_of_column(loader, column.column.values)}"
+        case ReturnColumn():
+            return column.where
+        case GoalColumn():
+            return f"rows of {column.like}, at goals"
+        case NeighbourColumn():
+            return f"{mapped}, step {'after' if column.distance > 0 else 'before'}"
+        case _:
+            return "computed"
+
+
+def _after(column: StoredColumn | DecodedColumn) -> str:
+    return ", row after" if column.shift else ""
+
+
+def _kind_of_column(loader: Described, values: np.ndarray) -> str:
+    wanted = loader.reader.arrays.dtype
+    cast = f" to {wanted}" if wanted and values.dtype.kind == "f" and values.dtype != wanted else ""
+    return f"{values.dtype}{list(values.shape[1:])}{cast}"
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('ch') else 's'}"

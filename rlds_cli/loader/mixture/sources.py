@@ -1,0 +1,346 @@
+"""Reading a mixture: every member by itself, then merged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset.transforms import Elementwise
+from rlds_cli.errors import InvalidArgument, RldsError, UnknownField, WrongState
+from rlds_cli.loader import build
+from rlds_cli.loader.arrays.frameworks import ArrayBackend
+from rlds_cli.loader.build import Request
+from rlds_cli.loader.fields.fields import Extra, Fields, listed
+from rlds_cli.loader.index import PROBABILITY, FloatArray
+from rlds_cli.loader.mixture.merging import SOURCE, MemberPart, join
+from rlds_cli.loader.mixture.mixture import EitherName, Member, Mixture, renamed
+from rlds_cli.loader.mixture.shares import ConstantShares, DeficitRounds, RandomShares, SourceShares, normalised
+from rlds_cli.loader.order import VERSION, Order, SampleNumbers
+from rlds_cli.loader.read import DatasetSource, Gathered, Places, Transforms
+from rlds_cli.loader.schedule import Position, Ranks, SampleRun
+from rlds_cli.loader.storage.page_cache import PlannedRead
+from rlds_cli.loader.windows.offsets import Offsets
+from rlds_cli.loader.windows.samples import Samples
+from rlds_cli.loader.windows.windows import Episode
+from rlds_cli.ted import Array, IntArray
+
+
+@lru_cache(maxsize=256)
+def order_of(seed: int, name: str, epoch: int, version: int = VERSION) -> Order:
+    """The randomness of a member, or with no name of the draws of members; its epochs are its own."""
+    digest = hashlib.sha256(f"{seed} {epoch} {name}".encode()).digest()
+    return Order(int.from_bytes(digest[:8], "little"), version=version)
+
+
+class MemberPlan:
+    """A member, and the fields that it is asked for."""
+
+    def __init__(self, name: str, member: Member, request: Request, floats: str | None, *, lenient: bool) -> None:
+        self.name, self.member = name, member
+        assert isinstance(member.dataset, Dataset)
+        with _naming(name):
+            self.dataset = renamed(member.dataset, member.rename)
+            self.request = replace(request.in_steps(self.dataset), views=True)  # merging copies
+            window = self.request.window
+            self.pool = build.pool(self.dataset, window, request.anchors, in_mixture=True)
+            self.draw = request.sampler.over(self.pool)
+            self.fields = Fields(self.pool, window, request.sampler, request.anchors, request.memory, floats)
+            self.chosen = self.fields.choose(request.fields, request.extra, lenient=lenient)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Errors name the member that they are about."""
+    try:
+        yield
+    except RldsError as e:
+        raise type(e)(f"Mixture, {name}: {e.message}", hint=e.hint) from None
+
+
+class MemberSource:
+    """A member that is read.
+
+    Parameters
+    ----------
+    drawing : MemberPlan
+    names : sequence of str
+        Fields of the mixture: those that the member can give are read.
+    request : Request
+    transforms : Transforms
+        Of the loader: rewards pass them before they are summed up.
+    arrays : ArrayBackend
+    """
+
+    def __init__(
+        self, drawing: MemberPlan, names: Sequence[str], request: Request, transforms: Transforms, arrays: ArrayBackend
+    ) -> None:
+        self.name, self.dataset, self.pool = drawing.name, drawing.dataset, drawing.pool
+        self._endless, self._arrays = request.sampler.endless, arrays
+        fields, member = drawing.fields, drawing.member
+        given = member.transform if isinstance(member.transform, Sequence) else [member.transform]
+        own = [EitherName(t, member.rename) if isinstance(t, Elementwise) and member.rename else t for t in given]
+        self.transforms = Transforms.of(own)
+        chosen = [name for name in names if name in drawing.chosen or fields.has(name)]
+        self.transforms.like = fields.like(chosen)
+        with _naming(self.name):
+            self.transforms.check(chosen, self.dataset, summed=fields.n_step > 1)
+            both = Transforms([*self.transforms.elementwise, *transforms.elementwise])
+            self.source: DatasetSource = build.read(fields, chosen, drawing.draw, drawing.request, both, arrays.working)
+
+    # -- which samples
+
+    def stretches(self, order: Order, places: IntArray) -> Iterator[tuple[Order, SampleNumbers, slice]]:
+        """The samples ``places`` [n], ascending, by the member's own epochs: positions there, and which of n.
+
+        ``order`` is that of the mixture.
+        """
+        own = order_of(order.seed, self.name, order.epoch, order.version)
+        if not len(places):
+            return
+        if self._endless:
+            yield own, _dense(places), slice(None)
+            return
+        total, at = self.pool.prefix.total, 0
+        while at < len(places):
+            passed = int(places[at]) // total
+            stop = int(np.searchsorted(places, (passed + 1) * total))
+            yield replace(own, epoch=passed), _dense(places[at:stop] - passed * total), slice(at, stop)
+            at = stop
+
+    def place(self, order: Order, positions: SampleNumbers, longest: int) -> Samples:
+        """Where these samples lie; ``longest`` is the length of whole episodes in the batch."""
+        locator = self.source.locator
+        drawn = locator.draw(order, positions)
+        return locator.window.place(
+            self.pool.table, replace(drawn, longest=longest) if longest else drawn, locator.reach
+        )
+
+    def longest(self, order: Order, places: IntArray) -> int:
+        """Steps of the longest episode among the member's samples ``places`` [n]; 0 without any."""
+        drawn = [self.source.locator.draw(own, at) for own, at, _ in self.stretches(order, places)]
+        return max((int(self.pool.table.steps.take(d.episode).max()) for d in drawn), default=0)
+
+    # -- their columns
+
+    def probe(self, longest: int) -> Gathered:
+        """One sample, whichever."""
+        return self.gather(self.place(Order(0), range(1), longest))
+
+    def gather(self, samples: Samples) -> Gathered:
+        """Columns of the samples, after the member's transforms."""
+        gathered = self.source.gather(samples)
+        if not self.transforms.elementwise and not self.transforms.functions:
+            return gathered
+        values = gathered.values | {
+            name: np.asarray(self.transforms.column(name, x))
+            for name, x in self._arrays.convert(gathered.values).items()
+            if name not in self.source.summed
+        }
+        if self.transforms.functions:
+            values = self._called(values, gathered.blank)
+        return Gathered(values, gathered.blank)
+
+    def _called(self, values: Mapping[str, Array], blank: Mapping[str, Places]) -> dict[str, Array]:
+        """What the functions make of a batch of these samples."""
+        own = {name: np.array(x, order="C", copy=True if name in blank else None) for name, x in values.items()}
+        for name, places in blank.items():
+            own[name][places] = None if own[name].dtype == object else 0
+        batch = self.transforms.batch(Batch.nest(self._arrays.convert(own)))
+        return {name: np.asarray(x) for name, x in batch.numpy().leaves()}
+
+
+def _dense(places: IntArray) -> SampleNumbers:
+    """As a range where nothing is left out: all ranks' samples together."""
+    first, last = int(places[0]), int(places[-1])
+    return range(first, last + 1) if last - first + 1 == len(places) else places
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureLocation:
+    """Where the samples of a gather lie.
+
+    Attributes
+    ----------
+    count : int
+        K.
+    parts : list of (int, int array [n], Samples)
+        Member, which of the samples, and where they lie.
+    chance : callable
+        Gives the share of the member of each, float64 [K].
+    """
+
+    count: int
+    parts: list[tuple[int, IntArray, Samples]]
+    chance: Callable[[], FloatArray]
+
+
+class MixtureSource:
+    """The columns of a mixture.
+
+    Parameters
+    ----------
+    mixture : Mixture
+        Opened.
+    request : Request
+    transforms : Transforms
+        Of the loader, for the merged batch.
+    arrays : ArrayBackend
+        Of the CPU, for members' functions.
+    batch_size, seed : int
+
+    Raises
+    ------
+    InvalidArgument, UnknownField, EmptyWindow, NeedsMemory
+        What a member, or the members together, cannot give; messages name the member.
+    """
+
+    resident = False
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        request: Request,
+        transforms: Transforms,
+        arrays: ArrayBackend,
+        *,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        self.mixture, self._seed = mixture, seed
+        lenient = mixture.missing == "zero"
+        drawings = [MemberPlan(name, m, request, arrays.working, lenient=lenient) for name, m in mixture.parts.items()]
+        _check_names(request, drawings)
+        names = dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE)
+        self.members = [MemberSource(d, list(names), request, transforms, arrays) for d in drawings]
+        longest = max(int(m.pool.table.steps.max()) for m in self.members)
+        self._longest = longest if isinstance(request.window, Episode) else 0
+        probes = [m.probe(self._longest) for m in self.members]
+        _check_pads(mixture, drawings, {name for p in probes for name in p.values})
+        self._merging = join(mixture, request.window, arrays.working, [p.values for p in probes])
+        self.names = self._merging.names
+        transforms.like = {name: like for m in self.members for name, like in m.transforms.like.items()}
+        transforms.check(self.names, drawings[0].dataset, summed=request.window.n_step > 1)
+        self.summed = frozenset(name for m in self.members for name in m.source.summed)
+        self.sample_bytes = max(sum(x.nbytes for x in p.values.values()) for p in probes)
+        self.apportioning = self._apportion(batch_size)
+
+    def _apportion(self, batch_size: int) -> SourceShares:
+        weights, names = self.mixture.weights, self.mixture.names
+        order = partial(order_of, self._seed, "")
+        if callable(weights):
+            shares = partial(_shares, weights, names)
+            return DeficitRounds(shares, len(names), batch_size, None if self.mixture.exact else order)
+        totals: Sequence[float] = [m.pool.prefix.total for m in self.members]
+        given = totals if isinstance(weights, str) else [weights[name] for name in names]
+        return ConstantShares(given) if self.mixture.exact else RandomShares(given, order)
+
+    @property
+    def most(self) -> int | None:
+        """The least that a member allows, see `BatchSource`."""
+        return min((m.source.most for m in self.members if m.source.most is not None), default=None)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Those of the members, see `BatchSource`."""
+        return [f"Mixture, {m.name}: {text}" for m in self.members for text in m.source.warnings]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether those of a member are, see `BatchSource`."""
+        return any(m.source.decodes for m in self.members)
+
+    def locate(self, run: SampleRun, ranks: Ranks) -> MixtureLocation:
+        """Where this rank's samples lie, see `BatchSource`."""
+        mine = ranks.part(run.everyone)
+        turns = self.apportioning.turns(run, mine)
+        longest = self._longest
+        if self.members[0].pool.bucket is not None:
+            everyone = turns if ranks.world == 1 else self.apportioning.turns(run, run.everyone)
+            longest = max(m.longest(run.order, everyone.place[everyone.member == i]) for i, m in self._numbered)
+        parts = []
+        for i, member in self._numbered:
+            slots = np.flatnonzero(turns.member == i)
+            for order, positions, part in member.stretches(run.order, turns.place.take(slots)):
+                parts.append((i, slots[part], member.place(order, positions, longest)))
+        return MixtureLocation(len(mine), parts, turns.chance)
+
+    @property
+    def _numbered(self) -> list[tuple[int, MemberSource]]:
+        return list(enumerate(self.members))
+
+    def planned_reads(self, located: MixtureLocation) -> list[PlannedRead]:
+        """What is going to be read of every member's files, see `BatchSource`."""
+        return [c for i, _, samples in located.parts for c in self.members[i].source.planned_reads(samples)]
+
+    def gather(self, located: MixtureLocation) -> Gathered:
+        """Read and merge, see `BatchSource`."""
+        parts = [MemberPart(i, slots, self.members[i].gather(samples)) for i, slots, samples in located.parts]
+        steps = located.parts[0][2].here.shape[1:]
+        merged = self._merging.merge(located.count, steps, parts)
+        if PROBABILITY in merged.values:
+            chance = located.chance()
+            merged.values[PROBABILITY] *= chance[:, None] if steps else chance
+        return merged
+
+    # -- where it is
+
+    def consumed(self, position: Position) -> dict[str, int]:
+        """Samples of every member before ``position``, all ranks together."""
+        return dict(zip(self.mixture.names, self.apportioning.counts(*position), strict=True))
+
+    def state(self, position: Position) -> dict[str, Any]:
+        """What a loader's state holds beside the number of samples."""
+        return {"consumed": self.consumed(position), **self.apportioning.state(*position)}
+
+    def load(self, state: Mapping[str, Any], position: Position) -> None:
+        """Take over what a state says.
+
+        Raises
+        ------
+        WrongState
+            It lacks something, or counts do not add up.
+        """
+        consumed = state.get("consumed")
+        if not isinstance(consumed, Mapping) or set(consumed) != set(self.mixture.names):
+            raise WrongState("this state does not say how much of each member was consumed.")
+        counts = [int(consumed[name]) for name in self.mixture.names]
+        if sum(counts) != position.sample:
+            raise WrongState(
+                f"this state counts {sum(counts):,} samples of the members, and {position.sample:,} in all."
+            )
+        self.apportioning.load(*position, counts, state)
+
+
+def _check_names(request: Request, drawings: Sequence[MemberPlan]) -> None:
+    """Where fields may be missing, a name must still be one of some member."""
+    offsets = request.window.offsets if isinstance(request.window, Offsets) else ()
+    extra = [request.extra] if isinstance(request.extra, str | Extra) else request.extra
+    fields = () if request.fields is None or drawings[0].fields.everything(request.fields) else request.fields
+    asked = [*listed("fields", fields), *(x for x in extra if not isinstance(x, Extra)), *offsets]
+    for name in listed("extra", asked):
+        if not any(d.fields.below(name) for d in drawings):
+            drawings[0].fields.expand(name)  # says what there is
+
+
+def _check_pads(mixture: Mixture, drawings: Sequence[MemberPlan], names: Collection[str]) -> None:
+    for pad in mixture.pad:
+        below = sorted(n for n in names if n.startswith(f"{pad}/"))
+        if below:
+            raise InvalidArgument(f'Mixture: pad["{pad}"]: that is {", ".join(below)}.', hint=f'pad["{below[0]}"]')
+        if pad not in names and not any(d.fields.has(pad) for d in drawings):
+            close = get_close_matches(pad, names, 1)
+            did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
+            raise UnknownField(f'Mixture, pad: no field "{pad}" in {", ".join(mixture.names)}.{did_you_mean}')
+
+
+def _shares(weights: Callable[[int], Any], names: Sequence[str], step: int) -> list[float]:
+    return normalised(weights(step), names, f" at step {step:,}")
