@@ -570,7 +570,7 @@ def test_without_a_place_for_packed_files_memory_is_taken_or_columns_read(fresh,
     assert "private memory" in in_memory.describe() and str(home / "packed") in in_memory.describe()
     lines = [line for line in by_columns.describe().splitlines() if line.startswith("reading")]
     assert len(lines) == 1 and str(home / "packed") in lines[0]
-    assert "no packed rows" in lines[0] or "worked out at each gather" in lines[0]
+    assert "no packed rows" in lines[0] or "computed at each gather" in lines[0]
     (home / "packed").unlink()
     in_file = load(fresh, window=window, sampler=Shuffled())
     assert ".rows" in in_file.describe() or ".steps" in in_file.describe()

@@ -127,7 +127,7 @@ def test_a_prefix_renames_what_is_below(arm):
         ({"observation/stat": "x"}, UnknownField, 'no field "observation/stat".*Did you mean "observation/state"'),
         ({"action": "observation/state"}, InvalidArgument, '"action" and "observation/state" of local/arm would both'),
         ({"observation/state": "observation/depth"}, InvalidArgument, "would both be"),
-        ({"info/count": "next/reward"}, InvalidArgument, 'what came of an action stands under "next/"'),
+        ({"info/count": "next/reward"}, InvalidArgument, 'outcomes of actions stand under "next/"'),
         ({"action": "mask"}, InvalidArgument, "a mixture adds itself"),
         ({"action": "source/action"}, InvalidArgument, "a mixture adds itself"),
     ],

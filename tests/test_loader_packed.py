@@ -311,7 +311,7 @@ def test_one_altered_byte_is_found_when_the_file_is_mapped(dataset: Dataset, at:
     alter(held.path, at)
     again, built = build(dataset)
     assert (again.where, built) == ("packed file", 1)
-    assert again.reason == "built anew, for the file that was there was damaged"
+    assert again.reason == "built again, since the old file was damaged"
     assert again.place == f"{held.path}: {again.reason}"
     assert again.array is not None
     np.testing.assert_array_equal(again.array.view(np.uint32), CONTENT)
@@ -381,7 +381,7 @@ def test_verify_compares_packed_files_with_the_columns(ds: Dataset, home: Path) 
     np.testing.assert_array_equal(next(iter(again))["observation"], batch["observation"])
     (file,) = files(home)
     alter(file, 0, file.stat().st_size)
-    assert [p.what for p in verify(ds.path).problems] == ["is not what its name says"]
+    assert [p.what for p in verify(ds.path).problems] == ["does not match its name"]
     mended = Loader(ds, 8, seed=1, backend="numpy")
     np.testing.assert_array_equal(next(iter(mended))["observation"], batch["observation"])
 

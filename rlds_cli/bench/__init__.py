@@ -400,8 +400,8 @@ Round = tuple[int, float]  # batches, seconds
 class BenchJob:
     """The task of a worker.
 
-    ``limit`` is the descriptor of a file that is read row by row for comparison; ``cold`` drops the dataset's files from
-    the page cache before every round.
+    ``limit`` is the descriptor of a file that is read row by row for comparison; ``cold`` drops the dataset's files
+    from the page cache before every round.
     """
 
     dataset: Dataset

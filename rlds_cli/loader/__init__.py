@@ -1,4 +1,4 @@
-"""Batches for training: which samples (`Uniform`, `Shuffled`, `Sequential`), of what (`Transition`, `Slice`).
+"""Batches for training: a `Loader` takes a sampler (`Uniform`, `Shuffled`) and a window (`Transition`, `Slice`).
 
 >>> from rlds_cli.loader import Loader, Slice
 >>> loader = Loader("d4rl/hopper-medium-v2", 64, window=Slice(20, after=19))  # doctest: +SKIP

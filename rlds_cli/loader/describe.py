@@ -91,7 +91,7 @@ def _mixture(loader: Described, source: MixtureSource) -> list[str]:
 
 
 def _older(loader: Described) -> str:
-    """Of a state that an earlier release saved."""
+    """Name the version of the order, if it is an older one: that of a state saved by an earlier release."""
     version = loader.order_version
     return "" if version == VERSION else f", version {version} of the order (that of the state loaded)"
 

@@ -1,9 +1,4 @@
-"""The episodes that a loader draws from, as arrays.
-
-From a number to the episode that it falls into, in constant time.
-
-The windows that a sampler draws from, and what it drew.
-"""
+"""The episodes and windows that a loader draws from, as arrays, and the windows drawn."""
 
 from __future__ import annotations
 
@@ -52,22 +47,22 @@ class EpisodeTable:
 
     @classmethod
     def of(cls, dataset: Dataset) -> EpisodeTable:
-        """All episodes of a dataset or selection."""
+        """Make the table of all episodes of a dataset or selection."""
         columns = ("start", "length", "num_transitions", "num_observed")
         return cls(*(np.asarray(dataset.episodes[c], np.int64) for c in columns))
 
     @cached_property
     def number(self) -> IntArray:
-        """Made when it is asked for: 8 MB for a million episodes."""
+        """Number of each episode, made on demand: 8 MB for a million episodes."""
         return np.arange(len(self)) if self._chosen is None else self._chosen
 
     @cached_property
     def index(self) -> IntArray:
-        """Made when it is asked for."""
+        """Number of each episode's first transition, made on demand."""
         return np.cumsum(self.transitions) - self.transitions if self._index is None else self._index
 
     def where(self, chosen: Array) -> EpisodeTable:
-        """The episodes that ``chosen`` marks (bool), or in the order in which it numbers them."""
+        """Return the episodes that ``chosen`` marks (bool), or lists (int), in that order."""
         if chosen.dtype == bool and chosen.all():
             return self
         columns = (self.start, self.steps, self.transitions, self.observed)
@@ -82,20 +77,20 @@ _BLOCK = 1 << 16  # slices of the range at a time
 
 
 class PrefixIndex:
-    """Numbers 0..total-1 laid out over episodes, ``counts[e]`` of them each.
+    """Finds the episode of a number in constant time: 0..total-1 are laid out over episodes, ``counts[e]`` in each.
 
-    A table of about two entries per episode holds the first episode of each equal slice of the range; a look-up and at
-    most three vectorised corrections find the episode of almost every number, a binary search that of the rest.
+    A table of about two entries per episode holds the first episode of each equal slice of the range. A look-up and at
+    most three vectorised corrections find the episode of almost every number, a binary search finds the others.
 
     Parameters
     ----------
     counts : int array [episodes]
-        How many numbers fall into each episode; all positive.
+        Numbers in each episode; all positive.
     """
 
     def __init__(self, counts: IntArray) -> None:
         self.counts = counts
-        # one array for both ends of an episode: what is read of it lies in one cache line
+        # one array for both ends of an episode, which then lie in one cache line
         self._bounds: IntArray = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=self._bounds[1:])
         self.starts, self.ends = self._bounds[:-1], self._bounds[1:]
@@ -105,7 +100,7 @@ class PrefixIndex:
         self._table, self._depth = self._first_episodes()
 
     def _first_episodes(self) -> tuple[npt.NDArray[np.signedinteger[Any]], int]:
-        """First episode of each slice of the range, and the most episodes that one spreads over, less one."""
+        """Return the first episode of each slice of the range, and the most episodes in a slice, less one."""
         slices, last = (max(self.total, 1) - 1 >> self._shift) + 1, max(len(self.counts) - 1, 0)
         table: npt.NDArray[np.signedinteger[Any]] = np.empty(
             slices, np.int32 if len(self.counts) < 1 << 31 else np.int64
@@ -119,7 +114,7 @@ class PrefixIndex:
         return table, spread
 
     def find(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the episode of every number, and its place within the episode."""
+        """Return the episode of every number, and the number's place within the episode."""
         episode = self._episode(numbers)
         return episode, numbers - self.starts.take(episode)
 
@@ -134,7 +129,7 @@ class PrefixIndex:
         return episode
 
 
-# columns that say how a sample was drawn, and which it is
+# names of columns that samplers add
 PROBABILITY, WEIGHT, WINDOW, INDEX = "probability", "weight", "window", "index"
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -149,11 +144,11 @@ class WindowIndex:
     table : EpisodeTable
         The episodes that have a window.
     prefix : PrefixIndex
-        Windows are numbered 0..prefix.total-1 through these episodes.
+        Numbers all windows 0..prefix.total-1, episode by episode.
     anchor : callable
         From window numbers within their episodes [K] to their anchor steps [K].
     bucket : int or None
-        The episodes are sorted by length, and so many at a time belong together.
+        The episodes are sorted by length, and this many neighbours are drawn together.
     in_mixture : bool
         Whether the dataset is one of several in a mixture.
     """
@@ -178,13 +173,13 @@ class SampledWindows:
     episode : int array [K]
         Rows of the table.
     number : int array [K]
-        Which of the windows of its episode.
+        Number of the window within its episode.
     probability : callable
-        Gives the chance with which a draw gives this window, float64 [K].
+        Returns the chance of one draw to give each window, float64 [K].
     weight : float array [K] or None
         Importance weights, of prioritised draws.
     longest : int
-        Steps of the longest episode in the batch, of all ranks, where that matters: with a ``bucket``, and in mixtures.
+        Steps of the longest episode in the batch, of all ranks; used with a ``bucket`` and in mixtures, else 0.
     """
 
     order: Order

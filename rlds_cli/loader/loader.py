@@ -33,46 +33,46 @@ if TYPE_CHECKING:
 
 
 class Loader:
-    """Batches of a dataset, in an order that depends on nothing but the seed.
+    """Batches of a dataset, in an order that depends only on the seed.
 
-    1. **Iteration.** Samplers with replacement never end; `Shuffled` and `Sequential` end after one epoch, and the
-       next ``iter()`` starts the next one, also when the last was broken off; ``steps=N`` ends after N batches in
-       either case. After `seek` or `load_state_dict` the next ``iter()`` goes on from there, once.
+    1. **Iteration.** Samplers with replacement never end. `Shuffled` and `Sequential` end after one epoch, and the next
+       ``iter()`` starts the next epoch, even if the last one was interrupted. ``steps=N`` ends after N batches in
+       either case. After `seek` or `load_state_dict`, the next ``iter()`` starts there, once.
     2. **Order.** Sample number i of epoch e is a function of (seed, e, i) alone. Global batch n is samples
-       [n * B, (n + 1) * B); rank r of W takes r, r + W, ... of it. Ranks, workers, memory, fields and dtypes change
-       nothing. Every rank has as many batches, none of them empty: where the last one of an epoch has n < W samples,
-       rank r takes sample r mod n (``drop_last=True`` leaves that batch out). The state is the number of samples
-       consumed. In a `Mixture` every member has an order of its own.
-    3. **Batch size** is of the global batch. Rank and world size come from the arguments, else from
+       [n * B, (n + 1) * B); rank r of W takes samples r, r + W, ... of it. Ranks, workers, memory, fields and dtypes
+       change nothing. All ranks have the same number of batches, none of them empty: if the last batch of an epoch has
+       n < W samples, rank r takes sample r mod n (``drop_last=True`` leaves that batch out). The state is the number of
+       samples consumed. In a `Mixture` every member has its own order.
+    3. **Batch size** is that of the global batch. Rank and world size come from the arguments, else from
        ``torch.distributed`` when it is initialised, else 0 of 1; ``repr`` says which.
-    4. **Memory.** Fields are contiguous, writable and overlap nothing. Batches of one gather are parts of one
+    4. **Memory.** Fields are contiguous, writable and do not overlap. Batches of one gather are parts of one
        allocation: ``batch.clone()`` before keeping or saving one. Rows come from the store's maps or from one packed
        file, shared by all processes of the machine; ``memory`` caps private copies only.
 
     Parameters
     ----------
     dataset : str, path, Dataset or Mixture
-        An id, a directory, a dataset or selection, or several of these.
+        An id, a directory, a dataset or selection, or a mixture of several.
     batch_size : int
-        B: samples, all ranks together.
+        B: samples of all ranks together.
     window : Transition, Slice, Offsets or Episode
-        What a sample is: fields are [B, ...], or [B, L, ...].
+        The shape of a sample: fields are [B, ...], or [B, L, ...].
     sampler : Uniform, Shuffled, Sequential, Weighted or Prioritized
-        Which samples.
+        The choice of samples.
     fields : sequence of str or "all", optional
         Instead of observation, action and ``next/{observation, reward, done, terminated, truncated}``. A name stands
         for everything nested below it, ``"all"`` for every field of the dataset.
     extra : sequence of str, `ReturnToGo` or `Goals`
-        Fields beside these: any other of the dataset, or ``step``, ``episode`` and ``index`` (numbers of
-        ``ds.episode(k)`` and ``ds[i]``), ``next/action``, ``previous/action``, ``previous/reward``, ``source``, or what
-        is computed by an object of its own.
+        Fields in addition to these: any other of the dataset, ``step``, ``episode`` and ``index`` (numbers of
+        ``ds.episode(k)`` and ``ds[i]``), ``next/action``, ``previous/action``, ``previous/reward``, ``source``; or
+        objects that compute fields.
     transform : transform, function of a batch, or a sequence of them
         Applied in order. A function changes its batch in place, or returns one.
     dtype : str or None
         Of floats: ``float16``, ``bfloat16``, ``float32``, ``float64``; None for the archive's. Others keep theirs.
     backend : {"torch", "numpy", "jax"}
     device : torch.device, jax.Device or str, optional
-        Where tensors go, one copy for each gather.
+        The device that tensors go to, in one copy for each gather.
     seed : int
         In [0, 2**64).
     steps : int, optional
@@ -80,29 +80,28 @@ class Loader:
     rank, world_size : int, optional
         See rule 3.
     anchors : {"transitions", "steps"}
-        ``steps`` draws every step, also those whose next observation is not known, and gives no next observation.
+        ``steps`` draws every step, also steps whose next observation is not known, and gives no next observation.
     memory : str, int or None
-        How much a compressed dataset may take when it is decoded: ``"8GiB"``, bytes, None for a quarter of what the
-        cgroup or the machine has. ``"device"``: all columns that are arrays are copied to ``device`` once, and batches
-        are gathered there.
+        The limit for a compressed dataset when it is decoded: ``"8GiB"``, bytes, or None for a quarter of the memory of
+        the cgroup or the machine. ``"device"`` copies all array columns to ``device`` once, and gathers batches there.
     prefetch : int, optional
-        Gathers that threads read ahead; None for none of small rows, two of large ones or for another device, and one
-        for each core (eight at most) where encoded frames are decoded.
+        Gathers that threads read ahead. None for 0 with small rows, 2 with large rows or another device, and one for
+        each core (at most eight) where encoded frames are decoded.
     views : bool
-        Give strided views of the rows read, where that saves a copy.
+        Give strided views of the rows, where that saves a copy.
 
     Raises
     ------
     EmptyWindow
         The window fits none of the episodes.
     BatchSize
-        Not positive, not a multiple of the world size, or larger than an epoch of which the last batch is dropped.
+        Not positive, not a multiple of the world size, or larger than an epoch whose last batch is dropped.
     UnknownField, NoReward
-        A field that the dataset does not have.
+        The dataset does not have a field.
     NeedsMemory
         The dataset is compressed and does not fit ``memory`` when decoded, or does not fit the device.
     InvalidArgument
-        Any other value that cannot be.
+        Another value is not possible.
 
     Examples
     --------
@@ -162,8 +161,8 @@ class Loader:
             warnings.warn(text, UserWarning, stacklevel=2)
         self.reader = BatchReader(self.source, self.ranks, transforms, made)
         self.prefetch = self._gathers_ahead(prefetch)
-        endless = sampler.endless or isinstance(self.source, MixtureSource)
-        windows = None if endless else self.source.locator.pool.prefix.total
+        source = self.source
+        windows = None if sampler.endless or isinstance(source, MixtureSource) else source.locator.pool.prefix.total
         self.schedule = build.schedule(windows, sampler, self.batch_size, self.steps)
         self._position, self._sought, self.order_version = Position(0, 0), False, VERSION
         self._given_out: WeakSet[TorchBatches] = WeakSet()
@@ -190,11 +189,11 @@ class Loader:
 
     @property
     def step(self) -> int:
-        """Batches handed out so far; the next one has this number."""
+        """Number of batches given so far, and of the next batch."""
         return self.schedule.step(self._position)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go through one pass: see rule 1."""
+        """Go through one pass, see rule 1."""
         self.ranks.check()
         register(Batch)
         most = self.reader.batches_at_once(self._size)
@@ -205,7 +204,7 @@ class Loader:
         return Order(self.seed, version=self.order_version)
 
     def _start(self) -> Position:
-        """Where the next pass starts."""
+        """Return the position at which the next pass starts."""
         return self.schedule.settle(self._position if self._sought else self.schedule.fresh(self._position))
 
     def share(self, start: Position, worker: int, workers: int) -> Iterator[Batch]:
@@ -226,7 +225,7 @@ class Loader:
                 hint="num_workers=0; or no device=, and batch.to(device) in the loop",
             )
         self.ranks.check()
-        # A mixture works out whose turn it is for batches that follow each other.
+        # A mixture computes its members' turns for consecutive batches only.
         most = 1 if isinstance(self.source, MixtureSource) else self.reader.batches_at_once(self._size)
         mine = runs(self.schedule, start, self._order, most, worker=worker, workers=workers)
         return self._batches(mine, self._arguments["prefetch"] or 0)
@@ -247,7 +246,7 @@ class Loader:
                 yield batch
 
     def __len__(self) -> int:
-        """Batches of one ``iter()``: ``steps``, or those of an epoch.
+        """Return the number of batches of one ``iter()``: ``steps``, or those of an epoch.
 
         Raises
         ------
@@ -268,8 +267,8 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``; the next ``iter()`` starts there.
 
-        `Shuffled` and `Sequential` move on to the next epoch by themselves, and with ``steps`` it is their passes that
-        count: ``set_epoch(e)`` goes to batch ``e * steps``. An endless sampler draws other samples in another epoch.
+        `Shuffled` and `Sequential` move on to the next epoch by themselves. With ``steps``, an epoch here is one of
+        their passes: ``set_epoch(e)`` goes to batch ``e * steps``. Endless samplers draw other samples in each epoch.
         """
         number = integer("epoch", epoch, 0)
         by_steps = self.steps is not None and self.schedule.total is not None
@@ -286,32 +285,32 @@ class Loader:
             batches.move(self._position, self.order_version)
 
     def update_priorities(self, batch: Batch, priority: Any, *, beta: float | None = None) -> None:
-        """Say how much there is to learn from the samples of a batch, with `Prioritized`.
+        """Set the priorities of the samples of a batch, with `Prioritized`.
 
         Parameters
         ----------
         batch : Batch or TensorDict
-            As the loader gave it, or its ``tensordict()``: its ``window`` says where the priorities go. Where a window
-            stands in it twice, the last one counts.
+            As the loader gave it, or its ``tensordict()``: its ``window`` names the windows. Where a window occurs
+            twice, its last priority counts.
         priority : array or tensor [B] or [B, 1]
-            Finite and not negative: absolute temporal-difference errors, of a slice their mean or the largest one.
+            Finite and not negative, such as absolute temporal-difference errors; of a slice their mean or maximum.
         beta : float, optional
-            Of importance weights from the next draw on.
+            Exponent of importance weights from the next draw on.
 
         Raises
         ------
         InvalidArgument
-            The sampler has no priorities, or these are none; nothing is changed then.
+            The sampler has no priorities, or these are invalid; nothing is changed.
         """
         if self._stateful is None:
             raise InvalidArgument(f"update_priorities: {self.sampler} has no priorities.", hint="sampler=Prioritized()")
         self._stateful.observe(batch, priority, beta)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: plain numbers and text, the same on every rank; with `Prioritized`, tensors as well.
+        """Return the loader's position: numbers and text, the same on every rank; with `Prioritized`, tensors as well.
 
         ``torch.save`` writes it, and ``torch.load(..., weights_only=True)`` reads it. Batch size, ranks, fields,
-        transforms and dtypes are not part of it: they may differ when it is loaded.
+        transforms and dtypes are not part of it and may differ when it is loaded.
         """
         position = self.schedule.settle(self._position)
         return state.save(self._identity, position) | self._held(position)
@@ -328,7 +327,7 @@ class Loader:
         )
 
     def _held(self, position: Position) -> dict[str, Any]:
-        """What the samples after ``position`` depend on, beside the order."""
+        """Return all that the samples after ``position`` depend on, besides the order."""
         if isinstance(self.source, MixtureSource):
             return self.source.state(position)
         return {} if self._stateful is None else self._stateful.state(*position)
@@ -340,15 +339,15 @@ class Loader:
             self._stateful.load(held, replace(self._order, epoch=position.epoch))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go where `state_dict` was; the next ``iter()`` starts there.
+        """Go to the position of a `state_dict`; the next ``iter()`` starts there.
 
-        A state that an earlier release saved, with shuffles of its own, is gone on with in that order, this epoch and
-        all later ones; `describe` says so.
+        A state saved by an earlier release with other shuffles continues in that release's order, in this epoch and all
+        later ones; `describe` says so.
 
         Raises
         ------
         WrongState
-            It is of other data, another sampler, window or seed, or of a later version of the order.
+            The state is of other data, of another sampler, window or seed, or of a later version of the order.
         """
         position = state.load(self._identity, state_dict)
         self._hold(state_dict, position)
@@ -356,7 +355,7 @@ class Loader:
         self._move(position)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Only what it was made of and where it is: maps are opened anew where it is unpickled."""
+        """Pickle arguments and position only: maps are opened again where the loader is unpickled."""
         made_of = self._arguments | {
             "window": self.window,
             "sampler": self.sampler,
@@ -385,7 +384,7 @@ class Loader:
         self._given_out.add(batches)
         return batches
 
-    # -- what it is
+    # -- description
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -393,10 +392,10 @@ class Loader:
         return self.source.names
 
     def consumed(self) -> dict[str, int]:
-        """Samples handed out so far, all ranks together: of every member of a mixture, or of the one dataset.
+        """Return the samples given so far, all ranks together: of every member of a mixture, or of the one dataset.
 
-        Batches in flight do not count; after `load_state_dict` or `seek` it is what a run up to there has had. Endless
-        samplers, and mixtures, count from the start of the epoch that `set_epoch` began.
+        Batches read ahead do not count. After `load_state_dict` or `seek`, the number is that of a run up to there.
+        Endless samplers and mixtures count from the start of the epoch that `set_epoch` began.
         """
         if isinstance(self.source, MixtureSource):
             return self.source.consumed(self._position)
@@ -406,7 +405,7 @@ class Loader:
         }
 
     def describe(self) -> str:
-        """Say what is sampled, what is left out and why, and where each field is read from."""
+        """Describe what is sampled, what is left out and why, and where each field is read from."""
         return describe(self)
 
     if not TYPE_CHECKING:  # type checkers find wrong names by themselves
@@ -431,7 +430,7 @@ def _again(
     held: Mapping[str, Any],
 ) -> Loader:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they were given when it was made
+        warnings.simplefilter("ignore")  # the first loader has given them
         loader = Loader(dataset, batch_size, **made_of)
     loader._hold(held, where[0])
     loader._position, loader._sought, loader.order_version = where

@@ -1,4 +1,4 @@
-"""Random numbers and permutations as functions of (seed, epoch, position): nothing to step, nothing to store.
+"""Random numbers and permutations as functions of (seed, epoch, sample number), with no state to step or store.
 
 Draw p of a stream is ``Philox(key=(seed, epoch, stream), counter=p // 4)[p % 4]`` (Salmon et al. 2011, "Parallel random
 numbers: as easy as 1, 2, 3"). A shuffle of few numbers sorts them by such draws: all orders are equally likely. A
@@ -16,8 +16,6 @@ version sorted up to n rounds neighbours x, x + 1 that stay neighbours, against 
 ======= ============== ====== ====================================================================
 
 Every two rounds divide that excess by sqrt(n): two inputs that differ in one half must collide in the other.
-
-Whole numbers given by users.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ import numpy.typing as npt
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.ted import IntArray
 
-VERSIONS = (1, 2)  # a change of any sequence below adds one; states of the older ones go on with theirs
+VERSIONS = (1, 2)  # a change of any sequence below adds a version; states of an older one continue in its order
 VERSION = VERSIONS[-1]
 WINDOW, EPISODE, SHUFFLE, COLUMN = 0, 1, 2, 3  # streams: draws for different purposes never share numbers
 _ROUNDS = {1: 4, 2: 6}
-_SORTED = {1: 0, 2: 1 << 12}  # shuffles of at most so many are sorted: that takes as long as a call of the other kind
+_SORTED = {1: 0, 2: 1 << 12}  # up to this size a shuffle sorts: about as fast as the permutation
 _STREAM_BITS = 8
 Words = npt.NDArray[np.uint64]
 HalfWords = npt.NDArray[np.uint32]
@@ -65,9 +63,9 @@ class Order:
     def uniform(
         self, stream: int, positions: SampleNumbers, scale: float = 1.0, salt: int = 0
     ) -> npt.NDArray[np.float64]:
-        """Draws in [0, 1) times ``scale`` [len(positions)]: number p of the stream for every p.
+        """Return draws in [0, 1) times ``scale`` [len(positions)]: number p of the stream for every p.
 
-        Streams of another ``salt``, in [0, 2**64), are independent of each other.
+        Streams with different ``salt``, in [0, 2**64), are independent.
         """
         if not len(positions):
             return np.zeros(0)
@@ -79,28 +77,28 @@ class Order:
         return draws
 
     def below(self, stream: int, positions: SampleNumbers, n: int) -> IntArray:
-        """Integers in [0, n) [len(positions)]; off from uniform by n / 2**53 at most."""
+        """Return integers in [0, n) [len(positions)]; off from uniform by n / 2**53 at most."""
         return self.uniform(stream, positions, n).astype(np.int64)
 
     def shuffled(self, positions: SampleNumbers, n: int, salt: int = 0) -> IntArray:
-        """Where a permutation of [0, n) takes ``positions``, which lie in [0, n); another for every ``salt``."""
+        """Apply a random permutation of [0, n) to ``positions``; another for every ``salt``."""
         if n <= _SORTED[self.version]:
             return self._sorted(n, salt).take(_numbers(positions))
         keys = self._raw(SHUFFLE, 0, _ROUNDS[self.version], salt).astype(np.uint32)
         return permute(_numbers(positions).astype(np.uint64), n, keys)
 
     def _sorted(self, n: int, salt: int) -> IntArray:
-        """[0, n) sorted by draws, each of which holds its number in the lowest bits: a sort without an index."""
+        """Sort [0, n) by draws whose lowest bits hold the number itself, so that no index is needed."""
         low = np.uint64((1 << (n - 1).bit_length()) - 1)
         keys = self._raw(SHUFFLE, 0, n, salt) & ~low | np.arange(n, dtype=np.uint64)
         keys.sort()
         return (keys & low).astype(np.int64)
 
     def shuffled_in_blocks(self, positions: SampleNumbers, n: int, block: int, live: int) -> IntArray:
-        """As `shuffled`, with neighbours kept close.
+        """Apply a random permutation that keeps neighbours close.
 
-        [0, n) is cut into blocks of ``block``; these are put in random order, and the contents of ``live`` consecutive
-        ones are mixed. The last block, when it is smaller, has a random place among the others.
+        [0, n) is cut into blocks of ``block`` numbers. Blocks are put in random order, then the contents of ``live``
+        consecutive blocks are mixed. A smaller last block has a random place among the others.
         """
         whole = n // block
         odd = int(self.below(EPISODE, range(1), whole + 1)[0]) if n % block else whole
@@ -125,26 +123,26 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """Places [0, n) in slots of ``block`` places each; slot ``odd`` holds the n % block places that are left over."""
+    """Places [0, n) in slots of ``block`` places each; slot ``odd`` holds the remaining n % block places."""
 
     n: int
     block: int
     odd: int
 
     def locate(self, places: IntArray) -> tuple[IntArray, IntArray]:
-        """Slot of every place, and where in it."""
+        """Return the slot of every place, and the place within the slot."""
         lacking = -self.n % self.block
         after_odd = places >= (self.odd + 1) * self.block - lacking
         slot, within = np.divmod(places + lacking * after_odd, self.block)
         return slot, within
 
     def start(self, slot: int) -> int:
-        """First place of a slot; n after the last."""
+        """Return the first place of a slot; n after the last."""
         return min(slot * self.block - (-self.n % self.block) * (slot > self.odd), self.n)
 
 
 def _ends(positions: SampleNumbers) -> tuple[int, int]:
-    """The lowest and the highest position."""
+    """Return the lowest and the highest number."""
     if isinstance(positions, range):
         return positions[0], positions[-1]
     return int(positions.min()), int(positions.max())
@@ -209,12 +207,12 @@ def _add(x: HalfWords, f: HalfWords, modulus: int) -> HalfWords:
 
 
 def integer(what: str, value: Any, least: int, error: type[RldsError] = InvalidArgument) -> int:
-    """``value`` as an int.
+    """Return the argument ``what`` as an int.
 
     Raises
     ------
     error
-        It is not a whole number of at least ``least``.
+        ``value`` is not an integer of at least ``least``.
     """
     try:
         number = operator.index(value)
@@ -226,6 +224,6 @@ def integer(what: str, value: Any, least: int, error: type[RldsError] = InvalidA
 
 
 def set_integer(record: Any, name: str, least: int) -> None:
-    """Make the field ``name`` of a frozen record a plain int: its repr is part of a loader's state."""
+    """Turn the field ``name`` of a frozen record into a plain int: its repr is part of a loader's state."""
     value = getattr(record, name)
     object.__setattr__(record, name, integer(f"{type(record).__name__}: {name}", value, least))

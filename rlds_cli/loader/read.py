@@ -1,7 +1,4 @@
-"""From sample numbers to batches: many at a time, column by column.
-
-The C library's memory, between one gather and the next.
-"""
+"""From sample numbers to batches: locate the samples of a gather, read them column by column, transform, split."""
 
 from __future__ import annotations
 
@@ -35,14 +32,14 @@ if TYPE_CHECKING:
 
 GATHER_BYTES = 3 << 20  # read at once: enough to share the cost of a call, little enough to stay in a cache
 MOST_BATCHES = 56
-LOOK_AHEAD = 2  # gathers of which the kernel is told early
+LOOK_AHEAD = 2  # gathers announced to the kernel before they are read
 Places = tuple[IntArray, ...]
 BatchFunction = Callable[[Batch], Batch | None]
 
 
 @dataclass(frozen=True, slots=True)
 class SampleLocator:
-    """Which rows: pool, sampler and window together."""
+    """Finds the rows of samples: windows of the dataset, draw and window together."""
 
     pool: WindowIndex
     draw: Draw
@@ -50,7 +47,7 @@ class SampleLocator:
     reach: Spanning | None
 
     def samples(self, order: Order, positions: SampleNumbers, batch: range) -> Samples:
-        """Where the samples with these numbers lie; ``batch`` holds those of all ranks."""
+        """Return the samples with these numbers; ``batch`` holds the numbers of all ranks."""
         drawn = self.draw(order, positions)
         if self.pool.bucket is not None:
             steps = self.pool.table.steps
@@ -66,9 +63,9 @@ class Gathered:
     ----------
     values : dict of str to array [K, ...]
     blank : dict of str to tuple of int arrays
-        Where a column is to be zeroed after the transforms: ``values[places]``, of samples or of steps.
+        Places to be zeroed after the transforms, ``values[places]``: of samples or of steps.
     complete : callable, optional
-        From ``values`` on the device to all columns there.
+        Turns ``values`` on the device into all columns there.
     """
 
     values: dict[str, Array]
@@ -77,7 +74,7 @@ class Gathered:
 
 
 class BatchSource(Protocol):
-    """Where a reader gets its columns from: one dataset, or a mixture."""
+    """The origin of a reader's columns: one dataset, or a mixture."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,44 +83,44 @@ class BatchSource(Protocol):
 
     @property
     def summed(self) -> frozenset[str]:
-        """Fields whose values are transformed already, before they were summed up."""
+        """Fields whose values are transformed already: each before it was summed."""
         ...
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of a sample, about."""
+        """Approximate bytes of a sample."""
         ...
 
     @property
     def most(self) -> int | None:
-        """Batches that may be read at once at most; None for as many as pay."""
+        """Largest number of batches in a gather; None for any."""
         ...
 
     @property
     def warnings(self) -> list[str]:
-        """What whoever trains on its batches should know."""
+        """Warnings for the user."""
         ...
 
     @property
     def decodes(self) -> bool:
-        """Whether encoded frames are decoded."""
+        """True if encoded frames are decoded."""
         ...
 
     @property
     def resident(self) -> bool:
-        """Whether columns reside on the device."""
+        """True if columns reside on the device."""
         ...
 
     def locate(self, run: SampleRun, ranks: Ranks) -> Any:
-        """Index maths: where this rank's samples of ``run`` lie."""
+        """Find the rows of this rank's samples of ``run``, by index maths alone."""
         ...
 
     def planned_reads(self, located: Any) -> list[PlannedRead]:
-        """What `gather` is going to read of files."""
+        """Return the reads of files that `gather` will make."""
         ...
 
     def gather(self, located: Any) -> Gathered:
-        """Read what was located. Called by any thread."""
+        """Read the located samples. Any thread may call this."""
         ...
 
 
@@ -139,17 +136,17 @@ class DatasetSource:
     Attributes
     ----------
     packed : PackedReader or None
-        What reads some of them faster.
+        Reads some of the columns faster.
     packing : str
-        Where its block is, or why there is none.
+        The place of the packed rows or the reason why there are none, for `Loader.describe`.
     decodes : bool
-        Whether encoded frames are among the columns.
+        True if encoded frames are among the columns.
     held : set of str
-        Those that reside on the device.
+        Columns that reside on the device.
     unread : list of str
-        Fields that no batch holds, of a dataset without ``observation``.
+        Fields left out of batches because the dataset has no ``observation``.
     shadowed : list of str
-        Fields that no batch holds, since the window or the sampler gives a column of the same name.
+        Fields left out of batches because the window or the sampler gives a column of the same name.
     """
 
     def __init__(self, locator: SampleLocator, columns: Mapping[str, BatchColumn]) -> None:
@@ -169,12 +166,12 @@ class DatasetSource:
 
     @property
     def resident(self) -> bool:
-        """Whether some reside on the device."""
+        """True if columns reside on the device."""
         return bool(self.held)
 
     @property
     def warnings(self) -> list[str]:
-        """What is left out of a dataset without ``observation``, see `BatchSource`."""
+        """A warning about the fields left out of a dataset without ``observation``."""
         if not self.unread:
             return []
         given, left_out = ", ".join(self.names), ", ".join(self.unread)
@@ -183,15 +180,15 @@ class DatasetSource:
 
     @property
     def most(self) -> int | None:
-        """One, where every batch has a length of its own or is drawn by what was learned from the one before."""
+        """1 where every batch has its own length, or depends on what was learned from the batch before."""
         return None if self.locator.pool.bucket is None and not isinstance(self.locator.draw, StatefulDraw) else 1
 
     def locate(self, run: SampleRun, ranks: Ranks) -> Samples:
-        """Where this rank's samples lie, see `BatchSource`."""
+        """Find the rows of this rank's samples, see `BatchSource`."""
         return self.locator.samples(run.order, run.of(ranks), range(run.first, run.first + run.size))
 
     def planned_reads(self, located: Samples) -> list[PlannedRead]:
-        """What is going to be read of the store's files and of packed rows, see `BatchSource`."""
+        """Return the reads of the store's files and of packed rows, see `BatchSource`."""
         found = [] if self.packed is None else self.packed.planned_reads(located)
         seen: dict[tuple[int, int], PlannedRead] = {}
         for name, column in self._mapped.items():
@@ -199,12 +196,12 @@ class DatasetSource:
             if file is not None and (self.packed is None or name not in self.packed):
                 place = column.place(located)
                 first, length = place.stretches
-                wider = length + 1  # the row after, too, which most readers of a row want as well
+                wider = length + 1  # also the row after, which most columns read as well
                 seen[id(column.column), id(place)] = PlannedRead(file, first, wider)
         return [*found, *seen.values()]
 
     def gather(self, located: Samples) -> Gathered:
-        """Read their columns, see `BatchSource`."""
+        """Read the columns, see `BatchSource`."""
         known = self.packed.read(located) if self.packed is not None else {}
         values = {name: known[name] if name in known else c.read(located) for name, c in self.columns.items()}
         return Gathered(values, self._blank(located))
@@ -217,9 +214,9 @@ class DatasetSource:
 
 @dataclass(slots=True)
 class Transforms:
-    """What happens to values: element by element to many batches at once, then batch by batch.
+    """The transforms of a loader: elementwise ones for many batches at once, then functions of one batch.
 
-    What is done to a field is done to the columns that are ``like`` it as well: by name, the field of each.
+    ``like`` maps columns to the field that they are transformed like.
     """
 
     elementwise: list[Elementwise] = field(default_factory=list)
@@ -228,19 +225,19 @@ class Transforms:
 
     @classmethod
     def of(cls, transforms: Sequence[Any]) -> Transforms:
-        """In order; those after the first function that is not elementwise work on batches."""
+        """Split transforms, in order, at the first that is not elementwise: the rest work on batches."""
         first = next((i for i, t in enumerate(transforms) if not isinstance(t, Elementwise)), len(transforms))
         return cls(list(transforms[:first]), list(transforms[first:]))
 
     def check(self, names: Sequence[str], dataset: Dataset, *, summed: bool) -> None:
-        """Refuse transforms that have nothing to do, or that come too late for rewards that are summed up.
+        """Refuse transforms that change no field, or that come too late for rewards that are summed.
 
         Raises
         ------
         NoReward, UnknownField
-            None of the fields ``names`` is touched.
+            A transform changes none of the fields ``names``.
         InvalidArgument
-            A change of rewards after a function of the batch, with n-step sums.
+            Rewards change after a function of the batch, with n-step sums.
         """
         late = [t for t in self.functions if isinstance(t, Elementwise)]
         for transform in (*self.elementwise, *late):
@@ -254,7 +251,7 @@ class Transforms:
                 )
 
     def column(self, name: str, values: Any) -> Any:
-        """Apply those that are elementwise to one column."""
+        """Apply the elementwise transforms to one column."""
         for transform in self.elementwise:
             field = self._touched(transform, name)
             if field:
@@ -262,7 +259,7 @@ class Transforms:
         return values
 
     def batch(self, batch: Batch) -> Batch:
-        """Apply the others; one that returns None has worked in place."""
+        """Apply the functions of a batch; one that returns None has changed it in place."""
         for function in self.functions:
             if isinstance(function, Elementwise):
                 self._each(function, batch)
@@ -278,13 +275,13 @@ class Transforms:
                 batch[name] = transform.apply(field, x)
 
     def _touched(self, transform: Elementwise, name: str) -> str:
-        """The name by which ``transform`` changes a column: its own, or that of the field that it is like; or none."""
+        """Return the name under which ``transform`` changes a column: its own, or that of its field; else empty."""
         names = (name, self.like.get(name, name))
         return next((n for n in names if transform.touches(n)), "")
 
 
 class BatchReader:
-    """Reads batches.
+    """Reads batches of a source.
 
     Parameters
     ----------
@@ -301,19 +298,19 @@ class BatchReader:
         keep_freed()
 
     def batches_at_once(self, size: int) -> int:
-        """How many batches of ``size`` samples to read in one gather."""
+        """Return the number of batches of ``size`` samples to read in one gather."""
         pays = max(1, min(MOST_BATCHES, GATHER_BYTES // max(1, size * self.source.sample_bytes)))
         return self.arrays.at_once(pays if self.source.most is None else min(pays, self.source.most))
 
     def depth(self, size: int) -> int:
-        """How many gathers of batches of ``size`` samples to read ahead when nobody says."""
+        """Return the default number of gathers, of batches of ``size`` samples, to read ahead."""
         one = self.source.sample_bytes
         gathered = one * size * self.batches_at_once(size)
         ships = self.arrays.ships and not self.source.resident
         return prefetch_depth(sample_bytes=one, gather_bytes=gathered, decodes=self.source.decodes, ships=ships)
 
     def located(self, runs: Iterable[SampleRun], *, early: bool) -> Iterator[tuple[SampleRun, Any, Advice]]:
-        """Where the samples of each run lie; with ``early`` some runs ahead while data comes from the disk."""
+        """Locate the samples of each run; with ``early``, some runs ahead while data come from the disk."""
         waiting: deque[tuple[SampleRun, Any, Advice]] = deque()
         for run in runs:
             located = self.locate(run)
@@ -323,15 +320,15 @@ class BatchReader:
         yield from waiting
 
     def locate(self, run: SampleRun) -> Any:
-        """Index maths alone: where the samples lie."""
+        """Find the rows of a run's samples, by index maths alone."""
         return self.source.locate(run, self.ranks)
 
     def advise(self, located: Any) -> Advice:
-        """Tell the kernel what is going to be read, where that pays; the answer is for `read`."""
+        """Announce coming reads to the kernel, where that pays; pass the result to `read`."""
         return self.read_ahead.advise(self.source.planned_reads(located)) if self.read_ahead.advising else ()
 
     def read(self, run: SampleRun, located: Any, told: Advice = ()) -> Iterator[Batch]:
-        """Read the batches; functions of a batch are called as each is handed out."""
+        """Read the batches of a run; functions of a batch are called as each batch is asked for."""
         with self.read_ahead.gather(told):
             gathered = self.source.gather(located)
         size = len(self.ranks.part(range(run.size)))
@@ -343,7 +340,7 @@ class BatchReader:
         return self._known(made, located, size) if whole else made
 
     def _known(self, batches: Iterator[Batch], located: Samples, size: int) -> Iterator[Batch]:
-        """Batches of whole episodes, which know which these are."""
+        """Attach their episodes to batches of whole episodes."""
         assert isinstance(self.source, DatasetSource)
         episodes = self.source.locator.pool.dataset
         numbers = episodes.episodes.index.take(located.table.number.take(located.episode))
@@ -351,7 +348,7 @@ class BatchReader:
             yield batch.told(origins=Origins(episodes.store, numbers[i * size : (i + 1) * size]))
 
     def _converted(self, gathered: Gathered) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Columns, and where they are to be zeroed, as the backend's own: they go to the device together."""
+        """Convert columns, and the places to zero, to the backend's arrays: they go to the device together."""
         places = {f"\0{id(x)}": x for found in gathered.blank.values() for x in found}
         converted = self.arrays.convert({**gathered.values, **places})
         blank = {name: tuple(converted[f"\0{id(x)}"] for x in found) for name, found in gathered.blank.items()}
@@ -377,20 +374,20 @@ def _tree(names: Iterable[str]) -> Tree:
 
 
 def _assemble(tree: Tree, parts: Mapping[str, Sequence[Any]]) -> Iterator[Batch]:
-    """One batch after the other; each level of nesting is a zip over those below."""
+    """Yield one batch after the other; each level of nesting is a zip over the levels below."""
     below = [_assemble(node, parts) if isinstance(node, dict) else parts[node] for node in tree.values()]
     return map(Batch, map(zip, repeat(tuple(tree)), zip(*below, strict=True)))
 
 
-_MOST = (32 << 20) - (64 << 10)  # glibc learns nothing from what is larger than 32 MiB
+_MOST = (32 << 20) - (64 << 10)  # pieces above 32 MiB do not raise glibc's threshold
 
 
 def keep_freed() -> None:
-    """Make the C library keep the memory that is freed, instead of giving it back and asking for it at every gather.
+    """Make the C library keep freed memory, instead of returning it to the kernel and asking for it at every gather.
 
-    glibc maps what is larger than a threshold, and returns the top of its heap when twice that much of it is free; the
-    threshold is at first 128 KiB, and rises to the size of any mapped piece that is freed (mallopt(3)). With gathers of
-    some MiB whether each of them starts with hundreds of page faults is then a matter of luck: 54 or 14 µs a batch.
-    One large piece that is freed untouched settles it, for 10 µs. It does nothing in other C libraries.
+    glibc maps pieces larger than a threshold, and returns the top of its heap when twice that much is free. The
+    threshold is 128 KiB at first, and rises to the size of any mapped piece that is freed (mallopt(3)). With gathers of
+    some MiB it is then a matter of luck whether each starts with hundreds of page faults: 54 or 14 µs a batch. Freeing
+    one large untouched piece settles it, for 10 µs. In other C libraries this does nothing.
     """
     np.empty(_MOST, np.uint8)

@@ -23,7 +23,7 @@ ALONE = "a single process"
 
 
 class Position(NamedTuple):
-    """A place in the order: samples [0, sample) of ``epoch`` are consumed."""
+    """A position in the order: samples [0, sample) of ``epoch`` are consumed."""
 
     epoch: int
     sample: int
@@ -31,7 +31,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How samples make batches, and batches passes.
+    """The division of samples into batches, and of batches into passes.
 
     Parameters
     ----------
@@ -52,38 +52,38 @@ class Schedule:
 
     @property
     def per_epoch(self) -> int | None:
-        """Batches in an epoch."""
+        """Number of batches in an epoch; None for an endless one."""
         if self.total is None:
             return None
         return self.total // self.batch_size if self.drop_last else -(-self.total // self.batch_size)
 
     @property
     def per_pass(self) -> int | None:
-        """Batches that one ``iter()`` gives."""
+        """Number of batches in a pass; None for an endless one."""
         return self.per_epoch if self.steps is None else self.steps
 
     def step(self, position: Position) -> int:
-        """Batches up to ``position``; in an epoch, those that it has less those that are left.
+        """Return the number of batches up to ``position``: those of the epochs so far, less those left in this one.
 
-        So each batch counts one also in an epoch that was begun with another batch size.
+        So every batch counts as one, even in an epoch that was begun with another batch size.
         """
         if self.total is None or self.per_epoch is None:
             return -(-position.sample // self.batch_size)
         return (position.epoch + 1) * self.per_epoch - self._left_in_epoch(self.total - position.sample)
 
     def _left_in_epoch(self, samples: int) -> int:
-        """Batches that so many samples make."""
+        """Return the batches that are left when so many samples are."""
         return max(0, samples // self.batch_size if self.drop_last else -(-samples // self.batch_size))
 
     def at(self, step: int, epoch: int) -> Position:
-        """Before batch number ``step``; ``epoch`` is that of samplers that never end."""
+        """Return the position before batch number ``step``; ``epoch`` is for endless samplers."""
         if self.per_epoch is None:
             return Position(epoch, step * self.batch_size)
         epoch, batch = divmod(step, self.per_epoch)
         return Position(epoch, batch * self.batch_size)
 
     def skip(self, position: Position, batches: int) -> Position:
-        """Where the loader is ``batches`` after ``position``."""
+        """Return the position ``batches`` after ``position``."""
         if self.total is None or self.per_epoch is None:
             return Position(position.epoch, position.sample + batches * self.batch_size)
         beyond = batches - self._left_in_epoch(self.total - position.sample)
@@ -93,23 +93,23 @@ class Schedule:
         return Position(position.epoch + 1 + epochs, batch * self.batch_size)
 
     def settle(self, position: Position) -> Position:
-        """``position``, or the start of the next epoch where its own has no batch left."""
+        """Return ``position``, or the start of the next epoch where its own has no batch left."""
         if self.total is None:
             return position
         left = self.total - position.sample
         return Position(position.epoch + 1, 0) if left <= 0 or (self.drop_last and left < self.batch_size) else position
 
     def fresh(self, position: Position) -> Position:
-        """Where a new pass starts: here, or after the pass that was broken off here."""
+        """Return the start of a new pass: ``position``, or the end of the pass that was interrupted there."""
         step, length = self.step(position), self.per_pass
         return (
             position if length is None or step % length == 0 else self.at(-(-step // length) * length, position.epoch)
         )
 
     def later(self, position: Position, passes: int) -> Position:
-        """Where the pass starts that comes ``passes`` after the one that starts at ``position``.
+        """Return the start of a later pass, ``passes`` after the one that starts at ``position``.
 
-        Passes without an end are told apart by their epochs.
+        Endless passes differ by their epochs.
         """
         for _ in range(passes):
             left = self.left(position)
@@ -117,14 +117,14 @@ class Schedule:
         return position
 
     def left(self, position: Position) -> int | None:
-        """Batches up to the end of the pass; None when it has none."""
+        """Return the number of batches up to the end of the pass; None if it is endless."""
         return None if self.per_pass is None else self.per_pass - self.step(position) % self.per_pass
 
     def run(self, position: Position, most: int, every: int = 1) -> tuple[int, int]:
-        """How many batches to read at once from ``position`` (at most ``most``), and of how many samples each.
+        """Return how many batches to read at once from ``position``, at most ``most``, and the size of each.
 
-        All of one epoch and of one size; the last of an epoch, when it is smaller, comes alone. ``every``: of so many
-        batches only the first is read.
+        They are of one epoch and of one size; a smaller last batch of an epoch comes alone. Only the first of every
+        ``every`` batches is read.
         """
         if self.total is None:
             return most, self.batch_size
@@ -138,10 +138,10 @@ class Schedule:
 class Ranks:
     """Rank ``rank`` of ``world`` takes samples rank, rank + world, ... of each global batch.
 
-    Where the last batch of an epoch has fewer samples than there are ranks, those left over take its samples once more,
-    from the first on, as ``DistributedSampler`` pads: a rank without any would leave the others waiting for it.
+    If the last batch of an epoch has fewer samples than there are ranks, the remaining ranks repeat its samples from
+    the first on, as ``DistributedSampler`` pads: the other ranks would wait for ever for one without a batch.
 
-    ``origin`` says where the two come from.
+    ``origin`` names the source of the two numbers.
     """
 
     rank: int
@@ -150,12 +150,12 @@ class Ranks:
 
     @classmethod
     def of(cls, rank: int | None, world_size: int | None) -> Ranks:
-        """From the arguments, else from ``torch.distributed`` when it is initialised, else 0 of 1.
+        """Take the arguments, else ``torch.distributed`` when it is initialised, else 0 of 1.
 
         Raises
         ------
         InvalidArgument
-            One is given and the other cannot be told, or they do not fit.
+            One is given and the other is unknown, or they do not fit.
         """
         initialised = _distributed()
         if rank is None and world_size is None:
@@ -179,7 +179,7 @@ class Ranks:
         return self
 
     def check(self) -> None:
-        """Refuse to go on by itself in a process that has become one of several.
+        """Refuse to load as a single process where several have been initialised since.
 
         Raises
         ------
@@ -195,12 +195,12 @@ class Ranks:
             )
 
     def share(self, batch_size: int) -> int:
-        """Samples of a full batch that are this rank's.
+        """Return the number of this rank's samples in a full batch.
 
         Raises
         ------
         BatchSize
-            The ranks cannot share it equally.
+            The batch size is not a multiple of the world size.
         """
         if batch_size % self.world:
             less = batch_size // self.world * self.world
@@ -212,7 +212,7 @@ class Ranks:
         return batch_size // self.world
 
     def part(self, samples: range) -> range:
-        """Those of ``samples``, whole batches, that are this rank's; never none."""
+        """Return this rank's part of ``samples``, whole batches; at least one sample."""
         if len(samples) < self.world:
             again = self.rank % len(samples)
             return samples[again : again + 1]
@@ -282,7 +282,7 @@ def runs(
 
 
 def _distributed() -> tuple[int, int] | None:
-    """Rank and world size of ``torch.distributed``; not imported for this: who uses it has done so."""
+    """Return rank and world size of ``torch.distributed``; None where nobody has imported or initialised it."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None

@@ -40,7 +40,7 @@ class ArrayBackend(Protocol):
     ships: bool
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
-        """Return columns as the backend's own arrays on its device, floats in the working dtype; text stays as it is."""
+        """Return columns as the backend's own arrays on its device, floats in the working dtype, text as it is."""
         ...
 
     def finish(self, values: Any) -> Any:

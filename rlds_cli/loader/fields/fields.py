@@ -379,7 +379,7 @@ class Fields:
         return self.window.named(name) if isinstance(self.window, Offsets) and read else None
 
     def _grid(self, name: str) -> tuple[tuple[int, ...], bool] | None:
-        """Return a field's offsets in rows, and whether the final observation can be one of them; None without offsets."""
+        """Return a field's offsets in rows, and whether they can reach the final observation; None without offsets."""
         if self._named(name) is None:
             return None
         assert isinstance(self.window, Offsets)

@@ -413,7 +413,7 @@ class ReturnScan:
             yield values[:-1]
 
     def _first(self, start: int, carry: Any) -> Any:
-        """Return the sum at row ``start``, from its own stretch alone; ``carry`` is the sum of the row after the part."""
+        """Return the sum at row ``start``, from its own stretch alone; ``carry`` is the sum after the part."""
         values, stop = self._rows(start, carry)
         stops = np.flatnonzero(stop)
         stretch = values[: stops[0] + 1 if len(stops) else len(values)]

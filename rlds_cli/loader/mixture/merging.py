@@ -22,13 +22,13 @@ SOURCE = "source"
 
 @dataclass(frozen=True, slots=True)
 class MemberPart:
-    """Some samples of a gather, all of one member.
+    """The samples of a gather that are of one member.
 
     Attributes
     ----------
     member : int
     slots : int array [n]
-        Which samples they are.
+        Their numbers within the gather.
     gathered : Gathered
         Their columns [n, ...].
     """
@@ -48,11 +48,11 @@ class MergedField:
     dtype : numpy.dtype
         Object for text.
     shape : tuple of int
-        Of one step of a sample.
+        Shape of one step of a sample.
     has : tuple of bool
-        Which members have it.
+        True for members that have the field.
     widths : tuple of int or None
-        Of the last axis, by member, where it is padded.
+        Size of the last axis by member, if the field is padded.
     """
 
     name: str
@@ -63,23 +63,23 @@ class MergedField:
 
 
 def join(mixture: Mixture, window: Window, floats: str | None, probes: Sequence[Mapping[str, Array]]) -> ColumnMerger:
-    """Find what fields the members have in common.
+    """Find the fields of the merged batches, and check that the members' fields fit together.
 
     Parameters
     ----------
     mixture : Mixture
     window : Window
     floats : str or None
-        Dtype in which floats are worked with.
+        Working dtype of floats.
     probes : sequence of mapping of str to array
-        One sample of every member, as it is to be merged.
+        One sample of every member.
 
     Raises
     ------
     UnknownField
-        A field that a member lacks, unless those are to be zero.
+        A member lacks a field, and ``missing`` is "error".
     InvalidArgument
-        Shapes or kinds that differ.
+        Shapes or kinds of a field differ.
     """
     names = list(dict.fromkeys(name for probe in probes for name in probe))
     nested = [name for name in names for other in names if other.startswith(f"{name}/") and name != MASK]
@@ -116,7 +116,7 @@ def _joined(mixture: Mixture, name: str, lead: int, floats: str | None, values: 
 
 
 def _size(mixture: Mixture, name: str) -> int | None:
-    """What the last axis is padded to."""
+    """Return the size that a field's last axis is padded to; None for none."""
     return mixture.pad.get(name, mixture.pad.get(name.removeprefix("next/")))
 
 
@@ -138,7 +138,7 @@ def _common(name: str, shapes: Mapping[str, tuple[int, ...]], size: int | None) 
 
 
 def _by_value(values: Mapping[str, Any]) -> str:
-    """``[7] in bridge and kitchen, and [14] in aloha``."""
+    """Group members by value: ``[7] in bridge and kitchen and [14] in aloha``."""
     groups: dict[str, list[str]] = {}
     for member, value in values.items():
         groups.setdefault(str(value), []).append(member)
@@ -156,7 +156,7 @@ def _having(mixture: Mixture, probes: Sequence[Mapping[str, Array]], name: str) 
 
 
 class ColumnMerger:
-    """Puts the columns of several members into one array each.
+    """Merges the columns of several members into one array each.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class ColumnMerger:
         self.names = tuple(dict.fromkeys([*self._shown.values(), *self._masks, SOURCE]))
 
     def merge(self, count: int, steps: tuple[int, ...], parts: Sequence[MemberPart]) -> Gathered:
-        """Put parts together.
+        """Merge the parts of a gather.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class ColumnMerger:
 
 
 def _blank(field: MergedField, member: IntArray, steps: tuple[int, ...], parts: Sequence[MemberPart]) -> Places:
-    """Places that stay zero whatever the loader's transforms do: of samples, or of their steps."""
+    """Return the places to zero after the loader's transforms: of samples, or of their steps."""
     found: list[Places] = []
     for part in parts:
         sample, *within = part.gathered.blank.get(field.name, (np.zeros(0, np.int64),))
@@ -213,7 +213,7 @@ def _blank(field: MergedField, member: IntArray, steps: tuple[int, ...], parts: 
 
 
 def _base(name: str, window: Window) -> str | None:
-    """The mask that a field has because of the window."""
+    """Return the name of the mask that the window gives a field; None without one."""
     if window.masked:
         return MASK
     if isinstance(window, Offsets):
@@ -248,7 +248,7 @@ def _widened(values: Array, size: int) -> Array:
 
 
 def put(merged: Array, slots: IntArray, values: Array) -> None:
-    """Write ``values`` [n, ...] to the places ``slots`` [n] of ``merged`` [K, ...]: a void scalar for each."""
+    """Write ``values`` [n, ...] to the places ``slots`` [n] of ``merged`` [K, ...], each as one void scalar."""
     width = prod(merged.shape[1:])
     if merged.ndim == 1 or merged.dtype == object or not width:
         merged[slots] = values
@@ -260,7 +260,7 @@ def put(merged: Array, slots: IntArray, values: Array) -> None:
 
 
 def _mask(field: MergedField, member: IntArray, base: BoolArray | None) -> BoolArray:
-    """Which elements, or samples, of a field are real."""
+    """Return the mask of a field's real elements, or samples."""
     if field.widths is None:
         has: BoolArray = np.array(field.has).take(member)
         return has if base is None else base & has.reshape(-1, *(1,) * (base.ndim - 1))

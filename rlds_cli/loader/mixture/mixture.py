@@ -34,9 +34,9 @@ class Member:
         ``{"their name": "our name"}``: the dataset's fields under the names that the batches have. A name stands for
         everything nested below it, and ``observation`` for ``next/observation`` too.
     transform : transform, function of a batch, or a sequence of them
-        For this member alone, before its samples join the others: `Normalize` with its own statistics, `Reward`, each
-        reward before it is summed up. A transform may speak of fields by either name; a function gets a batch of some
-        samples of this member, under the new names, and is called once when the loader is made.
+        For this member alone, before its samples join the others: `Normalize` with its own statistics; `Reward`, which
+        changes each reward before it is summed. A transform may name fields by old or new names. A function gets a
+        batch of some samples of this member, with the new names, and is called once when the loader is made.
     """
 
     dataset: str | os.PathLike[str] | Dataset
@@ -52,19 +52,19 @@ class Member:
         object.__setattr__(self, "rename", plain)
 
     def opened(self) -> Member:
-        """The same with its dataset opened."""
+        """Return the member with its dataset opened."""
         return self if isinstance(self.dataset, Dataset) else replace(self, dataset=open_dataset(self.dataset))
 
     @property
     def about(self) -> str:
-        """The dataset's id and fingerprint, and what is renamed; of an opened member."""
+        """The dataset's id and fingerprint, and the renamed fields; of an opened member."""
         assert isinstance(self.dataset, Dataset)
         renamed = f", renamed {dict(sorted(self.rename.items()))}" if self.rename else ""
         return f"{self.dataset.id} ({short(self.dataset.fingerprint)}){renamed}"
 
     @property
     def fingerprint(self) -> str:
-        """Of the content and the names; of an opened member."""
+        """Fingerprint of content and names; of an opened member."""
         assert isinstance(self.dataset, Dataset)
         return f"{self.dataset.fingerprint} {sorted(self.rename.items())}"
 
@@ -81,17 +81,17 @@ class Mixture:
     and a half with three, ``2 - 1 / (K - 1)`` with K (the chairman assignment, Tijdeman 1980). Weights are rounded to
     a period of at most 65,536 samples, in which every member comes at least once.
 
-    Each member has an order of its own, from the seed and its name, and goes on to its next epoch when it is through:
-    a mixture has no end but ``steps``. ``batch["source"]`` is the number of the member in the order of ``members``.
+    Each member has its own order, from the seed and its name, and goes on to its next epoch by itself: a mixture ends
+    only by ``steps``. ``batch["source"]`` is the number of the member in the order of ``members``.
 
     Parameters
     ----------
     members : mapping of str to str, path, Dataset or Member
         By names of your own.
     weights : mapping of str to float, "size", or a function
-        Shares of the samples; they are divided by their sum. ``size``: by the number of windows, so that every window
-        of any member comes as often as any other. A function of the batch's number (`Loader.step`) gives such a
-        mapping for each batch; what a batch's counts round off is made up for in the next.
+        Shares of the samples, divided by their sum. ``size``: by the number of windows, so that every window of every
+        member comes equally often. A function of the batch's number (`Loader.step`) gives such a mapping for each
+        batch; the next batch makes up for rounded counts.
     exact : bool
         False draws the member of every sample independently: counts per batch are multinomial.
     pad : mapping of str to int
@@ -104,7 +104,7 @@ class Mixture:
     Raises
     ------
     InvalidArgument
-        No members, weights that are not of them, negative or all zero, or a value that cannot be.
+        There are no members, weights do not match them, are negative or all zero, or another value is not possible.
     """
 
     members: Mapping[str, str | os.PathLike[str] | Dataset | Member]
@@ -137,7 +137,7 @@ class Mixture:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the members, in order."""
+        """Names of the members, in order."""
         return tuple(self.members)
 
     @property
@@ -146,28 +146,28 @@ class Mixture:
         return {name: m for name, m in self.members.items() if isinstance(m, Member)}
 
     def opened(self) -> Mixture:
-        """The same with every dataset opened."""
+        """Return the mixture with every dataset opened."""
         return replace(self, members={name: m.opened() for name, m in self.parts.items()})
 
     @property
     def id(self) -> str:
-        """For messages."""
+        """A name for messages."""
         return f"Mixture({', '.join(self.names)})"
 
     @property
     def fingerprint(self) -> str:
-        """Of names and content of the members, opened."""
+        """Fingerprint of names and content of the opened members."""
         every = "\n".join(f"{name} {m.fingerprint}" for name, m in self.parts.items())
         return f"mixture:{hashlib.sha256(every.encode()).hexdigest()}"
 
     @property
     def about(self) -> dict[str, str]:
-        """What every member is, opened."""
+        """Description of every opened member, by name."""
         return {name: m.about for name, m in self.parts.items()}
 
     @property
     def rule(self) -> str:
-        """How members are drawn, as text: part of a loader's state."""
+        """The rule by which members are drawn, as text: part of a loader's state."""
         match self.weights:
             case str():
                 weights = "by size"
@@ -209,7 +209,7 @@ def _ref(member: Member) -> str:
 
 
 def function_name(function: Any) -> str:
-    """``module:name`` of a function; of an object what it says of itself, unless that is its address."""
+    """Return ``module:name`` of a function, and the repr of an object, unless that shows its address."""
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}:{function.__qualname__}"
     text, kind = repr(function), type(function)
@@ -220,7 +220,7 @@ TAKEN = ("mask", "source")  # what a mixture adds to its batches
 
 
 def renamed(dataset: Dataset, rename: Mapping[str, str]) -> Dataset:
-    """The same rows and episodes, fields by their new names.
+    """Return the same rows and episodes with renamed fields.
 
     Parameters
     ----------
@@ -232,9 +232,9 @@ def renamed(dataset: Dataset, rename: Mapping[str, str]) -> Dataset:
     Raises
     ------
     UnknownField
-        No field has a name that is to be changed.
+        No field has a name to be changed.
     InvalidArgument
-        Two fields would have one name, or one would move to or from ``next``.
+        Two fields would have the same name, or a field would move to or from ``next``.
     """
     if not rename:
         return dataset
@@ -244,8 +244,8 @@ def renamed(dataset: Dataset, rename: Mapping[str, str]) -> Dataset:
             dataset.field(theirs)  # says so
         if theirs.startswith("next/") != ours.startswith("next/"):
             raise InvalidArgument(
-                f'rename: "{theirs}" to "{ours}" in {dataset.id}: what came of an action stands under "next/", the'
-                " rest does not."
+                f'rename: "{theirs}" to "{ours}" in {dataset.id}: outcomes of actions stand under "next/", and'
+                " only these."
             )
         if ours.split("/")[0] in TAKEN:
             raise InvalidArgument(f'rename: "{ours}" is a field that a mixture adds itself.', hint="another name")
@@ -265,7 +265,7 @@ def _below(name: str, key: str) -> bool:
 
 
 def _new(name: str, rename: Mapping[str, str]) -> str:
-    """What a field is called now: by the longest name that fits."""
+    """Return the new name of a field, by the longest key that covers it."""
     for prefix in ("", "next/"):
         bare = name.removeprefix(prefix)
         fitting = [key for key in rename if _below(bare, key)] if name.startswith(prefix) else []
@@ -276,7 +276,7 @@ def _new(name: str, rename: Mapping[str, str]) -> str:
 
 
 class RenamedStore(Store):
-    """The files of a dataset, its fields by other names.
+    """The store of a dataset with renamed fields.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ class RenamedStore(Store):
         self._names = dict(names)
         fields = tuple(replace(f, name=names[f.name]) for f in self.manifest.fields)
         stats = {names[name]: s for name, s in self.manifest.stats.items()}
-        # what is packed for loading goes by names and fingerprint: it must not be that of the fields so named before
+        # packed files are found by names and fingerprint: those of other fields that had these names must not be
         digest = hashlib.sha256(json.dumps(self._names, sort_keys=True).encode()).hexdigest()[:16]
         fingerprint = f"{self.manifest.fingerprint}+renamed-{digest}"
         self.manifest = replace(self.manifest, fields=fields, stats=stats, fingerprint=fingerprint)
@@ -308,7 +308,7 @@ def _reopened(path: Path, names: Mapping[str, str], content: str) -> RenamedStor
 
 
 class EitherName(Elementwise):
-    """A transform that speaks of fields by the names of their dataset, or by the new ones.
+    """A transform that names fields by their old or their new names.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ class EitherName(Elementwise):
         self._back = {ours: theirs for theirs, ours in rename.items()}
 
     def touches(self, name: str) -> bool:
-        """Whether the field is changed, under either name."""
+        """Return whether the transform changes the field, under either name."""
         return self._transform.touches(_new(name, self._back)) or self._transform.touches(name)
 
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:

@@ -1,10 +1,9 @@
-"""Which member of a mixture every sample comes from, and which of that member's samples it is: index maths alone.
+"""The shares of a mixture's members: each sample's member, and its number among the member's samples.
 
-With constant weights both are functions of the sample's number: members take turns by the chairman assignment
-(Tijdeman 1980, "The chairman assignment problem"), tabulated over one period. Members drawn at random, and weights that
-change, have to be followed from the start; `Checkpoints` keeps points on the way.
-
-The three ways in which a mixture's samples are shared out: exactly, by lots, by weights that change.
+There are three ways to share samples out. With constant weights (`ConstantShares`), members take turns by the chairman
+assignment (Tijdeman 1980, "The chairman assignment problem"), tabulated over one period: member and number follow from
+the sample's number. Members drawn at random (`RandomShares`) and weights that change (`DeficitRounds`) have to be
+followed from the start of the epoch; `Checkpoints` keeps states on the way.
 """
 
 from __future__ import annotations
@@ -26,19 +25,18 @@ from rlds_cli.loader.schedule import SampleRun
 from rlds_cli.ted import IntArray
 
 LONGEST_PERIOD = 1 << 16
-EXACT = 1e-9  # a period fits the weights when every share in it is off by less than this part
-_CHUNK = 1 << 18  # draws at a time, of samples that are passed over
+EXACT = 1e-9  # a period fits the weights if the relative error of every share is less than this
+_CHUNK = 1 << 18  # draws at a time, when samples are skipped
 _POINTS = 1 << 10
 FloatArray = npt.NDArray[np.float64]
 State = TypeVar("State")
 
 
 def quantised(weights: Sequence[float], longest: int = LONGEST_PERIOD) -> tuple[int, ...]:
-    """Whole numbers in proportion to ``weights``: turns of every member in a period.
+    """Round ``weights`` to integers: the turns of every member in a period.
 
-    The shortest period that fits the weights, else of those up to ``longest`` the one that comes closest, by the
-    largest relative error of a share. Every positive weight gets a turn: one below about 1 / ``longest`` is more than
-    it should be.
+    The period is the shortest that fits the weights, else the one up to ``longest`` with the smallest relative error of
+    a share. Every positive weight gets a turn, which is too much for a share below about 1 / ``longest``.
 
     Parameters
     ----------
@@ -72,7 +70,7 @@ def _closest(shares: FloatArray, longest: int) -> IntArray:
 
 
 def _apportioned(shares: FloatArray, total: int) -> IntArray:
-    """At least one turn each, and ``total`` together: the largest shares give up what the smallest need."""
+    """Give each member at least one turn, and ``total`` in all: the largest shares give up turns for the smallest."""
     turns = np.maximum(np.floor(shares * total), 1).astype(np.int64)
     while (missing := total - int(turns.sum())) != 0:
         lacking = shares * total - turns
@@ -84,12 +82,12 @@ def _apportioned(shares: FloatArray, total: int) -> IntArray:
 
 @lru_cache(maxsize=16)
 def period(turns: tuple[int, ...]) -> TurnPeriod:
-    """The chairman assignment for members with so many ``turns`` each; 70 ms for the longest period."""
+    """Return the chairman assignment for members with so many ``turns`` each; 70 ms for the longest period."""
     return TurnPeriod(turns, _assign(turns))
 
 
 def _assign(turns: tuple[int, ...]) -> IntArray:
-    """Whose turn it is, [sum of turns].
+    """Assign the turns of a period to members [sum of turns].
 
     Tijdeman's rule for K members with shares w: of the members with n * w - taken >= d, for d = 1 / (2K - 2), turn n
     goes to the one with the least (1 - d - (n * w - taken)) / w. So turn j of a member has a first possible place and
@@ -110,7 +108,7 @@ def _assign(turns: tuple[int, ...]) -> IntArray:
 
 
 def _earliest_deadline_first(first: IntArray, urgency: IntArray) -> IntArray:
-    """Urgencies in the order in which they are served, one a place and none before its ``first``; places start at 1."""
+    """Order urgencies by deadline, one for each place and none before its ``first``; places start at 1."""
     coming = np.argsort(first, kind="stable")
     firsts, urgencies = first[coming].tolist(), urgency[coming].tolist()
     waiting: list[int] = []
@@ -129,9 +127,9 @@ class TurnPeriod:
     Parameters
     ----------
     turns : tuple of int [members]
-        How many each member has.
+        Turns of each member.
     member : int array [sum of turns]
-        Whose turn it is.
+        Member of each turn.
     """
 
     def __init__(self, turns: tuple[int, ...], member: IntArray) -> None:
@@ -159,12 +157,12 @@ class TurnPeriod:
 
 
 def spread(counts: Sequence[int]) -> tuple[IntArray, IntArray]:
-    """Put ``counts`` samples of every member in one row, evenly; equal places go to the first member.
+    """Spread ``counts`` samples of every member evenly over one row; ties go to the first member.
 
     Returns
     -------
     member, place : int arrays [sum of counts]
-        ``place`` counts the samples of the same member before.
+        ``place`` is the number of earlier samples of the same member.
     """
     member = np.repeat(np.arange(len(counts)), counts)
     place = np.concatenate([np.arange(c) for c in counts])
@@ -173,7 +171,7 @@ def spread(counts: Sequence[int]) -> tuple[IntArray, IntArray]:
 
 
 def places(member: IntArray, before: Sequence[int]) -> tuple[IntArray, list[int]]:
-    """Number the samples of every member from ``before`` on: [len(member)], and where the next ones go on."""
+    """Number the samples of every member from ``before`` on [len(member)]; return these and the next numbers."""
     place, after = np.empty(len(member), np.int64), list(before)
     for m, start in enumerate(before):
         slots = np.flatnonzero(member == m)
@@ -184,7 +182,7 @@ def places(member: IntArray, before: Sequence[int]) -> tuple[IntArray, list[int]
 
 @dataclass(frozen=True)
 class MemberDraws:
-    """Members drawn at random, independently of each other.
+    """Independent random draws of members.
 
     Parameters
     ----------
@@ -200,11 +198,11 @@ class MemberDraws:
         return inner
 
     def draw(self, order: Order, numbers: range) -> IntArray:
-        """Members of the samples ``numbers``: those of zero weight are never drawn."""
+        """Draw the members of the samples ``numbers``; members of zero weight are never drawn."""
         return np.searchsorted(self._ends, order.uniform(WINDOW, numbers), "right").astype(np.int64)
 
     def follow(self, order: Order, counts: list[int], start: int, stop: int) -> list[int]:
-        """Samples of every member before ``stop``; ``counts`` are those before ``start``."""
+        """Count the samples of every member before ``stop``; ``counts`` are those before ``start``."""
         total = np.array(counts)
         for first in range(start, stop, _CHUNK):
             drawn = self.draw(order, range(first, min(first + _CHUNK, stop)))
@@ -214,14 +212,14 @@ class MemberDraws:
 
 
 class Checkpoints(Generic[State]):
-    """States on a way that can only be followed forwards; of one epoch.
+    """States of one epoch at some points, of a computation that only goes forwards.
 
     Parameters
     ----------
     start : State
-        At 0.
+        The state at point 0.
     follow : callable
-        From an epoch, a state, its point and a later point to the state there.
+        Computes the state at a later point from an epoch, a state, its point and that later point.
     """
 
     def __init__(self, start: State, follow: Callable[[int, State, int, int], State]) -> None:
@@ -229,7 +227,7 @@ class Checkpoints(Generic[State]):
         self._epoch, self._points, self._states = 0, [0], [start]
 
     def at(self, epoch: int, point: int) -> State:
-        """The state at ``point``, from the nearest one before it that is known."""
+        """Return the state at ``point``, computed from the nearest known one before it."""
         if epoch != self._epoch:
             self._forget(epoch)
         i = bisect_right(self._points, point) - 1
@@ -240,7 +238,7 @@ class Checkpoints(Generic[State]):
         return state
 
     def note(self, epoch: int, point: int, state: State) -> None:
-        """Keep the state at a point."""
+        """Note the state at a point."""
         if epoch != self._epoch:
             self._forget(epoch)
         i = bisect_right(self._points, point)
@@ -260,15 +258,15 @@ Weights = Mapping[str, float]
 
 
 class MemberTurns(NamedTuple):
-    """Samples by member; parts of it for ranks.
+    """The members of some samples.
 
     Attributes
     ----------
     member : int array [K]
     place : int array [K]
-        How many of the same member's samples come before, from the start of the epoch.
+        Number of earlier samples of the same member, from the start of the epoch.
     chance : callable
-        Gives the share that the member of each had when it was drawn, float64 [K].
+        Returns the share of each sample's member at the time of its draw, float64 [K].
     """
 
     member: IntArray
@@ -277,32 +275,32 @@ class MemberTurns(NamedTuple):
 
 
 class SourceShares(Protocol):
-    """What a mixture asks of a way to share out its samples."""
+    """The protocol of a way to share samples out among members."""
 
     @property
     def shares(self) -> FloatArray | None:
-        """Share of every member [members], adding up to 1; None when it changes."""
+        """Share of every member [members], adding up to 1; None if it changes."""
         ...
 
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
-        """Members of the samples ``mine``, some of ``run``."""
+        """Return the members of the samples ``mine``, some of ``run``."""
         ...
 
     def counts(self, epoch: int, sample: int) -> list[int]:
-        """Samples of every member before ``sample`` [members]."""
+        """Return the samples of every member before ``sample`` [members]."""
         ...
 
     def state(self, epoch: int, sample: int) -> dict[str, Any]:
-        """What, beside ``counts``, is needed to go on from there; plain numbers."""
+        """Return what else, besides ``counts``, the next turns depend on: plain numbers."""
         ...
 
     def load(self, epoch: int, sample: int, counts: list[int], state: Mapping[str, Any]) -> None:
-        """Take over what is known of a place."""
+        """Restore the counts and the `state` of a position."""
         ...
 
 
 class ConstantShares:
-    """Exact counts, from the tabulated period.
+    """Exact counts with constant weights, from a tabulated period.
 
     Parameters
     ----------
@@ -324,21 +322,21 @@ class ConstantShares:
         return counts
 
     def state(self, epoch: int, sample: int) -> dict[str, Any]:
-        """Nothing: the number of the sample says it all."""
+        """Return nothing: turns follow from the sample's number."""
         return {}
 
     def load(self, epoch: int, sample: int, counts: list[int], state: Mapping[str, Any]) -> None:
-        """Do nothing: the number of the sample says it all."""
+        """Do nothing: turns follow from the sample's number."""
 
 
 class RandomShares:
-    """Every sample's member drawn independently.
+    """Random counts: the member of every sample is drawn independently.
 
     Parameters
     ----------
     weights : sequence of float [members]
     order : callable
-        From an epoch to the randomness of the members' draws.
+        Returns the order of the draws of members, for an epoch.
     """
 
     def __init__(self, weights: Sequence[float], order: Callable[[int], Order]) -> None:
@@ -364,7 +362,7 @@ class RandomShares:
         return self._ledger.at(epoch, sample)
 
     def state(self, epoch: int, sample: int) -> dict[str, Any]:
-        """Nothing beside the counts."""
+        """Return nothing: turns follow from the counts."""
         return {}
 
     def load(self, epoch: int, sample: int, counts: list[int], state: Mapping[str, Any]) -> None:
@@ -373,9 +371,9 @@ class RandomShares:
 
 
 class Deficits(NamedTuple):
-    """Where members stand before a batch.
+    """The counts and the deficits of members before a batch.
 
-    ``owed`` is what each should have had so far, less what it had: sum of weight * batch size, less ``counts``.
+    ``owed`` is the deficit of each: the sum of weight * batch size so far, less its count.
     """
 
     counts: list[int]
@@ -383,19 +381,20 @@ class Deficits(NamedTuple):
 
 
 class DeficitRounds:
-    """Weights that are a function of the batch's number.
+    """Weights that are a function of the batch's number, in deficit rounds.
 
-    Counts of a batch make up for what members are owed; or, with an ``order``, members are drawn independently.
+    The counts of a batch make up for the deficits of the batches before. With an ``order``, members are drawn at
+    random.
 
     Parameters
     ----------
     weights : callable
-        From the number of a batch to the shares of the members in it [members], adding up to 1.
+        Returns the shares of the members in a batch [members], adding up to 1, for its number.
     members : int
     batch_size : int
-        Of the global batch.
+        Samples of the global batch.
     order : callable, optional
-        From an epoch to the randomness of the members' draws.
+        Returns the order of the draws of members, for an epoch.
     """
 
     shares = None
@@ -418,7 +417,7 @@ class DeficitRounds:
     def _batch(
         self, epoch: int, batch: int, standing: Deficits, weights: list[float]
     ) -> tuple[IntArray, IntArray, Deficits]:
-        """Members of a batch, how many of the same come before within it, and where they stand after it."""
+        """Return the members of a batch, the earlier samples of each within it, and the deficits after it."""
         due = [o + w * self._size for o, w in zip(standing.owed, weights, strict=True)]
         if self._order is None:
             given = apportion(due, weights, self._size)
@@ -453,16 +452,16 @@ class DeficitRounds:
         return self._ledger.at(epoch, sample // self._size).counts
 
     def state(self, epoch: int, sample: int) -> dict[str, Any]:
-        """The batch size, and what members are owed."""
+        """Return the batch size and the deficits."""
         return {"batch_size": self._size, "owed": self._ledger.at(epoch, sample // self._size).owed}
 
     def load(self, epoch: int, sample: int, counts: list[int], state: Mapping[str, Any]) -> None:
-        """Go on from there.
+        """Restore counts and deficits.
 
         Raises
         ------
         WrongState
-            Of another batch size: the weights go by batches.
+            The state is of another batch size: weights go by batches.
         """
         if state["batch_size"] != self._size:
             raise WrongState(
@@ -477,9 +476,9 @@ _spread = lru_cache(maxsize=1024)(spread)
 
 
 def apportion(due: Sequence[float], weights: Sequence[float], total: int) -> list[int]:
-    """Whole numbers that add up to ``total``, near ``due``: rounded down, the rest by the largest remainders.
+    """Round ``due`` to integers that add up to ``total``: down, then up by the largest remainders.
 
-    Those whose weight is zero get none, and nobody less than none.
+    A member of zero weight gets none, and no count is negative.
     """
     given = [max(floor(d), 0) if w > 0 else 0 for d, w in zip(due, weights, strict=True)]
     able = [m for m, w in enumerate(weights) if w > 0]
@@ -492,12 +491,12 @@ def apportion(due: Sequence[float], weights: Sequence[float], total: int) -> lis
 
 
 def normalised(weights: Any, names: Sequence[str], when: str = "") -> list[float]:
-    """Shares in the order of ``names``, adding up to 1.
+    """Return the shares in the order of ``names``, adding up to 1.
 
     Raises
     ------
     InvalidArgument
-        Not one finite number, not negative, for each; or all are zero.
+        There is not one finite number, not negative, for each name, or all are zero.
     """
     if not isinstance(weights, Mapping):
         raise InvalidArgument(f"Mixture: weights{when} {weights!r}: a number for each of {', '.join(names)} is needed.")
@@ -525,12 +524,12 @@ def _number(name: str, weight: Any, when: str) -> float:
 
 
 def numbers(positions: SampleNumbers) -> IntArray:
-    """Sample numbers as an array."""
+    """Return sample numbers as an array."""
     if isinstance(positions, range):
         return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
     return positions
 
 
 def _part(everyone: range, mine: range) -> slice:
-    """Where the samples ``mine`` stand among ``everyone``."""
+    """Return the places of the samples ``mine`` among ``everyone``."""
     return slice(mine.start - everyone.start, None, mine.step)

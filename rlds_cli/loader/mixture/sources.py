@@ -36,13 +36,13 @@ from rlds_cli.ted import Array, IntArray
 
 @lru_cache(maxsize=256)
 def order_of(seed: int, name: str, epoch: int, version: int = VERSION) -> Order:
-    """The randomness of a member, or with no name of the draws of members; its epochs are its own."""
+    """Return the order of a member; with an empty name, that of the draws of members."""
     digest = hashlib.sha256(f"{seed} {epoch} {name}".encode()).digest()
     return Order(int.from_bytes(digest[:8], "little"), version=version)
 
 
 class MemberPlan:
-    """A member, and the fields that it is asked for."""
+    """A member with its draw and its fields, before it is known which fields all members give."""
 
     def __init__(self, name: str, member: Member, request: Request, floats: str | None, *, lenient: bool) -> None:
         self.name, self.member = name, member
@@ -59,7 +59,7 @@ class MemberPlan:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Errors name the member that they are about."""
+    """Name the member in errors."""
     try:
         yield
     except RldsError as e:
@@ -67,16 +67,16 @@ def _naming(name: str) -> Iterator[None]:
 
 
 class MemberSource:
-    """A member that is read.
+    """Reads the samples of one member.
 
     Parameters
     ----------
     drawing : MemberPlan
     names : sequence of str
-        Fields of the mixture: those that the member can give are read.
+        Fields of the mixture; the member reads those that it has.
     request : Request
     transforms : Transforms
-        Of the loader: rewards pass them before they are summed up.
+        Transforms of the loader, for rewards before they are summed.
     arrays : ArrayBackend
     """
 
@@ -99,9 +99,9 @@ class MemberSource:
     # -- which samples
 
     def stretches(self, order: Order, places: IntArray) -> Iterator[tuple[Order, SampleNumbers, slice]]:
-        """The samples ``places`` [n], ascending, by the member's own epochs: positions there, and which of n.
+        """Split the samples ``places`` [n], ascending, by the member's own epochs: order, sample numbers, part of n.
 
-        ``order`` is that of the mixture.
+        ``order`` is the mixture's.
         """
         own = order_of(order.seed, self.name, order.epoch, order.version)
         if not len(places):
@@ -117,7 +117,7 @@ class MemberSource:
             at = stop
 
     def place(self, order: Order, positions: SampleNumbers, longest: int) -> Samples:
-        """Where these samples lie; ``longest`` is the length of whole episodes in the batch."""
+        """Find the rows of these samples; ``longest`` is the length of whole episodes in the batch."""
         locator = self.source.locator
         drawn = locator.draw(order, positions)
         return locator.window.place(
@@ -125,18 +125,18 @@ class MemberSource:
         )
 
     def longest(self, order: Order, places: IntArray) -> int:
-        """Steps of the longest episode among the member's samples ``places`` [n]; 0 without any."""
+        """Return the steps of the longest episode among the member's samples ``places`` [n]; 0 without any."""
         drawn = [self.source.locator.draw(own, at) for own, at, _ in self.stretches(order, places)]
         return max((int(self.pool.table.steps.take(d.episode).max()) for d in drawn), default=0)
 
     # -- their columns
 
     def probe(self, longest: int) -> Gathered:
-        """One sample, whichever."""
+        """Read one sample, to learn the member's columns."""
         return self.gather(self.place(Order(0), range(1), longest))
 
     def gather(self, samples: Samples) -> Gathered:
-        """Columns of the samples, after the member's transforms."""
+        """Read the columns of the samples and apply the member's transforms."""
         gathered = self.source.gather(samples)
         if not self.transforms.elementwise and not self.transforms.functions:
             return gathered
@@ -150,7 +150,7 @@ class MemberSource:
         return Gathered(values, gathered.blank)
 
     def _called(self, values: Mapping[str, Array], blank: Mapping[str, Places]) -> dict[str, Array]:
-        """What the functions make of a batch of these samples."""
+        """Apply the member's functions to a batch of these samples."""
         own = {name: np.array(x, order="C", copy=True if name in blank else None) for name, x in values.items()}
         for name, places in blank.items():
             own[name][places] = None if own[name].dtype == object else 0
@@ -159,23 +159,23 @@ class MemberSource:
 
 
 def _dense(places: IntArray) -> SampleNumbers:
-    """As a range where nothing is left out: all ranks' samples together."""
+    """Return ascending numbers as a range, if none is missing."""
     first, last = int(places[0]), int(places[-1])
     return range(first, last + 1) if last - first + 1 == len(places) else places
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureLocation:
-    """Where the samples of a gather lie.
+    """The located samples of a gather.
 
     Attributes
     ----------
     count : int
-        K.
+        K, the number of samples.
     parts : list of (int, int array [n], Samples)
-        Member, which of the samples, and where they lie.
+        Member, slots in the gather, and samples.
     chance : callable
-        Gives the share of the member of each, float64 [K].
+        Returns the share of each sample's member, float64 [K].
     """
 
     count: int
@@ -189,18 +189,18 @@ class MixtureSource:
     Parameters
     ----------
     mixture : Mixture
-        Opened.
+        An opened mixture.
     request : Request
     transforms : Transforms
-        Of the loader, for the merged batch.
+        Transforms of the loader, for the merged batch.
     arrays : ArrayBackend
-        Of the CPU, for members' functions.
+        Arrays on the CPU, for members' functions.
     batch_size, seed : int
 
     Raises
     ------
     InvalidArgument, UnknownField, EmptyWindow, NeedsMemory
-        What a member, or the members together, cannot give; messages name the member.
+        A member, or the members together, cannot give what is asked for; messages name the member.
     """
 
     resident = False
@@ -245,21 +245,21 @@ class MixtureSource:
 
     @property
     def most(self) -> int | None:
-        """The least that a member allows, see `BatchSource`."""
+        """The smallest limit of a member, see `BatchSource`."""
         return min((m.source.most for m in self.members if m.source.most is not None), default=None)
 
     @property
     def warnings(self) -> list[str]:
-        """Those of the members, see `BatchSource`."""
+        """Warnings of the members, see `BatchSource`."""
         return [f"Mixture, {m.name}: {text}" for m in self.members for text in m.source.warnings]
 
     @property
     def decodes(self) -> bool:
-        """Whether those of a member are, see `BatchSource`."""
+        """True if a member decodes frames, see `BatchSource`."""
         return any(m.source.decodes for m in self.members)
 
     def locate(self, run: SampleRun, ranks: Ranks) -> MixtureLocation:
-        """Where this rank's samples lie, see `BatchSource`."""
+        """Find the rows of this rank's samples, see `BatchSource`."""
         mine = ranks.part(run.everyone)
         turns = self.apportioning.turns(run, mine)
         longest = self._longest
@@ -278,7 +278,7 @@ class MixtureSource:
         return list(enumerate(self.members))
 
     def planned_reads(self, located: MixtureLocation) -> list[PlannedRead]:
-        """What is going to be read of every member's files, see `BatchSource`."""
+        """Return the reads of all members' files, see `BatchSource`."""
         return [c for i, _, samples in located.parts for c in self.members[i].source.planned_reads(samples)]
 
     def gather(self, located: MixtureLocation) -> Gathered:
@@ -291,23 +291,23 @@ class MixtureSource:
             merged.values[PROBABILITY] *= chance[:, None] if steps else chance
         return merged
 
-    # -- where it is
+    # -- state
 
     def consumed(self, position: Position) -> dict[str, int]:
-        """Samples of every member before ``position``, all ranks together."""
+        """Return the samples of every member before ``position``, all ranks together."""
         return dict(zip(self.mixture.names, self.apportioning.counts(*position), strict=True))
 
     def state(self, position: Position) -> dict[str, Any]:
-        """What a loader's state holds beside the number of samples."""
+        """Return the part of a loader's state that the mixture adds."""
         return {"consumed": self.consumed(position), **self.apportioning.state(*position)}
 
     def load(self, state: Mapping[str, Any], position: Position) -> None:
-        """Take over what a state says.
+        """Restore a `state`.
 
         Raises
         ------
         WrongState
-            It lacks something, or counts do not add up.
+            A part is missing, or the counts do not add up.
         """
         consumed = state.get("consumed")
         if not isinstance(consumed, Mapping) or set(consumed) != set(self.mixture.names):
@@ -321,14 +321,14 @@ class MixtureSource:
 
 
 def _check_names(request: Request, drawings: Sequence[MemberPlan]) -> None:
-    """Where fields may be missing, a name must still be one of some member."""
+    """Check, where fields may be missing, that every name is a field of some member."""
     offsets = request.window.offsets if isinstance(request.window, Offsets) else ()
     extra = [request.extra] if isinstance(request.extra, str | Extra) else request.extra
     fields = () if request.fields is None or drawings[0].fields.everything(request.fields) else request.fields
     asked = [*listed("fields", fields), *(x for x in extra if not isinstance(x, Extra)), *offsets]
     for name in listed("extra", asked):
         if not any(d.fields.below(name) for d in drawings):
-            drawings[0].fields.expand(name)  # says what there is
+            drawings[0].fields.expand(name)  # raises, naming the fields
 
 
 def _check_pads(mixture: Mixture, drawings: Sequence[MemberPlan], names: Collection[str]) -> None:

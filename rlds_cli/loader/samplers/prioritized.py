@@ -19,7 +19,7 @@ from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
 from rlds_cli.loader.order import WINDOW, Order, SampleNumbers, set_integer
 from rlds_cli.loader.samplers import weighted
 from rlds_cli.loader.samplers.protocol import Endless, StatefulDraw
-from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, SumTree
+from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, Masses, SumTree
 from rlds_cli.ted import IntArray
 
 _UNIFORMS = 32  # batches
@@ -30,19 +30,19 @@ class Prioritized(Endless):
     """Draws with replacement in proportion to ``(priority + eps) ** alpha``; never ends.
 
     The proportional variant of Schaul et al. 2016, "Prioritized experience replay". Every window has priority 1, or the
-    one that ``priority`` gives it, until ``loader.update_priorities(batch, priority)`` says otherwise. Batches have
+    one given by ``priority``, until ``loader.update_priorities(batch, priority)`` says otherwise. Batches have
     ``probability``; ``weight`` [B, 1] (or [B, L, 1]), the importance weights ``(n * probability) ** -beta`` divided by
-    the largest that any window has; ``window``, by which updates find their place; and ``index``, i of ``ds[i]``.
+    the largest of any window; ``window``, by which updates find their place; and ``index``, i of ``ds[i]``.
 
-    A batch is drawn when it is asked for, by the priorities of that moment. With ``lag``, it is drawn by those of
-    ``lag`` batches before, so that it can be read ahead (``prefetch`` up to ``lag``).
+    A batch is drawn when it is asked for, by the priorities of that moment. With ``lag``, it is drawn ``lag`` batches
+    earlier, so that it can be read ahead (``prefetch`` up to ``lag``).
 
     Parameters
     ----------
     alpha : float
-        How far priorities matter: 0 not at all.
+        How far priorities matter: 0 is not at all.
     beta : float
-        How far importance weights make up for it: 1 in full. ``update_priorities(..., beta=)`` changes it.
+        How far importance weights correct for it: 1 is in full. ``update_priorities(..., beta=)`` changes it.
     eps : float
     lag : int
         Batches drawn before an update counts.
@@ -89,7 +89,7 @@ class Prioritized(Endless):
         return f"Prioritized(alpha={self.alpha}, beta={self.beta}, eps={self.eps}, lag={self.lag}{priority})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Prioritized) and repr(self) == repr(other)  # which holds a hash of the priorities
+        return isinstance(other, Prioritized) and repr(self) == repr(other)  # the repr holds a hash of the priorities
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -116,12 +116,10 @@ class PrioritizedDraw(StatefulDraw):
             self.priorities.update(np.arange(pool.prefix.total), _initial(pool, sampler.priority))
         self._sampler, self._prefix = sampler, pool.prefix
         self._uniforms: tuple[Order | None, int, FloatArray] = (None, 0, np.empty(0))
-        self._drawn: deque[SampledWindows] = deque(
-            maxlen=2 * sampler.lag + 1
-        )  # some handed out, some not yet asked for
+        self._drawn: deque[SampledWindows] = deque(maxlen=2 * sampler.lag + 1)  # some given out, some not yet asked for
 
     def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
-        """Return the batch with these sample numbers, and draw those that come ``ahead`` after it."""
+        """Return the batch with these sample numbers, and draw the next ``ahead`` batches."""
         assert isinstance(positions, range)  # one process, one batch at a time
         wanted = self._batch(order, positions)
         for _ in range(self.ahead):
@@ -137,7 +135,7 @@ class PrioritizedDraw(StatefulDraw):
         return found
 
     def _uniform(self, order: Order, positions: range) -> FloatArray:
-        """Uniform draws, which depend on no priority, for many batches at once: 54 µs are 2 µs a batch then."""
+        """Return uniform draws, made for many batches at once: 2 µs a batch instead of 54."""
         key, first, draws = self._uniforms
         at = positions.start - first
         if key != order or at < 0 or at + len(positions) > len(draws):
@@ -170,7 +168,7 @@ class PrioritizedDraw(StatefulDraw):
         Raises
         ------
         InvalidArgument
-            ``priority`` is not one number a sample, or one is negative or not finite: nothing is changed.
+            ``priority`` is not one number per sample, or one is negative or not finite; nothing is changed.
         """
         windows = batch.get(WINDOW_COLUMN, None)  # a TensorDict raises without the None
         if windows is None:
@@ -194,11 +192,11 @@ class PrioritizedDraw(StatefulDraw):
             self.priorities.beta = beta
 
     def forget(self) -> None:
-        """Draw anew what has been drawn ahead: the loader goes elsewhere."""
+        """Drop the batches drawn ahead: the loader moves elsewhere."""
         self._drawn.clear()
 
     def state(self, epoch: int, sample: int) -> dict[str, Any]:
-        """Priorities, and what has been drawn and not handed out; arrays as tensors, which ``torch.load`` takes."""
+        """Return priorities and the batches drawn but not given out; arrays as tensors, which ``torch.load`` reads."""
         pending = [d for d in self._drawn if d.order.epoch == epoch and d.positions[0] >= sample]
         drawn = [
             {
@@ -213,12 +211,12 @@ class PrioritizedDraw(StatefulDraw):
         return {"priorities": {**held, "masses": _portable(held["masses"])}, "drawn": drawn}
 
     def load(self, state: Mapping[str, Any], order: Order) -> None:
-        """Go back to `state`.
+        """Restore a `state`.
 
         Raises
         ------
         WrongState
-            It is not of as many windows, or of other settings; nothing is changed then.
+            The state has another number of windows or other settings; nothing is changed.
         """
         if "priorities" not in state or "drawn" not in state:
             raise WrongState("this state has no priorities.", hint="that of a loader with Prioritized")
@@ -236,7 +234,7 @@ class PrioritizedDraw(StatefulDraw):
 
 
 def _initial(pool: WindowIndex, priority: str | FloatArray) -> FloatArray:
-    """The priority of every window; 1 where its anchor is no transition, and the array is of transitions."""
+    """Return the priority of every window; with priorities by transition, 1 for an anchor that is not one."""
     given = weighted.of(pool, priority, "Prioritized", "priorities")
     good = (given.values >= 0) & (given.values < np.inf)
     if not good.all():
@@ -250,12 +248,12 @@ def _initial(pool: WindowIndex, priority: str | FloatArray) -> FloatArray:
 
 
 def _portable(x: FloatArray | IntArray | None) -> Any:
-    """A tensor, which ``torch.load(weights_only=True)`` takes; an array where nothing has imported torch."""
+    """Return a tensor, which ``torch.load(weights_only=True)`` reads; an array where torch is not imported."""
     return sys.modules["torch"].tensor(x) if "torch" in sys.modules else x
 
 
 def _host(x: Any) -> Any:
-    """Tensors of any device as NumPy arrays."""
+    """Return tensors of any device as NumPy arrays."""
     if not hasattr(x, "detach"):
         return np.asarray(x)
     x = x.detach().cpu()
@@ -266,19 +264,19 @@ _DIGITS = 280  # masses are between 10**-280 and about 10**280
 
 
 class Priorities:
-    """The windows 0..count-1, drawn in proportion to ``(priority + eps) ** alpha``.
+    """Draws the windows 0..count-1 in proportion to ``(priority + eps) ** alpha``.
 
     The proportional variant of Schaul et al. (2016), "Prioritized experience replay", section 3.3. Every window starts
-    with priority 1, the largest before there are others, and keeps it until it is updated. 9.1 bytes a window are held.
+    with priority 1 and keeps it until it is updated. A window takes 9.1 bytes.
 
     Parameters
     ----------
     count : int
         How many windows; at least 1.
     alpha : float
-        How far priorities matter: 0 not at all, 1 in proportion.
+        How far priorities matter: 0 is not at all, 1 in proportion.
     beta : float
-        How far importance weights correct for them: 0 not at all, 1 in full. May be set at any time.
+        How far importance weights correct for them: 0 is not at all, 1 in full. May be set at any time.
     eps : float
         Added to every priority, so that a window of priority 0 is still drawn; positive.
 
@@ -300,15 +298,15 @@ class Priorities:
 
     @property
     def beta(self) -> float:
-        """How far importance weights correct, see the parameter."""
+        """The exponent of importance weights, see the parameter."""
         return self._beta
 
     @beta.setter
     def beta(self, beta: float) -> None:
         self._beta = _number("beta", beta)
 
-    def find(self, u: FloatArray) -> IntArray:
-        """Return the windows that draws fall on.
+    def find(self, u: Masses) -> IntArray:
+        """Return the windows that uniform draws fall on.
 
         Parameters
         ----------
@@ -322,15 +320,15 @@ class Priorities:
         return self._tree.find(u)
 
     def probability(self, windows: IntArray) -> FloatArray:
-        """Return P, the chance of one draw to give each of ``windows``, int64 [...]: float64 [...]."""
+        """Return P, the chance of one draw to give each of ``windows`` [...]."""
         probability: FloatArray = self._tree.masses.take(windows) / self._tree.total
         return probability
 
     def weight(self, windows: IntArray) -> FloatArray:
-        """Return the importance weights of ``windows``, int64 [...]: float64 [...], in (0, 1].
+        """Return the importance weights of ``windows`` [...], in (0, 1].
 
-        ``(count * P) ** -beta``, divided by the largest that any window has (Schaul et al., section 3.4), not only any
-        of the batch: the weight of a window does not depend on what else was drawn.
+        They are ``(count * P) ** -beta``, divided by the largest of all windows (Schaul et al., section 3.4) and not of
+        the batch: a window's weight does not depend on the other windows drawn.
         """
         weight: FloatArray = (self._tree.least / self._tree.masses.take(windows)) ** self.beta
         return weight
@@ -341,15 +339,15 @@ class Priorities:
         Parameters
         ----------
         windows : int array
-            In any shape, on any device; where a window stands there twice its last priority counts.
+            In any shape, on any device; where a window occurs twice, its last priority counts.
         priority : array
             One for each of ``windows``, in any shape; without gradient.
 
         Raises
         ------
         InvalidArgument
-            A priority that is negative, infinite or NaN, a window that does not exist, or not one priority for each
-            window. Nothing is changed then.
+            A priority is negative, infinite or NaN, a window does not exist, or there is not one priority for each
+            window. Nothing is changed.
         """
         at = _convert(_integers, windows, "windows are not integers")
         new = _convert(_floats, priority, "priorities are not numbers")
@@ -371,19 +369,16 @@ class Priorities:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return ``alpha``, ``beta``, ``eps`` and ``masses``, float64 [count], a NumPy array of its own.
-
-        ``masses`` are ``(priority + eps) ** alpha``.
-        """
+        """Return ``alpha``, ``beta``, ``eps``, and ``masses`` [count]: a copy of ``(priority + eps) ** alpha``."""
         return {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "masses": self._tree.masses.copy()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take on what `state` gave, ``beta`` too.
+        """Restore a `state`, with its ``beta``.
 
         Raises
         ------
         WrongState
-            It is of another ``count``, ``alpha`` or ``eps``, or not a state. Nothing is changed then.
+            The state has another ``count``, ``alpha`` or ``eps``, or is not one. Nothing is changed.
         """
         missing = {"alpha", "beta", "eps", "masses"} - set(state)
         if missing:

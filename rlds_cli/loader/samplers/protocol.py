@@ -34,7 +34,7 @@ Draw = Callable[[Order, SampleNumbers], SampledWindows]
 
 
 class Sampler(Protocol):
-    """What the loader asks of a sampler.
+    """The protocol between the loader and a sampler.
 
     ``over`` returns a function that draws. Unless it is a `StatefulDraw`, that function depends on its arguments alone:
     sample number p is the same in every process and in every batch. ``endless`` samplers take any p >= 0; the others
@@ -43,12 +43,12 @@ class Sampler(Protocol):
 
     @property
     def endless(self) -> bool:
-        """Whether samples are drawn without end."""
+        """True if samples are drawn without end."""
         ...
 
     @property
     def drop_last(self) -> bool:
-        """Whether the last batch of an epoch is left out when it is not full."""
+        """True if the last batch of an epoch is left out when it is not full."""
         ...
 
     @property

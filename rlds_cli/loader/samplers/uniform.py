@@ -22,8 +22,8 @@ class Uniform(Endless):
     Parameters
     ----------
     by : {"window", "episode"}
-        Every window is equally likely; or every episode that has a window is, and then every window in it, so that
-        short episodes weigh as much as long ones.
+        ``window``: every window is equally likely. ``episode``: every episode with a window is equally likely, then
+        every window in it, so short episodes count as much as long ones.
     """
 
     by: Literal["window", "episode"] = "window"
@@ -47,9 +47,9 @@ def _any_window(pool: WindowIndex, order: Order, positions: SampleNumbers) -> Sa
 
 
 def _in_buckets(order: Order, positions: SampleNumbers, total: int, bucket: int) -> IntArray:
-    """Draws of which each run of ``bucket`` comes from ``bucket`` neighbours, every number equally likely.
+    """Draw each run of ``bucket`` samples from ``bucket`` neighbouring numbers, every number equally likely.
 
-    Neighbourhoods are not cut at fixed places, which would favour the numbers of a smaller last one; they wrap around.
+    Neighbourhoods start anywhere and wrap around: cut at fixed places, a smaller last one would be favoured.
     """
     numbers = np.asarray(positions, np.int64)
     first = order.below(EPISODE, numbers // bucket, total)
@@ -68,7 +68,7 @@ def _any_episode(pool: WindowIndex, order: Order, positions: SampleNumbers) -> S
 
 
 def within(order: Order, positions: SampleNumbers, counts: IntArray) -> IntArray:
-    """One of the windows of each episode, all equally likely [K]; ``counts`` [K] of them."""
+    """Draw one of the ``counts`` [K] windows of each episode, all equally likely [K]."""
     numbers: IntArray = (order.uniform(WINDOW, positions) * counts).astype(np.int64)
     return numbers
 
@@ -81,7 +81,7 @@ def _even(prefix: PrefixIndex, samples: int) -> FloatArray:
 class Shuffled(Epochs):
     """Every window once per epoch, in an order of its own each epoch.
 
-    The permutation is computed, not stored: no memory, and any place in it is found at once.
+    The permutation is computed, not stored: it takes no memory, and any place in it is found at once.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Shuffled(Epochs):
     block : int, optional
         For data that does not fit into memory: cut the dataset into blocks of so many consecutive windows, read the
         blocks in random order, and mix the windows of ``live`` blocks at a time. Every window still comes once per
-        epoch; but those of one block come close together, so that a batch is less varied than one of a full shuffle.
+        epoch, but the windows of a block come close together, so a batch is less varied than with a full shuffle.
     live : int
         Blocks mixed at a time: about ``block * live`` windows should fit into memory.
     """

@@ -1,9 +1,4 @@
-"""Draws by weights that the user gives.
-
-From a uniform draw to the item that it falls on when items weigh differently, in constant time.
-
-The user's weights and priorities: one number per episode, transition or step.
-"""
+"""`Weighted`: draws by the user's weights, one number per episode, transition or step."""
 
 from __future__ import annotations
 
@@ -38,7 +33,7 @@ class Weighted(Endless):
     weight : str or array
         The name of an episode column (``"total_reward"``); or an array with one number per episode
         ``[ds.num_episodes]``, per transition ``[len(ds)]`` or per step ``[ds.num_steps]``, in the order of the dataset.
-        Not negative; an array by transitions gives weight 0 to steps that are none.
+        Not negative; an array by transitions gives weight 0 to steps that are not transitions.
 
     Examples
     --------
@@ -107,7 +102,7 @@ def _by_step(pool: WindowIndex, weight: DatasetWeights) -> Draw:
 
 
 def _checked(weight: Any, what: str, hint: str | None = None) -> FloatArray:
-    """All weights that were given, also those of episodes without a window: places in messages are the user's."""
+    """Check all weights given, also of episodes without a window: messages name the user's places."""
     try:
         return check_weights(weight)
     except InvalidArgument as e:
@@ -120,14 +115,14 @@ _BLOCK = 1 << 14  # slices of the range at a time: their part of the sums stays 
 
 
 class Cumulative:
-    """Numbers 0..n-1, drawn with probability weight / sum of weights.
+    """Draws 0..n-1 with probability weight / sum of weights, in constant time.
 
     The inverse of the distribution function (Chen and Asmussen's guide table, 1974): a table holds the first item of
     each of n to 2n equal slices of the range; a look-up and at most three vectorised corrections find almost every
     item, a binary search the rest. A draw needs less than one correction on average, whatever the weights.
 
-    Between 12 and 16 bytes an item are held (20 and 24 above 2**31 items). An item of weight zero is never drawn, nor
-    is one whose weight vanishes in the rounding of the sum (about 1e-16 of it).
+    An item takes 12 to 16 bytes (20 to 24 above 2**31 items). An item of weight zero is never drawn, nor is one whose
+    weight vanishes in the rounding of the sum (about 1e-16 of it).
 
     Parameters
     ----------
@@ -137,14 +132,14 @@ class Cumulative:
     Raises
     ------
     InvalidArgument
-        Not one axis, empty, all zero, or with a value that is negative, infinite or NaN: says which and where.
+        The weights have not one axis, are empty or all zero, or one is negative, infinite or NaN.
     """
 
     def __init__(self, weights: npt.ArrayLike) -> None:
         given = check_weights(weights)
         self._sums: Weights = np.zeros(len(given) + 1)
         self._ends = self._sums[1:]
-        # scaled by a power of two no sum overflows, none is so small that bits are missing, and no bit is lost
+        # scaling by a power of two loses no bit, and no sum overflows or becomes subnormal
         self._exponent = frexp(float(given.max()))[1]
         np.ldexp(given, -self._exponent, out=self._ends)
         np.cumsum(self._ends, out=self._ends)
@@ -159,7 +154,7 @@ class Cumulative:
 
     @property
     def total(self) -> float:
-        """The sum of the weights; infinite where a float cannot hold it, which disturbs no draw."""
+        """The sum of the weights; infinite where a float cannot hold it, which changes no draw."""
         with np.errstate(over="ignore"):
             return float(np.ldexp(self._total, self._exponent))
 
@@ -190,7 +185,7 @@ class Cumulative:
     def probability(self, numbers: IntArray) -> Weights:
         """Return the chance of one draw to give each of ``numbers``.
 
-        It is taken from the sums, as drawing does: off from weight / sum by about 1e-16 times the root of n.
+        It is computed from the running sums, as draws are: off from weight / sum by about 1e-16 times the root of n.
 
         Parameters
         ----------
@@ -206,7 +201,7 @@ class Cumulative:
 
 
 def check_weights(weights: Any) -> Weights:
-    """Return ``weights`` as float64 [n], or say what is wrong with them: see `Cumulative`.
+    """Return ``weights`` as float64 [n], see `Cumulative`.
 
     Raises
     ------
@@ -233,7 +228,7 @@ def check_weights(weights: Any) -> Weights:
 
 
 def _table(ends: Weights, slices: int) -> tuple[npt.NDArray[Any], int]:
-    """First item of each slice of the range, and the most items that one slice spreads over, less one."""
+    """Return the first item of each slice of the range, and the most items in a slice, less one."""
     total, n = ends[-1], len(ends)
     table: npt.NDArray[Any] = np.empty(slices, np.int32 if n < 1 << 31 else np.int64)
     first = spread = 0
@@ -261,7 +256,7 @@ class DatasetWeights:
     values : array [n]
     unit : {"episode", "transition", "step"}
     what : str
-        For messages: ``weights by step``.
+        A name for messages: ``weights by step``.
     """
 
     values: Array
@@ -269,9 +264,9 @@ class DatasetWeights:
     what: str
 
     def of_windows(self, pool: WindowIndex, without: float) -> FloatArray:
-        """The number of every window of ``pool``: of its episode, or of its anchor.
+        """Return the number of every window of ``pool``: that of its episode, or of its anchor.
 
-        ``without`` is the number of windows whose anchor is no transition, where there is one for each transition.
+        With numbers by transition, windows whose anchor is not a transition get ``without``.
         """
         numbers = np.full(pool.prefix.total, without)
         everything = pool.dataset.episodes["num_transitions" if self.unit == "transition" else "length"]
@@ -296,7 +291,7 @@ def frozen(given: Any, sampler: str, noun: str) -> str | FloatArray:
     Raises
     ------
     InvalidArgument
-        It is neither a name nor numbers [n].
+        ``given`` is neither a name nor numbers [n].
     """
     if isinstance(given, str):
         return given
@@ -326,7 +321,7 @@ def of(pool: WindowIndex, given: str | FloatArray, sampler: str, noun: str) -> D
     UnknownField
         No episode column of numbers has that name.
     InvalidArgument
-        An array of another length.
+        The array has another length.
     """
     if isinstance(given, str):
         return DatasetWeights(_column(pool, given, sampler), "episode", f'episode column "{given}"')

@@ -1,1 +1,1 @@
-"""How rows are read: mapped files, packed rows, memory, the page cache."""
+"""The reading of rows: mapped files, packed rows, memory limits, the page cache, memory of a device."""

@@ -1,4 +1,4 @@
-"""Several columns packed row by row, so that all fields of a short window are read with one copy.
+"""Columns packed row by row, so that one copy reads all fields of a short window.
 
 ::
 
@@ -6,10 +6,8 @@
     row t+1   | ...
 
 Fields stand by descending item size, each row is padded to the widest, so every value is aligned. A window is
-contiguous: a gather copies one void scalar per window out of the block seen as overlapping windows. Of the last row it
-copies no more than what is wanted: of two rows of a transition, the second up to the end of its observation.
-
-Stored columns of single steps, read from a block of packed rows.
+contiguous: a gather copies one void scalar per window out of the block seen as overlapping windows. The last row is
+copied only as far as it is read: the second row of a transition up to the end of its observation.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 8  # of a window: longer ones are as fast column by column
 MOST_ROW_BYTES = 256
-TILE_ROWS = 4096  # written at once: they stay in a cache while one column after the other is put in
+TILE_ROWS = 4096  # written at once: they stay in a cache while the columns are filled in one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +46,15 @@ class BlockField:
     ----------
     name : str
     dtype : numpy.dtype
-        In the block; values are cast to it.
+        The dtype in the block; values are cast to it.
     shape : tuple of int
         Of one row.
     source : array [rows, *shape], or callable
         The values, or a function of (first row, last row + 1) that gives them.
     made_of : str
-        What a field that is computed depends on, beside the dataset; empty for a column of the store.
+        All that a computed field depends on besides the dataset; empty for a column of the store.
     after : bool
-        Whether it is read from the row after, too: such fields stand first among those of their item size.
+        True if the row after is read, too: such fields stand first among fields of their item size.
 
     Attributes
     ----------
@@ -80,21 +78,21 @@ class BlockField:
         object.__setattr__(self, "void", np.dtype((np.void, self.row_bytes)))
 
     def values(self, first: int, end: int) -> Array:
-        """Rows ``first`` to ``end``, as the source has them."""
+        """Return rows ``first`` to ``end`` of the source."""
         return self.source(first, end) if callable(self.source) else self.source[first:end]
 
 
 def stored_block(dataset: Dataset, name: str, dtype: npt.DTypeLike | None = None) -> BlockField:
-    """An array field of the store, cast to ``dtype``."""
+    """Return the block field of a stored array field, cast to ``dtype``."""
     f = dataset.schema[name]
     kind = np.dtype(f.dtype if dtype is None else dtype)
     return BlockField(name, kind, f.shape, dataset.column(name), after=f.placement == "both")
 
 
 def obstacle(row_bytes: int, window_rows: int) -> str | None:
-    """Why windows of ``window_rows`` rows are not to be read from a block; None where they are.
+    """Return why windows of ``window_rows`` rows are not packed; None if they are.
 
-    Longer windows and wider rows are read as fast column by column, and there they take no space of their own.
+    Longer windows and wider rows are read as fast column by column, which takes no space of its own.
     """
     if window_rows > MOST_ROWS:
         return f"windows of {window_rows} rows (at most {MOST_ROWS} are packed)"
@@ -104,7 +102,7 @@ def obstacle(row_bytes: int, window_rows: int) -> str | None:
 
 
 class RowLayout:
-    """Where each field stands in a row.
+    """The place of each field in a row.
 
     Parameters
     ----------
@@ -124,7 +122,7 @@ class RowLayout:
         self._until: dict[frozenset[str], int] = {}
 
     def until(self, names: Collection[str]) -> int:
-        """Bytes from the start of a row to the end of the last of these fields, padded."""
+        """Return the bytes from the start of a row to the end of the last of these fields, padded."""
         chosen = frozenset(names)
         if chosen not in self._until:
             ends = (self.offsets[f.name] + f.row_bytes for f in self.fields if f.name in chosen)
@@ -135,11 +133,11 @@ class RowLayout:
         return -(-size // self._widest) * self._widest
 
     def key(self) -> dict[str, Any]:
-        """What the content of a block depends on, as JSON."""
+        """Return the key of a block: all that its content depends on, as JSON."""
         return {"row": [[f.name, f.dtype.str, list(f.shape), f.made_of] for f in self.fields]}
 
     def tiles(self, rows: int) -> Iterator[Array]:
-        """The block from top to bottom, [n, row_bytes] uint8 each, in the same memory."""
+        """Yield the block from top to bottom, uint8 [n, row_bytes] each, in the same memory."""
         tile = np.zeros((min(TILE_ROWS, rows), self.row_bytes), np.uint8)
         inside = [self._within(tile, f) for f in self.fields]
         for first in range(0, rows, TILE_ROWS):
@@ -155,13 +153,13 @@ class RowLayout:
 
 
 def strided(buffer: Array, f: BlockField, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:
-    """The values of a field at places of a buffer that lie ``strides`` bytes apart: [*shape, *f.shape], no copy."""
+    """View the values of a field in a buffer, ``strides`` bytes apart, as [*shape, *f.shape]."""
     inner = [f.dtype.itemsize * prod(f.shape[i + 1 :]) for i in range(len(f.shape))]
     return np.ndarray((*shape, *f.shape), f.dtype, buffer if buffer.size else None, offset, (*strides, *inner))
 
 
 class PackedBlock:
-    """Columns packed row by row, in a file that all processes share, or in memory of this one.
+    """Columns packed row by row, in a file that all processes share or in this process's memory.
 
     Parameters
     ----------
@@ -182,8 +180,8 @@ class PackedBlock:
     def take(self, first: IntArray, length: int = 1, *, last: Collection[str] | None = None) -> PackedWindows:
         """Copy the windows of ``length`` rows that start at the rows ``first`` [K].
 
-        They must lie within the block, as those of an episode do. Of the last row, fields that are not in ``last``
-        may be left out; None keeps all.
+        They must lie within the block, as windows of an episode do. In the last row, fields that are not in ``last``
+        may be missing; None keeps all.
         """
         of_last = self.layout.row_bytes if last is None else self.layout.until(last)
         size = (length - 1) * self.layout.row_bytes + of_last
@@ -193,7 +191,7 @@ class PackedBlock:
         return PackedWindows(self.layout, self._fields, len(first), length, self._windows[size][first])
 
     def _overlapping(self, size: int) -> Array:
-        """The block as windows of ``size`` bytes, one from the start of each row on; no copy."""
+        """View the block as overlapping windows of ``size`` bytes, one from the start of each row."""
         kind, width = np.dtype((np.void, size)), self.layout.row_bytes
         if not size:
             return np.empty(self.rows, kind)
@@ -212,14 +210,14 @@ class PackedWindows:
     gathered: Array
 
     def row(self, name: str, row: int = 0, *, view: bool = False) -> Array:
-        """One row of every window: a field's values [K, *shape], in the dtype of the block.
+        """Return one row of every window: a field's values [K, *shape], in the dtype of the block.
 
-        Contiguous, writable and in memory of its own; a ``view`` is strided, and shares that of the other fields.
+        They are contiguous, writable and in new memory; a ``view`` is strided and shares the other fields' memory.
         """
         return self._values(self.fields[name], (self.count,), row, view)
 
     def rows(self, name: str, *, view: bool = False) -> Array:
-        """All rows of every window: a field's values [K, length, *shape]; see `row`."""
+        """Return all rows of every window: a field's values [K, length, *shape]; see `row`."""
         return self._values(self.fields[name], (self.count, self.length), 0, view)
 
     def _values(self, f: BlockField, shape: tuple[int, ...], row: int, view: bool) -> Array:
@@ -236,12 +234,12 @@ class PackedWindows:
 def open_block(
     dataset: Dataset, fields: Sequence[BlockField], *, budget: int
 ) -> tuple[PackedBlock | None, PackedContent]:
-    """Map the block of these fields, after building it if need be.
+    """Map the block of these fields, after building it if necessary.
 
     Parameters
     ----------
     dataset : Dataset
-        All rows of its store are packed, whichever are selected: selections share a block.
+        All rows of its store are packed, so all selections share a block.
     fields : sequence of BlockField
     budget : int
         Bytes of private memory that may be taken where no file can be written.
@@ -249,9 +247,9 @@ def open_block(
     Returns
     -------
     Block or None
-        None where there is neither a file nor memory for it.
+        None where there is neither a file nor enough memory.
     PackedContent
-        Where it is, or why it is not.
+        Its place, or the reason why there is none.
     """
     layout, rows = RowLayout(fields), dataset.num_rows
     held = packed.open_or_build(
@@ -260,21 +258,21 @@ def open_block(
     return (None if held.array is None else PackedBlock(layout, rows, held.array)), held
 
 
-LEAST_BYTES = 8 << 20  # smaller columns stay in the processor's cache, and are as fast by themselves
+LEAST_BYTES = 8 << 20  # smaller columns stay in the processor's cache and are as fast one by one
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a loader reads.
+    """Options of packed reading.
 
     Attributes
     ----------
     floats : str or None
-        Dtype in which floats are worked with; None for their own.
+        Working dtype of floats; None for their own.
     budget : int
         Bytes of private memory.
     views : bool
-        Whether batches may be strided views of one block.
+        True if batches may be strided views of one block.
     """
 
     floats: str | None
@@ -283,19 +281,19 @@ class ReadOptions:
 
 
 class PackedReader:
-    """Reads some columns of a loader from one block.
+    """Reads some columns of a loader from one block of packed rows.
 
     Parameters
     ----------
     block : PackedBlock
     columns : mapping of str to (str, int, bool)
-        By field name of the batch: the block's field, 1 for the row after, and whether it has an axis of one element.
+        By the batch's field name: the block's field, 1 for the row after, and whether it gets an axis of one element.
     outcomes : mapping of str to ColumnRows
-        By the block's fields: what other columns ask for through ``samples.outcome``.
+        By the block's fields: rows that other columns read through ``samples.outcome``.
     views : bool
         Give strided views of the rows read, not arrays of their own.
     file : RandomMap, optional
-        What the block is mapped from.
+        The file that the block is mapped from.
     """
 
     def __init__(
@@ -314,14 +312,14 @@ class PackedReader:
         self._wanted = list(dict.fromkeys([*pairs, *((field, 0) for field in outcomes)]))
 
     def planned_reads(self, samples: Samples) -> list[PlannedRead]:
-        """What `read` is going to read of the block's file."""
+        """Return the reads of the block's file that `read` will make."""
         return [] if self._file is None else [PlannedRead(self._file, samples.here.rows, 2 if self._after else 1)]
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns
 
     def read(self, samples: Samples) -> dict[str, Array]:
-        """Values of the columns [K, ...]; outcomes become known to ``samples``."""
+        """Return the values of the columns [K, ...], and note the outcomes in ``samples``."""
         windows = self._block.take(samples.here.rows, 2, last=self._after)
         values = {(field, row): windows.row(field, row, view=self._views) for field, row in self._wanted}
         for field, rows in self._outcomes.items():
@@ -335,7 +333,7 @@ class PackedReader:
 def pack(
     dataset: Dataset, columns: Mapping[str, BatchColumn], rows: Mapping[str, ColumnRows], options: ReadOptions
 ) -> tuple[PackedReader | None, str]:
-    """Open a block of all stored columns among ``columns``, or say why there is none.
+    """Open a block of all stored columns among ``columns``; return it and its place, or None and the reason.
 
     Parameters
     ----------
@@ -343,7 +341,7 @@ def pack(
     columns : mapping of str to BatchColumn
         Of transitions over one step.
     rows : mapping of str to ColumnRows
-        The columns of the store that they read, by name.
+        The store's columns that they read, by name.
     options : ReadOptions
     """
     names = {id(r): name for name, r in rows.items()}
@@ -370,7 +368,7 @@ def pack(
 
 
 def _mapped(path: Path | None, row_bytes: int, rows: int) -> RandomMap | None:
-    """The block's file, mapped to be read at random; None where it is not in one, or that has gone."""
+    """Map the block's file for reading at random; None where there is no file, or it was removed."""
     if path is None:
         return None
     try:
@@ -380,6 +378,6 @@ def _mapped(path: Path | None, row_bytes: int, rows: int) -> RandomMap | None:
 
 
 def _dtype(column: ColumnRows, floats: str | None) -> np.dtype[Any]:
-    """How a field is kept in the block: floats as the loader works with them."""
+    """Return the dtype of a field in the block: floats have the loader's working dtype."""
     kind = column.values.dtype
     return np.dtype(floats) if floats is not None and kind.kind == "f" else kind

@@ -1,4 +1,4 @@
-"""The packed files of a dataset, compared with what they were packed from."""
+"""Check the packed files of a dataset against the columns that they were packed from."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _ULPS = 16  # sums of another processor may differ by so much
 
 
 def check(dataset: Dataset, homes: Iterable[Path], *, intact: bool) -> dict[Path, Problem]:
-    """What is wrong with the packed files of a dataset in these homes, by file.
+    """Return the problems of a dataset's packed files in these homes, by file.
 
-    Their content is compared with the columns of the dataset where that is ``intact``, else with their own hashes.
+    The content is compared with the dataset's columns if the dataset is ``intact``, else with the file's own hashes.
     """
     found = {}
     for file in (file for home in homes for file in packed.files(dataset, home)):
@@ -42,13 +42,13 @@ def check(dataset: Dataset, homes: Iterable[Path], *, intact: bool) -> dict[Path
 
 
 def _check(dataset: Dataset, file: Path, intact: bool) -> str:
-    """What is wrong with a file; empty where nothing is."""
+    """Return the problem of a file; empty without one."""
     with file.open("rb") as f:
         if packed.is_older(f.fileno()):
             return ""
         known = packed.read(file, f.fileno())
         if known is None:
-            return "is not what its name says"
+            return "does not match its name"
         key, nbytes, hashes = known
         if key.get("fingerprint") != dataset.manifest.fingerprint:
             return ""  # of another dataset whose fingerprint begins alike
@@ -62,7 +62,7 @@ def _check(dataset: Dataset, file: Path, intact: bool) -> str:
 
 
 def _difference(fd: int, kind: np.dtype[Any] | None, parts: Iterator[Array], nbytes: int) -> tuple[int, int] | None:
-    """The first part that differs; sums of floats, which are of a ``kind``, may do so by a little."""
+    """Return the first range of bytes that differs; sums of floats of a ``kind`` may differ by rounding."""
     at = 0
     for part in parts:
         expected = arrays.raw(part)
@@ -82,7 +82,7 @@ def _near(a: Array, b: Array) -> bool:
 
 
 def _parts(dataset: Dataset, key: dict[str, Any]) -> tuple[np.dtype[Any] | None, Iterator[Array]] | None:
-    """What the content of a file should be, and of which type its sums are; None where nobody knows how it was made."""
+    """Build the expected content of a file, and the dtype of its sums; None for an unknown key."""
     match key:
         case {"row": list(fields)} if not any(made_of for *_, made_of in fields):
             layout = RowLayout([_field(dataset, name, dtype) for name, dtype, *_ in fields])

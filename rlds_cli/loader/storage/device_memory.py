@@ -1,11 +1,11 @@
-"""Columns that reside on the device: row numbers go there, values are gathered there.
+"""Columns held in a device's memory: row numbers are copied there, values are gathered there.
 
 ::
 
     host     which rows, for many batches at a time  ----- one copy: rows, and columns worked out on the host -----.
     device   columns of the store [rows, ...]  -- index_select --  columns of the gather [K, ...]  <---------------'
 
-Only rows of the episodes that are drawn from are held, floats in the dtype that the loader works with.
+Only rows of the episodes drawn from are held, floats in the loader's working dtype.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from rlds_cli.loader.windows.samples import ColumnRows, Samples
 from rlds_cli.ted import Array, IntArray
 
 TILE_ROWS = 1 << 16  # uploaded at a time
-SPARE = 10  # a tenth of what is free is left to others
+SPARE = 10  # a tenth of the free memory is left to others
 
-_CHEAPER = 20  # so much less than a byte that is copied to the device costs one that is gathered there, about
+_CHEAPER = 20  # about the ratio of the costs of a byte copied to the device and a byte gathered there
 
 _SIGNED = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}  # torch cannot gather the former
 
@@ -61,20 +61,20 @@ class DeviceColumn:
     ----------
     values : tensor [rows, ...]
     dtype : torch.dtype
-        Its own, where the values are held as signed integers of the same bits.
+        The column's dtype; unsigned integers are held as signed ones of the same bits.
     """
 
     values: torch.Tensor
     dtype: torch.dtype
 
     def take(self, rows: torch.Tensor, *, flag: bool) -> torch.Tensor:
-        """Values of ``rows`` [...] -> [..., *shape], in memory of their own; ``flag`` adds an axis of one element."""
+        """Return the values of ``rows`` [...] as [..., *shape], in new memory; ``flag`` adds an axis of one element."""
         taken = self.values.index_select(0, rows.reshape(-1)).view(self.dtype)
         return taken.reshape(*rows.shape, *self.values.shape[1:], *((1,) if flag else ()))
 
 
 class DeviceSource(DatasetSource):
-    """The columns of one dataset; those that are arrays of the store reside on the device.
+    """The columns of one dataset, of which stored arrays are held on the device.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class DeviceSource(DatasetSource):
     Attributes
     ----------
     nbytes : int
-        Taken on the device.
+        Bytes held on the device.
 
     Raises
     ------
@@ -129,7 +129,7 @@ class DeviceSource(DatasetSource):
             )
 
     def gather(self, located: Samples) -> Gathered:
-        """Read the columns of the host, and say which rows the device is to gather, see `BatchSource`."""
+        """Read the columns on the host, and the row numbers for the device to gather, see `BatchSource`."""
         values = {name: column.read(located) for name, column in self._host.items()}
         wanted: dict[str, _Wanted] = {}
         for name, column in self._stored.items():
@@ -142,14 +142,14 @@ class DeviceSource(DatasetSource):
         return Gathered(values, self._blank(located), partial(_complete, self.names, wanted))
 
     def _rows(self, rows: IntArray, episode: IntArray) -> Array:
-        """Rows of the store [K, ...] as rows of what is held."""
+        """Convert rows of the store [K, ...] to rows of the held columns."""
         if self._shift is not None:
             rows = rows + self._shift.take(episode).reshape(-1, *(1,) * (rows.ndim - 1))
         return rows.astype(self._numbers)
 
 
 class _Wanted(NamedTuple):
-    """A column that the device gathers: which rows, how much further on, and of what; several are joined by "or"."""
+    """A column that the device gathers: key of its rows, shift, and held columns, several joined by "or"."""
 
     rows: str
     shift: int
@@ -157,19 +157,19 @@ class _Wanted(NamedTuple):
     held: list[DeviceColumn]
 
     def take(self, values: Mapping[str, Any]) -> torch.Tensor:
-        """Its values."""
+        """Gather the values."""
         rows = values[self.rows] + self.shift if self.shift else values[self.rows]
         taken = [held.take(rows, flag=self.flag) for held in self.held]
         return taken[0] if len(taken) == 1 else taken[0].logical_or_(taken[1])
 
 
 def _complete(names: Iterable[str], wanted: Mapping[str, _Wanted], values: Mapping[str, Any]) -> dict[str, Any]:
-    """All columns, from what was copied to the device."""
+    """Return all columns, from the values copied to the device."""
     return {name: wanted[name].take(values) if name in wanted else values[name] for name in names}
 
 
 def _reads(column: StoredColumn | StackedColumn | DoneColumn) -> list[ColumnRows]:
-    """The columns of the store of which ``column`` is rows; none for one that is worked out, or decoded."""
+    """Return the stored columns that ``column`` reads rows of; none for a computed or decoded column."""
     if isinstance(column, DoneColumn):
         return [column.terminated, column.truncated]
     return [] if column.column is None else [column.column]
@@ -196,7 +196,7 @@ def _upload(
 
 
 def _tiles(table: EpisodeTable) -> Iterator[IntArray]:
-    """Rows of the store of one episode after the other, about `TILE_ROWS` at a time."""
+    """Yield the rows of one episode after the other, about `TILE_ROWS` at a time."""
     lengths = table.steps + 1
     ends = np.cumsum(lengths)
     first = 0
@@ -210,7 +210,7 @@ def _tiles(table: EpisodeTable) -> Iterator[IntArray]:
 
 
 def _free(device: torch.device) -> int | None:
-    """Bytes that may be taken on a device; None where nobody says."""
+    """Return the free bytes of a device; None where unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return memory.limit()[0] if device.type == "cpu" else None

@@ -1,9 +1,4 @@
-"""How much memory of its own a loader may take.
-
-Columns of the store as a loader maps them.
-
-Frames and text, read through the dataset; what several columns of a gather need is decoded once.
-"""
+"""Memory limits, mapped columns, and decoded fields, whose frames a gather decodes once for all its columns."""
 
 from __future__ import annotations
 
@@ -33,12 +28,12 @@ _SHARE = 4  # a quarter of the limit: the training script needs the rest
 
 
 def check_decoded(dataset: Dataset, fields: Iterable[str], memory: str | int | None) -> None:
-    """Refuse a compressed dataset of which ``fields`` take more than the budget when they are decoded.
+    """Refuse a compressed dataset whose ``fields``, decoded, take more than the budget.
 
     Raises
     ------
     NeedsMemory
-        Naming both sizes, and the command that makes a mapped dataset of it.
+        They do not fit; the message names both sizes and the command that makes a mapped dataset.
     """
     allowed, origin = budget(memory)
     if dataset.encoding != "zarr":
@@ -60,14 +55,14 @@ def _decoded_bytes(dataset: Dataset, name: str) -> int:
 
 
 def budget(memory: str | int | None, root: Path = Path("/")) -> tuple[int, str]:
-    """Bytes that may be taken, and where the number comes from.
+    """Return the bytes that may be taken, and the origin of that number.
 
     Parameters
     ----------
     memory : str, int or None
-        ``"8GiB"``, ``"500 MB"``, bytes, or None for a quarter of what the cgroup, else the machine, has.
+        ``"8GiB"``, ``"500 MB"``, bytes, or None for a quarter of the memory of the cgroup, else of the machine.
     root : Path
-        Where ``proc`` and ``sys`` are.
+        The directory of ``proc`` and ``sys``.
 
     Raises
     ------
@@ -81,7 +76,7 @@ def budget(memory: str | int | None, root: Path = Path("/")) -> tuple[int, str]:
 
 
 def limit(root: Path = Path("/")) -> tuple[int, str]:
-    """Bytes that all that runs here may take, and whose limit it is."""
+    """Return the memory limit of the cgroup, else of the machine, and its name."""
     cgroup = cgroup_limit(root)
     if cgroup is not None:
         return cgroup, "the cgroup's limit"
@@ -99,7 +94,7 @@ def _bytes(memory: str | int) -> int:
 
 
 def cgroup_limit(root: Path = Path("/")) -> int | None:
-    """The lowest memory limit on the way from this process's cgroup up to the root, v2 or v1; None without one."""
+    """Return the lowest memory limit from this process's cgroup up to the root, v2 or v1; None without one."""
     limits = [n for f in _limit_files(root) if (n := _read(f)) is not None]
     return min(limits) if limits else None
 
@@ -133,7 +128,7 @@ def _read(file: Path) -> int | None:
 
 
 def open_rows(dataset: Dataset, name: str) -> ColumnRows:
-    """All rows of an array field: from a map of their own, or decoded where the dataset is compressed."""
+    """Return all rows of an array field: mapped, or decoded if the dataset is compressed."""
     stored = dataset.column(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
@@ -142,32 +137,32 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     with dataset.store.unchanged():
         try:
             file = RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
-        except (OSError, ValueError) as e:  # it was whole a moment ago
+        except (OSError, ValueError) as e:  # it was opened a moment ago
             raise DamagedDataset(f"{path} cannot be mapped any more: {e}", hint=f"rlds verify {dataset.id}") from e
     return ColumnRows(np.ndarray(stored.shape, stored.dtype, file.content), file)
 
 
 def exceeds_memory(dataset: Dataset) -> bool:
-    """Whether the arrays of a dataset are more than the page cache will hold beside a training script."""
+    """Return whether a dataset's arrays are larger than the page cache beside a training script."""
     row_bytes = sum(f.row_bytes for f in dataset.schema.values() if f.kind == "array")
     return dataset.store.manifest.counts.rows * row_bytes > limit()[0] // 2
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """A field kept as frames or text."""
+    """A field stored as frames or text."""
 
     dataset: Dataset
     name: str
 
     def __call__(self, place: RowSet) -> Array:
-        """Values of the rows of ``place`` [...] -> [..., *shape], in memory of their own."""
+        """Return the values of the rows of ``place`` [...] as [..., *shape], in new memory."""
         return self._gather(place.rows)
 
     def among(self, samples: Samples, rows: IntArray) -> Array:
-        """Values of ``rows`` [...]; frames that the first column of these samples had are taken from there.
+        """Return the values of ``rows`` [...]; frames that another column of these samples has decoded are copied.
 
-        They are in memory of their own, and must not be changed before all columns of the gather are read.
+        They are in new memory, and must not be changed before all columns of the gather are read.
         """
         if self.dataset.schema[self.name].kind != "frames":
             return self._gather(rows)
@@ -180,14 +175,14 @@ class Decoding:
 
 
 class _First:
-    """What a column has decoded: ``rows`` [...] and their values [..., *shape]."""
+    """The ``rows`` [...] that a gather's first column has decoded, and their values [..., *shape]."""
 
     def __init__(self, rows: IntArray, values: Array) -> None:
         self.rows, self.values = rows, values
         self._distinct, self._place = np.unique(rows, return_index=True)
 
     def shared(self, decoding: Decoding, rows: IntArray) -> Array:
-        """Values of other ``rows``."""
+        """Return the values of other ``rows``, copied where they are decoded."""
         shape = self.values.shape[self.rows.ndim :]
         at = np.searchsorted(self._distinct, rows)
         found = self._distinct.take(at, mode="clip") == rows

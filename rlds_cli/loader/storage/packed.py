@@ -1,16 +1,16 @@
-"""Files that follow from a dataset: built once, mapped by every process, deleted at any moment.
+"""Packed files, derived from a dataset: built once, mapped by every process, and safe to delete at any moment.
 
 ::
 
     <home>/packed/<fingerprint>-<hash of the key>.<kind>     content | key as JSON | sha256 per block | of both | end
     <home>/locks/packed-<fingerprint>.lock                   held while one is built
 
-A process that has mapped a file keeps it when the name goes. Where no file can be had, the content is built in memory
-of this process, if the caller has some to spare.
+A process that has mapped a file keeps it when the name is removed. Where no file can be written, the content is built
+in this process's memory, within the caller's budget.
 
-Before a process maps a file for the first time it hashes blocks of it, up to `MOST_CHECKED` bytes: all of a file that
-is not larger; else every nth, from one drawn anew each time. That finds whatever is altered over n blocks on end, at a
-cost that does not grow with the file. A damaged file is built anew.
+Before a process first maps a file it hashes blocks of it, up to `MOST_CHECKED` bytes: all of a smaller file, else every
+nth from a random start. This finds any damage of n consecutive blocks, at a cost that does not grow with the
+file. A damaged file is built again.
 """
 
 from __future__ import annotations
@@ -56,17 +56,16 @@ _MAGIC, _MAGIC_BEFORE = b"rldspak2", b"rldspack"
 _END = struct.Struct("<QQ8s")  # bytes of the content, bytes of the key, magic
 _HASH, _LONGEST_KEY = 32, 1 << 20
 _THREADS = 4
-_checked: set[tuple[int, ...]] = set()  # files that this process has looked at, as they were then
+_checked: set[tuple[int, ...]] = set()  # files that this process has checked, with size and times
 
 Parts = Callable[[], Iterable[Array]]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedContent:
-    """Where the content is: mapped from a file, in memory of this process, or nowhere.
+    """The content of a packed file: mapped, in this process's memory, or absent.
 
-    ``array`` is uint8 [nbytes], read-only. ``reason`` says why it is not in a file, or why the file that was there was
-    not taken.
+    ``array`` is uint8 [nbytes], read-only. ``reason`` says why there is no file, or why an existing one was not used.
     """
 
     array: Array | None
@@ -76,7 +75,7 @@ class PackedContent:
 
     @property
     def place(self) -> str:
-        """Where the content is, for people."""
+        """The place of the content and the reason for it, for messages."""
         where = str(self.path) if self.path else self.where
         return f"{where}: {self.reason}" if self.reason else str(where)
 
@@ -86,19 +85,19 @@ def open_or_build(
 ) -> PackedContent:
     """Map the file of this key, after building it if need be.
 
-    One process builds, others wait for it. The file goes into the home in which the dataset lies, else into the user's
-    own. It may take a tenth of what is free on the disk and 8 GiB.
+    One process builds, the others wait. The file goes into the dataset's home, else into the user's own. It may take a
+    tenth of the free space, and 8 GiB.
 
     Parameters
     ----------
     dataset : Dataset
-        Its whole store's fingerprint joins the key: a content that depends on the selection needs it in ``key``.
+        The store's fingerprint is part of the key; a content that depends on the selection needs that in ``key``.
     key : mapping
-        All else that the content depends on, as JSON.
+        Everything else that the content depends on, as JSON.
     nbytes : int
         Bytes of the content.
     parts : callable
-        Gives the content from start to end, in arrays of any size and dtype. What it raises is passed on.
+        Gives the content from start to end, in arrays of any size and dtype. Its exceptions are passed on.
     kind : str
         Ending of the file's name.
     budget : int
@@ -114,7 +113,7 @@ def open_or_build(
         try:
             found = file.map()
         except _Damaged:
-            damaged = "built anew, for the file that was there was damaged"
+            damaged = "built again, since the old file was damaged"
             continue
         if found is not None:
             return PackedContent(found, "packed file", path=file.path)
@@ -131,12 +130,12 @@ def open_or_build(
 
 
 def files(dataset: Dataset, home: Path) -> list[Path]:
-    """The files in a home that are packed from a dataset, by their names."""
+    """Return the files in a home that are packed from a dataset, sorted by name."""
     return sorted(file for file in (home / "packed").glob(f"{_short(dataset)}-*") if file.is_file())
 
 
 def is_older(fd: int) -> bool:
-    """Whether a version wrote the file that kept no hashes; this one reads no such file."""
+    """Return whether the file is of the old format without hashes, which this version does not read."""
     return _end(fd)[2] == _MAGIC_BEFORE
 
 
@@ -146,7 +145,7 @@ def _end(fd: int) -> tuple[int, int, bytes]:
 
 
 def read(path: Path, fd: int) -> tuple[dict[str, Any], int, bytes] | None:
-    """The key of a file, the bytes of its content and the hashes of their blocks; None where its tail is damaged."""
+    """Return a file's key, the size of its content and the blocks' hashes; None where its tail is damaged."""
     nbytes, length, magic = _end(fd)
     size = nbytes + length + _HASH * (-(-nbytes // BLOCK) + 1) + _END.size
     if magic != _MAGIC or length > _LONGEST_KEY or size != os.fstat(fd).st_size:
@@ -164,30 +163,30 @@ def _hash(about: bytes) -> str:
 
 
 def _short(dataset: Dataset) -> str:
-    """What the names of all files of a dataset begin with."""
+    """Return the prefix of the names of all files of a dataset."""
     return dataset.manifest.fingerprint.partition(":")[2][:12]
 
 
 def homes(dataset: Dataset) -> list[Home]:
-    """The home that the dataset lies in, and the user's own."""
+    """Return the dataset's home, and the user's own."""
     own, parents = settings.read().home, dataset.path.absolute().parents
     roots = [parents[2], own] if len(parents) > 2 and parents[1].name == "datasets" else [own]
     return [Home(root) for root in dict.fromkeys(roots)]
 
 
 class _Damaged(Exception):
-    """The content of a file is not what it was when it was written."""
+    """The content of a file has changed since it was written."""
 
 
 class _Refused(Exception):
-    """No file can be written, and why."""
+    """No file can be written; the message says why."""
 
 
 @contextmanager
 def _refusals(path: Path) -> Iterator[None]:
     try:
         yield
-    except NoPermission as e:  # a link, or something else that is not ours
+    except NoPermission as e:  # a link, or a file of somebody else
         raise _Refused(e.message.rstrip(".")) from e
     except OSError as e:
         code = e.errno
@@ -200,19 +199,19 @@ def _refusals(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One file: ``nbytes`` of content, and a tail that says what it is."""
+    """One file: ``nbytes`` of content, and a tail with the key and hashes."""
 
     path: Path
     nbytes: int
     about: bytes
 
     def map(self) -> Array | None:
-        """The content [nbytes], mapped; None where there is no file, or one that is not what its name says.
+        """Map the content [nbytes]; None where there is no file, or its key is not the one of its name.
 
         Raises
         ------
         _Damaged
-            Some block that was looked at has another hash.
+            A block that was checked has another hash.
         """
         try:
             with safe_files.reading(self.path) as f:
@@ -226,24 +225,24 @@ class _File:
         return np.frombuffer(buffer, np.uint8)
 
     def hashes(self, fd: int) -> bytes | None:
-        """The hashes of the blocks, where the tail is that of this file."""
+        """Return the hashes of the blocks; None where the tail is not of this key."""
         size = _HASH * -(-self.nbytes // BLOCK)
         tail = os.pread(fd, len(self.about) + size + _HASH + _END.size + 1, self.nbytes)
         hashes = tail[len(self.about) : len(self.about) + size]
         return hashes if tail == self._tail(hashes) else None
 
     def _tail(self, hashes: bytes) -> bytes:
-        """What stands behind the content."""
+        """Return the bytes that follow the content."""
         named = self.about + hashes
         return named + hashlib.sha256(named).digest() + _END.pack(self.nbytes, len(self.about), _MAGIC)
 
     def write(self, parts: Parts) -> None:
-        """Write it beside, whole and synced, and give it its name; the caller holds the lock.
+        """Write a temporary file, sync it, and rename it; the caller holds the lock.
 
         Raises
         ------
         _Refused
-            The disk does not take it; nothing is left there.
+            The disk does not take the file; nothing is left behind.
         """
         with _refusals(self.path):
             self._sweep()
@@ -276,13 +275,13 @@ class _File:
         return hashes.all()
 
     def _sweep(self) -> None:
-        """Remove what processes that were killed have left: nobody else writes while the lock is held."""
+        """Remove temporary files of killed processes: nobody else writes while the lock is held."""
         for left in self.path.parent.glob(f".{self.path.name}.*.part"):
             left.unlink(missing_ok=True)
 
 
 class _Hashes:
-    """The sha256 of each block of what comes in parts of any size."""
+    """Hashes each block of a content that comes in parts of any size."""
 
     def __init__(self) -> None:
         self._done: list[bytes] = []
@@ -308,7 +307,7 @@ class _Hashes:
 
 
 def _check(fd: int, hashes: bytes, nbytes: int) -> None:
-    """Raise _Damaged where a block differs, of as many as are looked at, unless this process has looked at the file."""
+    """Raise `_Damaged` where a checked block differs; a file is checked once by each process."""
     status = os.fstat(fd)
     which = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     if which in _checked:
@@ -328,13 +327,13 @@ def _check(fd: int, hashes: bytes, nbytes: int) -> None:
 
 
 def block_is_sound(fd: int, hashes: bytes, nbytes: int, k: int) -> bool:
-    """Whether block ``k`` of a file has the hash that is kept of it."""
+    """Return whether block ``k`` of a file has its recorded hash."""
     content = os.pread(fd, min(BLOCK, nbytes - k * BLOCK), k * BLOCK)
     return hashlib.sha256(content).digest() == hashes[k * _HASH : (k + 1) * _HASH]
 
 
 def _built(file: _File, parts: Parts) -> Array:
-    """Build under the lock, unless another process was faster."""
+    """Build the file under the lock, unless another process has."""
     home = Home(file.path.parents[1])
     with _refusals(file.path):
         most = min(MOST_BYTES, disk.free(home.root) // SHARE_OF_FREE)
@@ -350,12 +349,12 @@ def _built(file: _File, parts: Parts) -> Array:
             file.write(parts)
             found = _sound(file)
     if found is None:
-        raise _Refused(f"{file.path} was removed or altered while it was written")
+        raise _Refused(f"{file.path} was removed or changed while it was written")
     return found
 
 
 def _sound(file: _File) -> Array | None:
-    """The content of a file, mapped; None also where it is damaged."""
+    """Map the content of a file; None also where it is damaged."""
     try:
         return file.map()
     except _Damaged:
@@ -369,7 +368,7 @@ def _lock(path: Path) -> Iterator[None]:
         lock = file_locks.FileLock(path)
         try:
             lock.acquire(timeout=PATIENCE)
-        except file_locks.PackedContent:
+        except file_locks.Held:
             raise _Refused(f"another process has held {path} for {PATIENCE:.0f} s") from None
     try:
         yield

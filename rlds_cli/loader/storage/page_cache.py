@@ -1,10 +1,9 @@
-"""Reading at random from files that are larger than memory: the kernel is told about the rows of coming gathers.
+"""Reading ahead: advice to the kernel about rows of coming gathers, and threads that gather before they are asked.
 
-A page fault waits for the disk, one row at a time. Advice (``posix_fadvise(WILLNEED)``) only starts the reading, so the
-disk works on thousands of rows at once; by the time of the gather they are there. Where the rows are in memory already
-advice is a waste: `ReadAhead` gives it until what comes is resident, and again from a gather that waited for the disk.
-
-Work done ahead of time by threads.
+In files larger than memory, a page fault waits for the disk, one row at a time. Advice (``posix_fadvise(WILLNEED)``)
+only starts a read, so the disk works on thousands of rows at once, and they are in memory by the time of the gather.
+Advice about rows in memory is wasted: `ReadAhead` gives it until coming rows are resident, and again after a gather
+that waited for the disk.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ import numpy as np
 
 from rlds_cli.ted import Array, IntArray
 
-THREADS = 2  # that tell the kernel: for small rows its share of the work is as large as that of the disk
-SAMPLE = 64  # pages looked at to tell whether a gather is resident
-CALM = 16  # resident gathers, one after the other, that end the advice
-BLIND = 256  # gathers after which advice ends where nobody can tell
+THREADS = 2  # that give advice: for small rows the kernel's work takes as long as the disk's
+SAMPLE = 64  # pages checked to decide whether a gather is resident
+CALM = 16  # consecutive resident gathers that end the advice
+BLIND = 256  # gathers that end the advice where the system cannot say
 _PAGE = mmap.PAGESIZE
 _LIBC = ctypes.CDLL(None)
 _WHO = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
@@ -46,8 +45,8 @@ class RandomMap:
     row_bytes, rows : int
         Positive.
     sparing : bool
-        Read no page that is not asked for: for files larger than memory. Of smaller ones the neighbours that the
-        kernel reads along are soon wanted, too.
+        Read only the pages asked for: for files larger than memory. In smaller files, the neighbours that the kernel
+        reads along are soon needed, too.
 
     Attributes
     ----------
@@ -57,7 +56,7 @@ class RandomMap:
     Raises
     ------
     OSError, ValueError
-        The file is not there, or shorter.
+        The file does not exist, or is shorter.
     """
 
     def __init__(self, file: Path, row_bytes: int, rows: int, *, sparing: bool = True) -> None:
@@ -70,7 +69,7 @@ class RandomMap:
         self.content: Array = np.frombuffer(self._map, np.uint8)
 
     def will_need(self, start: int, length: int) -> None:
-        """Begin to read a stretch of the file, without waiting for it."""
+        """Start to read a range of the file, without waiting for it."""
         try:
             if hasattr(os, "posix_fadvise"):  # lets other threads run, which madvise does not
                 os.posix_fadvise(self._fd, start, length, os.POSIX_FADV_WILLNEED)
@@ -80,7 +79,7 @@ class RandomMap:
             pass
 
     def resident(self, start: int) -> bool | None:
-        """Whether the page at byte ``start`` is in memory; None where this system does not say."""
+        """Return whether the page at byte ``start`` is in memory; None where this system does not say."""
         try:
             os.preadv(self._fd, [bytearray(1)], start, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -92,7 +91,7 @@ class RandomMap:
     def _in_core(self, start: int) -> bool | None:
         status = os.fstat(self._fd)
         if os.geteuid() not in (0, status.st_uid):
-            return None  # Linux says "in memory" of whatever belongs to others
+            return None  # Linux reports the files of other users as in memory
         page, found = start // _PAGE * _PAGE, ctypes.c_ubyte()
         address = ctypes.c_void_p(self.content.ctypes.data + page)
         if _LIBC.mincore(address, ctypes.c_size_t(1), ctypes.byref(found)):
@@ -102,24 +101,24 @@ class RandomMap:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """``length`` rows of a file from each of ``first`` [K] on, soon to be read."""
+    """A coming read: ``length`` rows of a file from each of ``first`` [K] on."""
 
     file: RandomMap
     first: IntArray
     length: int = 1
 
     def stretches(self) -> tuple[IntArray, IntArray]:
-        """Start and length in bytes of whole pages: ascending, none touches the next."""
+        """Return start and length in bytes of ranges of pages: ascending, with gaps between them."""
         return stretches(self.first * self.file.row_bytes, self.length * self.file.row_bytes)
 
 
 def stretches(start: IntArray, size: int) -> tuple[IntArray, IntArray]:
-    """Merge the pages under ``size`` bytes from each of ``start`` [K] on.
+    """Merge the pages of ``size`` bytes from each of ``start`` [K] on.
 
     Returns
     -------
     start, length : int arrays [at most K]
-        In bytes, multiples of a page; ascending, with a page at least between one and the next.
+        In bytes, multiples of a page; ascending, with at least a page between neighbours.
     """
     if not len(start) or not size:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -135,27 +134,27 @@ Advice = Sequence["Future[None]"]
 
 
 class ReadAhead:
-    """Gives advice where it pays.
+    """Gives the kernel advice where it pays.
 
     Attributes
     ----------
     advising : bool
-        At first, and from a gather that took major faults, until `CALM` gathers found their rows in memory.
+        True at first, and after a gather with major faults, until `CALM` gathers found their rows in memory.
     """
 
     def __init__(self) -> None:
-        self.advising = True  # a first gather of faults could bring in a read-ahead window of MiB for each row
+        self.advising = True  # a first gather by page faults could read a window of MiB for each row
         self._calm = self._blind = 0
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0
 
     def advise(self, planned_reads: Sequence[PlannedRead]) -> Advice:
-        """Tell the kernel what one of the next gathers reads, unless it is in memory; returns at once.
+        """Announce the reads of a coming gather to the kernel, unless they are in memory; return at once.
 
         Returns
         -------
         Advice
-            To be given to `gather` when its turn comes.
+            To be passed to `gather`.
         """
         if not self.advising:
             return ()
@@ -171,7 +170,7 @@ class ReadAhead:
 
     @contextmanager
     def gather(self, told: Advice = ()) -> Iterator[None]:
-        """Around a gather: waits until the kernel has been told, and sees whether the gather waited for the disk."""
+        """Surround a gather: wait until its advice is given, then note whether the gather waited for the disk."""
         if told and self._process == os.getpid():
             wait(told)
         before = _major_faults()
@@ -180,13 +179,13 @@ class ReadAhead:
             self.advising, self._calm, self._blind = True, 0, 0
 
     def _sample(self, file: RandomMap, start: IntArray, length: IntArray) -> bool | None:
-        """Whether some of the pages are all in memory."""
+        """Return whether all sampled pages are in memory; None where unknown."""
         step = max(1, len(start) // SAMPLE)
         known = [file.resident(at) for at in start[::step].tolist()]
         return False if False in known else None if None in known else True
 
     def _settled(self, known: Sequence[bool | None]) -> bool:
-        """Whether there is nothing to tell; ends the advice where that has been so for a while."""
+        """Return whether all pages are resident; end the advice after `CALM` or `BLIND` such gathers."""
         resident = all(k is True for k in known)
         self._calm = self._calm + 1 if resident else 0
         self._blind = self._blind + 1 if None in known and False not in known else 0
@@ -205,24 +204,24 @@ def _tell(file: RandomMap, start: Sequence[int], length: Sequence[int]) -> None:
 
 
 def _major_faults() -> int:
-    """Page faults that waited for the disk: of this thread, or where that is not counted (macOS) of the process."""
+    """Return the page faults that waited for the disk: of this thread, or on macOS of the process."""
     return resource.getrusage(_WHO).ru_majflt
 
 
-LARGE = 16 << 10  # bytes of a sample from which a thread pays: below, handing work over costs more than it saves
+LARGE = 16 << 10  # bytes of a sample from which a thread pays: for less, handing over costs more than it saves
 DECODERS = 8  # threads that decode frames, at most
-HELD = 256 << 20  # bytes of gathers read ahead at most, unless there is only one
+HELD = 256 << 20  # limit in bytes of gathers read ahead; one gather is always allowed
 THREAD_NAME = "rlds-loader"
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 def prefetched(work: Callable[[A], B], items: Iterable[A], prefetch_depth: int) -> Iterator[tuple[A, B]]:
-    """``work`` on every item, in order, up to ``depth`` of them ahead of the one that is asked for.
+    """Do ``work`` on every item, in order, up to ``depth`` items ahead of the one asked for.
 
-    ``items`` are asked for by the thread that iterates, early; what fails, an item or the work on it, is raised in its
-    turn, after what comes before it. With depth 0 there are no threads. When the iterator is closed, forgotten or
-    interrupted, nothing that has not begun is begun, and its threads end.
+    The iterating thread draws ``items`` early. An error, of an item or of the work on it, is raised in its turn, after
+    the results before it. With depth 0 there are no threads. When the iterator is closed, forgotten or interrupted, no
+    further work is begun, and its threads end.
     """
     if prefetch_depth == 0:
         yield from ((item, work(item)) for item in items)
@@ -249,22 +248,22 @@ def prefetched(work: Callable[[A], B], items: Iterable[A], prefetch_depth: int) 
         if failure is not None:
             raise failure
     finally:
-        # An iterator that was forgotten may be collected in one of its own threads, which cannot wait for itself.
+        # A forgotten iterator may be collected in one of its own threads, which cannot wait for itself.
         mine = threading.current_thread().name.startswith(THREAD_NAME)
         threads.shutdown(wait=not mine, cancel_futures=True)
 
 
 def prefetch_depth(*, sample_bytes: int, gather_bytes: int, decodes: bool, ships: bool) -> int:
-    """How many gathers to read ahead when nobody says.
+    """Return the default number of gathers to read ahead.
 
     Parameters
     ----------
     sample_bytes, gather_bytes : int
-        Of one sample, and of all that are read together.
+        Bytes of one sample, and of all samples of a gather.
     decodes : bool
-        Whether encoded frames are among them: as many threads as there are cores decode at once.
+        True if encoded frames are decoded: then there is a thread for each core.
     ships : bool
-        Whether they go to another device: copying them into pinned memory goes on beside the training.
+        True if batches go to another device: copies into pinned memory overlap the training.
     """
     if decodes:
         wanted = min(DECODERS, max(2, cores()))
@@ -274,5 +273,5 @@ def prefetch_depth(*, sample_bytes: int, gather_bytes: int, decodes: bool, ships
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

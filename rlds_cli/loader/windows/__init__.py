@@ -1,1 +1,1 @@
-"""Which steps a sample spans."""
+"""Windows: the steps that make a sample."""

@@ -1,7 +1,7 @@
-"""Transitions over several steps: how far each goes, and what rewards come together on the way.
+"""N-step transitions: the number of steps that each sums, and the sum of their rewards.
 
-Of large datasets both are worked out once for every row and kept in packed files: a batch then reads one number for
-each where it would read the flags and rewards of n rows.
+For large datasets both are computed once for every row and kept in packed files: a batch then reads one number per
+sample instead of the flags and rewards of n rows.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from rlds_cli.ted import FLAGS, REWARD, Array, IntArray
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-LEAST_ROWS = 1 << 18  # of less the flags and rewards stay in the processor's cache
-MOST_ROWS = 1 << 26  # more take longer than one likes to wait for a loader: 60 ms a million
-_CHUNK = 1 << 16  # transitions worked out at a time
+LEAST_ROWS = 1 << 18  # with fewer rows, flags and rewards stay in the processor's cache
+MOST_ROWS = 1 << 26  # more would delay the start of a loader: 60 ms a million
+_CHUNK = 1 << 16  # transitions computed at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How many steps a transition sums up: until n, the first done or the last transition, whichever comes first.
+    """Computes the steps that a transition sums: up to n, the first done or the episode's last transition.
 
     Attributes
     ----------
     n_step : int
     terminated, truncated : ColumnRows
     known : ColumnRows or None
-        The answer for every row, where it is kept.
+        The steps from every row, where they are stored.
     kept : str
-        Where that is, or why it is not kept; empty for small datasets.
+        The place of ``known``, or the reason why there is none; empty for small datasets.
     """
 
     n_step: int
@@ -46,7 +46,7 @@ class Reach:
     kept: str = ""
 
     def __call__(self, table: EpisodeTable, episode: IntArray, step: IntArray) -> IntArray:
-        """Steps summed up from ``step`` [K] of ``episode`` [K] on."""
+        """Return the steps summed from ``step`` [K] of ``episode`` [K] on."""
         row = table.start.take(episode) + step
         if self.known is not None:
             return self.known.take(row).astype(np.int64)
@@ -62,7 +62,7 @@ class Reach:
 def reward_sum(
     reward: ColumnRows, gamma: float, transform: Callable[[Array], Array] | None, row: IntArray, span: Any
 ) -> Array:
-    """Sums of ``gamma**j * transform(reward)`` over the ``span`` [K] rows from each ``row`` [K] on, in float64."""
+    """Sum ``gamma**j * transform(reward)`` over the ``span`` [K] rows from each ``row`` [K] on, in float64."""
     shape = reward.values.shape[1:]
     total = np.zeros((len(row), *shape))
     for j in range(int(np.max(span, initial=0))):
@@ -73,15 +73,15 @@ def reward_sum(
 
 
 def sum_dtype(reward: np.dtype[Any], floats: str | None) -> np.dtype[Any]:
-    """Of the sums and discounts that are given, where a loader works with ``floats``; None for the archive's own."""
+    """Return the dtype of sums and discounts for the working dtype ``floats``; None is the archive's own."""
     return np.result_type(reward, np.float32) if floats is None else np.dtype(floats)
 
 
-WorkOut = Callable[[EpisodeTable, IntArray, IntArray], Array]  # of transitions: episodes and steps
+WorkOut = Callable[[EpisodeTable, IntArray, IntArray], Array]  # a value for each transition: table, episodes, steps
 
 
 def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
-    """The same with the answers for all rows of a large dataset, worked out once."""
+    """Return ``reach`` with the steps of all rows of a large dataset, computed once."""
     if not LEAST_ROWS <= dataset.store.manifest.counts.rows <= MOST_ROWS:
         return reach
     key = {"steps summed up": reach.n_step}
@@ -92,7 +92,7 @@ def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
 def keep_sums(
     dataset: Dataset, reach: Reach, reward: ColumnRows, gamma: float, kind: np.dtype[Any], budget: int
 ) -> ColumnRows | None:
-    """Sums of rewards from every row of a large dataset on, [rows, 1] of ``kind``; None where they are not kept."""
+    """Return the sums of rewards from every row of a large dataset, [rows, 1] of ``kind``; None if not stored."""
     if reach.known is None or reward.values.ndim > 1:
         return None
     key = {"rewards summed up in float64": reach.n_step, "gamma": gamma, "dtype": kind.name}
@@ -101,12 +101,12 @@ def keep_sums(
 
 
 def reach_parts(dataset: Dataset, n_step: int) -> Iterator[Array]:
-    """What `keep_reach` keeps, worked out again."""
+    """Compute the content of `keep_reach` again."""
     return _parts(dataset, np.min_scalar_type(n_step), _reach(dataset, n_step))
 
 
 def sum_parts(dataset: Dataset, n_step: int, gamma: float, kind: np.dtype[Any]) -> Iterator[Array]:
-    """What `keep_sums` keeps, worked out again."""
+    """Compute the content of `keep_sums` again."""
     return _parts(dataset, kind, _sums(_reach(dataset, n_step), ColumnRows(dataset.column(REWARD)), gamma))
 
 
@@ -126,17 +126,17 @@ def _sums(reach: Reach, reward: ColumnRows, gamma: float) -> WorkOut:
 def _kept(
     dataset: Dataset, key: dict[str, Any], kind: np.dtype[Any], work_out: WorkOut, budget: int
 ) -> tuple[ColumnRows | None, str]:
-    """A column that says something of every transition of the whole store; and where it is, or why there is none."""
+    """Open or build a column over all transitions of the store; return it and its place, or the reason for none."""
     size = dataset.store.manifest.counts.rows * kind.itemsize
     held = packed.open_or_build(
         dataset, key, size, lambda: _parts(dataset, kind, work_out), kind="steps", budget=budget
     )
-    where = held.place if held.where else f"worked out at each gather: {held.reason}"
+    where = held.place if held.where else f"computed at each gather: {held.reason}"
     return None if held.array is None else ColumnRows(held.array.view(kind)), where
 
 
 def _parts(dataset: Dataset, kind: np.dtype[Any], work_out: WorkOut) -> Iterator[Array]:
-    """The column, from the first row on."""
+    """Yield the column from the first row on."""
     everything = type(dataset)(dataset.store)
     table = EpisodeTable.of(everything)
     table = table.where(table.transitions > 0)

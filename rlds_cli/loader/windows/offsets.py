@@ -1,4 +1,4 @@
-"""Rows at chosen offsets from a step, field by field: frame stacks, action chunks, a past and a future."""
+"""`Offsets`: rows at chosen offsets from a step, field by field, for frame stacks and action chunks."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Offsets(Unmasked):
     offsets : mapping of str to numbers
         Offsets per field, in the order in which the batch has them. A name stands for everything below it.
     before, after : int, optional
-        By how many steps the offsets may reach before the episode's first step and beyond its last; None for as far
-        as they do: every step t counts. Diffusion Policy's ``pad_before`` and ``pad_after``.
+        Steps by which the offsets may reach before the episode's first step and beyond its last; None for any number:
+        every step can be t. Diffusion Policy's ``pad_before`` and ``pad_after``.
     fill : {"edge", "zero"}
-        What fields hold outside: the values of the nearest row, or zeros (after any transform).
+        The values outside: those of the nearest row, or zeros (after any transform).
     unit : {"step", "s"}
         Offsets in seconds are converted by the dataset's frames per second, and must fall on rows.
     """
@@ -65,42 +65,35 @@ class Offsets(Unmasked):
                 set_integer(self, name, 0)
         check_fill(self)
 
-    @property
-    def whole(self) -> bool:
-        """False."""
-        return False
+    whole = False
+    n_step = 1
 
     @property
     def zeroed(self) -> bool:
-        """Whether ``fill`` is zero."""
+        """True if ``fill`` is zero."""
         return self.fill == "zero"
 
-    @property
-    def n_step(self) -> int:
-        """1."""
-        return 1
-
     def in_steps(self, dataset: Dataset) -> Offsets:
-        """The same with offsets in steps.
+        """Return the window with offsets in steps.
 
         Raises
         ------
         InvalidArgument
-            The dataset does not say its frames per second, or an offset falls between two rows.
+            The dataset's frames per second are unknown, or an offset falls between two rows.
         """
         if self.unit == "step":
             return self
         fps = dataset.manifest.env.get("fps")
         if not fps:
             raise InvalidArgument(
-                f'Offsets(unit="s"): {dataset.id} does not say how many frames per second it has.',
+                f'Offsets(unit="s"): {dataset.id} does not state its frames per second.',
                 hint='unit="step", or create(..., fps=...)',
             )
         steps = {name: tuple(_to_step(name, x, float(fps)) for x in given) for name, given in self.offsets.items()}
         return replace(self, offsets=steps, unit="step")
 
     def named(self, name: str) -> str | None:
-        """The name among the offsets that stands for the field ``name``, or ``next/`` and that of its twin."""
+        """Return the key of the offsets that covers the field ``name``, with ``next/`` for a next field; else None."""
         for prefix in ("", "next/"):
             wanted = name.removeprefix(prefix)
             keys = [key for key in self.offsets if wanted == key or wanted.startswith(f"{key}/")]
@@ -109,7 +102,7 @@ class Offsets(Unmasked):
         return None
 
     def of(self, name: str) -> tuple[int, ...] | None:
-        """Offsets in steps of the field ``name``; None for one step t."""
+        """Return the offsets in steps of the field ``name``; None for step t alone."""
         key = self.named(name)
         given = None if key is None else self.offsets[key if key in self.offsets else key.removeprefix("next/")]
         return given if given is None else tuple(given)  # type: ignore[arg-type]
@@ -121,17 +114,17 @@ class Offsets(Unmasked):
 
     @property
     def _first(self) -> int:
-        """The first step that may be t."""
+        """The first step that can be t."""
         return 0 if self.before is None else max(0, -self._ends[0] - self.before)
 
     def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
-        """How many steps may be t."""
+        """Return the number of steps that can be t."""
         last = offered if self.after is None else (offered if steps is None else steps) + self.after - self._ends[1]
         counts: IntArray = np.maximum(np.minimum(offered, last) - self._first, 0)
         return counts
 
     def anchor(self, number: IntArray) -> IntArray:
-        """Step t."""
+        """Return step t."""
         return number + self._first
 
     def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> OffsetSamples:
@@ -152,10 +145,10 @@ _EXAMPLE = 'Offsets({"observation": (-1, 0), "action": range(16)})'
 
 
 class OffsetSamples(Samples):
-    """Steps t and what lies around them."""
+    """Steps t and the rows around them."""
 
     def grid(self, offsets: tuple[int, ...], observed: bool) -> Grid:
-        """Rows at ``offsets`` from t; those of observations may reach the final one, ``observed``."""
+        """Return the rows at ``offsets`` from t; ``observed`` fields reach the final observation."""
         return self.once((offsets, observed), lambda: self._grid(offsets, observed))
 
     def _grid(self, offsets: tuple[int, ...], observed: bool) -> Grid:
@@ -168,7 +161,7 @@ class OffsetSamples(Samples):
 
 
 class Scattered:
-    """Rows at any distances, each kept inside its episode; ``start`` and ``limit`` [K], ``step`` [K, k]."""
+    """Rows at any steps, each clipped to its episode; ``start`` and ``limit`` [K], ``step`` [K, k]."""
 
     def __init__(self, start: IntArray, step: IntArray, limit: IntArray) -> None:
         self._start, self._step, self._limit = start[:, None], step, limit[:, None]
@@ -192,7 +185,7 @@ class Scattered:
         return self.rows.reshape(-1), 1
 
     def take(self, column: ColumnRows, shift: int = 0) -> Array:
-        """Values of the rows, see `RowSet`."""
+        """Return the values of the rows, see `RowSet`."""
         return column.take(self.rows + shift if shift else self.rows)
 
 

@@ -1,4 +1,4 @@
-"""Where the samples of one gather lie in the columns, and how their values are read.
+"""The rows of the samples of one gather, and the reading of their values.
 
 ``Points`` are single rows; ``Spans`` are runs of consecutive rows, read as whole windows::
 
@@ -6,8 +6,6 @@
     Spans    first  [K]      one void scalar per window of the column seen as overlapping windows, ``windows[first]``
 
 ``np.take`` on the overlapping view would copy the whole view first; indexing it does not.
-
-Where the samples of one gather lie, whatever is read of them.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ from rlds_cli.ted import Array, BoolArray, IntArray
 
 
 class ColumnRows:
-    """All rows of a column, to read some of.
+    """All rows of a column, from which rows are taken.
 
     Parameters
     ----------
     values : array [rows, ...]
         Contiguous.
     file : RandomMap, optional
-        What they are mapped from.
+        The file that they are mapped from.
     """
 
     def __init__(self, values: Array, file: RandomMap | None = None) -> None:
@@ -45,12 +43,12 @@ class ColumnRows:
         return len(self.values)
 
     def take(self, rows: IntArray) -> Array:
-        """Values of ``rows`` [...] -> [..., *shape]."""
+        """Return the values of ``rows`` [...] as [..., *shape]."""
         taken: Array = self.values.take(rows, axis=0)
         return taken
 
     def take_windows(self, first: IntArray, length: int) -> Array:
-        """Values of the ``length`` rows from each of ``first`` [K] on -> [K, length, *shape]."""
+        """Return the values of the ``length`` rows from each of ``first`` [K] on, as [K, length, *shape]."""
         if length not in self._windows:
             kind = np.dtype((np.void, length * self.row_bytes))
             self._windows[length] = np.ndarray(len(self) - length + 1, kind, self.values, 0, (self.row_bytes,))
@@ -59,11 +57,11 @@ class ColumnRows:
 
 
 class RowSet(Protocol):
-    """Rows of the store, in the shape of the batch: [K] or [K, L]."""
+    """Rows of the store for the samples of a gather: [K] or [K, L]."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the samples: [K] or [K, L]."""
+        """The shape of the samples: [K] or [K, L]."""
         ...
 
     @property
@@ -73,11 +71,11 @@ class RowSet(Protocol):
 
     @property
     def stretches(self) -> tuple[IntArray, int]:
-        """First rows of the stretches that are read, and how many rows each has; about, near the ends of episodes."""
+        """First rows and length of the stretches that are read; approximate near the ends of episodes."""
         ...
 
     def take(self, column: ColumnRows, shift: int = 0) -> Array:
-        """Values of a column, ``shift`` rows further on: [K, ...] or [K, L, ...], in memory of their own."""
+        """Return a column's values, ``shift`` rows further on: [K, ...] or [K, L, ...], in new memory."""
         ...
 
 
@@ -89,21 +87,21 @@ class Points:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[K]."""
+        """The shape, [K]."""
         return self.rows.shape
 
     @property
     def stretches(self) -> tuple[IntArray, int]:
-        """Single rows."""
+        """The rows, as stretches of one row."""
         return self.rows.reshape(-1), 1
 
     def take(self, column: ColumnRows, shift: int = 0) -> Array:
-        """Values at the rows, see `RowSet`."""
+        """Return the values at the rows, see `RowSet`."""
         return column.take(self.rows + shift if shift else self.rows)
 
 
 class Spans:
-    """``length`` consecutive rows per sample, each kept inside its episode.
+    """``length`` consecutive rows per sample, clipped to its episode.
 
     Parameters
     ----------
@@ -112,7 +110,7 @@ class Spans:
     first : int array [K]
         First step of the window; may be negative.
     steps : int array [K]
-        Steps of the episode. A place before step 0 or after the last step stands for the nearest step.
+        Steps of the episode. A place outside the episode stands for the nearest step.
     length : int
     """
 
@@ -143,11 +141,11 @@ class Spans:
 
     @property
     def stretches(self) -> tuple[IntArray, int]:
-        """One for each window."""
+        """One stretch for each window."""
         return self._start + np.clip(self._first, 0, self._steps - 1), self.length
 
     def take(self, column: ColumnRows, shift: int = 0) -> Array:
-        """Values of the windows, see `RowSet`."""
+        """Return the values of the windows, see `RowSet`."""
         room = len(column) - self.length
         if room < 0 or column.row_bytes == 0 or 2 * self._reaching.size > len(self._first):
             return column.take(self.rows + shift)
@@ -176,7 +174,7 @@ _T = TypeVar("_T")
 
 
 class Samples:
-    """Where the K samples of one gather lie.
+    """The K samples of one gather: their episodes, steps and rows.
 
     Parameters
     ----------
@@ -184,9 +182,9 @@ class Samples:
     drawn : SampledWindows
         Episodes are rows of ``table``.
     here : RowSet
-        The steps themselves: where observations and actions are read.
+        Rows of the steps themselves, for observations and actions.
     anchor : int array [K]
-        The step of each that is its anchor.
+        The anchor step of each sample.
     """
 
     def __init__(self, table: EpisodeTable, drawn: SampledWindows, here: RowSet, anchor: IntArray) -> None:
@@ -196,7 +194,7 @@ class Samples:
 
     @property
     def step(self) -> IntArray:
-        """Step within the episode, [K] or [K, L]; beyond its ends the nearest one."""
+        """Step within the episode, [K] or [K, L]; outside it the nearest step."""
         return self.anchor
 
     @property
@@ -206,37 +204,37 @@ class Samples:
 
     @property
     def span(self) -> IntArray | int:
-        """How many steps each sample sums up [K]; 1 but for n-step transitions."""
+        """Steps that each sample sums [K]; 1 except for n-step transitions."""
         return 1
 
     @property
     def last(self) -> RowSet:
-        """The last of the steps summed up: where what came of the action is read. The row after is bootstrapped."""
+        """Rows of the last steps summed, for outcomes of actions. The rows after hold the observations to bootstrap."""
         return self.here
 
     def once(self, key: object, work_out: Callable[[], _T]) -> _T:
-        """What several columns share, worked out by the first that asks."""
+        """Return a value that several columns share, computed once."""
         if key not in self._known:
             self._known[key] = work_out()
         return self._known[key]  # type: ignore[return-value]
 
     def outcome(self, column: ColumnRows) -> Array:
-        """What came of the last action: a reward or flag."""
+        """Return the outcome of the last action: a reward or flag."""
         return self.once(id(column), lambda: self.last.take(column))
 
     def each(self, values: IntArray) -> IntArray:
-        """A column of the table for every sample, [K] or [K, 1]."""
+        """Return a column of the table for every sample, [K] or [K, 1]."""
         return values.take(self.episode).reshape(-1, *(1,) * (len(self.here.shape) - 1))
 
     def spread(self, values: Array) -> Array:
-        """One value for each sample [K, ...], given to each of its steps [K, ...] or [K, L, ...]; not to be written."""
+        """Repeat one value per sample [K, ...] for its steps [K, ...] or [K, L, ...]; not to be written."""
         if len(self.here.shape) == 1:
             return values
         return np.broadcast_to(values[:, None], (*self.here.shape, *values.shape[1:]))
 
 
 class NStepSamples(Samples):
-    """Transitions over several steps."""
+    """N-step transitions."""
 
     def __init__(self, table: EpisodeTable, drawn: SampledWindows, step: IntArray, span: IntArray) -> None:
         super().__init__(table, drawn, Points(table.start.take(drawn.episode) + step), step)
@@ -244,12 +242,12 @@ class NStepSamples(Samples):
 
     @property
     def span(self) -> IntArray:
-        """Steps summed up [K]."""
+        """Steps summed [K]."""
         return self._span
 
     @cached_property
     def last(self) -> Points:
-        """Their last step."""
+        """Rows of the last steps summed."""
         return Points(self.here.rows + self._span - 1)
 
 

@@ -1,6 +1,6 @@
-"""What one sample is: rows around an anchor step of an episode.
+"""Windows: a sample is some rows around an anchor step of an episode.
 
-A window says how many of it fit into an episode, and where the rows of each lie. It knows nothing of fields.
+A window counts how often it fits into an episode, and finds the rows of each place. It knows nothing of fields.
 """
 
 from __future__ import annotations
@@ -17,54 +17,52 @@ from rlds_cli.loader.order import set_integer
 from rlds_cli.loader.windows.samples import NStepSamples, Points, Samples, SliceSamples, Spans
 from rlds_cli.ted import IntArray
 
-Spanning = Callable[
-    [EpisodeTable, IntArray, IntArray], IntArray
-]  # table, episodes [K], steps [K] -> steps summed up [K]
+Spanning = Callable[[EpisodeTable, IntArray, IntArray], IntArray]  # table, episodes [K], steps [K] -> steps summed [K]
 Anchors = Literal["transitions", "steps"]
 Fill = Literal["edge", "zero"]
 
 
 class Window(Protocol):
-    """What the loader asks of a window."""
+    """The protocol between the loader and a window."""
 
     @property
     def whole(self) -> bool:
-        """Whether it takes all steps of an episode, also those whose next observation is not known."""
+        """True if it takes all steps of an episode, also steps whose next observation is not known."""
         ...
 
     @property
     def masked(self) -> bool:
-        """Whether it has several steps, of which some may lie outside their episode: ``batch["mask"]`` [B, L]."""
+        """True if it has several steps, which can lie outside the episode: ``batch["mask"]`` [B, L]."""
         ...
 
     @property
     def zeroed(self) -> bool:
-        """Whether what lies outside is filled with zeros."""
+        """True if places outside the episode are filled with zeros."""
         ...
 
     @property
     def n_step(self) -> int:
-        """Steps summed up at most; 1 but for n-step transitions."""
+        """Largest number of steps summed; 1 except for n-step transitions."""
         ...
 
     def reach(self, longest: int) -> int:
-        """Steps of one sample, at most, where the longest episode has ``longest``."""
+        """Return the largest number of steps of a sample, where the longest episode has ``longest``."""
         ...
 
     def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
-        """How many windows episodes have that offer so many steps [episodes], of ``steps`` where that differs."""
+        """Return the windows of episodes that offer so many steps [episodes]; ``steps`` are all of their steps."""
         ...
 
     def anchor(self, number: IntArray) -> IntArray:
-        """The anchor step of window ``number`` of an episode: its first step inside."""
+        """Return the anchor step of window ``number`` of an episode: its first step inside."""
         ...
 
     def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> Samples:
-        """Where the windows drawn lie; ``reach`` says how many steps those of several steps sum up."""
+        """Find the rows of the windows drawn; ``reach`` computes the steps that n-step transitions sum."""
         ...
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
-        """What to raise where none of the episodes has a window; the longest has ``longest`` steps."""
+        """Return the error where no episode has a window; the longest has ``longest`` steps."""
         ...
 
 
@@ -73,22 +71,14 @@ class Unmasked:
 
     __slots__ = ()
 
-    @property
-    def masked(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def zeroed(self) -> bool:
-        """False."""
-        return False
+    masked = False
 
     def reach(self, longest: int) -> int:
-        """One step."""
+        """Return 1."""
         return 1
 
     def anchor(self, number: IntArray) -> IntArray:
-        """Windows are numbered by their steps."""
+        """Return the number, since windows are numbered by their steps."""
         return number
 
 
@@ -97,25 +87,14 @@ class MultiStep:
 
     __slots__ = ()
 
-    @property
-    def whole(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def masked(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def n_step(self) -> int:
-        """1."""
-        return 1
+    whole = True
+    masked = True
+    n_step = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Transition(Unmasked):
-    """One step and what came of it, or n steps summed up.
+    """One step and its outcome, or n steps summed.
 
     With ``n_step`` > 1, ``next/reward`` is the sum of ``gamma**j * reward`` over the steps t, t+1, ... up to n of
     them, ending early after the first done step and at the end of the episode's transitions; ``next/observation`` and
@@ -140,17 +119,15 @@ class Transition(Unmasked):
             raise InvalidArgument(f"Transition(gamma={self.gamma!r}): a discount lies in [0, 1].")
         object.__setattr__(self, "gamma", float(self.gamma))
 
-    @property
-    def whole(self) -> bool:
-        """False."""
-        return False
+    whole = False
+    zeroed = False
 
     def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
-        """One per step."""
+        """Return the number of steps: one window each."""
         return offered
 
     def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> Samples:
-        """Return the samples whose first steps are the numbers drawn, see `Window`."""
+        """Return the samples that start at the steps drawn, see `Window`."""
         step = drawn.number
         if self.n_step > 1:
             assert reach is not None
@@ -177,13 +154,13 @@ class Slice(MultiStep):
     length : int
         L.
     before, after : int
-        By how many steps a slice may begin before its episode and end after it, less than ``length``. With
+        Steps by which a slice may begin before its episode and end after it, less than ``length``. With
         ``after=length - 1`` every step starts one slice (Decision Transformer); with neither, episodes shorter than
         ``length`` have none.
     stride : int
-        From start to start; ``stride=length`` cuts episodes into disjoint pieces.
+        Steps from start to start; ``stride=length`` cuts episodes into disjoint pieces.
     fill : {"edge", "zero"}
-        What fields hold outside: the values of the nearest step, or zeros (after any transform). ``step``,
+        The values outside: those of the nearest step, or zeros (after any transform). ``step``,
         ``episode`` and ``index`` always name the nearest step.
     """
 
@@ -207,15 +184,15 @@ class Slice(MultiStep):
 
     @property
     def zeroed(self) -> bool:
-        """Whether ``fill`` is zero."""
+        """True if ``fill`` is zero."""
         return self.fill == "zero"
 
     def reach(self, longest: int) -> int:
-        """``length``."""
+        """Return ``length``."""
         return self.length
 
     def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
-        """How many starts there are."""
+        """Return the number of starts."""
         room = offered - self.length + self.before + self.after
         counts: IntArray = np.where((room >= 0) & (offered > 0), room // self.stride + 1, 0)
         return counts
@@ -242,7 +219,7 @@ class Slice(MultiStep):
 
 
 def check_fill(window: Any) -> None:
-    """Refuse what is no way to fill a place outside an episode."""
+    """Refuse a ``fill`` other than "edge" and "zero"."""
     if window.fill not in ("edge", "zero"):
         raise InvalidArgument(f'{type(window).__name__}(fill={window.fill!r}): fill is "edge" or "zero".')
 
@@ -254,15 +231,15 @@ class Episode(MultiStep):
     Parameters
     ----------
     max_length : int, optional
-        L at most; of longer episodes the first ``max_length`` steps are taken, and `Loader.describe` says how many
-        there are. ``Slice(max_length, after=...)`` takes other parts.
+        The largest L; of longer episodes only the first ``max_length`` steps are taken, and `Loader.describe` counts
+        these episodes. ``Slice(max_length, after=...)`` takes other parts.
     bucket : int, optional
         Put episodes of similar length together, so that little is padded: they are sorted by length, and so many
         neighbours at a time are drawn one after the other. L is then that of the longest episode of each batch, of all
         ranks together. A multiple of the batch size is best. `Sequential` then goes from the shortest to the longest,
         and ``Shuffled(block=...)`` has the bucket for a block.
     fill : {"edge", "zero"}
-        What fields hold beyond the end, see `Slice`.
+        The values beyond the end, see `Slice`.
     """
 
     max_length: int | None = None
@@ -277,19 +254,19 @@ class Episode(MultiStep):
 
     @property
     def zeroed(self) -> bool:
-        """Whether ``fill`` is zero."""
+        """True if ``fill`` is zero."""
         return self.fill == "zero"
 
     def reach(self, longest: int) -> int:
-        """``max_length``, or that of the longest episode."""
+        """Return ``max_length``, or the length of the longest episode."""
         return longest if self.max_length is None else min(longest, self.max_length)
 
     def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
-        """One per episode."""
+        """Return one window per episode."""
         return (offered > 0).astype(np.int64)
 
     def anchor(self, number: IntArray) -> IntArray:
-        """Step 0."""
+        """Return step 0."""
         return np.zeros_like(number)
 
     def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> SliceSamples:
