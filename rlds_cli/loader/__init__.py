@@ -10,8 +10,8 @@ from rlds_cli.dataset.transforms import Clip, Normalize, Reward
 from rlds_cli.loader.fields.goals import Goals, ReturnToGo
 from rlds_cli.loader.loader import Loader
 from rlds_cli.loader.mixture.mixture import Member, Mixture
+from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.samplers.prioritized import Prioritized
-from rlds_cli.loader.samplers.protocol import Sampler
 from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform
 from rlds_cli.loader.samplers.weighted import Weighted
 from rlds_cli.loader.windows.offsets import Offsets

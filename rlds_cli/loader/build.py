@@ -12,12 +12,12 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.dataset.transforms import Elementwise
 from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
-from rlds_cli.loader.fields.columns import BatchColumn, RewardSumColumn, StoredColumn
+from rlds_cli.loader.fields.columns import BatchColumn, FieldColumn, RewardSumColumn
 from rlds_cli.loader.fields.fields import Extra, Fields, Name, Names
-from rlds_cli.loader.index import EpisodeTable, PrefixIndex, WindowIndex
+from rlds_cli.loader.index import EpisodeIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
-from rlds_cli.loader.samplers.protocol import Draw, Sampler, StatefulDraw
+from rlds_cli.loader.samplers import Draw, Sampler, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, Schedule
 from rlds_cli.loader.storage import blocks, memory
 from rlds_cli.loader.windows import nstep
@@ -56,7 +56,7 @@ def pool(dataset: Dataset, window: Window, anchors: Anchors, *, in_mixture: bool
     EmptyWindow
         No episode has a window.
     """
-    table = EpisodeTable.of(dataset)
+    table = EpisodeIndex.of(dataset)
     if not len(table):
         raise EmptyWindow(f"There is nothing to draw from: 0 episodes of {dataset.id} are selected.")
     every_step = window.whole or anchors == "steps"
@@ -177,7 +177,7 @@ def _reach(fields: Fields, columns: dict[str, BatchColumn], budget: int) -> nste
     if isinstance(summed, RewardSumColumn) and summed.transform is None:
         sums = nstep.keep_sums(dataset, reach, summed.column, summed.gamma, summed.dtype, budget)
         if sums is not None:
-            columns[REWARD] = StoredColumn(sums)
+            columns[REWARD] = FieldColumn(sums)
     return reach
 
 

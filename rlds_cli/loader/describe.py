@@ -10,17 +10,17 @@ from rlds_cli.files.hashing import short
 from rlds_cli.loader.fields.columns import (
     BatchColumn,
     DecodedColumn,
+    FieldColumn,
     NeighbourColumn,
     RewardSumColumn,
     StackedColumn,
-    StoredColumn,
 )
 from rlds_cli.loader.fields.goals import GoalColumn, ReturnColumn
-from rlds_cli.loader.index import EpisodeTable, WindowIndex
+from rlds_cli.loader.index import EpisodeIndex, WindowIndex
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION
 from rlds_cli.loader.read import BatchReader, DatasetSource
-from rlds_cli.loader.samplers.protocol import Sampler
+from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.schedule import Ranks
 from rlds_cli.loader.windows.windows import Anchors, Episode, Window
 
@@ -104,7 +104,7 @@ def _batches(loader: Described) -> str:
 
 
 def _extent(pool: WindowIndex) -> str:
-    everything = EpisodeTable.of(pool.dataset)
+    everything = EpisodeIndex.of(pool.dataset)
     return f"{_counted(int(everything.steps.sum()), 'step')}, {_counted(len(everything), 'episode')}"
 
 
@@ -125,7 +125,7 @@ def _fields_left_out(source: DatasetSource) -> list[str]:
 
 
 def _steps_left_out(loader: Described, pool: WindowIndex) -> list[str]:
-    reasons, everything = [], EpisodeTable.of(pool.dataset)
+    reasons, everything = [], EpisodeIndex.of(pool.dataset)
     unknown = int((everything.steps - everything.transitions).sum())
     if unknown and not loader.window.whole and loader.anchors == "transitions":
         reasons.append(f'{_counted(unknown, "step")} whose next observation is not known (anchors="steps" draws them)')
@@ -148,7 +148,7 @@ def _source(loader: Described, source: DatasetSource, name: str) -> str:
     mapped = "packed rows" if packed is not None and name in packed else mapped
     mapped = "on the device" if name in source.held else mapped
     match column:
-        case StoredColumn():
+        case FieldColumn():
             return f"{mapped}{_after(column)}, {_kind_of_column(loader, column.column.values)}"
         case DecodedColumn():
             return f"decoded at each gather{_after(column)}"
@@ -166,7 +166,7 @@ def _source(loader: Described, source: DatasetSource, name: str) -> str:
             return "computed"
 
 
-def _after(column: StoredColumn | DecodedColumn) -> str:
+def _after(column: FieldColumn | DecodedColumn) -> str:
     return ", row after" if column.shift else ""
 
 

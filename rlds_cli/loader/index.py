@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 
-class EpisodeTable:
+class EpisodeIndex:
     """Columns over episodes.
 
     Attributes
@@ -46,7 +46,7 @@ class EpisodeTable:
         self._chosen, self._index = chosen, index
 
     @classmethod
-    def of(cls, dataset: Dataset) -> EpisodeTable:
+    def of(cls, dataset: Dataset) -> EpisodeIndex:
         """Make the table of all episodes of a dataset or selection."""
         columns = ("start", "length", "num_transitions", "num_observed")
         return cls(*(np.asarray(dataset.episodes[c], np.int64) for c in columns))
@@ -61,12 +61,12 @@ class EpisodeTable:
         """Number of each episode's first transition, made on demand."""
         return np.cumsum(self.transitions) - self.transitions if self._index is None else self._index
 
-    def where(self, chosen: Array) -> EpisodeTable:
+    def where(self, chosen: Array) -> EpisodeIndex:
         """Return the episodes that ``chosen`` marks (bool), or lists (int), in that order."""
         if chosen.dtype == bool and chosen.all():
             return self
         columns = (self.start, self.steps, self.transitions, self.observed)
-        return EpisodeTable(*(c[chosen] for c in columns), chosen=self.number[chosen], index=self.index[chosen])
+        return EpisodeIndex(*(c[chosen] for c in columns), chosen=self.number[chosen], index=self.index[chosen])
 
     def __len__(self) -> int:
         return len(self.start)
@@ -141,7 +141,7 @@ class WindowIndex:
     Attributes
     ----------
     dataset : Dataset
-    table : EpisodeTable
+    table : EpisodeIndex
         The episodes that have a window.
     prefix : PrefixIndex
         Numbers all windows 0..prefix.total-1, episode by episode.
@@ -154,7 +154,7 @@ class WindowIndex:
     """
 
     dataset: Dataset
-    table: EpisodeTable
+    table: EpisodeIndex
     prefix: PrefixIndex
     anchor: Callable[[IntArray], IntArray]
     bucket: int | None = None

@@ -21,7 +21,7 @@ from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION, Order, integer
 from rlds_cli.loader.read import BatchReader, DatasetSource
-from rlds_cli.loader.samplers.protocol import Draw, Sampler, StatefulDraw
+from rlds_cli.loader.samplers import Draw, Sampler, StatefulDraw
 from rlds_cli.loader.samplers.uniform import Uniform
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
 from rlds_cli.loader.storage.page_cache import Advice, prefetched

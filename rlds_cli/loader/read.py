@@ -19,7 +19,7 @@ from rlds_cli.loader.fields.columns import BatchColumn, MappedColumn, NeighbourC
 from rlds_cli.loader.fields.fields import no_reward
 from rlds_cli.loader.index import WindowIndex
 from rlds_cli.loader.order import Order, SampleNumbers
-from rlds_cli.loader.samplers.protocol import Draw, StatefulDraw
+from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.loader.storage.blocks import PackedReader
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth

@@ -11,7 +11,7 @@ from rlds_cli.files.hashing import short
 from rlds_cli.loader import order
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.order import integer
-from rlds_cli.loader.samplers.protocol import Sampler
+from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.schedule import Position
 from rlds_cli.loader.windows.windows import Anchors, Window
 

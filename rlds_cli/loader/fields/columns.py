@@ -61,7 +61,7 @@ class FieldLike(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredColumn:
+class FieldColumn:
     """A field of the store, from its map.
 
     ``late`` reads the outcome, at the last step of a sample; ``shift=1`` reads the row after it; ``flag`` adds an axis
@@ -119,7 +119,7 @@ class DecodedColumn:
 
 @dataclass(frozen=True, slots=True)
 class StackedColumn:
-    """The rows of a field at several offsets: [K, k, ...]; ``flag`` is as in `StoredColumn`."""
+    """The rows of a field at several offsets: [K, k, ...]; ``flag`` is as in `FieldColumn`."""
 
     read_rows: Callable[[RowSet], Array]
     offsets: tuple[int, ...]

@@ -16,12 +16,12 @@ from rlds_cli.loader.fields.columns import (
     BatchColumn,
     ComputedColumn,
     DecodedColumn,
+    FieldColumn,
     FieldLike,
     RewardSumColumn,
-    StoredColumn,
 )
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, WindowIndex
-from rlds_cli.loader.samplers.protocol import Sampler
+from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.memory import Decoding
 from rlds_cli.loader.windows import nstep
@@ -367,7 +367,7 @@ class Fields:
             return DecodedColumn(self.dataset, f.name, late, int(after))
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
             return RewardSumColumn(self.rows(name), self.window.gamma, transform, self._sum_dtype)
-        return StoredColumn(self.rows(f.name), late, int(after), self._is_flag(name))
+        return FieldColumn(self.rows(f.name), late, int(after), self._is_flag(name))
 
     def _is_flag(self, name: str) -> bool:
         f = self.dataset.schema.get(name)

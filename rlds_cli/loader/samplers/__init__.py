@@ -1,1 +1,144 @@
-"""Samplers: which windows make the samples, in what order. `protocol` says what a sampler implements."""
+"""The protocol between the loader and a sampler.
+
+A sampler turns sample numbers into windows. It sees how many windows each episode has and no data, so it works with
+every kind of window. To add one, write a file in this package with
+
+* a frozen dataclass that implements `Sampler`, usually by way of `Endless` or `Epochs`, and has a stable ``repr``: the
+  repr is part of a loader's state;
+* for a sampler that learns from training, a `StatefulDraw` that its ``over`` returns;
+
+and export the dataclass from ``rlds_cli.loader``. Nothing outside this package asks which sampler it has:
+
+==================================== ==============================================================================
+the loader needs to know             the answer
+==================================== ==============================================================================
+does an epoch end?                   ``endless``, ``drop_last``
+which columns does it add?           ``gives``
+can it draw from this dataset?       ``over`` raises; ``pool.in_mixture`` says whether this is one of several datasets
+does it learn from training?         whether ``over`` returns a `StatefulDraw`, which also saves its state and says how
+                                     far ahead it may draw
+==================================== ==============================================================================
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from rlds_cli.dataset.batch import Batch
+from rlds_cli.loader.index import SampledWindows, WindowIndex
+from rlds_cli.loader.order import Order, SampleNumbers
+
+Draw = Callable[[Order, SampleNumbers], SampledWindows]
+
+
+class Sampler(Protocol):
+    """The protocol between the loader and a sampler.
+
+    ``over`` returns a function that draws. Unless it is a `StatefulDraw`, that function depends on its arguments alone:
+    sample number p is the same in every process and in every batch. ``endless`` samplers take any p >= 0; the others
+    have one epoch of ``pool.prefix.total`` samples.
+    """
+
+    @property
+    def endless(self) -> bool:
+        """True if samples are drawn without end."""
+        ...
+
+    @property
+    def drop_last(self) -> bool:
+        """True if the last batch of an epoch is left out when it is not full."""
+        ...
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """Names of the columns that the sampler adds to every batch."""
+        ...
+
+    def over(self, pool: WindowIndex) -> Draw:
+        """Return the function that draws windows of ``pool`` [K] for an order and sample numbers [K].
+
+        Raises
+        ------
+        InvalidArgument, UnknownField
+            The sampler cannot draw from this dataset.
+        """
+        ...
+
+
+class Endless:
+    """Base of samplers that draw with replacement."""
+
+    __slots__ = ()
+
+    endless = True
+    drop_last = False
+    gives: tuple[str, ...] = ()
+
+
+class Epochs:
+    """Base of samplers that draw without replacement."""
+
+    __slots__ = ()
+
+    endless = False
+    gives: tuple[str, ...] = ()
+
+
+class StatefulDraw(ABC):
+    """Draws that depend on what training reports.
+
+    Batches must then be drawn one by one, in one process, and their state is saved with the loader's.
+
+    Attributes
+    ----------
+    ahead : int
+        Batches that the draw itself makes before they are asked for.
+    """
+
+    ahead: int
+
+    @abstractmethod
+    def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
+        """Draw the samples with these numbers."""
+
+    @abstractmethod
+    def observe(self, batch: Batch, priority: Any, beta: float | None = None) -> None:
+        """Take what training reports of a batch.
+
+        Raises
+        ------
+        InvalidArgument
+            The report does not fit the batch; nothing is changed.
+        """
+
+    @abstractmethod
+    def reserve(self, prefetch: int | None, usual: int) -> int:
+        """Return how many gathers the loader may read ahead, and draw that many batches fewer ahead.
+
+        ``prefetch`` is the user's choice, ``usual`` the loader's own where the user made none.
+
+        Raises
+        ------
+        InvalidArgument
+            ``prefetch`` is too large.
+        """
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop the batches drawn ahead: the loader moves to another position."""
+
+    @abstractmethod
+    def state(self, epoch: int, sample: int) -> dict[str, Any]:
+        """Return all that the draws after this position depend on; ``torch.load(weights_only=True)`` must read it."""
+
+    @abstractmethod
+    def load(self, state: Mapping[str, Any], order: Order) -> None:
+        """Restore a `state`.
+
+        Raises
+        ------
+        WrongState
+            The state is of another sampler or dataset; nothing is changed.
+        """

@@ -17,8 +17,7 @@ from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import INDEX, PROBABILITY, WEIGHT, FloatArray, SampledWindows, WindowIndex
 from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
 from rlds_cli.loader.order import WINDOW, Order, SampleNumbers, set_integer
-from rlds_cli.loader.samplers import weighted
-from rlds_cli.loader.samplers.protocol import Endless, StatefulDraw
+from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
 from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, Masses, SumTree
 from rlds_cli.ted import IntArray
 
@@ -115,7 +114,7 @@ class PrioritizedDraw(StatefulDraw):
         if sampler.priority is not None:
             self.priorities.update(np.arange(pool.prefix.total), _initial(pool, sampler.priority))
         self._sampler, self._prefix = sampler, pool.prefix
-        self._uniforms: tuple[Order | None, int, FloatArray] = (None, 0, np.empty(0))
+        self._uniforms: tuple[Order | None, int, Masses] = (None, 0, np.empty(0))
         self._drawn: deque[SampledWindows] = deque(maxlen=2 * sampler.lag + 1)  # some given out, some not yet asked for
 
     def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
@@ -134,7 +133,7 @@ class PrioritizedDraw(StatefulDraw):
             self._drawn.append(found)
         return found
 
-    def _uniform(self, order: Order, positions: range) -> FloatArray:
+    def _uniform(self, order: Order, positions: range) -> Masses:
         """Return uniform draws, made for many batches at once: 2 µs a batch instead of 54."""
         key, first, draws = self._uniforms
         at = positions.start - first

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.index import PROBABILITY, FloatArray, SampledWindows, WindowIndex
 from rlds_cli.loader.order import EPISODE, WINDOW, Order, SampleNumbers
-from rlds_cli.loader.samplers.protocol import Draw, Endless
+from rlds_cli.loader.samplers import Draw, Endless
 from rlds_cli.loader.samplers.uniform import within
 from rlds_cli.ted import Array, IntArray
 

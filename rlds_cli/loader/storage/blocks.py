@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.loader.fields.columns import BatchColumn, StoredColumn
+from rlds_cli.loader.fields.columns import BatchColumn, FieldColumn
 from rlds_cli.loader.storage import memory, packed
 from rlds_cli.loader.storage.packed import PackedContent
 from rlds_cli.loader.storage.page_cache import PlannedRead, RandomMap
@@ -345,7 +345,7 @@ def pack(
     options : ReadOptions
     """
     names = {id(r): name for name, r in rows.items()}
-    stored = {name: c for name, c in columns.items() if isinstance(c, StoredColumn) and c.row_bytes}
+    stored = {name: c for name, c in columns.items() if isinstance(c, FieldColumn) and c.row_bytes}
     chosen = {name: (names[id(c.column)], c.shift, c.flag) for name, c in stored.items()}
     outcomes = {name: rows[name] for name in (REWARD, *FLAGS) if name in rows}
     wanted = dict.fromkeys([*(field for field, _, _ in chosen.values()), *outcomes])

@@ -21,8 +21,8 @@ import torch
 from rlds_cli import text
 from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays
-from rlds_cli.loader.fields.columns import DoneColumn, StackedColumn, StoredColumn
-from rlds_cli.loader.index import EpisodeTable
+from rlds_cli.loader.fields.columns import DoneColumn, FieldColumn, StackedColumn
+from rlds_cli.loader.index import EpisodeIndex
 from rlds_cli.loader.read import DatasetSource, Gathered
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.windows.samples import ColumnRows, Samples
@@ -100,7 +100,7 @@ class DeviceSource(DatasetSource):
         self._stored = {
             n: c
             for n, c in self.columns.items()
-            if isinstance(c, StoredColumn | StackedColumn | DoneColumn) and _reads(c)
+            if isinstance(c, FieldColumn | StackedColumn | DoneColumn) and _reads(c)
         }
         self.held = frozenset(self._stored)
         self._host = {n: c for n, c in self.columns.items() if n not in self._stored}
@@ -168,7 +168,7 @@ def _complete(names: Iterable[str], wanted: Mapping[str, _Wanted], values: Mappi
     return {name: wanted[name].take(values) if name in wanted else values[name] for name in names}
 
 
-def _reads(column: StoredColumn | StackedColumn | DoneColumn) -> list[ColumnRows]:
+def _reads(column: FieldColumn | StackedColumn | DoneColumn) -> list[ColumnRows]:
     """Return the stored columns that ``column`` reads rows of; none for a computed or decoded column."""
     if isinstance(column, DoneColumn):
         return [column.terminated, column.truncated]
@@ -181,7 +181,7 @@ def _dtype(rows: ColumnRows, floats: str | None) -> np.dtype[Any]:
 
 
 def _upload(
-    rows: ColumnRows, dtype: np.dtype[Any], table: EpisodeTable, count: int, device: torch.device
+    rows: ColumnRows, dtype: np.dtype[Any], table: EpisodeIndex, count: int, device: torch.device
 ) -> DeviceColumn:
     """Copy the rows of all episodes, end to end."""
     signed = np.dtype(_SIGNED.get(dtype.name, dtype))
@@ -195,7 +195,7 @@ def _upload(
     return DeviceColumn(values, torch.from_numpy(np.empty(0, dtype)).dtype)
 
 
-def _tiles(table: EpisodeTable) -> Iterator[IntArray]:
+def _tiles(table: EpisodeIndex) -> Iterator[IntArray]:
     """Yield the rows of one episode after the other, about `TILE_ROWS` at a time."""
     lengths = table.steps + 1
     ends = np.cumsum(lengths)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.loader.index import EpisodeTable, PrefixIndex
+from rlds_cli.loader.index import EpisodeIndex, PrefixIndex
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.windows.samples import ColumnRows
 from rlds_cli.ted import FLAGS, REWARD, Array, IntArray
@@ -45,7 +45,7 @@ class Reach:
     known: ColumnRows | None = None
     kept: str = ""
 
-    def __call__(self, table: EpisodeTable, episode: IntArray, step: IntArray) -> IntArray:
+    def __call__(self, table: EpisodeIndex, episode: IntArray, step: IntArray) -> IntArray:
         """Return the steps summed from ``step`` [K] of ``episode`` [K] on."""
         row = table.start.take(episode) + step
         if self.known is not None:
@@ -77,7 +77,7 @@ def sum_dtype(reward: np.dtype[Any], floats: str | None) -> np.dtype[Any]:
     return np.result_type(reward, np.float32) if floats is None else np.dtype(floats)
 
 
-WorkOut = Callable[[EpisodeTable, IntArray, IntArray], Array]  # a value for each transition: table, episodes, steps
+WorkOut = Callable[[EpisodeIndex, IntArray, IntArray], Array]  # a value for each transition: table, episodes, steps
 
 
 def keep_reach(dataset: Dataset, reach: Reach, budget: int) -> Reach:
@@ -116,7 +116,7 @@ def _reach(dataset: Dataset, n_step: int) -> Reach:
 
 
 def _sums(reach: Reach, reward: ColumnRows, gamma: float) -> WorkOut:
-    def sums(table: EpisodeTable, episode: IntArray, step: IntArray) -> Array:
+    def sums(table: EpisodeIndex, episode: IntArray, step: IntArray) -> Array:
         row = table.start.take(episode) + step
         return reward_sum(reward, gamma, None, row, reach(table, episode, step))
 
@@ -138,7 +138,7 @@ def _kept(
 def _parts(dataset: Dataset, kind: np.dtype[Any], work_out: WorkOut) -> Iterator[Array]:
     """Yield the column from the first row on."""
     everything = type(dataset)(dataset.store)
-    table = EpisodeTable.of(everything)
+    table = EpisodeIndex.of(everything)
     table = table.where(table.transitions > 0)
     prefix, done = PrefixIndex(table.transitions), 0
     for first in range(0, prefix.total, _CHUNK):

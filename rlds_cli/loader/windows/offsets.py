@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.index import EpisodeTable, SampledWindows
+from rlds_cli.loader.index import EpisodeIndex, SampledWindows
 from rlds_cli.loader.order import set_integer
 from rlds_cli.loader.windows.samples import ColumnRows, Points, Samples, Spans
 from rlds_cli.loader.windows.windows import Fill, Spanning, Unmasked, check_fill
@@ -127,7 +127,7 @@ class Offsets(Unmasked):
         """Return step t."""
         return number + self._first
 
-    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> OffsetSamples:
+    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> OffsetSamples:
         """Return the steps t, see `Window`."""
         step = self.anchor(drawn.number)
         return OffsetSamples(table, drawn, Points(table.start.take(drawn.episode) + step), step)

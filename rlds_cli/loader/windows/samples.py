@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from rlds_cli.loader.index import EpisodeTable, SampledWindows
+from rlds_cli.loader.index import EpisodeIndex, SampledWindows
 from rlds_cli.loader.storage.page_cache import RandomMap
 from rlds_cli.ted import Array, BoolArray, IntArray
 
@@ -178,7 +178,7 @@ class Samples:
 
     Parameters
     ----------
-    table : EpisodeTable
+    table : EpisodeIndex
     drawn : SampledWindows
         Episodes are rows of ``table``.
     here : RowSet
@@ -187,7 +187,7 @@ class Samples:
         The anchor step of each sample.
     """
 
-    def __init__(self, table: EpisodeTable, drawn: SampledWindows, here: RowSet, anchor: IntArray) -> None:
+    def __init__(self, table: EpisodeIndex, drawn: SampledWindows, here: RowSet, anchor: IntArray) -> None:
         self.table, self.drawn, self.here, self.anchor = table, drawn, here, anchor
         self.episode = drawn.episode
         self._known: dict[object, object] = {}
@@ -236,7 +236,7 @@ class Samples:
 class NStepSamples(Samples):
     """N-step transitions."""
 
-    def __init__(self, table: EpisodeTable, drawn: SampledWindows, step: IntArray, span: IntArray) -> None:
+    def __init__(self, table: EpisodeIndex, drawn: SampledWindows, step: IntArray, span: IntArray) -> None:
         super().__init__(table, drawn, Points(table.start.take(drawn.episode) + step), step)
         self._span = span
 

@@ -12,12 +12,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.index import EpisodeTable, SampledWindows
+from rlds_cli.loader.index import EpisodeIndex, SampledWindows
 from rlds_cli.loader.order import set_integer
 from rlds_cli.loader.windows.samples import NStepSamples, Points, Samples, SliceSamples, Spans
 from rlds_cli.ted import IntArray
 
-Spanning = Callable[[EpisodeTable, IntArray, IntArray], IntArray]  # table, episodes [K], steps [K] -> steps summed [K]
+Spanning = Callable[[EpisodeIndex, IntArray, IntArray], IntArray]  # table, episodes [K], steps [K] -> steps summed [K]
 Anchors = Literal["transitions", "steps"]
 Fill = Literal["edge", "zero"]
 
@@ -57,7 +57,7 @@ class Window(Protocol):
         """Return the anchor step of window ``number`` of an episode: its first step inside."""
         ...
 
-    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> Samples:
+    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> Samples:
         """Find the rows of the windows drawn; ``reach`` computes the steps that n-step transitions sum."""
         ...
 
@@ -126,7 +126,7 @@ class Transition(Unmasked):
         """Return the number of steps: one window each."""
         return offered
 
-    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> Samples:
+    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> Samples:
         """Return the samples that start at the steps drawn, see `Window`."""
         step = drawn.number
         if self.n_step > 1:
@@ -204,7 +204,7 @@ class Slice(MultiStep):
     def _first(self, number: IntArray) -> IntArray:
         return number * self.stride - self.before
 
-    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> SliceSamples:
+    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> SliceSamples:
         """Return the slices, see `Window`."""
         episode, first = drawn.episode, self._first(drawn.number)
         here = Spans(table.start.take(episode), first, table.steps.take(episode), self.length)
@@ -269,7 +269,7 @@ class Episode(MultiStep):
         """Return step 0."""
         return np.zeros_like(number)
 
-    def place(self, table: EpisodeTable, drawn: SampledWindows, reach: Spanning | None) -> SliceSamples:
+    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> SliceSamples:
         """Return the episodes, see `Window`."""
         steps, first = table.steps.take(drawn.episode), np.zeros_like(drawn.episode)
         longest = drawn.longest or int(table.steps.max())
