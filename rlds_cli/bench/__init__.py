@@ -327,8 +327,13 @@ def evict(file: Path) -> None:
         os.close(descriptor)
 
 
-_WINDOWS = tuple(n for n in ("Transition", "Slice", "Offsets", "Episode") if n in loader.__all__)
-_SAMPLERS = tuple(n for n in ("Uniform", "Shuffled", "Sequential", "Weighted", "Prioritized") if n in loader.__all__)
+def _names(method: str, protocol: type) -> tuple[str, ...]:
+    """Return the names of the loader's classes with this method, without the protocol itself."""
+    public = {name: getattr(loader, name) for name in loader.__all__}
+    return tuple(name for name, value in public.items() if hasattr(value, method) and value is not protocol)
+
+
+_WINDOWS, _SAMPLERS = _names("place", Window), _names("over", Sampler)
 
 
 def parse_window(text: str) -> Window:

@@ -36,7 +36,8 @@ from rlds_cli.bench import (
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import RldsError
-from rlds_cli.loader import Loader, Prioritized
+from rlds_cli.loader import Loader
+from rlds_cli.loader.index import WINDOW
 from rlds_cli.ted import Array
 
 _ROUND = 0.25  # seconds of the loader, then of the limit, and so on
@@ -62,9 +63,9 @@ class TimedLoader:
         self.priority = np.random.default_rng(0).random(job.batch_size)
 
     def next(self) -> Batch:
-        """Return a batch, after updating priorities with `Prioritized`."""
+        """Return a batch; with `Prioritized`, update its priorities first."""
         batch = next(self.batches)
-        if isinstance(self.job.sampler, Prioritized):
+        if WINDOW in self.job.sampler.gives:  # updates name windows
             self.loader.update_priorities(batch, self.priority)
         return batch
 

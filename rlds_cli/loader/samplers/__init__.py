@@ -1,23 +1,23 @@
 """The protocol between the loader and a sampler.
 
-A sampler turns sample numbers into windows. It sees how many windows each episode has and no data, so it works with
-every kind of window. To add one, write a file in this package with
+A sampler turns sample numbers into windows. It sees the number of windows of each episode and no data, so it works
+with every kind of window. To add a sampler, write a file in this package and export its class from ``rlds_cli.loader``:
 
-* a frozen dataclass that implements `Sampler`, usually by way of `Endless` or `Epochs`, and has a stable ``repr``: the
-  repr is part of a loader's state;
-* for a sampler that learns from training, a `StatefulDraw` that its ``over`` returns;
+* The class is a frozen dataclass that implements `Sampler`, usually as `Endless` or `Epochs`. Its ``repr`` is part of
+  a loader's state, so it must name all arguments and stay as it is.
+* If the sampler learns from training, its ``over`` returns a `StatefulDraw`.
 
-and export the dataclass from ``rlds_cli.loader``. Nothing outside this package asks which sampler it has:
+Nothing outside this package asks for a sampler's class. The loader asks instead:
 
-==================================== ==============================================================================
-the loader needs to know             the answer
-==================================== ==============================================================================
-does an epoch end?                   ``endless``, ``drop_last``
-which columns does it add?           ``gives``
-can it draw from this dataset?       ``over`` raises; ``pool.in_mixture`` says whether this is one of several datasets
-does it learn from training?         whether ``over`` returns a `StatefulDraw`, which also saves its state and says how
-                                     far ahead it may draw
-==================================== ==============================================================================
+============================== ========================================================================================
+question                       answer
+============================== ========================================================================================
+Does an epoch end?             ``endless`` and ``drop_last``.
+Which columns does it add?     ``gives``.
+Can it draw from this dataset? ``over`` raises if not. ``pool.in_mixture`` says that the dataset is one of a mixture.
+Does it learn from training?   ``over`` returns a `StatefulDraw`. This observes batches, saves its state, and limits how
+                               far the loader reads ahead. Several ranks and worker processes are refused.
+============================== ========================================================================================
 """
 
 from __future__ import annotations
