@@ -238,7 +238,7 @@ def test_seconds_between_two_rows_are_refused():
         load(ds, Offsets({"action": (0, 0.06)}, unit="s"), extra=())
     assert "0.05 s is a row" in str(e.value)
     untimed = create([episode(0, 5)])
-    with pytest.raises(InvalidArgument, match=r"local/known does not say .*frames per second") as e:
+    with pytest.raises(InvalidArgument, match=r"local/known does not state its frames per second") as e:
         load(untimed, Offsets({"action": (0, 0.05)}, unit="s"))
     assert 'unit="step"' in str(e.value) and "fps=" in str(e.value)
 
