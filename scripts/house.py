@@ -52,7 +52,7 @@ _BELOW = {
     "archives": "base files formats ted",
     "store": "base files formats ted",
     "dataset": "base files formats ted registry home store",
-    "checks": "base files formats ted registry home store dataset",
+    "checks": "base files formats ted registry home store dataset archives",  # faults of readers
     "convert": "base files formats ted registry home store dataset archives",
     "downloads": "base files formats ted registry home store dataset archives convert",
     "loader": "base files formats ted registry home store dataset",

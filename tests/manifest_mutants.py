@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import report
-from rlds_cli.checks.running import check
+from rlds_cli.checks.run import check
 from rlds_cli.cli.info import _stored
 from rlds_cli.convert.create import create
 from rlds_cli.dataset import Dataset, open_dataset

@@ -16,7 +16,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli import cli
-from rlds_cli.cli import render
+from rlds_cli.cli import datasets
 from rlds_cli.report import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -163,7 +163,7 @@ def test_all_is_every_dataset(rlds):
     [
         (["zzzz"], 'nothing matches "zzzz"; rlds list shows families'),
         (["hoper-medium"], "did you mean d4rl/hopper-medium-v2"),
-        (["--here"], "nothing here; without --here: what there is to download"),
+        (["--here"], "nothing here; omit --here to list datasets to download"),
         (["--here", "hopper"], 'nothing here matches "hopper"'),
         (["--family", "local"], "nothing matches in local"),
     ],
@@ -354,7 +354,7 @@ def test_usage(rlds):
     assert rlds("info")[0] == 2
     code, out, err = rlds("info", "d4rl/pen-human-v1", "--cite", "--defects")
     assert (code, out) == (2, "")
-    assert "one of --cite, --defects and --fingerprint" in err
+    assert "only one of --cite, --defects and --fingerprint" in err
     for command in ("list", "info"):
         code, out, _ = rlds(command, "--help")
         assert code == 0 and "Example: rlds" in out
@@ -464,13 +464,13 @@ def test_a_full_disk_below_a_listing() -> None:
     command = f"{sys.executable} -c 'from rlds_cli.cli import main; main()' list > /dev/full"
     run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert run.returncode == 1
-    assert run.stderr == "NoSpace: The disk is full: what was to be printed could not be written.\n"
+    assert run.stderr == "NoSpace: The disk is full: the output could not be written.\n"
 
 
 def test_notes_say_how_often_once(rlds):
     """Findings name what they counted; what readers note does not."""
     said = rlds("download", "sample/mountaincar-robohive")[2]
     assert "info/rwd_sparse, info/solved never change\n" in said
-    assert render.note_line({"text": "flags were dropped", "count": 3, "where": "row 7"}) == (
+    assert datasets.note_line({"text": "flags were dropped", "count": 3, "where": "row 7"}) == (
         "flags were dropped (3 times), e.g. row 7"
     )

@@ -20,8 +20,8 @@ import pytest
 
 import rlds_cli
 from rlds_cli import cli, create, open_dataset
-from rlds_cli.cli.pages import maintenance
-from rlds_cli.cli.pages.figures import figure, number
+from rlds_cli.cli.du import ago
+from rlds_cli.cli.figures import figure, number
 from rlds_cli.loader import Loader
 
 Rlds = Callable[..., tuple[int, str, str]]
@@ -348,7 +348,7 @@ def test_du(rlds: Rlds, home: Path) -> None:
 def test_times(then: str, said: str) -> None:
     from datetime import UTC, datetime
 
-    assert maintenance.ago(then, datetime(2026, 5, 20, 12, tzinfo=UTC)) == said
+    assert ago(then, datetime(2026, 5, 20, 12, tzinfo=UTC)) == said
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_gc(rlds: Rlds, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Nothing was removed" in on_a_terminal("gc", answer="n\n")
     shown = on_a_terminal("gc", answer="y\n")
     assert "Remove 24.0 KiB?" in shown
-    assert "partial/local+x@v.0123  8.0 KiB  work that was broken off" in shown
+    assert "partial/local+x@v.0123  8.0 KiB  interrupted work" in shown
     assert "24.0 KiB freed" in shown
     assert not (home / "packed").exists()
     code, text, _ = rlds("gc", "--archives", "--yes", "--json", "-q")

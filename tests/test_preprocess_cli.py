@@ -164,7 +164,7 @@ def test_what_is_missing_is_wrong_usage(pendulum, rlds):
         ((), "ID"),
         (("sample/pendulum-d4rl",), "--fn"),
         (("sample/pendulum-d4rl", "--fn", "normalise", "--shard", "2"), "is not I/N"),
-        (("sample/pendulum-d4rl", "--fn", "normalise", "--shard", "1/2", "--finish"), "one of them at a time"),
+        (("sample/pendulum-d4rl", "--fn", "normalise", "--shard", "1/2", "--finish"), "only one of them may be given"),
     ):
         failed = rlds("preprocess", *words)
         assert failed.returncode == 2 and text in failed.stderr, failed.stderr
@@ -182,7 +182,7 @@ def test_shards_and_the_finish(pendulum, rlds, home):
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines() == [
         "sample/pendulum-d4rl@normalise, shard 1/2: 0 chunks, 0 rows",
-        "not there yet: 2/2",
+        "missing shards: 2/2",
     ]
     early = rlds(*words, "--finish")
     assert early.returncode == 1
@@ -193,7 +193,7 @@ def test_shards_and_the_finish(pendulum, rlds, home):
     made = rlds(*words, "--finish", "--json")
     assert made.returncode == 0, made.stderr
     again = rlds(*words, "--shard", "2/2")
-    assert again.stdout == "sample/pendulum-d4rl@normalise is here already\n"
+    assert again.stdout == "sample/pendulum-d4rl@normalise already exists\n"
     assert rlds(*words, "--name", "alone", "--json").returncode == 0
     ours, alone = (rlds_cli.open_dataset(f"sample/pendulum-d4rl@{n}") for n in ("normalise", "alone"))
     assert ours.fingerprint == alone.fingerprint == json.loads(made.stdout)["fingerprint"]

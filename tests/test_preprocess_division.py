@@ -138,4 +138,4 @@ def test_ctrl_c_says_how_to_go_on(ds):
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "of 12 chunks are kept" in error and "Traceback" not in error
-    assert error.rstrip().endswith(f"stopped. Go on with:  rlds {' '.join(command)}")
+    assert error.rstrip().endswith(f"stopped. Continue with:  rlds {' '.join(command)}")

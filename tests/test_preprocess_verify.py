@@ -265,8 +265,8 @@ def test_the_command(ds, stateful, monkeypatch, capsys):
     code, _, said = rlds("--fn", "stateful.py:drawn", "--verify")
     assert code == 1 and "noise of episode 0, step 0" in said
     for words, what in (
-        (("--verify", "--shard", "1/2"), "is for a whole result"),
-        (("--executor", "ray", "--shard", "1/2"), "is for a whole job"),
+        (("--verify", "--shard", "1/2"), "works on a whole result only"),
+        (("--executor", "ray", "--shard", "1/2"), "works on a whole job only"),
         (("--address", "127.0.0.1:1"), "needs --executor ray"),
     ):
         code, _, said = rlds("--fn", "fine.py:fine", *words)

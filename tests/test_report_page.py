@@ -29,7 +29,7 @@ from rlds_cli.report.columns import is_image
 from rlds_cli.report.html import listing, spreads, viewing, write_page
 from rlds_cli.report.html.content import gather
 from rlds_cli.report.html.markup import Markup, data, tag
-from rlds_cli.report.html.spreads import Rows, spread
+from rlds_cli.report.html.spreads import DatasetRows, spread
 from rlds_cli.report.html.viewing import picture
 from rlds_cli.ted import Field
 
@@ -209,7 +209,7 @@ def test_markup_is_not_escaped_again() -> None:
 
 def test_histograms_are_those_of_the_steps() -> None:
     ds = lists([7, 1, 30])
-    rows = Rows(ds)
+    rows = DatasetRows(ds)
     found = spread(ds, rows, ds.schema["observation"])
     assert found is not None and (found.steps, found.sampled, found.hidden) == (38, False, 0)
     steps = [
@@ -234,7 +234,7 @@ def test_histograms_are_those_of_the_steps() -> None:
 def test_long_tails_and_values_that_are_not_finite_are_counted_apart() -> None:
     values = np.concatenate([np.linspace(0, 1, 997), [1e6, np.nan, np.inf]])
     ds = lists([1000], extra=lambda k, t: values)
-    found = spread(ds, Rows(ds), ds.schema["extra"])
+    found = spread(ds, DatasetRows(ds), ds.schema["extra"])
     assert found is not None
     (one,) = found.elements
     assert (one.outside, one.nonfinite, sum(one.histogram.counts)) == (1, 2, 997)
@@ -243,7 +243,7 @@ def test_long_tails_and_values_that_are_not_finite_are_counted_apart() -> None:
 
 def test_many_steps_are_sampled_and_it_says_so() -> None:
     ds = lists([40_000, 40_000])
-    found = spread(ds, Rows(ds), ds.schema["next/reward"])
+    found = spread(ds, DatasetRows(ds), ds.schema["next/reward"])
     assert found is not None and found.sampled and 60_000 < found.steps <= 65_536
     assert sum(found.elements[0].histogram.counts) + found.elements[0].outside == found.steps
     assert "steps sampled" in page_of(ds)

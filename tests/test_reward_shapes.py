@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlds_cli import create
-from rlds_cli.checks.running import check
+from rlds_cli.checks.run import check
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidEpisode, NoReward
 from rlds_cli.loader import Loader, Slice

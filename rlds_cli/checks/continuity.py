@@ -1,4 +1,4 @@
-"""Jumps of the observation inside an episode: ends that nobody flagged, or rows that belong elsewhere.
+"""Check for jumps of the observation inside an episode: unflagged ends, or rows that belong elsewhere.
 
 The scale of a component is that of the D4RL reader's ``jumps``: the 99th percentile of its own steps, taken from up to
 128 evenly spaced blocks of 1,024 rows. Merged short episodes would hide in it, so steps that stand alone, four times as
@@ -25,11 +25,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlds_cli.checks.findings import MOST_PLACES, Finding, Place
+from rlds_cli.checks.findings import MOST_PLACES, Finding, Place, finding
 from rlds_cli.checks.subject import Skipped, Subject, plural
 from rlds_cli.ted import Array, BoolArray, Field, IntArray
-
-NAME = "continuity"
 
 FACTOR = 8.0
 PERCENTILE = 99
@@ -44,7 +42,7 @@ _WIDE = 2048
 
 
 @dataclass(slots=True)
-class _Places:
+class _CountedPlaces:
     count: int = 0
     places: list[Place] = field(default_factory=list)
 
@@ -53,26 +51,26 @@ class _Places:
         self.places += s.places(rows[: MOST_PLACES - len(self.places)])
 
 
-def find(s: Subject) -> Iterator[Finding]:
-    """Steps of continuous observations that no other steps of the dataset look like."""
+def jumps(s: Subject) -> Iterator[Finding]:
+    """Find steps of continuous observations that are unlike all other steps of the dataset."""
     fields = [f for f in s.fields(kinds="f") if _is_state(f) and _width(f) <= _MAX_COMPONENTS]
     if not fields:
         raise Skipped("no continuous observations")
     for f in fields if s.thorough else ():
         limit = limits(s, f)
         if np.isfinite(limit).any():
-            yield from _findings(s, f, *_jumps(s, f, limit))
+            yield from _findings(s, f, *_jumps_and_spikes(s, f, limit))
 
 
 def _is_state(f: Field) -> bool:
-    """Observations and states of simulators; goals may change at any step."""
+    """Tell observations and states of simulators from other fields; a goal is none, as it may change at any step."""
     root, last = f.name.split("/")[0], f.name.split("/")[-1]
     if f.placement == "next" or ("goal" in last and "achieved" not in last):
         return False
     return root in ("observation", "state") or last == "qpos"
 
 
-def _findings(s: Subject, f: Field, jumps: _Places, spikes: _Places) -> Iterator[Finding]:
+def _findings(s: Subject, f: Field, jumps: _CountedPlaces, spikes: _CountedPlaces) -> Iterator[Finding]:
     rule = f"{FACTOR:g} times the {PERCENTILE}th percentile of its steps"
     if jumps.count:
         text = (
@@ -80,14 +78,14 @@ def _findings(s: Subject, f: Field, jumps: _Places, spikes: _Places) -> Iterator
         )
         text += " merged, import them again with another --episodes-by"
         places, known = tuple(jumps.places), s.known("jump")
-        yield Finding(NAME, "jump", "warning", text, jumps.count, f.name, places, known)
+        yield finding("jump", "warning", text, jumps.count, f.name, places, known)
     if spikes.count:
         text = f"at {plural(spikes.count, 'step')} a component of {f.name} moves by more than {rule}"
-        yield Finding(NAME, "spike", "note", text, spikes.count, f.name, tuple(spikes.places))
+        yield finding("spike", "note", text, spikes.count, f.name, tuple(spikes.places))
 
 
 def limits(s: Subject, f: Field) -> Array:
-    """The longest step of every component that is no jump, float64 [width]; infinite where it has no scale."""
+    """The longest step of every component that is not a jump, float64 [width]; infinite where it has no scale."""
     at_most = max(1, _SAMPLE_BYTES // (_BLOCK_ROWS * _width(f) * 8))
     blocks = max(1, min(_BLOCKS, at_most, s.ds.num_rows // _BLOCK_ROWS))
     starts = np.linspace(0, max(s.ds.num_rows - _BLOCK_ROWS, 0), blocks).astype(np.int64)
@@ -106,7 +104,7 @@ def limits(s: Subject, f: Field) -> Array:
 
 
 def _stand_alone(steps: Array) -> BoolArray:
-    """Which of steps [blocks, n, width] are longer than those around them in a share of the components that move."""
+    """Mask of steps [blocks, n, width] that are longer than those around them in a share of the moving components."""
     out = np.zeros(steps.shape[:2], bool)
     with np.errstate(invalid="ignore"):
         moving = int((steps > 0).any(axis=(0, 1)).sum())
@@ -116,7 +114,10 @@ def _stand_alone(steps: Array) -> BoolArray:
 
 
 def _alone(steps: Array) -> BoolArray:
-    """Which components of steps [n, width] move much further than in the steps before and after; NaN is unknown."""
+    """Mask of components of steps [n, width] that move much further than in the steps before and after.
+
+    NaN stands for an unknown step.
+    """
     none = np.full((1, steps.shape[1]), np.nan, steps.dtype)
     before, after = np.concatenate([none, steps[:-1]]), np.concatenate([steps[1:], none])
     with np.errstate(invalid="ignore"):
@@ -124,18 +125,18 @@ def _alone(steps: Array) -> BoolArray:
 
 
 def _crossing(s: Subject, f: Field, rows: IntArray) -> BoolArray:
-    """Which of the rows are followed by one that is not observed in the same episode."""
+    """Mask of the rows after which no row is observed in the same episode."""
     episode = np.searchsorted(s.start, rows, "right") - 1
     return np.asarray(rows - s.start[episode] >= _observed(s, f)[episode] - 1)
 
 
 def _observed(s: Subject, f: Field) -> IntArray:
-    """How many rows of every episode hold a value of its own."""
+    """Number of rows of every episode that hold a recorded value."""
     return np.asarray(s.ds.episodes["num_observed"]) if f.placement == "both" else s.length
 
 
-def _jumps(s: Subject, f: Field, limit: Array) -> tuple[_Places, _Places]:
-    jumps, spikes = _Places(), _Places()
+def _jumps_and_spikes(s: Subject, f: Field, limit: Array) -> tuple[_CountedPlaces, _CountedPlaces]:
+    jumps, spikes = _CountedPlaces(), _CountedPlaces()
     only = len(limit) == 1 and (f.name.endswith("/qpos") or sum(_width(x) for x in s.fields("observation")) == 1)
     final = s.start + s.length  # rows from which, and at unknown final ones to which, no step leads
     unknown = final[_observed(s, f) == s.length] - 1
@@ -170,7 +171,7 @@ def _within(rows: IntArray, a: int, count: int) -> IntArray:
 
 
 def _is_jump(s: Subject, f: Field, flat: Array, steps: Array, at: IntArray, bound: Array, *, only: bool) -> BoolArray:
-    """Which of the steps ``at`` of a block are jumps by the rule of this module."""
+    """Mask of the steps ``at`` of a block that are jumps by the rule of this module."""
     around = np.fmax(
         np.where((at > 0)[:, None], steps[at - 1], np.nan),
         np.where((at < len(steps) - 1)[:, None], steps[np.minimum(at + 1, len(steps) - 1)], np.nan),
@@ -185,7 +186,7 @@ def _is_jump(s: Subject, f: Field, flat: Array, steps: Array, at: IntArray, boun
 
 
 def _turned(s: Subject, f: Field, before: Array, after: Array, bound: Array) -> BoolArray:
-    """Which components of steps [n, width] are the same angle by other numbers, or of a quaternion that is negated."""
+    """Mask of components of steps [n, width] that only wrap around: an angle plus a turn, a negated quaternion."""
     before, after = before.astype(np.float64), after.astype(np.float64)
     step, near = np.abs(after - before), _NEAR * bound
     stats = s.ds.stats.get(f.name)
@@ -197,7 +198,10 @@ def _turned(s: Subject, f: Field, before: Array, after: Array, bound: Array) -> 
 
 
 def _greatest(steps: Array) -> Array:
-    """Maximum of every column of [n, width]: of many rows side by side first, since narrow rows are slow to reduce."""
+    """Maximum of every column of [n, width].
+
+    Rows are first reduced side by side, 2,048 numbers wide, since NumPy reduces narrow rows slowly.
+    """
     width = steps.shape[1]
     side = max(1, _WIDE // width)
     whole = len(steps) // side * side

@@ -1,6 +1,6 @@
-"""Episodes that are there twice: they count double, and stand on both sides of a split.
+"""Check for repeated episodes: they count twice, and may lie on both sides of a split.
 
-Episodes that agree in length and first step are hashed as a whole, and those that still agree are compared row by row.
+Episodes with equal lengths and first steps are hashed as a whole; those with equal hashes are compared row by row.
 Frames that are kept encoded are compared by their lengths in bytes.
 """
 
@@ -10,21 +10,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rlds_cli.checks.findings import Finding
+from rlds_cli.checks.findings import Finding, finding
 from rlds_cli.checks.subject import Skipped, Subject, first_places, plural
 from rlds_cli.ted import Array, Field, IntArray
 
-NAME = "duplicates"
-
-_EPISODES = 1 << 14  # keys are made for so many at a time
+_EPISODES = 1 << 14  # episodes whose keys are computed at a time
 _AT_ONCE = 1 << 22  # bytes that are hashed or compared at a time
 _ROOTS = ("observation", "action", "next/reward")
 
 Words = np.ndarray
 
 
-def find(s: Subject) -> Iterator[Finding]:
-    """Episodes whose observations, actions and rewards are all those of an earlier one."""
+def repeats(s: Subject) -> Iterator[Finding]:
+    """Find episodes whose observations, actions and rewards all equal those of an earlier episode."""
     columns = [f for f in s.ds.schema.values() if any(f.name == r or f.name.startswith(f"{r}/") for r in _ROOTS)]
     columns = [f for f in columns if f.kind != "text" and 0 not in f.shape]
     if not any(f.name.split("/")[0] in ("observation", "action") for f in columns):
@@ -36,11 +34,11 @@ def find(s: Subject) -> Iterator[Finding]:
     if len(again):
         text = f"{plural(len(again), 'episode', 'repeats an earlier one', 'repeat earlier ones')}, e.g."
         text += f" episode {again[0]:,} is episode {first[again[0]]:,} again"
-        yield Finding(NAME, "duplicate", "warning", text, len(again), None, first_places(again))
+        yield finding("duplicate", "warning", text, len(again), None, first_places(again))
 
 
 def repeated(s: Subject, columns: list[Field]) -> IntArray:
-    """For every episode the first one with the same content, -1 where it is the first; int64 [E]."""
+    """For every episode the number of the first one with the same content, -1 for that one itself; int64 [E]."""
     first = np.full(len(s.length), -1, np.int64)
     todo = _sharing(episode_keys(s, columns, shares=(0.0,)))
     keys = _whole_keys(s, columns, todo)
@@ -55,7 +53,7 @@ def repeated(s: Subject, columns: list[Field]) -> IntArray:
 
 
 def episode_keys(s: Subject, columns: list[Field], *, shares: tuple[float, ...] = (0.0, 0.5, 1.0)) -> Words:
-    """A key of every episode, uint64 [E]: of its length, and of its steps at ``shares`` of it in ``columns``."""
+    """Hash every episode to uint64 [E]: its length, and its steps at the fractions ``shares`` of it in ``columns``."""
     keys = s.length.astype(np.uint64)
     for a in range(0, len(keys), _EPISODES):
         start, length = s.start[a : a + _EPISODES], s.length[a : a + _EPISODES]
@@ -67,13 +65,13 @@ def episode_keys(s: Subject, columns: list[Field], *, shares: tuple[float, ...] 
 
 
 def _sharing(keys: Words) -> IntArray:
-    """Places of the keys that come more than once, in order."""
+    """Indices of the keys that occur more than once, in order."""
     group, size = np.unique(keys, return_inverse=True, return_counts=True)[1:]
     return np.flatnonzero(size[group] > 1)
 
 
 def _later(keys: Words) -> tuple[IntArray, IntArray]:
-    """Places of keys that came before, and where they came first."""
+    """Indices of keys that occurred before, and the index where each occurred first."""
     earliest, group = np.unique(keys, return_index=True, return_inverse=True)[1:]
     of = earliest[group]
     again = np.flatnonzero(of != np.arange(len(keys)))
@@ -81,7 +79,7 @@ def _later(keys: Words) -> tuple[IntArray, IntArray]:
 
 
 def _whole_keys(s: Subject, columns: list[Field], episodes: IntArray) -> Words:
-    """A key of the whole content of each of ``episodes``."""
+    """Hash the whole content of each of ``episodes``."""
     keys = s.length[episodes].astype(np.uint64)
     for chosen, steps in _batches(s, columns, episodes):
         keys[chosen] = _mix(keys[chosen], _words(_rows_of(s, columns, episodes[chosen], steps)))
@@ -89,7 +87,7 @@ def _whole_keys(s: Subject, columns: list[Field], episodes: IntArray) -> Words:
 
 
 def _batches(s: Subject, columns: list[Field], episodes: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-    """Batches of ``episodes`` (places in it) of one length and steps of them in order, a few MiB at a time."""
+    """Batches of episodes of one length (as indices into ``episodes``) and ranges of their steps, 4 MiB at a time."""
     if not len(episodes):
         return
     width = sum(8 if f.kind == "frames" else f.row_bytes for f in columns)

@@ -1,4 +1,4 @@
-"""What checks find, as records: for the terminal, ``--json``, the manifest's notes and the report."""
+"""Records of findings, for the terminal, ``--json``, the notes of a manifest and the report."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a user should know.
+    """A fact that a user of the dataset should know.
 
     Attributes
     ----------
     check : str
         The check that found it, as ``CHECKS`` names it.
     code : str
-        What it found: a word that stays the same, for scripts.
+        A name of the problem that stays the same, for scripts.
     severity : {"error", "warning", "note"}
         ``error``: the data contradict themselves; ``warning``: training on them as they are may go wrong; ``note``:
-        good to know.
+        for information.
     text : str
         A sentence without a full stop, with its numbers.
     count : int
-        How many episodes, steps or values it is about.
+        Number of episodes, steps or values concerned.
     field : str or None
     places : tuple of Place
-        The first of them, at most eight; none where it is about the whole, or where nobody has looked.
+        The first of them, at most eight; empty when the whole dataset is concerned, or when rows were not read.
     known : tuple of str
-        References to where the source's users report the same: ``D4RL#199``.
+        References to reports of the same problem by users of the source: ``D4RL#199``.
     """
 
     check: str
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What ``rlds check`` shows: findings, errors first; checks that found nothing; why others could not look."""
+    """Result of ``rlds check``: findings (errors first), checks that found nothing, and reasons for skipped checks."""
 
     id: str
     path: Path
@@ -73,21 +73,34 @@ class CheckReport:
     skipped: Mapping[str, str]
 
 
+def finding(
+    code: str,
+    severity: Severity,
+    text: str,
+    count: int = 1,
+    field: str | None = None,
+    places: tuple[Place, ...] = (),
+    known: tuple[str, ...] = (),
+) -> Finding:
+    """Make a finding of the check that is running; its name comes from the table ``CHECKS``."""
+    return Finding("", code, severity, text, count, field, places, known)
+
+
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors before warnings before notes; those of one severity in the order in which they came."""
+    """Sort findings: errors, warnings, notes; findings of one severity keep their order."""
     return tuple(sorted(findings, key=lambda f: SEVERITIES.index(f.severity)))
 
 
 def number(findings: Iterable[Finding], severity: Severity) -> int:
-    """How many findings are of one severity."""
+    """Count the findings of one severity."""
     return sum(f.severity == severity for f in findings)
 
 
-# -- as notes of a manifest: a note of a check has a severity, one of a reader has none
+# -- findings as notes of a manifest: a note of a check has a severity, a note of a reader has none
 
 
 def as_note(f: Finding) -> dict[str, Any]:
-    """A finding as the manifest holds it."""
+    """Convert a finding to the form in which a manifest holds it."""
     where = str(f.places[0]) if f.places else ""
     places = [[p.episode, p.step] for p in f.places]
     note = {"code": f.code, "text": f.text, "count": f.count, "where": where, "severity": f.severity}
@@ -95,7 +108,7 @@ def as_note(f: Finding) -> dict[str, Any]:
 
 
 def of_note(note: Mapping[str, Any]) -> Finding:
-    """The finding that a note of a manifest is; what a reader noted is of the check ``reader``."""
+    """Convert a note of a manifest to a finding; a note of a reader becomes a finding of the check ``reader``."""
     places = tuple(Place(episode, step) for episode, step in note.get("places") or ())
     text, where = str(note["text"]), str(note.get("where") or "")
     if "severity" not in note and where:

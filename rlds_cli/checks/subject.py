@@ -1,4 +1,4 @@
-"""What a check looks at: a dataset read block by block, where its steps are, and what the registry says of it."""
+"""The dataset under examination: its rows block by block, the places of its steps, and its entry in the registry."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rlds_cli.store import arrays
 from rlds_cli.store.ranges import read_range
 from rlds_cli.ted import VIDEO, Array, BoolArray, Field, IntArray
 
-TILE_BYTES = 1 << 20  # stays in the cache of a core while a check looks at it
-_DECODED_BYTES = 1 << 24  # what a compressed dataset decodes at a time
+TILE_BYTES = 1 << 20  # fits the cache of a core
+_DECODED_BYTES = 1 << 24  # bytes of a compressed dataset that are decoded at a time
 
 Test = Callable[[Array], BoolArray]
 
 
 class Skipped(Exception):
-    """A check that cannot look at this dataset; the message says why."""
+    """Raised by a check that does not apply to this dataset; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How many rows a test held for, and the first of them."""
+    """The number of rows for which a test holds, and the places of the first of them."""
 
     count: int
     places: tuple[Place, ...]
@@ -38,17 +38,20 @@ class Seen:
 
 @dataclass
 class Subject:
-    """A dataset under examination; ``thorough`` allows reading its rows, else manifest and episode table must do."""
+    """A dataset under examination.
+
+    A check that is not ``thorough`` reads the manifest and the episode table only, no rows.
+    """
 
     ds: Dataset
     thorough: bool = True
     explained: set[str] = field(default_factory=set)  # codes of known defects that findings have named
 
-    # -- what is known about it
+    # -- facts about the dataset
 
     @cached_property
     def entry(self) -> Entry | None:
-        """What the registry has; None for a user's own data."""
+        """The entry in the registry; None for a user's own data."""
         try:
             return registry.get(str(ids.parse(self.ds.id).base))
         except RldsError:
@@ -56,22 +59,22 @@ class Subject:
 
     @property
     def is_original(self) -> bool:
-        """Whether it is a whole archive, not something made of one or a sample of it."""
+        """True for a dataset converted from a whole archive, neither derived nor a part of it."""
         return not self.ds.manifest.provenance and ids.parse(self.ds.id).variant is None
 
     @cached_property
     def max_episode_steps(self) -> int | None:
-        """The environment's time limit, where somebody says it."""
+        """The environment's time limit, from the manifest or the registry; None where neither has it."""
         return environments.time_limit(self.ds.manifest.env) or (self.entry.max_episode_steps if self.entry else None)
 
     def known(self, code: str) -> tuple[str, ...]:
-        """References of the source's known defects that a finding of this code shows."""
+        """References of the known defects that show as findings of this code; the defects count as explained."""
         shown = [d for d in (self.entry.defects if self.entry else ()) if code in d.shows_as]
         self.explained |= {d.code for d in shown}
         return tuple(dict.fromkeys(short(ref) for d in shown for ref in d.refs))
 
     def fields(self, *roots: str, kinds: str = "biuf") -> list[Field]:
-        """Numeric fields at and below the names ``roots``, of NumPy's kinds ``kinds``; all, when none is given."""
+        """Numeric fields of NumPy's ``kinds`` at and below the names ``roots``, or everywhere when none is given."""
         return [
             f
             for f in self.ds.schema.values()
@@ -80,7 +83,7 @@ class Subject:
             and (not roots or any(f.name == r or f.name.startswith(f"{r}/") for r in roots))
         ]
 
-    # -- its rows
+    # -- rows
 
     @cached_property
     def start(self) -> IntArray:
@@ -94,7 +97,7 @@ class Subject:
 
     @property
     def end(self) -> Array:
-        """How every episode ends: TERMINATED, TRUNCATED or CUT. Names of ends take forty times as much memory."""
+        """End of every episode as a code, TERMINATED, TRUNCATED or CUT: names take forty times as much memory."""
         return self.ds.store.episodes["end"]
 
     @property
@@ -103,9 +106,9 @@ class Subject:
         return np.asarray(self.start + self.length - 1)
 
     def blocks(self, name: str, *, more: int = 0) -> Iterator[tuple[int, Array]]:
-        """The rows of an array field, about 1 MiB at a time: (first row, values).
+        """Iterate over the rows of an array field, about 1 MiB at a time: (first row, values).
 
-        Each block but those at the end has ``more`` rows of the next one.
+        Each block also has the first ``more`` rows of the next one, as far as there are any.
         """
         f, rows = self.ds.schema[name], self.ds.num_rows
         tile = max(1, TILE_BYTES // max(1, f.row_bytes))
@@ -125,7 +128,7 @@ class Subject:
     def at(self, name: str, rows: IntArray) -> Array:
         """The values of an array field, or the codes of a text field, at ``rows`` [n], in any order.
 
-        Of frames kept encoded: their lengths in bytes [n].
+        For frames kept encoded, their lengths in bytes [n].
         """
         directory = self.ds.store.directory(name)
         if self.ds.schema[name].codec == VIDEO:
@@ -141,7 +144,7 @@ class Subject:
         return self._decoded(directory, rows, self.ds.schema[name].row_bytes)
 
     def _decoded(self, path: Path, rows: IntArray, row_bytes: int) -> Array:
-        """Rows of a compressed array, decoding the blocks that hold some of them, one at a time."""
+        """Read rows of a compressed array, decoding one block at a time."""
         if not len(rows):
             return read_range(path, 0, 0)
         at_once = max(1, _DECODED_BYTES // max(1, row_bytes))
@@ -158,7 +161,7 @@ class Subject:
         return out
 
     def steps_where(self, name: str, test: Test, *, last: bool = True) -> Seen:
-        """Steps at which ``test`` (rows [n, ...] -> bool [n]) holds; ``last=False``: but for last steps."""
+        """Find steps for which ``test`` (rows [n, ...] -> bool [n]) holds; ``last=False`` leaves out last steps."""
         final = self.start + self.length  # the row of the final observation is no step
         left_out = [final] if last else [final, final - 1]
         count, places = 0, list[Place]()
@@ -182,7 +185,7 @@ class Subject:
 
 
 def first_places(episodes: IntArray) -> tuple[Place, ...]:
-    """The first of these episodes, as a whole."""
+    """Places of the first of these episodes as a whole."""
     return tuple(Place(int(e)) for e in episodes[:MOST_PLACES])
 
 

@@ -7,27 +7,24 @@ from typing import Annotated
 import typer
 
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("check")(check)
-
-
+@app.command("check")
 def check(
     ref: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH|FILE", help="A dataset that is here, or an archive.", autocompletion=options.complete_here
+            metavar="ID|PATH|FILE", help="A dataset on this disk, or an archive.", autocompletion=options.complete_here
         ),
     ],
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings as well.")] = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Does the content make sense: NaN, merged episodes, duplicates, flags, bounds, counts. Exit 1 on errors.
+    """Check the content: NaN, merged episodes, duplicates, flags, bounds, counts. Exit 1 on errors.
 
     Errors: not-finite, final-not-finite, truncated-inside, unflagged-end, end-differs.
 
@@ -37,22 +34,23 @@ def check(
 
     Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown.
 
-    docs/inspect.md explains each.
+    docs/inspect.md explains them.
 
     Example: rlds check d4rl/antmaze-umaze-diverse-v2 --strict
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import checks
-    from rlds_cli.checks.archive import check_archive
+    from rlds_cli.checks.run import check_archive
     from rlds_cli.cli.pages.checks import CheckPage
     from rlds_cli.home import locate
+    from rlds_cli.importing import import_archive
 
     path, is_dataset = locate.dataset_or_file(ref, cache_dir=cache_dir)
     with out.progress() as progress:
         if is_dataset:
             report = checks.check(path, progress=progress)
         else:
-            report = check_archive(path, cache_dir=cache_dir, progress=progress)
+            report = check_archive(path, import_archive, cache_dir=cache_dir, progress=progress)
     out.page(CheckPage(report), report)
     if report.errors or (strict and report.warnings):
         raise typer.Exit(1)

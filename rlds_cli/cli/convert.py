@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlds_cli import visible
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.files.hashing import short
+
+if TYPE_CHECKING:
+    from rlds_cli.maintenance.reencode import Reencoded
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("convert")(convert)
-
-
+@app.command("convert")
 def convert(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_here)
+        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
     ],
-    to: Annotated[options.Encoding, typer.Option("--to", help="Mapped files, or compressed.")],
+    to: Annotated[options.Encoding, typer.Option("--to", help="memmap: memory-mapped files; zarr: compressed.")],
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Store a dataset mapped, for training, or compressed. The content stays the same.
+    """Change the storage of a dataset: memory-mapped for training, or compressed. The content stays the same.
 
     Example: rlds convert d4rl/hopper-medium-v2 --to zarr
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli.pages import maintenance
     from rlds_cli.maintenance import reencode
 
     with out.progress() as progress:
         done = reencode.convert(id, to=to.value, cache_dir=cache_dir, progress=progress)
-    out.result(done, maintenance.reencoded(done))
+    out.result(done, _reencoded(done))
+
+
+def _reencoded(r: Reencoded) -> str:
+    """The sizes before and after."""
+    if not r.changed:
+        return f"{r.id} is {r.encoding} already: {r.path}"
+    sizes = f"{out.size(r.bytes_before)} before, {out.size(r.bytes_after)} now"
+    return visible.lines([f"{r.id}  {short(r.fingerprint)}  {r.encoding}: {sizes}, the same content", str(r.path)])

@@ -7,17 +7,18 @@ from typing import Annotated
 import typer
 
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("diff")(diff)
-
-
+@app.command("diff")
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="A dataset.", autocompletion=options.complete_here)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=options.complete_here)],
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="A dataset on this disk.", autocompletion=options.complete_here)
+    ],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="Another dataset on this disk.", autocompletion=options.complete_here)
+    ],
     tolerance: Annotated[
         float,
         typer.Option("--tolerance", metavar="X", help="Numbers are equal where |a - b| <= X + X * |b|.", min=0),
@@ -27,7 +28,7 @@ def diff(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """What is different: fields, counts, statistics, hashes, episodes. Exit 0 equal, 1 different, 2 trouble.
+    """Compare two datasets: fields, counts, statistics, hashes, episodes. Exit 0 if equal, 1 if different, 2 on errors.
 
     Example: rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm --tolerance 1e-6
     """

@@ -1,7 +1,4 @@
-"""``rlds download``.
-
-``rlds download --resume-all``: one after the other, whatever becomes of the others.
-"""
+"""``rlds download``, and ``--resume-all``, which continues interrupted downloads."""
 
 from __future__ import annotations
 
@@ -9,73 +6,86 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlds_cli.cli import options, out, render
+from rlds_cli import text, visible
+from rlds_cli.cli import datasets, options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.cli.interrupt import resumable
 from rlds_cli.errors import ArchiveError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlds_cli.dataset import Dataset
+    from rlds_cli.downloads.download import Deliveries, Delivery
     from rlds_cli.downloads.request import Order
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("download")(download)
-
-
+@app.command("download")
 def download(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID|GLOB]...", help="Datasets, as in 'd4rl/hopper-*-v2'.", autocompletion=options.complete_id
+            metavar="[ID|GLOB]...",
+            help="Ids of datasets, or patterns such as 'd4rl/hopper-*-v2'.",
+            autocompletion=options.complete_id,
         ),
     ] = None,
-    resume_all: Annotated[bool, typer.Option("--resume-all", help="Go on with all that was interrupted.")] = False,
+    resume_all: Annotated[bool, typer.Option("--resume-all", help="Continue all interrupted downloads.")] = False,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="DIR|URL", help="A local copy or a mirror.", show_default=False)
+        str | None,
+        typer.Option(
+            "--from", metavar="DIR|URL", help="Take the files from a local copy or a mirror.", show_default=False
+        ),
     ] = None,
     store: options.Store = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
-    no_keep_archive: Annotated[bool, typer.Option("--no-keep-archive", help="Remove the archive afterwards.")] = False,
+    no_keep_archive: Annotated[
+        bool, typer.Option("--no-keep-archive", help="Remove the archive after the conversion.")
+    ] = False,
     skip_bad: options.SkipBad = False,
     include: Annotated[
         list[str] | None,
-        typer.Option("--include", metavar="GLOB", help="Only these files of the archive.", show_default=False),
+        typer.Option("--include", metavar="GLOB", help="Take only these files of the archive.", show_default=False),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Without these files.", show_default=False)
+        list[str] | None,
+        typer.Option("--exclude", metavar="GLOB", help="Leave out these files of the archive.", show_default=False),
     ] = None,
     split: Annotated[
-        str | None, typer.Option("--split", metavar="NAME", help="Only the episodes of a split.", show_default=False)
+        str | None,
+        typer.Option("--split", metavar="NAME", help="Take only the episodes of this split.", show_default=False),
     ] = None,
     episodes: Annotated[
-        str | None, typer.Option("--episodes", metavar="A:B", help="Only some episodes: 0:100.", show_default=False)
+        str | None,
+        typer.Option("--episodes", metavar="A:B", help="Take only these episodes, such as 0:100.", show_default=False),
     ] = None,
     limit_rate: Annotated[
         str | None,
-        typer.Option("--limit-rate", metavar="RATE", help="Bytes a second, as in 500k or 10M.", show_default=False),
+        typer.Option(
+            "--limit-rate",
+            metavar="RATE",
+            help="Maximum speed in bytes per second, such as 500k or 10M.",
+            show_default=False,
+        ),
     ] = None,
     dry_run: options.DryRun = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not use the network.")] = False,
     force: options.Force = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Fetch, verify and convert datasets. What is here already is left alone.
+    """Download, verify and convert datasets. Existing datasets are not downloaded again.
 
-    A part of an archive, by --include, --exclude, --split or --episodes, stands as ID@VARIANT.
+    With --include, --exclude, --split or --episodes, the part of the archive becomes the dataset ID@VARIANT.
 
     Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == resume_all:
-        raise typer.BadParameter("give IDs, or --resume-all")
-    from rlds_cli import text
-    from rlds_cli.cli import options, render
+        raise typer.BadParameter("give either IDs or --resume-all")
     from rlds_cli.downloads import download, pending
     from rlds_cli.downloads.request import Order
     from rlds_cli.subset import Portion
@@ -84,7 +94,7 @@ def download(
     rate = text.rate(limit_rate) if limit_rate else None
     if resume_all:
         orders = [*pending.orders(cache_dir=cache_dir, offline=offline, limit_rate=rate)]
-        return resume(orders, jobs=jobs or 0, dry_run=dry_run)
+        return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
         Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion, rate)
         for ref in download.expand(ids or ())
@@ -92,35 +102,91 @@ def download(
     with out.progress() as progress:
         planned = download.plan(orders, guess=dry_run, progress=progress)
         if dry_run:
-            return out.page(render.deliveries(planned), planned)
-        out.note(render.deliveries(planned))
+            return out.page(_plan(planned), planned)
+        out.note(_plan(planned))
         todo = [o for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
-        with options.told(planned):
+        with resumable(lambda: _kept(planned)):
             made = [download.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
-    return render.delivered(planned, made)
+    return _show(made, _existing(planned) if out.wants_json() else [])
 
 
-def resume(orders: Sequence[Order], *, jobs: int, dry_run: bool) -> None:
-    """Go on with each of ``orders``; exit 1 where one failed, after all of them."""
+def _resume(orders: Sequence[Order], *, jobs: int, dry_run: bool) -> None:
+    """Continue each of ``orders``, also after one has failed; exit 1 if any failed."""
     from rlds_cli.downloads import download
 
     if not orders:
-        out.result([], "nothing to go on with")
+        out.result([], "no interrupted downloads")
         return
     if dry_run:
         planned = download.plan(orders, guess=True)
-        out.page(render.deliveries(planned), planned)
+        out.page(_plan(planned), planned)
         return
     made: list[Dataset] = []
     with out.progress() as progress:
         for order in orders:
             try:
                 planned = download.plan([order], progress=progress)
-                out.note(render.deliveries(planned))
-                with options.told(planned):
+                out.note(_plan(planned))
+                with resumable(lambda planned=planned: _kept(planned)):  # type: ignore[misc]
                     made.append(download.deliver(order, jobs=jobs, progress=progress))
-            except (TransferError, ArchiveError) as e:  # of this one; a full disk is everybody's
+            except (TransferError, ArchiveError) as e:  # concerns this download only; a full disk concerns all
                 out.error(e)
-    render.made(made)
+    _show(made)
     if len(made) < len(orders):
         raise typer.Exit(1)
+
+
+def _plan(p: Deliveries) -> str:
+    """Existing datasets, and the sizes and files of those to download."""
+    todo = [d for d in p.datasets if d.here is None]
+    here = [d for d in p.datasets if d.here is not None]
+    lines = [f"{d.id}  is here: {d.here}" + (f"  ({d.note})" if d.note else "") for d in here]
+    if todo:
+        files = sum(d.files for d in todo)
+        unknown = sum(d.unknown for d in todo)
+        to_fetch = out.size(p.to_fetch) + (f" and {unknown} of unknown size" if unknown else "") + " to fetch"
+        estimates = [d.cache for d in todo if d.cache]
+        cache = f"cache about {out.size(sum(estimates))}" if len(estimates) == len(todo) else "cache of unknown size"
+        unlisted = sum(d.actions is None for d in todo)
+        more = f" and those of {text.plural(unlisted, 'listing')}" if unlisted else ""
+        counts = f"{text.plural(len(todo), 'dataset')}, {text.plural(files, 'file')}{more}"
+        room = "free" if p.needed <= p.free else "free: not enough space"
+        lines.append(f"{counts}, {to_fetch}; {cache}; {out.size(p.free)} {room}")
+        lines += [f"  {d.id}  {_actions(d)}" for d in todo]
+    return visible.lines(lines)
+
+
+def _actions(d: Delivery) -> str:
+    return d.note if d.actions is None else ", ".join(f"{n} to {a}" for a, n in d.actions.items())
+
+
+def _kept(p: Deliveries) -> str:
+    """Datasets and bytes of an interrupted download that are kept."""
+    from rlds_cli import ids
+    from rlds_cli.downloads import pending
+    from rlds_cli.home import Home, is_dataset
+
+    place = Home(p.home)
+    wanted = [ids.parse(d.id) for d in p.datasets if d.here is None]
+    ready = [id for id in wanted if is_dataset(place.dataset(id))]
+    kept = [text.plural(len(ready), "dataset")] if ready else []
+    for id in wanted:
+        size = 0 if id in ready else pending.left(id, place)
+        kept += [f"{text.size_of(size)} of {id}"] if size else []
+    return f"Kept: {', '.join(kept)}." if kept else "Nothing was downloaded yet."
+
+
+def _existing(p: Deliveries) -> list[Dataset]:
+    from rlds_cli.dataset import open_dataset
+
+    return [open_dataset(d.here) for d in p.datasets if d.here]
+
+
+def _show(made: Sequence[Dataset], existing: Sequence[Dataset] = ()) -> None:
+    """Print the datasets that were made; with ``--json`` also those that existed before."""
+    if out.wants_json():
+        before = [{**datasets.facts(ds), "made": False} for ds in existing]
+        return out.result([*before, *({**datasets.facts(ds), "made": True} for ds in made)])
+    for ds in made:
+        datasets.ready(ds)
+    return None

@@ -3,37 +3,81 @@
 from __future__ import annotations
 
 from contextlib import suppress
-
-import typer
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.cli.figures import short_path
 from rlds_cli.errors import RldsError
 
+if TYPE_CHECKING:
+    from rlds_cli.home.usage import DatasetUsage, Usage
+    from rlds_cli.maintenance.gc import Collection
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("du")(du)
 
-
+@app.command("du")
 def du(
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """What takes how much of the disk; shared files count once.
+    """Show the disk usage of your home, by dataset; shared files count once.
 
     Example: rlds du --cache-dir /shared/rlds
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli.pages import maintenance
     from rlds_cli.home import usage
     from rlds_cli.maintenance import gc
 
     found = usage.usage(cache_dir=cache_dir)
-    out.result(found, maintenance.usage(found))
+    out.result(found, _table(found))
     if not json:
-        with suppress(RldsError):  # of a home that may only be read nothing can be removed
-            hint = maintenance.freeable(found, gc.plan(cache_dir=cache_dir))
+        with suppress(RldsError):  # from a read-only home nothing can be removed
+            hint = _freeable(found, gc.plan(cache_dir=cache_dir))
             if hint:
                 out.note(hint)
+
+
+def _freeable(u: Usage, c: Collection) -> str:
+    """A hint at the bytes that ``rlds gc`` would free; empty when there are none."""
+    archives = sum(d.archive for d in u.datasets)
+    lines = [f"rlds gc frees {out.size(c.bytes)}"] if c.bytes else []
+    if archives:
+        more = "more, " if c.bytes else ""
+        lines.append(f"rlds gc --archives up to {out.size(archives)} {more}of what can be downloaded again")
+    return f"hint: {';  '.join(lines)}" if lines else ""
+
+
+def _table(u: Usage) -> str:
+    """Sizes of the datasets of a home, a line each, and their sums."""
+    header = ("", "ARCHIVE", "CACHE", "SHARED", "LAST OPENED")
+    ids = {d.id for d in u.datasets}
+    rows = [_row(d, ids) for d in u.datasets]
+    if u.packed:
+        rows.append(("packed rows (rebuilt when needed)", "-", out.size(u.packed), "-", ""))
+    if u.partial:
+        rows.append(("partial downloads and conversions", out.size(u.partial), "-", "-", ""))
+    where = f"{out.size(u.total)} in {short_path(u.home)}, {out.size(u.free)} free"
+    if not rows:
+        return where
+    sums = ("", out.size(u.archives + u.partial), out.size(u.caches + u.packed), "", where)
+    return out.table(header, [*rows, sums], right="ARCHIVE CACHE SHARED")
+
+
+def _row(d: DatasetUsage, ids: set[str]) -> tuple[str, str, str, str, str]:
+    base, at, variant = d.id.partition("@")
+    name = f"  @{variant}" if at and base in ids else d.id
+    sizes = (d.archive, d.cache, d.shared)
+    archive, cache, shared = (out.size(n) if n else "-" for n in sizes)
+    return name, archive, cache, shared, ago(d.last_opened) if d.last_opened else "-"
+
+
+def ago(time: str, now: datetime | None = None) -> str:
+    """Format an ISO-8601 time relative to today: ``today``, ``3 weeks ago``."""
+    days = ((now or datetime.now(UTC)).date() - datetime.fromisoformat(time).date()).days
+    if days <= 1:
+        return "yesterday" if days == 1 else "today"
+    unit, length = next((u, n) for u, n in (("year", 730), ("month", 60), ("week", 14), ("day", 0)) if days >= n)
+    return f"{days // max(1, length // 2)} {unit}s ago"

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli.cli import options, out
+from rlds_cli import text, visible
+from rlds_cli.cli import datasets, options, out
+from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError, UnknownLayout
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("import")(import_)
+if TYPE_CHECKING:
+    from rlds_cli.importing import ImportPlan
 
 
+@app.command("import")
 def import_(
     path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
-    as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="The id to be.")],
-    format: Annotated[str | None, typer.Option("--format", help="The reader to use.", show_default=False)] = None,
+    as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="Id of the new dataset.")],
+    format: Annotated[
+        str | None, typer.Option("--format", help="Read the files with this reader.", show_default=False)
+    ] = None,
     map: Annotated[
         list[str] | None,
         typer.Option(
@@ -29,17 +34,19 @@ def import_(
         ),
     ] = None,
     map_file: Annotated[
-        Path | None, typer.Option("--map-file", metavar="FILE", help="The same from a JSON or TOML file.")
+        Path | None, typer.Option("--map-file", metavar="FILE", help="Read such a mapping from a JSON or TOML file.")
     ] = None,
     episodes_by: Annotated[
         str | None,
         typer.Option(
-            "--episodes-by", metavar="RULE", help="flags, timeouts, jumps, field:KEY, steps:KEY, starts:KEY, file."
+            "--episodes-by",
+            metavar="RULE",
+            help="How episodes are divided: flags, timeouts, jumps, field:KEY, steps:KEY, starts:KEY or file.",
         ),
     ] = None,
     last_step: Annotated[
         str | None,
-        typer.Option("--last-step", metavar="action|observation", help="What the last step of an RLDS episode holds."),
+        typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
     ] = None,
     store: options.Store = options.Encoding.memmap,
     frames: options.Frames = "encoded",
@@ -52,32 +59,31 @@ def import_(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make a dataset of your own files.
+    """Make a dataset from your own files.
 
     Example: rlds import run42.h5 --as local/press --map observation=state/q --map action=cmd
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import importing
-    from rlds_cli.cli import render
 
-    said = importing.read(map_file) if map_file else importing.Mapped()
-    fields, rule = {**said.fields, **_mapping(map or [])}, episodes_by or said.episodes_by
+    file = importing.read(map_file) if map_file else importing.Mapped()
+    fields, rule = {**file.fields, **_mapping(map or [])}, episodes_by or file.episodes_by
     what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
     what |= {"skip_bad": skip_bad, "last_step": last_step}
     how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
     try:
         planned = importing.plan_import(path, as_, **what)
     except UnknownLayout as e:
-        if format or fields or rule:  # the error is about what was asked for
+        if format or fields or rule:  # the error is about these options
             raise
-        raise render.unknown(path[0], as_, e) from e
+        raise _unknown_layout(path[0], as_, e) from e
     if dry_run:
-        out.page(render.import_plan(planned), planned.summary())
+        out.page(_plan(planned), planned.summary())
         return
-    del planned  # of millions of episodes it is large
+    del planned  # with millions of episodes it is large
     with out.progress() as progress:
         ds = importing.import_archive(path, as_, **what, **how, cache_dir=cache_dir, progress=progress)
-    render.ready(ds)
+    datasets.ready(ds)
 
 
 def _mapping(pairs: list[str]) -> dict[str, str]:
@@ -85,3 +91,43 @@ def _mapping(pairs: list[str]) -> dict[str, str]:
         if "=" not in pair:
             raise RldsError(f'--map "{pair}" is not FIELD=KEY.', hint="as in --map observation=state/q")
     return {pair.partition("=")[0]: pair.partition("=")[2] for pair in pairs}
+
+
+def _plan(p: ImportPlan) -> str:
+    """The files, fields and episodes that the import would read."""
+    from rlds_cli.report.columns import rank
+
+    lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
+    lines += [f"reader {p.reader}, {out.size(p.bytes)}, episodes end by {p.episodes_by}"]
+    keys, width = p.facts.get("fields", {}), max(len(f.name) for f in p.fields)
+    for f in sorted(p.fields, key=rank):
+        kept = f" kept as {f.codec}" if f.codec else ""
+        key = f"  from {keys[f.name]}" if f.name in keys else ""
+        lines.append(f"  {f.name:{width}}  {f.placement:4}  {f.dtype:8} {list(f.shape)}{kept}{key}")
+    if p.rows is not None:
+        lines.append(f"{p.rows:,} rows")
+    if p.episodes is not None:
+        lines += _episodes(p.episodes)
+    if columns := p.facts.get("per_episode"):
+        lines.append(f"columns per episode: {', '.join(columns)}")
+    lines += [f"note: {n}" for n in p.notes]
+    return visible.lines([*lines, f"Run without --dry-run to make {p.id}"])
+
+
+def _episodes(seen: Mapping[str, Any]) -> list[str]:
+    ends = ", ".join(f"{count:,} {end}" for end, count in seen["ends"].items() if count)
+    span = f"{seen['shortest']:,} to {seen['longest']:,}, median {seen['median']:,}"
+    episodes = text.plural(seen["episodes"], "episode")
+    return [f"{episodes} of {seen['steps']:,} steps ({span}): {ends}"]
+
+
+def _unknown_layout(path: str, id: str, error: UnknownLayout) -> UnknownLayout:
+    """Print the contents of files that no reader knows; return the error with a command to try as its hint."""
+    from rlds_cli.cli.pages.file import FilePage
+    from rlds_cli.report import describe_file
+    from rlds_cli.report.files import name_for
+
+    found = describe_file(path)
+    out.aside(FilePage(replace(found, suggestion=None)))
+    command = found.suggestion and found.suggestion.replace(f" --as local/{name_for(found.path)} ", f" --as {id} ")
+    return UnknownLayout(error.message, hint=command or error.hint)

@@ -12,7 +12,8 @@ import typer
 
 from rlds_cli import subset, visible
 from rlds_cli.cli import options, out
-from rlds_cli.cli.pages.figures import in_words
+from rlds_cli.cli.commands import app
+from rlds_cli.cli.figures import space_text
 from rlds_cli.files.hashing import short
 from rlds_cli.registry import records
 from rlds_cli.registry.records import Defect, Entry
@@ -29,33 +30,33 @@ _RULES = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("info")(info)
-
-
+@app.command("info")
 def info(
     id: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="A dataset, here or not; or the directory of one.", autocompletion=options.complete_id
+            metavar="ID",
+            help="A dataset, downloaded or not, or the directory of one.",
+            autocompletion=options.complete_id,
         ),
     ],
-    cite: Annotated[bool, typer.Option("--cite", help="Only the BibTeX entry.")] = False,
-    defects: Annotated[bool, typer.Option("--defects", help="Only the known defects, with references.")] = False,
-    fingerprint: Annotated[bool, typer.Option("--fingerprint", help="Only the content hash of what is here.")] = False,
+    cite: Annotated[bool, typer.Option("--cite", help="Print only the BibTeX entry.")] = False,
+    defects: Annotated[bool, typer.Option("--defects", help="Print only the known defects, with references.")] = False,
+    fingerprint: Annotated[
+        bool, typer.Option("--fingerprint", help="Print only the fingerprint of the dataset on this disk.")
+    ] = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """One dataset's card: source, licence, task, episodes, defects. Nothing is downloaded.
+    """Show source, licence, task, episodes and known defects of a dataset. Nothing is downloaded.
 
     Example: rlds info d4rl/antmaze-large-play-v2 --defects
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if cite + defects + fingerprint > 1:
-        raise typer.BadParameter("one of --cite, --defects and --fingerprint at a time")
+        raise typer.BadParameter("give only one of --cite, --defects and --fingerprint")
     if cite:
         text = catalogue.citation(id, cache_dir)
         return out.result({"id": id, "citation": text}, visible.lines(text.split("\n")))
@@ -168,12 +169,13 @@ def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
     if m.reader == "create" and m.env.get("id"):
         yield "task", str(m.env["id"])
     if m.spaces and m.reader == "create":
-        yield "spaces", "; ".join(f"{name} {in_words(space)}" for name, space in m.spaces.items())
+        yield "spaces", "; ".join(f"{name} {space_text(space)}" for name, space in m.spaces.items())
     if part := subset.described(m.options):
         yield "part", f"not all of the archive: {part}"
     yield "steps", f"{c.steps:,}, of them {c.transitions:,} transitions"
     ends = f"{c.terminated:,} terminated, {c.truncated:,} truncated, {c.cut:,} cut"
-    yield "episodes", f"{c.episodes:,}: {ends}; {_episodes(m.episodes_by)}"
+    rule = "as created" if m.reader == "create" and not m.episodes_by else _episodes(m.episodes_by)
+    yield "episodes", f"{c.episodes:,}: {ends}; {rule}"
     for k, line in enumerate(_chain(m)):
         yield "made of" if k == 0 else "", line
     reader = f", reader {m.reader}" if m.reader and not m.provenance else ""
@@ -181,7 +183,7 @@ def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _chain(m: Manifest) -> Iterator[str]:
-    """From the archive to the dataset, a line a step."""
+    """The steps from the archive to the dataset, a line each."""
     if m.provenance and m.archive.get("sha256"):
         count = m.archive["files"]
         yield f"{count:,} archive file{'' if count == 1 else 's'}, sha256 {m.archive['sha256']}"

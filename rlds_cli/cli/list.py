@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rlds_cli import registry, visible
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.cli.figures import short_path
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import FamilyRow, HomeRow, Overview, Row
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("list")(list_)
-
-
+@app.command("list")
 def list_(
-    query: Annotated[list[str] | None, typer.Argument(metavar="[QUERY]...", help="Words of ids, or globs.")] = None,
-    family: Annotated[str | None, typer.Option("--family", "-f", help="Only this family.", show_default=False)] = None,
-    here: Annotated[bool, typer.Option("--here", help="Only what is on this disk: steps, episodes, bytes.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Closed sources too.")] = False,
+    query: Annotated[list[str] | None, typer.Argument(metavar="[QUERY]...", help="Words in ids, or patterns.")] = None,
+    family: Annotated[
+        str | None, typer.Option("--family", "-f", help="List only this family.", show_default=False)
+    ] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="List datasets on this disk with their steps, episodes and bytes.")
+    ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Also list datasets whose source is closed.")] = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """What there is, and what of it is here. Families, or the datasets that a query finds.
+    """List families of datasets, or the datasets that match a query, and whether they are on this disk.
 
     Example: rlds list hopper medium
     """
@@ -64,11 +65,9 @@ def _family(f: FamilyRow) -> tuple[str, ...]:
 
 
 def _home(h: HomeRow) -> str:
-    return f"{h.datasets} here, {out.size(h.bytes_on_disk)} in {_tilde(h.path)}{'' if h.writable else ' (read-only)'}"
-
-
-def _tilde(path: Path) -> str:
-    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
+    return (
+        f"{h.datasets} here, {out.size(h.bytes_on_disk)} in {short_path(h.path)}{'' if h.writable else ' (read-only)'}"
+    )
 
 
 def _rows(rows: tuple[Row, ...]) -> str:
@@ -82,7 +81,7 @@ def _rows(rows: tuple[Row, ...]) -> str:
 
 
 def _contents(rows: tuple[Row, ...]) -> str:
-    """Datasets and variants that are here, a line each."""
+    """Datasets and variants on this disk, a line each."""
     found = [c for r in rows for c in r.contents]
     cells = [(c.id, _count(c.steps), _count(c.episodes), out.size(c.bytes_on_disk)) for c in found]
     return out.table(("ID", "STEPS", "EPISODES", "DISK"), cells, right="STEPS EPISODES DISK") if found else ""
@@ -93,7 +92,7 @@ def _count(n: int | None) -> str:
 
 
 def _size(r: Row) -> str:
-    """Bytes to download; a dataset that was made here has none."""
+    """Bytes to download; none for a local dataset."""
     return "-" if r.id.startswith(f"{registry.LOCAL}/") else out.size(r.size)
 
 
@@ -110,6 +109,6 @@ def _note(r: Row) -> str:
 def _nothing(words: str, family: str | None, *, here: bool) -> str:
     what = " ".join(p for p in (f'"{words}"' if words else "", f"in {family}" if family else "") if p)
     if here:
-        return f"nothing here{f' matches {what}' if what else ''}; without --here: what there is to download"
+        return f"nothing here{f' matches {what}' if what else ''}; omit --here to list datasets to download"
     near = catalogue.nearest(words)
     return f"nothing matches {what}" + (f"; did you mean {', '.join(near)}?" if near else "; rlds list shows families")

@@ -9,26 +9,26 @@ from typing import Annotated
 import typer
 
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("lock")(lock)
-
-
+@app.command("lock")
 def lock(
     ids: Annotated[
         list[str],
-        typer.Argument(metavar="ID|GLOB...", help="Datasets that are here.", autocompletion=options.complete_here),
+        typer.Argument(metavar="ID|GLOB...", help="Datasets on this disk.", autocompletion=options.complete_here),
     ],
     allow_unreproducible: Annotated[
-        bool, typer.Option("--allow-unreproducible", help="Lock also what no other machine can make again, marked so.")
+        bool,
+        typer.Option(
+            "--allow-unreproducible", help="Also lock datasets that other machines cannot make, and mark them."
+        ),
     ] = False,
     cache_dir: options.CacheDir = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Write a lock file to standard output: content, files, hashes and functions. rlds sync makes the same elsewhere.
+    """Print a lock file: content, files, hashes and functions. rlds sync makes the same datasets from it elsewhere.
 
     Example: rlds lock d4rl/hopper-medium-v2@norm > rlds.lock
     """

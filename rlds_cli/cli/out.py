@@ -1,8 +1,6 @@
-"""The only code that prints: people's text or JSON on stdout, everything else on stderr.
+"""All printing: results as text or JSON on stdout; progress, notes, errors and questions on stderr.
 
-Warnings that libraries log, where nothing else listens: they quote addresses and names of strangers.
-
-Asking before something is removed.
+Text is escaped before it reaches the terminal: names in it come from files and servers.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ import typer
 
 from rlds_cli import visible
 from rlds_cli.errors import RldsError, causes, described
-from rlds_cli.progress import Progress, silent
+from rlds_cli.progress import Bars, Progress, silent
 from rlds_cli.text import size_of
 
 _mode = {"json": False, "quiet": False, "verbose": False}  # set once per process by the options of a command
 
 
 def configure(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
-    """Say how to speak; called first by every command."""
+    """Set the mode of this process; every command calls it first."""
     _mode.update(json=json, quiet=quiet, verbose=verbose)
 
 
@@ -42,12 +40,12 @@ def result(value: Any, text: str | None = None) -> None:
 
 
 def wants_json() -> bool:
-    """Whether ``--json`` was given."""
+    """True with ``--json``."""
     return _mode["json"]
 
 
 def page(renderable: Any, value: Any) -> None:
-    """Print a rich renderable for people, or ``value`` as JSON."""
+    """Print a rich renderable, or with ``--json`` the ``value``."""
     if _mode["json"]:
         return result(value)
     from rich.console import Console
@@ -58,14 +56,14 @@ def page(renderable: Any, value: Any) -> None:
 
 
 def aside(renderable: Any) -> None:
-    """Print a rich renderable on stderr: what belongs to an error."""
+    """Print a rich renderable on stderr, as a part of an error."""
     from rich.console import Console
 
     _draw(Console(highlight=False, stderr=True), renderable)
 
 
 def _draw(console: Any, renderable: Any) -> None:
-    """Print on a rich console; lines that may not break run on, and none ends in blanks. Brackets are no markup."""
+    """Print on a rich console without cropping lines, without trailing blanks, and without markup."""
     from rich.text import Text
 
     drawn = Text(visible.line(renderable)) if isinstance(renderable, str) else _Visible(renderable)
@@ -77,7 +75,7 @@ def _draw(console: Any, renderable: Any) -> None:
 
 
 class _Visible:
-    """What another renderable draws, with its styles and without control characters that came with its text."""
+    """A renderable that draws another one with its styles and with its control characters escaped."""
 
     def __init__(self, renderable: Any) -> None:
         self._renderable = renderable
@@ -90,9 +88,9 @@ class _Visible:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> str:
-    """Columns for people, as wide as they need; those named in ``right`` (words) are right-aligned.
+    """Format a table with columns as wide as their cells; headings in ``right`` (words) are right-aligned.
 
-    On a terminal the last column is cut at its edge; in a pipe nothing is cut.
+    On a terminal, lines are cut at its edge; in a pipe nothing is cut.
     """
     aligned = right.split()
     rows = [[*map(visible.line, row)] for row in rows]
@@ -116,14 +114,14 @@ def _fit(line: str, least: int) -> str:
 
 
 def note(text: str) -> None:
-    """A line for people, on stderr; not with ``--quiet``."""
+    """Print a line on stderr, unless ``--quiet``."""
     if not _mode["quiet"]:
         print(visible.message(text), file=sys.stderr)  # noqa: T201
 
 
 def error(exc: RldsError) -> None:
-    """One line and a hint, on stderr; with ``--verbose`` what caused it, too."""
-    public = next(c for c in type(exc).__mro__ if c.__module__ == RldsError.__module__)  # others are a module's own
+    """Print an error and its hint on stderr; with ``--verbose`` also its causes."""
+    public = next(c for c in type(exc).__mro__ if c.__module__ == RldsError.__module__)  # subclasses may be private
     kind = "Error" if public is RldsError else public.__name__
     said = [f"{kind}: {exc.message}", *([f"  hint: {exc.hint}"] if exc.hint else [])]
     if _mode["verbose"]:
@@ -132,12 +130,12 @@ def error(exc: RldsError) -> None:
 
 
 def crash(exc: BaseException) -> None:
-    """The traceback of an error that nobody expected, on stderr."""
+    """Print the traceback of an unexpected error on stderr."""
     print(traceback(exc), file=sys.stderr)  # noqa: T201
 
 
 def traceback(exc: BaseException) -> visible.Lines:
-    """Where an error was raised and what led to it, the first cause first; further lines of a text are indented."""
+    """Format the traceback of an error and of its causes, the first cause first; continued lines are indented."""
     shown: list[str] = []
     for kind, text, at in reversed([*map(described, (exc, *causes(exc)))]):
         shown += ["Traceback (most recent call last):", *at.splitlines()] if at else []
@@ -147,8 +145,8 @@ def traceback(exc: BaseException) -> visible.Lines:
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
-    """Warnings of libraries are shown as visible text; they quote names that come from files."""
+def escaped_warnings() -> Iterator[None]:
+    """Escape the text of Python warnings: libraries quote names from files in them."""
     import warnings
 
     usual = warnings.formatwarning
@@ -164,7 +162,7 @@ def guarded() -> Iterator[None]:
 
 
 def plain(value: Any) -> Any:
-    """Turn dataclasses, paths and NumPy values into what JSON holds; NaN and infinities become None."""
+    """Convert dataclasses, paths and NumPy values to JSON values; NaN and infinities become None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -185,20 +183,17 @@ def plain(value: Any) -> Any:
 
 
 def size(n: float | None) -> str:
-    """Bytes for people: ``145.7 MiB``; a question mark where nobody knows."""
+    """Format a number of bytes: ``145.7 MiB``; a question mark when it is unknown."""
     return "?" if n is None else size_of(n)
 
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Progress bars on a terminal, plain lines elsewhere, nothing with ``--quiet``; always on stderr."""
-
-    show()
+    """Show progress on stderr: bars on a terminal, plain lines elsewhere, nothing with ``--quiet``."""
+    escape_log_messages()
     if _mode["quiet"]:
         yield silent
         return
-    from rlds_cli.progress import Bars
-
     with Bars(sys.stderr) as bars:
         yield bars
 
@@ -208,21 +203,21 @@ class _Handler(logging.Handler):
         sys.stderr.write(f"{visible.line(self.format(record))}\n")
 
 
-def show() -> None:
-    """Print them on stderr, as text that a terminal does not obey."""
+def escape_log_messages() -> None:
+    """Escape warnings that libraries log, where no handler is configured: they quote addresses and names."""
     logging.lastResort = _Handler(logging.WARNING)
 
 
-def confirm(what: str, question: str = "Remove?") -> None:
-    """Show ``what`` would go and ask.
+def confirm(removals: str, question: str = "Remove?") -> None:
+    """Print what would be removed, and ask.
 
     Raises
     ------
     RldsError
-        The answer is no, or nobody can be asked.
+        The answer is no, or stdin is not a terminal.
     """
-    typer.echo(visible.line(what), err=True)
+    typer.echo(visible.line(removals), err=True)
     if not sys.stdin.isatty():
-        raise RldsError("Nothing was removed, since nobody can be asked here.", hint="--yes removes it")
+        raise RldsError("Nothing was removed: stdin is not a terminal.", hint="pass --yes to remove without asking")
     if not typer.confirm(question, err=True):
         raise RldsError("Nothing was removed.")

@@ -7,23 +7,20 @@ from typing import Annotated
 import typer
 
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("path")(path)
-
-
+@app.command("path")
 def path(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_here)
+        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
     ],
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Where a dataset lies: a Zarr v3 group, for any other program.
+    """Print the directory of a dataset, a Zarr v3 group that other programs can open.
 
     Example: python -c "import zarr, sys; print(zarr.open(sys.argv[1]).tree())" $(rlds path d4rl/hopper-medium-v2)
     """

@@ -8,16 +8,30 @@ from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlds_cli import text, visible
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import UsageError, app
+from rlds_cli.cli.figures import number, shape
+from rlds_cli.cli.interrupt import resumable
 from rlds_cli.errors import RldsError
+from rlds_cli.files.hashing import short
+
+if TYPE_CHECKING:
+    from rlds_cli.preprocess.builtin import Argument, Builtin
+    from rlds_cli.preprocess.shards import ShardReport
+    from rlds_cli.preprocess.trial import Change, Outcome, Report, Values
 
 
-class Unit(StrEnum):
-    """What a function is given at a time."""
+_SHARDS = 10  # missing shards that are listed; the others are counted
+_FIELDS = 2  # unchanged fields that are listed; the others are counted
+
+
+class UnitOption(StrEnum):
+    """The data that a function receives in one call."""
 
     episode = "episode"
     batch = "batch"
@@ -25,81 +39,97 @@ class Unit(StrEnum):
     window = "window"
 
 
-class Arrays(StrEnum):
-    """What its values are."""
+class ArraysOption(StrEnum):
+    """The library of the arrays that a function receives."""
 
     numpy = "numpy"
     torch = "torch"
     tensordict = "tensordict"
 
 
-class Executor(StrEnum):
-    """Who works."""
+class ExecutorOption(StrEnum):
+    """The workers of a job."""
 
     local = "local"
     ray = "ray"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("preprocess")(preprocess)
-
-
 def _complete_name(incomplete: str) -> list[str]:
-    """Names of built-in functions, for the shell's completion."""
+    """Complete the name of a built-in function."""
     from rlds_cli.preprocess.builtin import MODULES
 
     return [n for n in MODULES if n.startswith(incomplete.replace("-", "_"))]
 
 
+@app.command("preprocess")
 def preprocess(
     id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A dataset that is here.", autocompletion=options.complete_here)
+        str | None, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
     ] = None,
     fn: Annotated[
         list[str] | None,
         typer.Option(
             "--fn",
             metavar="MOD:FUNC|FILE.py:FUNC|NAME",
-            help="The function: yours, or a built-in one. Given several times, they work one after the other.",
+            help="Your function, or a built-in one. Several --fn run one after the other.",
             autocompletion=_complete_name,
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="ID@NAME is made; else the function's name.")] = None,
-    unit: Annotated[
-        list[Unit] | None, typer.Option("--unit", help="What the function is given at a time; for several, each.")
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the result, ID@NAME; the function's name unless given.")
     ] = None,
-    history: Annotated[int | None, typer.Option("--history", metavar="N", help="Steps before, of a window.")] = None,
-    future: Annotated[int | None, typer.Option("--future", metavar="N", help="Steps after, of a window.")] = None,
+    unit: Annotated[
+        list[UnitOption] | None,
+        typer.Option("--unit", help="Data that the function receives in one call. Several --fn may each have one."),
+    ] = None,
+    history: Annotated[
+        int | None, typer.Option("--history", metavar="N", help="Steps before the current one in a window.")
+    ] = None,
+    future: Annotated[
+        int | None, typer.Option("--future", metavar="N", help="Steps after the current one in a window.")
+    ] = None,
     arrays: Annotated[
-        list[Arrays] | None, typer.Option("--arrays", help="What its values are; numpy unless given.")
+        list[ArraysOption] | None,
+        typer.Option("--arrays", help="Library of the function's arrays; numpy unless given."),
     ] = None,
     arg: Annotated[list[str] | None, typer.Option("--arg", metavar="K=V", help="An argument of the function.")] = None,
-    fields: Annotated[str | None, typer.Option("--fields", metavar="A,B", help="Give it these alone.")] = None,
-    try_: Annotated[bool, typer.Option("--try", help="Show one episode before and after; write nothing.")] = False,
-    episode: Annotated[int | None, typer.Option("--episode", help="Try it on this one.", show_default=False)] = None,
-    step: Annotated[int | None, typer.Option("--step", help="Of it, this step alone.", show_default=False)] = None,
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="Leave out episodes that FUNC fails on.")] = False,
+    fields: Annotated[
+        str | None, typer.Option("--fields", metavar="A,B", help="Fields that the function receives; all unless given.")
+    ] = None,
+    try_: Annotated[
+        bool, typer.Option("--try", help="Show one episode before and after the function; write nothing.")
+    ] = False,
+    episode: Annotated[int | None, typer.Option("--episode", help="Try this episode.", show_default=False)] = None,
+    step: Annotated[
+        int | None, typer.Option("--step", help="Try only this step of the episode.", show_default=False)
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Leave out episodes on which the function fails.")
+    ] = False,
     depends_on: Annotated[
         list[str] | None,
-        typer.Option("--depends-on", metavar="FILE", help="FUNC reads this file too: another content, another result."),
+        typer.Option(
+            "--depends-on", metavar="FILE", help="File that the function reads: a changed file makes the result again."
+        ),
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option("--shard", metavar="I/N", help="Do this share of it, 1/N to N/N, on any machine."),
+        typer.Option("--shard", metavar="I/N", help="Do only shard I of N (1 to N), on any machine."),
     ] = None,
-    finish: Annotated[bool, typer.Option("--finish", help="Publish what all shards have made.")] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Publish the dataset from its finished shards.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Do one chunk again in a fresh process, and compare the bytes.")
+        bool, typer.Option("--verify", help="Compute one chunk again in a new process and compare the bytes.")
     ] = False,
     executor: Annotated[
-        Executor, typer.Option("--executor", help="Processes of this machine, or the nodes of a Ray cluster.")
-    ] = Executor.local,
+        ExecutorOption, typer.Option("--executor", help="Run on this machine, or on the nodes of a Ray cluster.")
+    ] = ExecutorOption.local,
     address: Annotated[
         str | None,
-        typer.Option("--address", metavar="HOST:PORT", help="The Ray cluster; else RAY_ADDRESS, else one here."),
+        typer.Option(
+            "--address", metavar="HOST:PORT", help="Address of the Ray cluster; else RAY_ADDRESS, else a local one."
+        ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Show the built-in functions.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the built-in functions.")] = False,
     jobs: options.Jobs = None,
     force: options.Force = False,
     cache_dir: options.CacheDir = None,
@@ -107,7 +137,7 @@ def preprocess(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make a new dataset, ID@NAME, with a function of yours or a built-in one. It sees every episode, batch or step.
+    """Make a new dataset ID@NAME: call your function, or a built-in one, on every episode, batch, step or window.
 
     \b
     Examples:
@@ -117,58 +147,57 @@ def preprocess(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
-    from rlds_cli.cli.pages import preprocess
     from rlds_cli.preprocess import trial
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
-    how |= {"unit": _one_or_all(unit), "arrays": _one_or_all(arrays) or "numpy"}
+    how |= {"unit": _one_or_each(unit), "arrays": _one_or_each(arrays) or "numpy"}
     how |= {"history": history, "future": future}
     how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "cache_dir": cache_dir}
     alone = try_ or episode is not None
     if list_:
-        return out.result(library.catalogue(), preprocess.catalogue(library.catalogue()))
+        return out.result(library.catalogue(), _catalogue(library.catalogue()))
     if id is None or not fn:
-        raise typer.BadParameter("is missing", param_hint="ID" if id is None else "--fn")
+        raise UsageError("Missing argument 'ID'." if id is None else "Missing option '--fn'.")
     if step is not None and episode is None:
         raise typer.BadParameter("needs --episode", param_hint="--step")
     if alone + finish + (shard is not None) > 1:
-        raise typer.BadParameter("one of them at a time", param_hint="--try, --shard, --finish")
+        raise typer.BadParameter("only one of them may be given", param_hint="--try, --shard, --finish")
     if verify and (alone or shard is not None):
-        raise typer.BadParameter("is for a whole result", param_hint="--verify")
-    if executor != Executor.local and (alone or finish or shard is not None):
-        raise typer.BadParameter("is for a whole job", param_hint="--executor")
-    if address is not None and executor == Executor.local:
+        raise typer.BadParameter("works on a whole result only", param_hint="--verify")
+    if executor != ExecutorOption.local and (alone or finish or shard is not None):
+        raise typer.BadParameter("works on a whole job only", param_hint="--executor")
+    if address is not None and executor == ExecutorOption.local:
         raise typer.BadParameter("needs --executor ray", param_hint="--address")
     which: Any = fn if len(fn) > 1 else fn[0]
     making_it: dict[str, Any] = {"keep_going": keep_going, "force": force, "depends_on": depends_on or ()}
     with (
-        nullcontext() if alone else options.going_on(),
+        nullcontext() if alone else resumable(),
         _explained(debug=alone and jobs == 0, verbose=verbose),
         redirect_stdout(sys.stderr),
         out.progress() as progress,
     ):
         if alone:
             report = library.attempt(id, which, name, episode=episode or 0, step=step, **how)
-            text = preprocess.trial(report)
+            shown = _trial(report)
         elif shard is not None:
-            share = library.run_shard(id, which, name, shard=_share(shard), progress=progress, **making_it, **how)
-            text = preprocess.share(share)
+            share = library.run_shard(id, which, name, shard=_parse_shard(shard), progress=progress, **making_it, **how)
+            shown = _shard(share)
         else:
             where = {} if finish else {"executor": executor.value, "address": address}
             make: Callable[..., Any] = library.finish if finish else library.run
             made = trial.of(make(id, which, name, progress=progress, verify=verify, **where, **making_it, **how))
-            text = preprocess.outcome(made)
-    return out.result(report if alone else share if shard is not None else made, text)
+            shown = _outcome(made)
+    return out.result(report if alone else share if shard is not None else made, shown)
 
 
-def _one_or_all(given: Sequence[StrEnum] | None) -> str | list[str] | None:
-    """What was given once, for all functions, or once for each."""
+def _one_or_each(given: Sequence[StrEnum] | None) -> str | list[str] | None:
+    """The value of an option that is given once for all functions, or the list of one value per function."""
     values = [v.value for v in given or ()]
     return values if len(values) > 1 else values[0] if values else None
 
 
-def _share(text: str) -> tuple[int, int]:
-    """``I/N``."""
+def _parse_shard(text: str) -> tuple[int, int]:
+    """Parse ``I/N``."""
     number, slash, count = text.partition("/")
     if not (slash and number.strip().isdecimal() and count.strip().isdecimal()):
         raise typer.BadParameter(f"{text!r} is not I/N, as in 1/4", param_hint="--shard")
@@ -176,7 +205,7 @@ def _share(text: str) -> tuple[int, int]:
 
 
 def _arguments(given: list[str]) -> dict[str, Any]:
-    """``K=V``, V as JSON or a Python literal where it is one, else as text; ``0x84`` is a size, not hexadecimal."""
+    """Parse ``K=V``: V as JSON, as a Python literal, or as text; ``0x84`` is a size, not a hexadecimal number."""
     arguments: dict[str, Any] = {}
     for pair in given:
         key, equals, value = pair.partition("=")
@@ -199,7 +228,7 @@ def _value(text: str) -> Any:
 
 @contextmanager
 def _explained(*, debug: bool, verbose: bool) -> Iterator[None]:
-    """Show where a function failed: in the debugger with ``--episode K -j 0`` on a terminal, else as its traceback."""
+    """Show the failure of a function: with ``--episode K -j 0`` on a terminal in the debugger, else as a traceback."""
     try:
         yield
     except RldsError as e:
@@ -213,3 +242,96 @@ def _explained(*, debug: bool, verbose: bool) -> Iterator[None]:
 
             pdb.post_mortem(cause.__traceback__)
         raise
+
+
+def _outcome(o: Outcome) -> str:
+    """The new dataset, its size on disk, and its notes and findings."""
+    shared = f", {out.size(o.shared)} shared with its source" if o.shared else ""
+    lines = [f"{o.id}   {short(o.fingerprint)}   {out.size(o.bytes)}: +{out.size(o.added)} on disk{shared}"]
+    if o.copied:
+        lines.append(f"note: copied, since they cannot be linked: {', '.join(o.copied)}")
+    lines += [f"note: {n}" for n in o.notes]
+    lines += [f"{f.severity}: {f.code}: {f.text}" for f in o.findings]
+    return visible.lines([*lines, *([f"errors: {o.errors}"] if o.errors else [])])
+
+
+def _shard(r: ShardReport) -> str:
+    """The rows of a finished shard, and the shards that are missing."""
+    if r.published:
+        return f"{r.id} already exists"
+    done = f"{text.plural(r.parts, 'chunk')}, {text.plural(r.rows, 'row')}"
+    lines = [f"{r.id}, shard {r.shard}/{r.shards}: {done}"]
+    if not r.missing:
+        return visible.lines([*lines, "all shards are finished: the same command with --finish publishes them"])
+    named = ", ".join(f"{n}/{r.shards}" for n in r.missing[:_SHARDS])
+    more = f" and {len(r.missing) - _SHARDS} more" if len(r.missing) > _SHARDS else ""
+    return visible.lines([*lines, f"missing shards: {named}{more}"])
+
+
+def _catalogue(built_in: Sequence[Builtin]) -> str:
+    """The built-in functions with their arguments, and the loader's option for the same."""
+    width = max(len(b.name) for b in built_in)
+    lines = []
+    for b in built_in:
+        lines += [f"{b.name:{width}}  {' '.join(map(_argument, b.arguments))}", f"    {b.summary}"]
+        lines += [f"    while loading: {b.loader}"] if b.loader else []
+    return visible.lines([*lines, "", "arguments are given as --arg NAME=VALUE; those in brackets are optional"])
+
+
+def _argument(a: Argument) -> str:
+    if a.required:
+        return f"{a.name}=..."
+    return f"[{a.name}]" if a.default is None else f"[{a.name}={a.default}]"
+
+
+def _trial(r: Report) -> str:
+    """One episode before and after the function, and an estimate for the whole dataset."""
+    fitted = f", fitted on {r.fitted}" if r.fitted else ""
+    where = (
+        f"episode {r.episode:,} ({r.length:,} steps)" if r.step is None else f"episode {r.episode:,}, step {r.step:,}"
+    )
+    lines = [f"{r.function}({r.unit}) on {where}{fitted}, {text.duration(r.seconds)}"]
+    if not r.returned:
+        return visible.lines([*lines, "  dropped: the function returned None"])
+    if r.returned != (r.length,):
+        lines.append(f"  returned {len(r.returned)} of {', '.join(f'{n:,}' for n in r.returned)} steps")
+    return visible.lines([*lines, *_fields(r), _whole(r)])
+
+
+def _fields(r: Report) -> Iterator[str]:
+    told = [c for c in r.fields if c.what in ("changed", "new", "removed")]
+    rows = [(c.name, _values(c.before) or c.what, _values(c.after) or c.what, _size(c)) for c in told]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+    for name, before, after, size in rows:
+        yield f"  {name:{widths[0]}}  {before:{widths[1]}}  →  {after:{widths[2]}}  {size}".rstrip()
+    for what in ("untouched", "not read"):
+        names = [c.name for c in r.fields if c.what == what]
+        if names:
+            how = (
+                "linked, 0 B" if r.linked else f"written, {out.size(sum(c.bytes for c in r.fields if c.what == what))}"
+            )
+            yield f"  {_some(names)}  {what}: {how}"
+
+
+def _size(c: Change) -> str:
+    return f"+{out.size(c.bytes)}" if c.bytes else ""
+
+
+def _values(v: Values | None) -> str:
+    if v is None:
+        return ""
+    moments = f"  mean {number(v.mean)} std {number(v.std)}" if v.mean is not None else ""
+    return f"{v.dtype} {shape(v.shape)}{moments}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _FIELDS
+    return ", ".join(names[:_FIELDS]) + (f", {more} more" if more > 0 else "")
+
+
+def _whole(r: Report) -> str:
+    workers = f" with {r.jobs} workers" if r.jobs > 1 else ""
+    return (
+        f"whole dataset: about {text.duration(r.total_seconds)}{workers}, +{out.size(r.total_bytes)}.  "
+        f"Run without --try to make {r.id}"
+    )

@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlds_cli import visible
 from rlds_cli.cli import options, out
-from rlds_cli.cli.out import confirm
+from rlds_cli.cli.commands import app
+
+if TYPE_CHECKING:
+    from rlds_cli.maintenance.remove import Removal
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("rm")(rm)
-
-
+@app.command("rm")
 def rm(
     ids: Annotated[
         list[str],
         typer.Argument(metavar="ID|GLOB...", help="Datasets in your home.", autocompletion=options.complete_here),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: options.Yes = False,
     dry_run: options.DryRun = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Remove datasets. Archives stay, and so does what was made of them. Says where nothing can make one again.
+    """Remove datasets; archives and derived datasets stay. A dataset that cannot be made again is marked.
 
     Example: rlds rm d4rl/hopper-medium-v2@norm --yes
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli.pages import maintenance
     from rlds_cli.maintenance import remove
 
     planned = remove.plan(ids, cache_dir=cache_dir)
     if dry_run:
-        return out.result(planned, maintenance.removals(planned))
+        return out.result(planned, _removals(planned))
     if not yes:
-        confirm(maintenance.removals(planned))
+        out.confirm(_removals(planned))
     with out.progress() as progress:
         done = remove.remove([one.id for one in planned], cache_dir=cache_dir, progress=progress)
-    return out.result(done, maintenance.removed(done))
+    return out.result(done, _removed(done))
+
+
+def _removals(planned: Sequence[Removal]) -> str:
+    """Datasets that would be removed, with their sizes."""
+    return visible.lines(f"  {r.id}  {out.size(r.bytes)}{_kept(r)}{_lost(r)}" for r in planned)
+
+
+def _removed(done: Sequence[Removal]) -> str:
+    """Datasets that were removed, and the space freed."""
+    lines = [f"removed {r.id}: {out.size(r.bytes)} freed{_kept(r)}{_lost(r)}" for r in done]
+    if len(done) > 1:
+        lines.append(f"{out.size(sum(r.bytes for r in done))} freed")
+    return visible.lines(lines)
+
+
+def _kept(r: Removal) -> str:
+    return f"; its archive ({out.size(r.archive)}) stays" if r.archive else ""
+
+
+def _lost(r: Removal) -> str:
+    return f"; nothing can make it again: {r.lost}" if r.lost else ""

@@ -5,31 +5,37 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlds_cli import visible
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.files.hashing import short
+
+if TYPE_CHECKING:
+    from rlds_cli.maintenance.pinning import Synced
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("sync")(sync)
-
-
+@app.command("sync")
 def sync(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What rlds lock wrote.")] = Path("rlds.lock"),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A lock file, written by rlds lock.")] = Path(
+        "rlds.lock"
+    ),
     allow_code: Annotated[
         list[str] | None,
         typer.Option(
             "--allow-code",
             metavar="MOD:FUNC|FILE.py:FUNC|all",
-            help="Run this function of yours, which the lock names, where its source is what the lock says.",
+            help="Run this function of yours if its source is the one in the lock file.",
         ),
     ] = None,
     depends_on: Annotated[
         list[str] | None,
-        typer.Option("--depends-on", metavar="FILE", help="Functions may read this file outside of this directory."),
+        typer.Option(
+            "--depends-on", metavar="FILE", help="Let functions read this file outside the current directory."
+        ),
     ] = None,
     jobs: options.Jobs = None,
     force: options.Force = False,
@@ -38,25 +44,24 @@ def sync(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Have the datasets of a lock file here, with equal fingerprints; exit 1 where they differ, saying in what.
+    """Make the datasets of a lock file again. Exit 1 and name the differences if fingerprints differ.
 
-    Built-in functions run by themselves, one of yours only where --allow-code names it; on a terminal you are asked.
+    Built-in functions run without asking; your own functions need --allow-code, or your consent on a terminal.
 
     Example: rlds sync rlds.lock
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.cli.pages import maintenance
     from rlds_cli.maintenance import pinning
 
-    allowed = _asked(file, allow_code or [], cache_dir) if sys.stdin.isatty() else allow_code or []
+    allowed = _ask(file, allow_code or [], cache_dir) if sys.stdin.isatty() else allow_code or []
     how = {"allow_code": allowed, "depends_on": depends_on or (), "cache_dir": cache_dir}
     with out.progress() as progress:
         done = pinning.sync(file, jobs=jobs or 0, force=force, progress=progress, **how)  # type: ignore[arg-type]
-    out.result(done, maintenance.synced(done))
+    out.result(done, _synced(done))
 
 
-def _asked(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:
-    """The functions that are allowed, and those that the user allows now."""
+def _ask(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:
+    """Ask the user about the functions that are not allowed yet; return all that are allowed."""
     from rlds_cli.maintenance import pinning
     from rlds_cli.maintenance.lock_file import EVERYTHING
 
@@ -67,3 +72,9 @@ def _asked(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[s
         typer.echo(f"{file} would run {one}", err=True)
     references = dict.fromkeys(w.reference for w in wanted)
     return [*allowed, *(r for r in references if typer.confirm(f"Run {r}?", err=True))]
+
+
+def _synced(done: Sequence[Synced]) -> str:
+    """The datasets, and how each of them was made."""
+    width = max((len(d.id) for d in done), default=0)
+    return visible.lines(f"{d.id:{width}}  {d.how:10}  {short(d.fingerprint)}" for d in done)

@@ -4,42 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlds_cli import visible
 from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+
+if TYPE_CHECKING:
+    from rlds_cli.maintenance.repair import Repair
+    from rlds_cli.maintenance.verification import Trace, Verification
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("verify")(verify)
+_MOST = 8  # problems of one dataset that are listed
 
 
+@app.command("verify")
 def verify(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID|GLOB]...", help="Datasets that are here.", autocompletion=options.complete_here),
+        typer.Argument(metavar="[ID|GLOB]...", help="Datasets on this disk.", autocompletion=options.complete_here),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All that is here.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Verify all datasets on this disk.")] = False,
     expect: Annotated[
-        str | None, typer.Option("--expect", metavar="FINGERPRINT", help="What it should be.", show_default=False)
+        str | None,
+        typer.Option("--expect", metavar="FINGERPRINT", help="Compare with this fingerprint.", show_default=False),
     ] = None,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Fetch again what is bad of the archive, convert again what is bad of it.")
+        bool, typer.Option("--fix", help="Download damaged archive files and convert damaged datasets again.")
     ] = False,
     trace: Annotated[
-        int | None, typer.Option("--trace", metavar="N", help="Look N steps up in the archive.", show_default=False)
+        int | None, typer.Option("--trace", metavar="N", help="Compare N steps with the archive.", show_default=False)
     ] = None,
     archive: Annotated[
-        str | None, typer.Option("--archive", metavar="DIR", help="Where the archive is now.", show_default=False)
+        str | None,
+        typer.Option("--archive", metavar="DIR", help="Directory of the archive, if it was moved.", show_default=False),
     ] = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Hash everything again, and compare. Exit 1 where something is bad.
+    """Hash all files again and compare with the recorded hashes. Exit 1 if something is damaged.
 
     \b
     Examples:
@@ -48,11 +55,10 @@ def verify(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == all_:
-        raise typer.BadParameter("give IDs, or --all")
+        raise typer.BadParameter("give either IDs or --all")
     if trace is not None:
         _trace(ids or (), trace, archive, cache_dir)
         return
-    from rlds_cli.cli.pages import maintenance
     from rlds_cli.maintenance import verification
 
     if fix:
@@ -62,33 +68,84 @@ def verify(
         found = verification.verify_all(
             ids or (), everything=all_, expect=expect, cache_dir=cache_dir, progress=progress
         )
-    out.result(found, maintenance.verifications(found))
+    out.result(found, _verifications(found))
     if not all(v.ok for v in found):
         raise typer.Exit(1)
 
 
 def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None:
-    """Mend what is bad, and look again."""
+    """Repair damaged datasets and verify them again."""
     if expect is not None:
-        raise typer.BadParameter("--fix makes it what it was; --expect compares, without --fix")
-    from rlds_cli.cli.pages import maintenance
+        raise typer.BadParameter("--expect and --fix cannot be combined")
     from rlds_cli.maintenance import repair
 
     with out.progress() as progress:
         done = repair.repair_all(ids, everything=not ids, cache_dir=cache_dir, progress=progress)
-    out.result(done, maintenance.repairs(done))
+    out.result(done, _repairs(done))
     if not all(r.now.ok for r in done):
         raise typer.Exit(1)
 
 
 def _trace(ids: Sequence[str], steps: int, archive: str | None, cache_dir: Path | None) -> None:
-    """Compare single values with the archive instead of hashes."""
-    from rlds_cli.cli.pages import maintenance
+    """Compare values with the archive instead of comparing hashes."""
     from rlds_cli.home import locate
     from rlds_cli.maintenance import verification
 
     paths = locate.datasets(ids, everything=not ids, cache_dir=cache_dir)
     found = [verification.trace(path, steps, archive=archive) for path in paths]
-    out.result(found, maintenance.traces(found))
+    out.result(found, _traces(found))
     if not all(t.ok for t in found):
         raise typer.Exit(1)
+
+
+def _verifications(found: Sequence[Verification]) -> str:
+    """One line per dataset, more for problems; and a count."""
+    if not found:
+        return "nothing here"
+    width = max(len(v.id) for v in found)
+    lines = [line for v in found for line in _verification_lines(v, width)]
+    good = sum(v.ok for v in found)
+    bad = f", {len(found) - good} bad" if good < len(found) else ""
+    return visible.lines([*lines, f"{good} ok{bad}"])
+
+
+def _repairs(done: Sequence[Repair]) -> str:
+    """The repairs, and the result of the verification after them."""
+    lines = [f"{r.found.id}  {_repair_text(r)}" for r in done if not r.found.ok]
+    return visible.lines([*lines, _verifications([r.now for r in done])])
+
+
+def _repair_text(r: Repair) -> str:
+    if r.why:
+        return f"not repaired: {r.why}"
+    files = [f"fetched {', '.join(r.fetched[:3])}{' ...' if len(r.fetched) > 3 else ''}"] if r.fetched else []
+    deleted = [f"deleted {', '.join(f.name for f in r.deleted[:3])}{' ...' if len(r.deleted) > 3 else ''}"]
+    done = [*(deleted if r.deleted else []), *files, *(["converted again"] if r.converted else [])]
+    return f"was bad ({r.found.problems[0]}); {', '.join(done)}: {'as it was' if r.now.ok else 'still bad'}"
+
+
+def _verification_lines(v: Verification, width: int) -> list[str]:
+    known = ", ".join([f"{v.arrays} arrays", *v.remarks])
+    if v.ok:
+        return [f"{v.id:{width}}  ok    {known}"]
+    blank = " " * (width + 8)
+    lines = [f"{v.id:{width}}  BAD   {v.problems[0]}", *(f"{blank}{p}" for p in v.problems[1:_MOST])]
+    more = len(v.problems) - _MOST
+    lines += [f"{blank}{more:,} more"] if more > 0 else []
+    return lines + ([f"{blank}hint: {v.hint}"] if v.hint else [])
+
+
+def _traces(found: Sequence[Trace]) -> str:
+    """The number of compared values, one step's places in the archive, and the differences."""
+    return visible.lines(line for t in found for line in _trace_lines(t))
+
+
+def _trace_lines(t: Trace) -> list[str]:
+    head = f"{t.values:,} values of {t.steps:,} steps, of {', '.join(t.fields)}"
+    shown = [f"  {line}" for line in t.example[:_MOST]]
+    others = [f"not in the archive as they are: {', '.join(t.others)}"] if t.others else []
+    if t.ok:
+        return [f"{t.id}  ok    {head}: as in the archive", *others, "for example", *shown]
+    wrong = [f"  {d}" for d in t.differences[:_MOST]]
+    more = [f"  {len(t.differences) - _MOST:,} more"] if len(t.differences) > _MOST else []
+    return [f"{t.id}  BAD   {len(t.differences):,} of {head}", *wrong, *more]

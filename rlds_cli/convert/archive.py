@@ -16,7 +16,7 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
-from rlds_cli.checks.running import record
+from rlds_cli.checks.run import record
 from rlds_cli.convert import frame_conversion
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, RldsError, UnsafeArchive
 from rlds_cli.files import disk, trees

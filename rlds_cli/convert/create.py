@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli import home, ids, settings
-from rlds_cli.checks.running import record
+from rlds_cli.checks.run import record
 from rlds_cli.convert.trajectories import Trajectory, trajectories
 from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.dataset.provenance import Origin

@@ -20,7 +20,7 @@ import numpy as np
 
 from rlds_cli import archives, ids, settings
 from rlds_cli.archives import ArchivedStep, ArchivedValue
-from rlds_cli.checks import outdated
+from rlds_cli.checks.source import reader_faults
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import Source
 from rlds_cli.errors import DamagedDataset, RldsError
@@ -131,7 +131,7 @@ def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dic
 def _outdated(path: Path) -> list[str]:
     """What an older version of its reader did wrong to a dataset that is as it was written."""
     try:
-        return outdated.sentences(Dataset(Store(path, check=False)))
+        return reader_faults(Dataset(Store(path, check=False)))
     except (RldsError, OSError, ValueError, KeyError):
         return []  # the check of the dataset itself says so
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlds_cli import settings
 from rlds_cli.checks.findings import Finding, ranked
-from rlds_cli.checks.running import manifest_findings
+from rlds_cli.checks.run import manifest_findings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home

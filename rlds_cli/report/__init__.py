@@ -1,6 +1,6 @@
-"""What is in a dataset, an episode or a file, as records: summaries for people and for ``--json``.
+"""Summaries of a dataset, an episode or a file, as records for pages and for ``--json``.
 
-Each name is loaded when it is first used: summaries need none of what reads archives.
+Each name is imported when it is first used: a summary of a dataset needs no reader of archives.
 """
 
 from __future__ import annotations

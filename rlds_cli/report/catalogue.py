@@ -1,4 +1,7 @@
-"""What exists and what is here, side by side: the facts behind ``rlds list`` and ``rlds info``. Nothing heavy."""
+"""The records behind ``rlds list`` and ``rlds info``: registered datasets, and datasets on this disk.
+
+It imports neither NumPy nor any reader.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from rlds_cli.store.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class FamilyRow:
-    """One family: how many datasets there are, how many are here, their bytes on disk."""
+    """One family: the number of its datasets, of those on this disk, and their size."""
 
     family: str
     title: str
@@ -33,7 +36,7 @@ class FamilyRow:
 
 @dataclass(frozen=True, slots=True)
 class HomeRow:
-    """One home: its datasets, variants not counted, and their bytes on disk."""
+    """One home: the number of its datasets without variants, and their size."""
 
     path: Path
     datasets: int
@@ -50,10 +53,10 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What of a dataset is on this disk; None for what its manifest, which cannot be read, does not say.
+class StoredRow:
+    """A dataset or variant on this disk; the counts are None if its manifest cannot be read.
 
-    Files that it shares with other datasets count in ``bytes_on_disk``.
+    ``bytes_on_disk`` includes files that it shares with other datasets.
     """
 
     id: str
@@ -64,9 +67,9 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One dataset of a listing; ``variants`` are those that are here.
+    """One dataset of a listing, with its variants on this disk.
 
-    ``contents`` are the dataset and its variants, as far as they are here, in listings of what is here.
+    In listings of local datasets, ``contents`` has a row for the dataset and for each variant that is on this disk.
     """
 
     id: str
@@ -76,12 +79,12 @@ class Row:
     replaced_by: str | None
     here: bool
     variants: tuple[str, ...]
-    contents: tuple[Content, ...] = ()
+    contents: tuple[StoredRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A dataset on this disk; ``manifest`` is None, and ``damage`` says why, where it cannot be read."""
+    """A dataset on this disk; if its manifest cannot be read, ``manifest`` is None and ``damage`` is the reason."""
 
     id: str
     path: Path
@@ -92,7 +95,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """All that is known about one dataset. ``here`` is it, ``variants`` are the ids made from it that are here."""
+    """The facts about one dataset: its entry, its copy on this disk (``here``), and ids of variants on this disk."""
 
     id: str
     entry: Entry | None
@@ -106,7 +109,7 @@ class Card:
 
 
 def overview(cache_dir: StrPath | None = None) -> Overview:
-    """Families and homes, with what is here and the room it takes."""
+    """List families and homes, with the number and size of the datasets on this disk."""
     where = settings.read(cache_dir)
     present = registry.here(where)
     seen: set[tuple[int, int]] = set()
@@ -131,30 +134,31 @@ def listing(
     closed: bool = False,
     cache_dir: StrPath | None = None,
 ) -> tuple[Row, ...]:
-    """The datasets that a query finds, see ``registry.find``; those of closed sources only when asked for, or here.
+    """List the datasets that match a query (see ``registry.find``).
 
-    With ``local`` only those that are here, with their steps, episodes and bytes.
+    Datasets of closed sources are listed with ``closed``, or if they are on this disk. With ``local``, only datasets on
+    this disk are listed, with their steps, episodes and bytes.
 
     Raises
     ------
     UnknownDataset
-        No such family.
+        There is no such family.
     """
     present = registry.here(settings.read(cache_dir))
     found = registry.find(query, family=family, local=local, cache_dir=cache_dir)
     rows = [_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present]
-    return tuple(replace(row, contents=_contents(present[row.id.lower()])) if local else row for row in rows)
+    return tuple(replace(row, contents=_stored_rows(present[row.id.lower()])) if local else row for row in rows)
 
 
 def card(ref: str, cache_dir: StrPath | None = None) -> Card:
-    """What is known about a dataset: an id (any case, any variant), an alias, or the directory of a dataset.
+    """Look up a dataset by its id (in any case, with or without a variant), an alias, or its directory.
 
     Raises
     ------
     UnknownDataset
-        Neither in the registry nor here; with the nearest ids.
+        The id is neither in the registry nor on this disk; the hint names similar ids.
     DatasetNotFound
-        A variant, or a directory, that is not there.
+        The variant or the directory does not exist.
     """
     where = settings.read(cache_dir)
     if ref.startswith(("/", ".", "~")):
@@ -168,12 +172,12 @@ def card(ref: str, cache_dir: StrPath | None = None) -> Card:
 
 
 def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
-    """The fingerprint of a dataset that is here.
+    """The fingerprint of a dataset on this disk.
 
     Raises
     ------
     DatasetNotFound
-        It is not here.
+        The dataset is not on this disk.
     DamagedDataset
         Its manifest cannot be read.
     """
@@ -183,12 +187,12 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
 
 
 def citation(ref: str, cache_dir: StrPath | None = None) -> str:
-    """The BibTeX entry of a dataset's source; with its id and fingerprint as a note where it is here.
+    """The BibTeX entry of a dataset's source; for a dataset on this disk, with its id and fingerprint as a note.
 
     Raises
     ------
     RldsError
-        Neither the dataset nor the registry has one.
+        Neither the dataset nor the registry has an entry.
     """
     found = card(ref, cache_dir)
     copy = found.here
@@ -203,7 +207,7 @@ def citation(ref: str, cache_dir: StrPath | None = None) -> str:
 
 
 def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
-    """The ids, registered or here, that are spelt most like a query."""
+    """The ids, registered or on this disk, whose spelling is nearest to a query."""
     return registry.suggest(query, among=_originals(registry.here(settings.read(cache_dir)).values()))
 
 
@@ -224,21 +228,21 @@ def _row(entry: Entry, present: dict[str, list[tuple[DatasetId, Path]]]) -> Row:
     return Row(entry.id, entry.size, entry.verifiable, entry.status, entry.replaced_by, here, variants)
 
 
-def _contents(copies: Iterable[tuple[DatasetId, Path]]) -> tuple[Content, ...]:
-    """One for each id: of several copies the one that opening finds."""
+def _stored_rows(copies: Iterable[tuple[DatasetId, Path]]) -> tuple[StoredRow, ...]:
+    """One row per id; of several copies, the one that `open_dataset` would open."""
     first = {str(id): path for id, path in reversed(list(copies))}
-    return tuple(_content(_copy(id, first[id])) for id in sorted(first))
+    return tuple(_stored_row(_copy(id, first[id])) for id in sorted(first))
 
 
-def _content(copy: Copy) -> Content:
+def _stored_row(copy: Copy) -> StoredRow:
     if copy.manifest is None:
-        return Content(copy.id, None, None, copy.bytes_on_disk)
+        return StoredRow(copy.id, None, None, copy.bytes_on_disk)
     counts = copy.manifest.counts
-    return Content(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk)
+    return StoredRow(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk)
 
 
 def _entry(ref: str, where: Settings) -> Entry | None:
-    """The entry of an id, or None for a dataset that is only here."""
+    """The entry of an id in the registry; None for a dataset that exists only on this disk."""
     present = registry.here(where)
     try:
         return registry.get(ref)

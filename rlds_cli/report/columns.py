@@ -1,12 +1,6 @@
-"""The fields of a dataset, summed up from the manifest's statistics.
+"""Summaries of fields, of the elements of their rows, and of the user's own episode columns.
 
-Statistics of every element of a row, with histograms of steps spread evenly over the dataset.
-
-The episode columns of the user's own, summed up: which values there are, and how often.
-
-Which fields are images.
-
-::
+Statistics come from the manifest, histograms of elements from a sample of the steps. These fields are images::
 
     frames kept encoded     [H, W] [H, W, C]
     uint8 arrays            [H, W] with sides over 16, [H, W, 1 3 4], [1 3 4, H, W]
@@ -23,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.checks.saturated import Saturation, saturation
+from rlds_cli.checks.values import Saturation, saturation
 from rlds_cli.dataset import Dataset
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.report.histograms import BINS, Distribution, Histogram, distribution
@@ -41,10 +35,11 @@ _ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "
 
 @dataclass(frozen=True, slots=True)
 class FieldSummary:
-    """One field. ``bytes`` on disk; ``mean std min max`` are over all steps and elements, None where not numeric.
+    """Summary of one field.
 
-    ``default`` says whether a loader gives it unasked. ``nonfinite`` counts NaN and infinities, which the statistics
-    leave out. ``distinct`` is the number of different texts. ``shared`` says how the rows came from another dataset.
+    ``bytes`` is its size on disk. ``mean std min max`` are over all steps and elements, None unless it is numeric.
+    ``default``: a loader loads it unless told otherwise. ``nonfinite`` counts NaN and infinities, which the statistics
+    leave out. ``distinct`` is the number of different texts. ``shared`` names how its files came from another dataset.
     """
 
     name: str
@@ -68,7 +63,7 @@ class FieldSummary:
 
 
 def summarise_fields(ds: Dataset, *, elements: bool = False) -> tuple[FieldSummary, ...]:
-    """All fields: observations, actions, outcomes, the rest, infos."""
+    """Summarise all fields in the order of a page: observations, actions, outcomes, others, infos."""
     return tuple(_summarise(ds, f, elements) for f in sorted(ds.schema.values(), key=rank))
 
 
@@ -134,13 +129,13 @@ def _distinct(ds: Dataset, f: Field) -> int | None:
 
 
 SAMPLE_STEPS = 1 << 16
-_BLOCK = 512  # steps read side by side: single rows of a cold file cost a page each
+_BLOCK = 512  # neighbouring steps that are read together: single rows of a cold file cost a page each
 _SAMPLE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ElementStats:
-    """Statistics of one element of a row over all steps; ``index`` is its place there, ``[3]``, ``[]`` of a scalar.
+    """Statistics of one element of a row over all steps; ``index`` is ``[3]``, or ``[]`` for a scalar.
 
     ``q01``, ``q99`` and ``histogram`` are of a sample of at most 65,536 steps.
     """
@@ -156,10 +151,10 @@ class ElementStats:
 
 
 def describe_elements(ds: Dataset, f: Field, stats: Stats, *, bins: int = BINS) -> tuple[ElementStats, ...]:
-    """Every element of a row of a numeric field; one for all of them where rows have more than 4,096.
+    """Statistics of every element of a row of a numeric field; rows of more than 4,096 elements count as one.
 
-    Means, deviations and extremes come from the manifest. Histograms are of equal bins from the least to the greatest
-    value of all steps, counted over a sample: at most 65,536 steps or 64 MiB of them.
+    Means, deviations and extremes come from the manifest. Histograms have equal bins from the least to the greatest
+    value of all steps, and count a sample of at most 65,536 steps or 64 MiB.
     """
     names = places(np.shape(stats.mean))
     kinds = (stats.mean, stats.std, stats.min, stats.q01, stats.q99, stats.max)
@@ -170,12 +165,12 @@ def describe_elements(ds: Dataset, f: Field, stats: Stats, *, bins: int = BINS) 
 
 
 def places(shape: Sequence[int]) -> list[str]:
-    """The elements of a row by their place: ``[0]``, ``[1]``, ...; ``[]`` for a scalar."""
+    """The indices of the elements of a row as text: ``[0]``, ``[1]``, ...; ``[]`` for a scalar."""
     return [str(list(place)) for place in product(*map(range, shape))]
 
 
 def sampled_steps(ds: Dataset, f: Field) -> Array:
-    """Values of a field at steps spread evenly over the dataset, in blocks of 512 neighbours; [n, ...]."""
+    """Read values of a field [n, ...] at steps spread evenly over the dataset, in blocks of 512 neighbours."""
     steps = ds.num_steps
     most = max(1, min(SAMPLE_STEPS, _SAMPLE_BYTES // max(1, f.row_bytes)))
     if steps <= most:
@@ -215,9 +210,9 @@ MOST_VALUES = 8
 
 @dataclass(frozen=True, slots=True)
 class OwnColumn:
-    """One column: ``counts`` of its most frequent texts or flags among ``distinct``, or the spread of its numbers.
+    """Summary of an episode column: the ``counts`` of its most frequent texts or flags, or the distribution of numbers.
 
-    ``missing`` episodes have no value.
+    ``distinct`` is the number of different values; ``missing`` counts the episodes without one.
     """
 
     name: str
@@ -229,11 +224,11 @@ class OwnColumn:
 
 
 def summarise_own_columns(ds: Dataset) -> tuple[OwnColumn, ...]:
-    """Sum up the columns of a whole dataset."""
-    return tuple(_summed_up(ds, name) for name in ds.store.own_columns)
+    """Summarise the user's own episode columns of a whole dataset."""
+    return tuple(_own_column(ds, name) for name in ds.store.own_columns)
 
 
-def _summed_up(ds: Dataset, name: str) -> OwnColumn:
+def _own_column(ds: Dataset, name: str) -> OwnColumn:
     column = ds.store.own_column(name)
     values = [v for v in column.scalars() if v is not None]
     counted = Counter(map(str, values)) if column.dtype in ("str", "bool") else Counter[str]()
@@ -249,7 +244,7 @@ _CHANNELS = (1, 3, 4)
 
 
 def is_image(f: Field) -> bool:
-    """Whether the rows of a field are images."""
+    """True if the rows of a field are images."""
     if f.kind == "frames":
         return True
     if f.kind != "array" or f.dtype != "uint8":
@@ -260,14 +255,14 @@ def is_image(f: Field) -> bool:
 
 
 def as_bytes(values: Array) -> Array:
-    """Pixels as uint8: values of depth, of 12 bits or of 16, lose their lowest bits."""
+    """Convert pixels to uint8: depth values of 12 or 16 bits lose their lowest bits."""
     if values.dtype == np.uint8:
         return values
     return (values >> (4 if values.max(initial=0) < 1 << 12 else 8)).astype(np.uint8)
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether rows of this shape are [H, W, C]."""
+    """True if rows of this shape are [H, W, C]."""
     return shape[2] in _CHANNELS and min(shape[:2]) >= _LEAST
 
 

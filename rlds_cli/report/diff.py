@@ -1,6 +1,6 @@
-"""Two datasets side by side: fields, counts, drift of the statistics, hashes, and episodes that one of them lacks.
+"""Compare two datasets: fields, counts, drift of the statistics, hashes, values, and episodes that one of them lacks.
 
-How far the values of two datasets with the same rows are apart, field by field, in bounded memory.
+Values are compared field by field, in bounded memory, if both datasets have episodes of the same lengths.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from rlds_cli.store.manifest import Counts, StoredField
 from rlds_cli.ted import Array, BoolArray, Field, IntArray
 
 Change = Literal["same", "content", "type", "added", "removed"]
-FEW = 8
+Range = tuple[int, int]
+FEW = 8  # episodes that are listed on each side
+_NUMBERS = "biuf"  # NumPy's kinds of numeric fields
 _ROOTS = ("observation", "action", "next/reward")
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two."""
+    """One of the two datasets."""
 
     id: str
     path: Path
@@ -53,11 +55,11 @@ class CountDifference:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far statistics moved.
+    """Change of the statistics of a field from ``a`` to ``b``.
 
-    ``shift`` is the greatest change of the mean of an element, in standard deviations of ``a`` (infinite where that is
-    0), and ``element`` which one; ``spread`` is the ratio of standard deviations (b / a) that is farthest from 1. The
-    others are over all elements.
+    ``shift`` is the greatest change of the mean of an element, in standard deviations of ``a`` (infinite if that is 0),
+    and ``element`` is the index of that element. ``spread`` is the ratio of standard deviations (b / a) that is
+    farthest from 1. The other values are over all elements.
     """
 
     shift: float
@@ -72,13 +74,40 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class FieldDifference:
-    """One field. ``a`` and ``b`` say dtype, shape, placement and codec, the digests are hashes of the content;
-    None where there is no such field.
+class Tolerance:
+    """Two values are close where ``|a - b| <= atol + rtol * |b|``, as in ``numpy.isclose``; NaN is close to NaN."""
 
-    ``blocks`` of 65,536 rows were compared by their hashes, where the rows are as many; ``differing`` of them differ,
-    the first of them from row ``first_row`` on. ``deviation`` says by how much the numbers of a field differ, where
-    both datasets have episodes of the same lengths.
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """True if only equal values are close."""
+        return self.rtol == self.atol == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Difference of the values of one field.
+
+    ``greatest`` is the greatest absolute difference (infinite if a value is finite in one dataset only) and ``at`` its
+    first place. ``beyond`` counts values that are not close, of ``values`` compared.
+    """
+
+    greatest: float
+    at: Place | None
+    beyond: int
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDifference:
+    """One field in both datasets.
+
+    ``a`` and ``b`` are its dtype, shape, placement and codec, the digests hashes of its content; they are None where a
+    dataset lacks the field. If both datasets have the same number of rows, ``blocks`` is the number of blocks of 65,536
+    rows, of which ``differing`` have different hashes, the first of these starting at row ``first_row``. ``deviation``
+    measures the difference of the numbers, if episodes have the same lengths.
     """
 
     name: str
@@ -96,10 +125,10 @@ class FieldDifference:
 
 @dataclass(frozen=True, slots=True)
 class EpisodesDifference:
-    """Episodes of the one in the other, told by their ``origin`` in the archive or by their ``content``.
+    """Episodes of both datasets, matched by their ``origin`` in the archive or by their ``content``.
 
-    ``removed`` are the first numbers in ``a`` of those that ``b`` lacks, ``added`` the first in ``b`` of new ones.
-    ``reordered``: those in both come in another order.
+    ``removed`` are the first episodes of ``a`` that ``b`` lacks, ``added`` the first episodes of ``b`` that ``a``
+    lacks. ``reordered``: the common episodes have different orders.
     """
 
     told_by: Literal["origin", "content"]
@@ -113,10 +142,10 @@ class EpisodesDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What ``rlds diff`` shows.
+    """Result of ``rlds diff``.
 
-    ``same``: content and fingerprint are equal, whatever the encoding. ``close``: they are the same, or a tolerance was
-    given, all numbers are within it, and all else is equal: names of fields, texts, lengths, ends, seeds, splits.
+    ``same``: content and fingerprint are equal, in any encoding. ``close``: the same, or within a given tolerance, with
+    everything else equal: names of fields, texts, lengths, ends, seeds, splits.
     """
 
     a: Side
@@ -238,7 +267,7 @@ def _kind(f: Field) -> str:
 
 
 def _blocks(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> tuple[int | None, int | None, int | None]:
-    """How many blocks of rows there are, how many differ, and the first row of the first; where rows are as many."""
+    """Number of blocks, number of differing blocks, first row of the first of these; None if rows are not as many."""
     differ = _hashes_differ(a, b, one, other)
     if differ is None:
         return None, None, None
@@ -246,7 +275,7 @@ def _blocks(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> tup
 
 
 def _hashes_differ(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> BoolArray | None:
-    """Which blocks of rows differ; None where rows are not as many."""
+    """Mask of the blocks of rows that differ; None if the datasets have different numbers of rows."""
     if a.num_rows != b.num_rows:
         return None
     hashes = [arrays.read(ds.path / "digests" / f.path) for ds, f in ((a, one), (b, other))]
@@ -256,7 +285,7 @@ def _hashes_differ(a: Dataset, b: Dataset, one: StoredField, other: StoredField)
 
 
 def _differing(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> list[Range]:
-    """The rows of the blocks that differ; all rows where no hashes tell."""
+    """The ranges of rows of differing blocks; all rows if there are no hashes to compare."""
     differ = _hashes_differ(a, b, one, other)
     if differ is None:
         return [(0, a.num_rows)]
@@ -298,7 +327,7 @@ def _greatest(x: Any) -> float:
 
 
 def _same_episodes(a: Dataset, b: Dataset) -> bool:
-    """Whether the columns of the episode tables that are content agree: all but sources, sums and counts."""
+    """Compare the columns of the episode tables that are content: all except sources, sums and counts."""
     return table_digests(a.store.table()) == table_digests(b.store.table())
 
 
@@ -320,24 +349,24 @@ def _one_archive(a: Dataset, b: Dataset) -> bool:
 def _origins(ds: Dataset) -> Array:
     """The file, group and first row of every episode, as one key."""
     e = ds.episodes
-    groups = np.asarray([hash_text(g) for g in e["group"]], np.uint64)
+    groups = np.asarray([_hash_text(g) for g in e["group"]], np.uint64)
     keys = np.stack([np.asarray(e["source"], np.uint64), np.asarray(e["row"], np.uint64), groups], 1)
     return np.ascontiguousarray(keys).view([("", np.uint64)] * 3).ravel()
 
 
-def hash_text(text: str) -> int:
+def _hash_text(text: str) -> int:
     """64 bits of a text, the same in every process."""
     return zlib.crc32(text.encode()) << 32 | zlib.adler32(text.encode())
 
 
 def _common(a: Dataset, b: Dataset) -> list[Field]:
-    """Fields by whose values an episode is known: those of one type in both."""
+    """Fields by which episodes can be matched: observations, actions and rewards with the same type in both."""
     named = [f for f in a.schema.values() if any(f.name == r or f.name.startswith(f"{r}/") for r in _ROOTS)]
     return [f for f in named if b.schema.get(f.name) == f and f.kind != "text" and 0 not in f.shape]
 
 
 def _matched(told_by: Literal["origin", "content"], a: Array, b: Array) -> EpisodesDifference:
-    """Match keys, each as often as it is in both; the first of equal ones are taken."""
+    """Match keys; equal keys are matched in their order, as often as both datasets have them."""
     numbers = np.unique(np.concatenate([a, b]), return_inverse=True)[1].ravel()
     one, other = _occurrence(numbers[: len(a)]), _occurrence(numbers[len(a) :])
     removed = np.flatnonzero(~np.isin(one, other))
@@ -350,7 +379,7 @@ def _matched(told_by: Literal["origin", "content"], a: Array, b: Array) -> Episo
 
 
 def _occurrence(numbers: IntArray) -> IntArray:
-    """``numbers`` made different: the k-th time that one comes it counts as another."""
+    """Make repeated ``numbers`` different: the k-th occurrence of a number gets a value of its own."""
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, np.int64)
@@ -360,41 +389,13 @@ def _occurrence(numbers: IntArray) -> IntArray:
     return out
 
 
-_NUMBERS = "biuf"
-Range = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """Two values are close where ``|a - b| <= atol + rtol * |b|``, as in ``numpy.isclose``; NaN is close to NaN."""
-
-    rtol: float = 0.0
-    atol: float = 0.0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether only equal values are close."""
-        return self.rtol == self.atol == 0
-
-
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """Values of one field that differ.
-
-    ``greatest`` is the greatest absolute difference, infinite where a value is finite or a number in one of them only,
-    and ``at`` the first place that has it. ``beyond`` values, of ``values`` compared, are not close.
-    """
-
-    greatest: float
-    at: Place | None
-    beyond: int
-    values: int
+# -- values
 
 
 def deviation(a: Subject, b: Subject, name: str, ranges: Iterable[Range], tolerance: Tolerance) -> Deviation | None:
-    """Compare the rows in ``ranges`` of a field; None where it holds no numbers, or rows of other shapes.
+    """Compare the rows in ``ranges`` of a field; None unless it is numeric with the same row shape in both datasets.
 
-    A flag is close to its equal only.
+    Flags have no tolerance: they are close only if they are equal.
     """
     fields = a.ds.schema[name], b.ds.schema[name]
     if not all(_is_numeric(f) for f in fields) or fields[0].shape != fields[1].shape:
@@ -430,7 +431,7 @@ def _tiles(a: Subject, b: Subject, name: str, ranges: Iterable[Range]) -> Iterat
 
 
 def _apart(a: Array, b: Array) -> Array:
-    """Absolute differences; 0 where both are the same infinity or NaN, infinite where only one is."""
+    """Absolute differences: 0 between equal infinities and between NaN, infinite if only one value is finite."""
     with np.errstate(invalid="ignore"):
         apart = np.abs(a - b)
     same = (a == b) | (np.isnan(a) & np.isnan(b))

@@ -1,4 +1,4 @@
-"""One episode, dimension by dimension."""
+"""Description of one episode, dimension by dimension."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_TEXTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One element of a field over the episode; ``trace`` are means of at most 64 equal stretches, None for NaN."""
+    """One element of a field over the episode; ``trace`` has means over at most 64 equal ranges, None for NaN."""
 
     index: str
     first: float
@@ -39,10 +39,10 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class FieldTrace:
-    """One field over the episode: ``rows`` values, T+1 where the final one is recorded.
+    """One field over the episode, with ``rows`` values: T, or T+1 if the final one is recorded.
 
-    ``hidden`` dimensions are left out, of images all. ``texts`` are the first different ones. ``bytes`` are those of
-    images, encoded or not.
+    ``hidden`` counts dimensions that are left out: of an image all of them. ``texts`` are the first different ones.
+    ``bytes`` is the size of images, encoded or not.
     """
 
     name: str
@@ -59,10 +59,10 @@ class FieldTrace:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReport:
-    """What ``rlds inspect --episode`` shows. ``start`` is its first row; ``of`` how many episodes there are.
+    """Result of ``rlds inspect --episode``.
 
-    ``source`` is the file, group and first row that it came from, as far as they are known; ``columns`` are its values
-    in the episode columns of the user's own.
+    ``start`` is the first row of the episode, ``of`` the number of episodes. ``source`` has the file, group and first
+    row in the archive, as far as they are known; ``columns`` has the values of the user's own episode columns.
     """
 
     id: str
@@ -87,16 +87,16 @@ class EpisodeReport:
 def describe_episode(
     ref: str | os.PathLike[str] | Dataset, episode: int, *, elements: bool = False, cache_dir: StrPath | None = None
 ) -> EpisodeReport:
-    """Describe one episode; reads its rows only.
+    """Describe one episode; only its own rows are read.
 
     Parameters
     ----------
     ref : str, path or Dataset
-        With a selection, ``episode`` counts its episodes.
+        An id, a directory, or an open dataset; in a selection, ``episode`` counts the selected episodes.
     episode : int
-        Its number; negative ones count from the end.
+        The number of the episode; negative numbers count from the end.
     elements : bool
-        All dimensions of wide fields, not the first 32, and of images.
+        Include all dimensions of wide fields, not only the first 32, and of images.
 
     Raises
     ------
@@ -129,7 +129,13 @@ def describe_episode(
 
 
 def number_of(ds: Dataset, episode: int) -> int:
-    """The number of an episode from 0 on, of one that may count from the end; raises RldsError where there is none."""
+    """Normalise an episode number that may count from the end.
+
+    Raises
+    ------
+    RldsError
+        There is no such episode.
+    """
     n = ds.num_episodes
     if not -n <= episode < n:
         raise RldsError(

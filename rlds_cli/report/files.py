@@ -1,8 +1,6 @@
-"""Files that are not datasets: what they are, what a reader would make of them, or their tree and what to try.
+"""Description of files that are not datasets: what a reader would make of them, or their arrays and a command to try.
 
-Which array of an unknown file may be which field, by names and shapes.
-
-What is inside a file that no reader knows: arrays by path, with shapes and dtypes, from headers alone.
+The arrays of an unknown file are listed from headers alone; names and shapes suggest which field each of them may be.
 """
 
 from __future__ import annotations
@@ -37,10 +35,11 @@ _MOST_FILES = 50_000
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What is at a path. ``reader`` is the one that knows it, and the next five are what it would make of it.
+    """Description of the files at a path.
 
-    Without a reader, ``why`` says what the readers miss, ``tree`` what is inside, and ``suggestion`` is a command that
-    may read it (or Python, where no command can).
+    ``reader`` is the reader that recognises them, and ``fields`` to ``facts`` describe the dataset that it would make.
+    Without a reader, ``why`` lists what the readers miss, ``tree`` has the arrays, and ``suggestion`` is a command that
+    may import them.
     """
 
     path: Path
@@ -62,13 +61,13 @@ class FileReport:
 
 
 def describe_file(path: StrPath) -> FileReport:
-    """Describe a file, a directory or a glob of files without writing anything, or reading more than it takes.
+    """Describe a file, a directory or a glob of files; nothing is written, and no more is read than needed.
 
     Raises
     ------
     ArchiveError
-        There is nothing; it is damaged, or a page of HTML under an archive's name (CorruptArchive); it would execute
-        something or reach outside itself (UnsafeArchive).
+        There is no file; it is damaged, or an HTML page under an archive's name (CorruptArchive); it would execute code
+        or refers to files outside itself (UnsafeArchive).
     """
     given = Path(path)
     files = importing.expand([path], most=_MOST_FILES)
@@ -101,7 +100,7 @@ def _size(file: Path) -> int:
 
 
 def _episodes(parts: Sequence[Part]) -> int | None:
-    """Episodes in all parts, where the reader has counted them: a number, or a list with one length each."""
+    """Number of episodes in all parts; None unless the reader has counted them, as a number or a list of lengths."""
     counts = [part.args.get("episodes", part.args.get("lengths")) for part in parts]
     if any(c is None for c in counts):
         return None
@@ -127,7 +126,8 @@ def _unknown(given: Path, files: Sequence[Path], size: int, error: UnknownLayout
     )
 
 
-# In the order of preference.
+# -- suggestions: names of arrays by field, in the order of preference
+
 NAMES: Mapping[str, tuple[str, ...]] = {
     "observation": (
         *("observation", "observations", "obs", "state", "states", "s", "q", "qpos", "x", "features", "proprio"),
@@ -169,8 +169,8 @@ _SCALARS = ("next/reward", "next/terminated", "next/truncated")
 _SHORT = {"next/terminated": "terminated", "next/truncated": "truncated"}
 
 
-def misses(found: Tree) -> str | None:
-    """Why no reader of HDF5 takes a file: what each of them looks for."""
+def misses(found: FileTree) -> str | None:
+    """List what each reader of HDF5 misses in a file."""
     if found.kind != "hdf5":
         return None
     tops = {n.name.partition("/")[0] for n in found.nodes}
@@ -180,9 +180,9 @@ def misses(found: Tree) -> str | None:
 
 
 def guess_fields(nodes: Sequence[Node]) -> dict[str, str]:
-    """TED name -> array, for those arrays that have one row per step; empty where no action or observation shows.
+    """Guess the array of each field, from arrays with one row per step; empty without an observation and an action.
 
-    Where groups are episodes, the arrays of all of them: ``data/*/cmd``.
+    If groups are episodes, a pattern stands for the arrays of all groups: ``data/*/cmd``.
     """
     level = episode_groups(nodes)
     if level is None:
@@ -193,7 +193,7 @@ def guess_fields(nodes: Sequence[Node]) -> dict[str, str]:
 
 
 def episode_groups(nodes: Sequence[Node]) -> tuple[str, dict[str, list[Node]]] | None:
-    """The level at which several groups hold the same arrays, and the arrays below each, by their names there."""
+    """Find groups that contain the same arrays: a pattern for them, and the arrays of each by names inside it."""
     for depth in range(_MAX_DEPTH):
         parents = dict.fromkeys(tuple(p[:depth]) for n in nodes if len(p := n.name.split("/")) > depth + 1)
         for parent in parents:
@@ -212,7 +212,7 @@ def episode_groups(nodes: Sequence[Node]) -> tuple[str, dict[str, list[Node]]] |
 
 
 def _guess(nodes: Sequence[Node], *, final: bool = False) -> dict[str, str]:
-    """``final``: observations may have a row more than the others."""
+    """Guess fields; with ``final``, observations may have one row more than the other arrays."""
     rows = _common_rows(nodes)
     found: dict[str, str] = {}
     for field, names in NAMES.items():
@@ -242,7 +242,7 @@ def _best(nodes: Iterable[Node], names: Sequence[str]) -> str | None:
 
 
 def _score(name: str, names: Sequence[str]) -> tuple[int, int, int] | None:
-    """How well a path goes with a field: its last component, else one above; then preference; then depth."""
+    """Rank a path for a field: a match of its last component first, then preference, then depth; None for no match."""
     parts = name.lower().split("/")
     for above, part in enumerate(reversed(parts)):
         if part in names:
@@ -250,8 +250,8 @@ def _score(name: str, names: Sequence[str]) -> tuple[int, int, int] | None:
     return None
 
 
-def suggested_command(path: Path, found: Tree, fields: Mapping[str, str]) -> str | None:
-    """The command that may read the file; None where nothing shows."""
+def suggested_command(path: Path, found: FileTree, fields: Mapping[str, str]) -> str | None:
+    """A command that may import the file; None if no fields were guessed."""
     id = f"local/{name_for(path)}"
     if found.kind in ("hdf5", "npz", "parquet", "csv", "jsonl") and fields:
         grouped = any("/*/" in key or key.startswith("*/") for key in fields.values())
@@ -266,7 +266,7 @@ def suggested_command(path: Path, found: Tree, fields: Mapping[str, str]) -> str
 
 
 def name_for(path: Path) -> str:
-    """A name for a dataset made of a file."""
+    """Derive the name of a dataset from the name of a file."""
     return re.sub(r"[^a-z0-9_-]+", "-", path.stem.lower()).strip("-") or "mine"
 
 
@@ -276,7 +276,9 @@ def _episode_key(nodes: Sequence[Node]) -> str | None:
     return _best(columns, EPISODE)
 
 
-_PICKLE_HINT = "read it yourself, where you trust it, and hand the episodes to rlds_cli.create(ID, episodes)"
+# -- arrays in a file that no reader knows
+
+_PICKLE_HINT = "if you trust it, read it yourself and pass the episodes to rlds_cli.create(ID, episodes)"
 _HTML = (b"<!doctype", b"<html", b"<?xml")
 _MAGIC: Mapping[bytes, str] = {
     b"PAR1": "a Parquet file",
@@ -294,7 +296,7 @@ _MAGIC: Mapping[bytes, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One array of a file; ``shape`` is None where it holds nothing."""
+    """One array of a file; ``shape`` is None for an empty HDF5 dataset."""
 
     name: str
     shape: tuple[int, ...] | None
@@ -302,8 +304,11 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
-    """``kind`` is ``hdf5``, ``npz``, ``npy``, ``parquet``, ``csv``, ``jsonl`` or ``other``; ``what`` is for people."""
+class FileTree:
+    """The arrays of a file.
+
+    ``kind`` is ``hdf5``, ``npz``, ``npy``, ``parquet``, ``csv``, ``jsonl`` or ``other``; ``what`` says so in words.
+    """
 
     kind: str
     what: str
@@ -311,24 +316,24 @@ class Tree:
     groups: int = 0
 
 
-def tree(file: Path) -> Tree:
-    """What is in a file.
+def tree(file: Path) -> FileTree:
+    """List the arrays of a file.
 
     Raises
     ------
     CorruptArchive
-        It is empty, truncated, or an HTML page.
+        The file is empty, truncated, or an HTML page.
     UnsafeArchive
-        It holds pickled Python objects, or reaches outside itself.
+        The file contains pickled Python objects, or refers to files outside itself.
     NoPermission
-        It may not be read.
+        The file may not be read.
     """
     head = _head(file)
     if hdf5.is_hdf5(file):
         return _hdf5(file)
     if head.startswith(b"\x93NUMPY"):
         with file.open("rb") as stream:
-            return Tree("npy", "a NumPy array", (_header(stream, "array", file),))
+            return FileTree("npy", "a NumPy array", (_header(stream, "array", file),))
     if head.startswith(b"PK\x03\x04"):
         return _zip(file)
     if is_parquet(file):
@@ -336,7 +341,7 @@ def tree(file: Path) -> Tree:
     if is_text(file):
         csv = file.suffix.lower() in CSV
         return _arrow(file, open_text, "csv" if csv else "jsonl", "a CSV file" if csv else "a file of JSON lines")
-    return Tree("other", _by_magic(file, head))
+    return FileTree("other", _by_magic(file, head))
 
 
 def _head(file: Path) -> bytes:
@@ -350,16 +355,16 @@ def _head(file: Path) -> bytes:
     if head.lstrip().lower().startswith(_HTML):
         raise CorruptArchive(
             f"{file.name} is an HTML page (a server's error or log-in page saved under the archive's name).",
-            hint=f"fetch {file} again; what is there cannot be used",
+            hint=f"fetch {file} again; this file cannot be used",
         )
     return head
 
 
-def _hdf5(file: Path) -> Tree:
+def _hdf5(file: Path) -> FileTree:
     with hdf5.open_file(file) as f:
         items = sorted(hdf5.walk(f), key=lambda item: natural(item[0]))
         nodes = tuple(Node(name, d.shape, _dtype(d)) for name, d in items if isinstance(d, h5py.Dataset))
-        return Tree("hdf5", "an HDF5 file", nodes, sum(isinstance(g, h5py.Group) for _, g in items))
+        return FileTree("hdf5", "an HDF5 file", nodes, sum(isinstance(g, h5py.Group) for _, g in items))
 
 
 def _dtype(d: h5py.Dataset) -> str:
@@ -369,33 +374,33 @@ def _dtype(d: h5py.Dataset) -> str:
     return f"ragged {ragged}" if ragged is not None else "compound" if d.dtype.names else str(d.dtype)
 
 
-def _zip(file: Path) -> Tree:
+def _zip(file: Path) -> FileTree:
     try:
         with zipfile.ZipFile(file) as archive:
             members = [m for m in archive.infolist() if m.filename.endswith(".npy")]
             if not members:
-                return Tree("other", f"a zip archive of {len(archive.infolist()):,} files: unpack it first")
+                return FileTree("other", f"a zip archive of {len(archive.infolist()):,} files: unpack it first")
             nodes = []
             for m in members:
                 with archive.open(m) as stream:
                     nodes.append(_header(stream, m.filename.removesuffix(".npy"), file))
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError) as e:
         raise CorruptArchive(f"{file.name} is truncated or damaged: {e}", hint=f"fetch or write {file} again") from e
-    return Tree("npz", "an npz file (NumPy arrays)", tuple(sorted(nodes, key=lambda n: natural(n.name))))
+    return FileTree("npz", "an npz file (NumPy arrays)", tuple(sorted(nodes, key=lambda n: natural(n.name))))
 
 
-def _arrow(file: Path, open_file: Callable[..., AbstractContextManager[ArrowFile]], kind: str, what: str) -> Tree:
+def _arrow(file: Path, open_file: Callable[..., AbstractContextManager[ArrowFile]], kind: str, what: str) -> FileTree:
     try:
         with open_file(file, fill=True) as f:
             nodes = tuple(Node(n, shape, "text" if d.kind == "O" else str(d)) for n, (shape, d) in f.columns.items())
             nodes += tuple(Node(n, (f.num_rows,), kind) for n, kind in f.left_out.items())
-    except MissingPackage:  # it is what it is all the same
-        return Tree("other", what)
-    return Tree(kind, what, nodes)
+    except MissingPackage:  # the kind of file is known without its package
+        return FileTree("other", what)
+    return FileTree(kind, what, nodes)
 
 
 def _header(stream: IO[bytes], name: str, file: Path) -> Node:
-    """Shape and dtype from the header of a ``.npy``."""
+    """Read shape and dtype from the header of a ``.npy``."""
     try:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0

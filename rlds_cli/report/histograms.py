@@ -1,4 +1,4 @@
-"""Histograms and the line of block characters that shows one."""
+"""Histograms, and lines of block characters that show them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ASCII = " .:-=+*%#"
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of equal bins over [low, high], the last one closed."""
+    """Counts of equal bins over [low, high]; the last bin includes ``high``."""
 
     counts: tuple[int, ...]
     low: float
@@ -25,7 +25,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """One number per episode, summed up."""
+    """Summary of a list of numbers, such as one per episode."""
 
     min: float
     median: float
@@ -35,7 +35,7 @@ class Distribution:
 
 
 def distribution(values: npt.ArrayLike, *, bins: int = BINS) -> Distribution | None:
-    """Sum up the finite ones of ``values`` [n]; None where there are none."""
+    """Summarise the finite ``values`` [n]; None if there are none."""
     x = np.asarray(values, np.float64)
     x = x[np.isfinite(x)]
     if x.size == 0:
@@ -47,7 +47,7 @@ def distribution(values: npt.ArrayLike, *, bins: int = BINS) -> Distribution | N
 
 
 def sparkline(counts: Sequence[int], *, width: int | None = None, ascii_only: bool = False) -> str:
-    """One character per bin, as high as its count; a blank is an empty bin. ``width`` joins neighbours to fit."""
+    """Draw one character per bin, as high as its count, and a blank for 0. ``width`` joins bins to fit."""
     joined = _join(counts, width)
     top = max(joined, default=0)
     marks = _ASCII if ascii_only else _BLOCKS
@@ -62,7 +62,7 @@ def _join(counts: Sequence[int], width: int | None) -> list[int]:
 
 
 def trace(values: Sequence[float | None], *, ascii_only: bool = False) -> str:
-    """One character per value, as high as it lies between the least and the greatest; a blank is no number."""
+    """Draw one character per value, as high as the value between the least and the greatest; a blank for NaN."""
     known = [v for v in values if v is not None and np.isfinite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     marks = (_ASCII if ascii_only else _BLOCKS)[1:]
@@ -74,7 +74,7 @@ def _level(value: float, low: float, high: float, levels: int) -> int:
 
 
 def resample(values: npt.NDArray[np.float64], width: int) -> tuple[float | None, ...]:
-    """Means of ``width`` equal stretches of ``values`` [T], or the values themselves where they are fewer."""
+    """Means over ``width`` equal ranges of ``values`` [T], or the values themselves if there are fewer."""
     if len(values) > width:
         edges = np.arange(width + 1) * len(values) // width
         values = np.array([_mean(values[a:b]) for a, b in pairwise(edges)])

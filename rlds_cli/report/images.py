@@ -1,7 +1,4 @@
-"""Image fields as pictures: which fields they are, their frames as RGB, and contact sheets of them.
-
-The frames of one episode as a video: H.264 in MP4, which every browser plays. Needs the package ``av``.
-"""
+"""Images of a dataset: frames as RGB, contact sheets, and videos of episodes (H.264 in MP4, by the package ``av``)."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 _EPISODES, _FRAMES = 6, 8  # rows and columns of a sheet
 _THUMB = 160  # pixels of the longer side of a frame on a sheet
-_GAP, _MARGIN = 4, 16
+_GAP, _MARGIN = 4, 16  # pixels between frames, and above them for the caption
 
 
 def image_field(ds: Dataset, name: str | None = None) -> Field:
@@ -33,9 +30,9 @@ def image_field(ds: Dataset, name: str | None = None) -> Field:
     Raises
     ------
     UnknownField
-        There is none of that name.
+        There is no field of that name.
     RldsError
-        It holds no images; there are none, or several to choose from.
+        The field has no images; no field has any; several have, and no name is given.
     """
     images = [f for f in ds.schema.values() if is_image(f)]
     names = ", ".join(f.name for f in images)
@@ -51,9 +48,10 @@ def image_field(ds: Dataset, name: str | None = None) -> Field:
 
 
 def pictures(ds: Dataset, f: Field, rows: IntArray) -> Array:
-    """Frames at ``rows`` [n] as uint8 [n, H, W, 3]. Channels may be first or last; of a stack the newest frame counts.
+    """Read the frames at ``rows`` [n] as uint8 [n, H, W, 3].
 
-    Four channels of encoded frames are red, green, blue and alpha, which is left out; of arrays they are a stack.
+    Channels may be first or last. Four channels of an encoded frame are red, green, blue and alpha, which is dropped;
+    four channels of an array are a stack of frames, of which the newest is taken.
     """
     values = as_bytes(ds.gather(f.name, rows))
     if values.ndim == 3:
@@ -68,24 +66,24 @@ def pictures(ds: Dataset, f: Field, rows: IntArray) -> Array:
 
 
 def episode_rows(ds: Dataset, f: Field, episode: int) -> IntArray:
-    """The rows of one episode's frames; with the final one, where it is recorded."""
+    """The rows of one episode's frames, with the final one if it is recorded."""
     k = number_of(ds, episode)
     start = int(ds.episodes["start"][k])
     return np.arange(start, start + int(ds.episodes["num_observed" if f.placement == "both" else "length"][k]))
 
 
 def contact_sheet(ds: Dataset, name: str | None = None, *, episode: int | None = None) -> Image.Image:
-    """Frames spread evenly over one episode, or over six that are spread evenly over the dataset.
+    """Draw frames spread evenly over one episode, or over six episodes spread evenly over the dataset.
 
     Returns
     -------
     PIL.Image.Image
-        Frames from left to right in order of time, with their episode and step above them.
+        Frames in order of time from left to right, with their episode and step above them.
 
     Raises
     ------
     UnknownField, RldsError
-        As of ``image_field``; there is no such episode.
+        As in ``image_field``, or there is no such episode.
     """
     f = image_field(ds, name)
     if episode is not None:
@@ -103,7 +101,7 @@ def contact_sheet(ds: Dataset, name: str | None = None, *, episode: int | None =
 
 
 def _spread(n: int, most: int) -> IntArray:
-    """At most ``most`` of the numbers below n, the first and the last among them."""
+    """At most ``most`` evenly spaced numbers below n, the first and the last included."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.zeros(0, np.int64)
 
 
@@ -130,31 +128,31 @@ def _sheet(ds: Dataset, f: Field, lines: list[IntArray], captions: dict[int, str
     return sheet
 
 
-_FPS = 20.0  # where nobody says
-_AT_ONCE = 64
-_LEAST = 256  # pixels of the shorter side: small frames are enlarged
+_FPS = 20.0  # if the dataset does not say
+_AT_ONCE = 64  # frames that are read at a time
+_LEAST = 256  # pixels of the shorter side; smaller frames are enlarged
 
 
 def write_video(ds: Dataset, path: StrPath, episode: int, *, field: str | None = None, fps: float | None = None) -> int:
-    """Write an episode's frames, in order, and return their number.
+    """Write the frames of an episode as a video, and return their number.
 
     Parameters
     ----------
     path : path
-        Replaced when the video is complete.
+        An existing file is replaced when the video is complete.
     episode : int
-        Its number; negative ones count from the end.
+        The number of the episode; negative numbers count from the end.
     field : str, optional
-        The image field, where there are several.
+        The image field, needed if there are several.
     fps : float, optional
-        Frames per second: by default as recorded with the data, else 20.
+        Frames per second; by default as recorded with the data, else 20.
 
     Raises
     ------
     MissingPackage
         ``av`` is not installed.
     UnknownField, RldsError
-        There is no such image field, or episode.
+        There is no such image field or episode.
     """
     av = _av()
     f = image_field(ds, field)
@@ -178,7 +176,7 @@ def write_video(ds: Dataset, path: StrPath, episode: int, *, field: str | None =
 
 
 def _fitted(images: Array) -> Array:
-    """Frames enlarged by a whole number where they are small, with sides that are even, as H.264 wants them."""
+    """Enlarge small frames by a whole factor, and pad them to the even sides that H.264 needs."""
     times = max(1, -(-_LEAST // min(images.shape[1:3])))
     large = images.repeat(times, axis=1).repeat(times, axis=2)
     odd = [(0, n % 2) for n in large.shape[1:3]]

@@ -1,6 +1,6 @@
-"""One dataset on one page, from its manifest and episode table; of columns, only a few rows of the actions are read.
+"""Summary of a dataset from its manifest and episode table; the only rows it reads are a sample of the actions.
 
-What a dataset is, where it comes from and under which licence: what its archive says, else the registry.
+Description, licence and origin come from the archive, or else from the registry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from rlds_cli import ids, registry, subset, visible
 from rlds_cli.checks.findings import Finding
-from rlds_cli.checks.running import quick
+from rlds_cli.checks.run import quick
 from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.home.usage import size_on_disk
@@ -25,15 +25,38 @@ from rlds_cli.store.manifest import Counts
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """What ``rlds inspect`` shows of a dataset.
+class About:
+    """Description of a dataset; what neither its archive nor the registry says is None.
 
-    ``about`` says what it is in words. ``bytes`` are those on disk; ``archive`` has the source's ``files``, ``bytes``,
-    ``sha256`` and ``first`` file. ``returns``, ``lengths`` are over episodes; ``scores`` are 100 times the normalised
-    returns, where reference scores are known. ``spaces`` are in Minari's JSON form, ``splits`` counts episodes,
-    ``episode_columns`` are those of the user's own. ``findings`` are those of the checks that need no rows, and what
-    was found at conversion; ``notes`` are the manifest's own. ``shared`` says per field how it came from the dataset
-    this one was made of.
+    ``portion`` describes the part of the archive, if the dataset is not all of it. ``max_episode_steps`` is the
+    environment's time limit; ``ref_min_score`` and ``ref_max_score`` are the returns that count as 0 and 100.
+    """
+
+    title: str | None
+    description: str | None
+    algorithm: str | None
+    author: str | None
+    licence: str | None
+    paper: str | None
+    homepage: str | None
+    source: str | None
+    env_id: str | None
+    max_episode_steps: int | None
+    ref_min_score: float | None
+    ref_max_score: float | None
+    portion: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Result of ``rlds inspect ID``.
+
+    ``about`` describes the dataset in words. ``bytes`` is its size on disk; ``archive`` has the source's ``files``,
+    ``bytes``, ``sha256`` and ``first`` file. ``returns`` and ``lengths`` are distributions over episodes; ``scores``
+    are 100 times the normalised returns, if reference scores are known. ``spaces`` have Minari's JSON form, ``splits``
+    counts episodes, ``episode_columns`` are the user's own. ``findings`` come from checks that read no rows, and from
+    the conversion; ``notes`` are the manifest's. ``shared`` names per field how its files came from the source dataset:
+    by link, reflink or copy.
     """
 
     id: str
@@ -66,12 +89,12 @@ class Summary:
 def summarise(
     ref: str | os.PathLike[str] | Dataset, *, elements: bool = False, cache_dir: StrPath | None = None
 ) -> Summary:
-    """Sum up a dataset; as fast for a billion steps as for a thousand.
+    """Summarise a dataset; the time does not grow with its steps.
 
     Parameters
     ----------
     ref : str, path or Dataset
-        An id, the directory of a dataset, or an open one (always summed up as a whole).
+        An id, the directory of a dataset, or an open one (always summarised as a whole).
     elements : bool
         Add the statistics of every element of a row.
 
@@ -117,34 +140,11 @@ def _normalized(ds: Dataset, returns: Any) -> Distribution | None:
     try:
         return distribution(100 * ds.normalized_score(returns))
     except RldsError:
-        return None  # nobody knows reference scores of it
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """One dataset in words; None where nobody says.
-
-    ``portion`` says what of its archive it is, where that is not all. ``max_episode_steps`` is the environment's time
-    limit; ``ref_min_score`` and ``ref_max_score`` are the returns that count as 0 and 100.
-    """
-
-    title: str | None
-    description: str | None
-    algorithm: str | None
-    author: str | None
-    licence: str | None
-    paper: str | None
-    homepage: str | None
-    source: str | None
-    env_id: str | None
-    max_episode_steps: int | None
-    ref_min_score: float | None
-    ref_max_score: float | None
-    portion: str | None = None
+        return None  # no reference scores are known
 
 
 def about(ds: Dataset) -> About:
-    """Describe a dataset; of a derived one, what it was made of."""
+    """Describe a dataset; a derived one has the description of its source."""
     entry, facts, env = _entry(ds), ds.manifest.facts, ds.manifest.env
     family = next((f for f in registry.families() if entry and f.name == entry.family), None)
     low, high = _reference_scores(ds)

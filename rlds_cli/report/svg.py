@@ -1,7 +1,7 @@
-"""Small charts as SVG: bars of a histogram and curves, with axes, for files of their own and for pages.
+"""Charts as SVG: histograms and curves with axes, for the HTML report and for files of their own.
 
-A chart takes its colours from CSS classes (``axis grid bar curve label title``). In a file of its own it brings a style
-sheet, light and dark; in a page the page's sheet decides (``standalone=False``)::
+A chart takes its colours from CSS classes (``axis grid bar curve label title``). A file of its own contains a style
+sheet, light and dark; in a report the style sheet of the page applies (``standalone=False``)::
 
     +----------------------------- width
     |        title
@@ -10,8 +10,6 @@ sheet, light and dark; in a page the page's sheet decides (``standalone=False``)
     |    |__|____|__|___
     |           x
     height
-
-One distribution, or the curves of one episode, as an SVG file.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ COLOURS = 8
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a chart; a value that is None or not finite is a gap. ``x`` are 0, 1, ... where not given."""
+    """One line of a chart; None, NaN and infinities are gaps. ``x`` is 0, 1, ... unless given."""
 
     name: str
     y: Sequence[float | None]
@@ -67,7 +65,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values [low, high] on pixels [start, stop]."""
+    """A linear map from values [low, high] to pixels [start, stop]."""
 
     low: float
     high: float
@@ -75,7 +73,7 @@ class Scale:
     stop: float
 
     def __call__(self, value: float) -> float:
-        """Pixels of a value."""
+        """Map a value to pixels."""
         span = self.high - self.low
         share = (value - self.low) / span if span > 0 else 0.5
         return self.start + share * (self.stop - self.start)
@@ -85,7 +83,7 @@ def bars(
     h: Histogram, *, title: str, x: str = "", y: str = "", width: int = WIDTH, height: int = HEIGHT,
     standalone: bool = True,
 ) -> str:  # fmt: skip
-    """Draw a histogram; every bar says its range and count when pointed at."""
+    """Draw a histogram; every bar has its range and count as a tooltip."""
     low, high = (h.low, h.high) if h.high > h.low else (h.low - 0.5, h.low + 0.5)
     across, up = _scales(low, high, 0, max(h.counts, default=0) or 1, width, height)
     n = len(h.counts)
@@ -108,7 +106,7 @@ def curves(
     lines: Sequence[Curve], *, title: str, x: str = "", y: str = "", width: int = WIDTH, height: int = HEIGHT,
     standalone: bool = True,
 ) -> str:  # fmt: skip
-    """Draw curves over a common axis, in eight colours by turns, with a legend where there are several."""
+    """Draw curves over a common axis in eight repeating colours; several curves have a legend."""
     known = [v for c in lines for v in c.y if v is not None and math.isfinite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if low == high:
@@ -123,7 +121,7 @@ def curves(
 
 
 def tick(value: float) -> str:
-    """A number beside an axis: ``1,000``, ``0.25``, ``1e-07``."""
+    """Format a number for an axis: ``1,000``, ``0.25``, ``1e-07``."""
     if value == 0 or abs(value) < 1e-12:
         return "0"
     if abs(value) >= 1e6 or abs(value) < 1e-3:
@@ -131,11 +129,11 @@ def tick(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-_FINEST = 1e-300  # between ticks: powers of ten as small as subnormal numbers are none
+_FINEST = 1e-300  # least distance of ticks: a power of ten that is subnormal has no exact value
 
 
 def ticks(low: float, high: float, count: int = _TICKS) -> list[float]:
-    """At most about ``count`` round numbers in [low, high]: 1, 2 or 5 times a power of ten apart."""
+    """About ``count`` round numbers in [low, high], 1, 2 or 5 times a power of ten apart."""
     span = high - low
     if not (span > 0 and math.isfinite(span)):
         return [low]
@@ -205,8 +203,10 @@ def _document(width: int, height: int, title: str, parts: Sequence[str], says: s
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{name}<style>{STYLE}</style>\n{body}\n</svg>\n'
 
 
+# -- charts of a dataset
+
 _BINS = 60
-_POINTS = 2000  # more than a chart has pixels
+_POINTS = 2000  # points of a curve, more than a chart has pixels
 _EPISODE_COLUMNS = {"returns": "total_reward", "lengths": "length"}
 _ELEMENT = re.compile(r"(.+)\[([\d, ]+)\]")
 
@@ -220,7 +220,7 @@ def plot(ds: Dataset, what: str, *, episode: int | None = None) -> str:
         ``returns``, ``lengths``, a numeric column of the episode table, a numeric field (``action``), or one element
         of its rows (``action[2]``). Fields are drawn from a sample of at most 65,536 steps.
     episode : int, optional
-        Its number; negative ones count from the end.
+        The number of an episode; negative numbers count from the end.
 
     Returns
     -------
@@ -230,7 +230,7 @@ def plot(ds: Dataset, what: str, *, episode: int | None = None) -> str:
     Raises
     ------
     UnknownField, RldsError
-        There is nothing of that name, or no numbers in it; there is no such episode.
+        There is no field, column or episode of that name or number, or it has no numbers.
     """
     if episode is not None:
         return _curves(ds, *_field(ds, what), number_of(ds, episode))
@@ -248,7 +248,7 @@ def plot(ds: Dataset, what: str, *, episode: int | None = None) -> str:
 def _numbers(ds: Dataset, column: str) -> Array:
     values = np.asarray(ds.episodes[column])
     if values.dtype.kind not in "biuf":
-        raise RldsError(f"{column} is no column of numbers.", hint="rlds inspect --plot returns, lengths or a field")
+        raise RldsError(f"{column} is not a column of numbers.", hint="rlds inspect --plot returns, lengths or a field")
     return values
 
 
@@ -260,7 +260,7 @@ def _histogram(values: Array, title: str, x: str, y: str) -> str:
 
 
 def _field(ds: Dataset, what: str) -> tuple[Field, int | None]:
-    """A numeric field, and the element of its rows that is asked for; None for all."""
+    """Parse the name of a numeric field or of an element of its rows; the element is None for the whole field."""
     match = _ELEMENT.fullmatch(what) if what not in ds.schema else None
     f = ds.field(match[1] if match else what)
     if f.kind != "array" or np.dtype(f.dtype).kind not in "biuf" or 0 in f.shape:
@@ -287,7 +287,7 @@ def _curves(ds: Dataset, f: Field, element: int | None, episode: int) -> str:
 
 
 def _curve(name: str, values: npt.NDArray[np.float64]) -> Curve:
-    """A curve of at most about 2,000 points: of longer stretches the least and the greatest value, in their order."""
+    """Make a curve of at most about 2,000 points; longer ones keep the least and the greatest value of each range."""
     if len(values) <= _POINTS:
         return Curve(name, values.tolist())
     edges = np.linspace(0, len(values), _POINTS // 2 + 1).astype(np.int64)

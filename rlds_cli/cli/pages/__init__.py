@@ -1,1 +1,1 @@
-"""How records look to people: one module per record, each a rich renderable that fits the width it is given."""
+"""Pages of reports as rich renderables that fit the width of the terminal; imported when they are drawn."""

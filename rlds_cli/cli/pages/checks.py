@@ -1,4 +1,4 @@
-"""``rlds check``: findings, one to a line, worst first; then what is all right and what nobody could look at."""
+"""The page of ``rlds check``: findings (worst first), checks that found nothing, and skipped checks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.text import Text
 
 from rlds_cli import text, visible
 from rlds_cli.checks.findings import CheckReport, Finding, Severity
-from rlds_cli.cli.pages.figures import line, plain
+from rlds_cli.cli.pages.layout import line, plain
 
 STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDE = 100  # columns from which findings stand in a table
 
 
 class CheckPage:
-    """The page of a check; rich asks it for its lines."""
+    """The page of a check report."""
 
     def __init__(self, report: CheckReport) -> None:
         self.report = report
@@ -35,7 +35,7 @@ class CheckPage:
 
 
 def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ...]) -> RenderableType:
-    """Findings as a table whose text wraps; in narrow terminals a paragraph each; in pipes a line each."""
+    """Findings as a table with wrapped text; in narrow terminals a paragraph each; in pipes a line each."""
     if not console.is_terminal:
         width = max(len(f.code) for f in found)
         return Text(
@@ -60,7 +60,7 @@ def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ..
 
 
 def sentence(f: Finding) -> str:
-    """What was found, where for example, and who knows of it."""
+    """The text of a finding, its first place, and references to known reports."""
     parts = [f.text]
     if f.places:
         parts.append(f"{'e.g. ' if f.count > 1 else 'at '}{f.places[0]}")
@@ -70,6 +70,6 @@ def sentence(f: Finding) -> str:
 
 
 def tally(errors: int, warnings: int, notes: int) -> str:
-    """``0 errors, 2 warnings, 1 note``."""
+    """Format ``0 errors, 2 warnings, 1 note``."""
     counted = ((errors, "error"), (warnings, "warning"), (notes, "note"))
     return ", ".join(text.plural(n, word) for n, word in counted)

@@ -1,4 +1,4 @@
-"""``rlds diff A B``: two datasets side by side."""
+"""The page of ``rlds diff A B``: two datasets side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from rlds_cli import text
-from rlds_cli.cli.pages.figures import figure, fitting, grid, line, number, plain
+from rlds_cli.cli.figures import figure, number
+from rlds_cli.cli.pages.layout import fitting, grid, line, plain
 from rlds_cli.files.hashing import short
 from rlds_cli.report.diff import Deviation, Difference, Drift, EpisodesDifference, FieldDifference, Side
 from rlds_cli.report.histograms import Distribution
@@ -19,7 +20,7 @@ _FAR = 0.1  # standard deviations
 
 
 class DifferencePage:
-    """The page of a comparison; rich asks it for its lines."""
+    """The page of a comparison."""
 
     def __init__(self, difference: Difference, *, everything: bool = False) -> None:
         self.difference, self.everything = difference, everything
@@ -60,7 +61,7 @@ def _median(d: Distribution | None) -> str:
 
 
 def _fields(d: Difference, detail: int) -> Table:
-    """Fields with what changed; drift of means at ``detail`` 1, of ranges too at 2."""
+    """Fields and their changes; ``detail`` 1 adds drift of means, 2 also drift of ranges."""
     columns = [("FIELD", "left"), ("", "left"), *([("", "left")] if detail else [])]
     table = grid(columns)
     for f in d.fields:
@@ -86,7 +87,7 @@ def _what(f: FieldDifference) -> str:
 
 
 def _deviation(d: Deviation | None) -> str:
-    """By how much the numbers differ at most, and how many are not close."""
+    """The greatest difference of the numbers, and the count of those beyond the tolerance."""
     if d is None or d.at is None:
         return "" if d is None else "; equal numbers"
     return f"; by at most {d.greatest:.3g} at {d.at}, {d.beyond:,} of {text.plural(d.values, 'value')}"
@@ -109,10 +110,10 @@ def _range(low: float, high: float) -> str:
 
 def _episodes(e: EpisodesDifference) -> Iterator[str]:
     order = ", in another order" if e.reordered else ""
-    yield f"{text.plural(e.in_both, 'episode')} in both{order} (told by their {_TOLD[e.told_by]})"
+    yield f"{text.plural(e.in_both, 'episode')} in both{order} (matched by their {_MATCHED_BY[e.told_by]})"
     for n, what, which in ((e.num_removed, "only in a", e.removed), (e.num_added, "only in b", e.added)):
         if n:
             yield f"{n:,} {what}: {', '.join(f'{k:,}' for k in which)}{', ...' if n > len(which) else ''}"
 
 
-_TOLD = {"origin": "place in the archive", "content": "first, middle and last step"}
+_MATCHED_BY = {"origin": "place in the archive", "content": "first, middle and last step"}

@@ -1,4 +1,4 @@
-"""``rlds inspect FILE``: what a file is, what a reader would make of it, or what is inside and what to try."""
+"""The page of ``rlds inspect FILE``: the fields that a reader would make, or the contents and a command to try."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.table import Table
 
 from rlds_cli import text, visible
 from rlds_cli.cli import out
-from rlds_cli.cli.pages.figures import grid, line, plain, shape
+from rlds_cli.cli.figures import shape
+from rlds_cli.cli.pages.layout import grid, line, plain
 from rlds_cli.report.columns import rank
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _MOST = 40
 
 
 class FilePage:
-    """The page of a file; rich asks it for its lines."""
+    """The page of a file report."""
 
     def __init__(self, report: FileReport) -> None:
         self.report = report

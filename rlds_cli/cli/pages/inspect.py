@@ -1,10 +1,6 @@
-"""``rlds inspect ID``: one dataset on one page.
+"""The pages of ``rlds inspect ID``: a dataset, with ``--stats`` every element of its rows, or one ``--episode``.
 
-The fields of a dataset as a tree: what is nested stands below its name, like ones share a line.
-
-``rlds inspect ID --stats``: a line for every element of a row.
-
-``rlds inspect ID --episode N``: one episode, a line per dimension.
+Fields form a tree: nested fields stand below their common name, and similar ones share a line.
 """
 
 from __future__ import annotations
@@ -23,8 +19,9 @@ from rich.text import Text
 from rlds_cli import text
 from rlds_cli.checks.findings import SEVERITIES
 from rlds_cli.cli import out
+from rlds_cli.cli.figures import figure, number, shape, space_text
 from rlds_cli.cli.pages.checks import findings, tally
-from rlds_cli.cli.pages.figures import figure, fitting, grid, in_words, line, number, plain, shape
+from rlds_cli.cli.pages.layout import fitting, grid, line, plain
 from rlds_cli.files.hashing import short
 from rlds_cli.report.columns import FieldSummary, OwnColumn
 from rlds_cli.report.episode import EpisodeReport, FieldTrace
@@ -39,7 +36,7 @@ _SHADES = {False: "█▓░", True: "#+."}
 
 
 class SummaryPage:
-    """The page of a dataset; rich asks it for its lines."""
+    """The page of a dataset."""
 
     def __init__(self, summary: Summary) -> None:
         self.summary = summary
@@ -70,7 +67,7 @@ def _heading(s: Summary) -> str:
 
 
 def _about(s: Summary) -> Iterator[str]:
-    """What it is and where it is from, in a few lines."""
+    """Environment, algorithm, description, licence and source, in a few lines."""
     a = s.about
     limit = f", at most {a.max_episode_steps:,} steps" if a.max_episode_steps else ""
     what = [f"{a.env_id}{limit}"] if a.env_id else []
@@ -142,7 +139,7 @@ def _distributions(s: Summary, width: int, ascii_only: bool) -> Table:
 
 
 def _ends(s: Summary, width: int, ascii_only: bool) -> Iterator[str]:
-    """Shares of the kinds of ends, where there are several."""
+    """Shares of the kinds of episode ends, if there are several."""
     total, c = s.counts.episodes, s.counts
     kinds = list(zip(_KINDS, (c.terminated, c.truncated, c.cut), _SHADES[ascii_only], strict=True))
     if total and len([n for _, n, _ in kinds if n]) > 1:
@@ -152,7 +149,7 @@ def _ends(s: Summary, width: int, ascii_only: bool) -> Iterator[str]:
 
 
 def _share(n: int, total: int, width: int) -> int:
-    """Characters of a bar; what is there at all is seen."""
+    """Characters of a bar; at least one for a count that is not 0."""
     return max(1, round(width * n / total)) if n and width else 0
 
 
@@ -161,7 +158,7 @@ def _three(d: Distribution, ascii_only: bool) -> str:
 
 
 def _made(step: Mapping[str, Any]) -> str:
-    """One step of the chain that made a derived dataset."""
+    """Describe one step of the chain that made a derived dataset."""
     args = ", ".join(f"{k}={v}" for k, v in (step.get("args") or {}).items())
     function = f"{step.get('reference') or step.get('function')}{f' ({args})' if args else ''}"
     source = short(str(step.get("source", "")).partition("+")[0])
@@ -171,7 +168,7 @@ def _made(step: Mapping[str, Any]) -> str:
 
 
 def _spaces(s: Summary) -> str:
-    return "; ".join(f"{name} {in_words(space)}" for name, space in s.spaces.items())
+    return "; ".join(f"{name} {space_text(space)}" for name, space in s.spaces.items())
 
 
 def _own_column(c: OwnColumn) -> str:
@@ -222,7 +219,7 @@ _FLAT = ("next",)  # rewards and flags are known by their whole names
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One line of the tree: a heading for those below it, or fields; ``names`` as shown, without the heading's."""
+    """One line of the tree: a heading, or fields; ``names`` are without the name in the heading above."""
 
     fields: tuple[FieldSummary, ...]
     names: tuple[str, ...]
@@ -231,7 +228,7 @@ class _Line:
 
 
 def field_table(fields: Sequence[FieldSummary], names: Sequence[str], width: int, ascii_only: bool) -> Table:
-    """The tree with the columns ``names``, histograms ``width`` wide."""
+    """The tree of fields with the columns ``names`` and histograms of ``width`` characters."""
     found = grid((name, "left" if name in _LEFT else "right") for name in names)
     for entry in tree(fields, ascii_only):
         cells = _cells(entry, width, ascii_only)
@@ -240,14 +237,14 @@ def field_table(fields: Sequence[FieldSummary], names: Sequence[str], width: int
 
 
 def tree(fields: Sequence[FieldSummary], ascii_only: bool = False) -> Iterator[_Line]:
-    """Lines in the order of ``fields``; names with a first part in common, but for ``next``, below that part."""
+    """Lines in the order of ``fields``; fields with a common first part, except ``next``, stand below that part."""
     roots: dict[str, list[FieldSummary]] = {}
     for f in fields:
         root = f.name.split("/")[0]
         roots.setdefault(f.name if root in _FLAT else root, []).append(f)
     branch, last = ("|-", "`-") if ascii_only else ("├─", "└─")
     for root, members in roots.items():
-        groups = _alike(members)
+        groups = _grouped(members)
         if len(members) == 1:
             yield _Line(tuple(members), (members[0].name,))
             continue
@@ -257,8 +254,8 @@ def tree(fields: Sequence[FieldSummary], ascii_only: bool = False) -> Iterator[_
             yield _Line(tuple(group), names, f"{last if k == len(groups) - 1 else branch} ")
 
 
-def _alike(fields: Sequence[FieldSummary]) -> list[list[FieldSummary]]:
-    """Fields one by one; of those that a loader leaves out, the like ones together."""
+def _grouped(fields: Sequence[FieldSummary]) -> list[list[FieldSummary]]:
+    """Group fields that a loader leaves out by type and shape; every other field is a group of its own."""
     groups: dict[object, list[FieldSummary]] = {}
     for f in fields:
         alike = (f.placement, f.dtype, f.shape, f.kind) if not f.default and f.elements is None else f.name
@@ -312,7 +309,7 @@ ELEMENT_DETAIL = (
 
 
 def element_table(fields: Sequence[FieldSummary], headings: Sequence[str], width: int, ascii_only: bool) -> Table:
-    """Statistics and a histogram, ``width`` wide, of every element of the fields."""
+    """Statistics of every element of the fields, and histograms of ``width`` characters."""
     found = grid([("ELEMENT", "left"), *((h, "right") for h in headings), *([("", "left")] if width else [])])
     for f in fields:
         for e in f.elements or ():
@@ -330,7 +327,7 @@ _DETAIL = ((64, True), (48, True), (32, True), (32, False), (16, False))
 
 
 class EpisodePage:
-    """The page of an episode; rich asks it for its lines."""
+    """The page of an episode."""
 
     def __init__(self, report: EpisodeReport) -> None:
         self.report = report
@@ -380,7 +377,7 @@ def _table(r: EpisodeReport, width: int, ends: bool, ascii_only: bool) -> Table:
 
 def _rows(f: FieldTrace, width: int, ends: bool, ascii_only: bool) -> Iterator[list[Text]]:
     if not f.dimensions:
-        yield [plain(f.name), plain(_in_words(f))]
+        yield [plain(f.name), plain(_without_dimensions(f))]
     for d in f.dimensions:
         points = resample(np.array([np.nan if v is None else v for v in d.trace]), width)
         numbers = (d.min, d.max, *((d.first, d.last) if ends else ()))
@@ -388,7 +385,7 @@ def _rows(f: FieldTrace, width: int, ends: bool, ascii_only: bool) -> Iterator[l
         yield [plain(c) for c in (name, trace(points, ascii_only=ascii_only), *(number(x, f.dtype) for x in numbers))]
 
 
-def _in_words(f: FieldTrace) -> str:
+def _without_dimensions(f: FieldTrace) -> str:
     if f.bytes is not None:
         encoded = " encoded" if f.kind == "frames" else ""
         return f"{text.plural(f.rows, 'frame')} {shape(f.shape)}, {out.size(f.bytes)}{encoded}"

@@ -1,7 +1,4 @@
-"""``rlds inspect ID --html FILE``: the report, and one line on it.
-
-``rlds inspect ID --plot WHAT -o FILE`` and ``--video FILE``: files instead of pages.
-"""
+"""Files that ``rlds inspect`` writes: ``--html`` reports, ``--plot`` charts, and ``--video`` frames."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ from rlds_cli.report.html import PageReport, write_page
 _STDOUT = "-"
 
 
-def write(dataset: Path, to: str, *, is_dataset: bool, whole: bool, force: bool) -> None:
+def write_report(dataset: Path, to: str, *, is_dataset: bool, whole: bool, force: bool) -> None:
     """Write the report of a dataset to a file, or to standard output."""
     if not is_dataset:
         raise typer.BadParameter(f"--html needs a dataset; {dataset} is a file (rlds import makes one of it)")
     if not whole:
-        raise typer.BadParameter("--html is about the whole dataset, without --episode")
+        raise typer.BadParameter("--html reports on the whole dataset, without --episode")
     if to == _STDOUT and out.wants_json():
         raise typer.BadParameter("--html - and --json would both write to standard output")
     if to == _STDOUT and sys.stdout.isatty():
@@ -51,15 +48,15 @@ def _line(w: PageReport) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A file that was written; ``frames`` of a video."""
+class OutputFile:
+    """A file that was written; ``frames`` is set for a video."""
 
     file: Path
     bytes: int
     frames: int | None = None
 
 
-def draw(dataset: Path, what: str, output: str | None, *, episode: int | None) -> None:
+def write_plot(dataset: Path, what: str, output: str | None, *, episode: int | None) -> None:
     """Write a plot as SVG, or frames of an image field as PNG."""
     ds = open_dataset(dataset)
     picture = what in ds.schema and is_image(ds.schema[what])
@@ -80,10 +77,10 @@ def draw(dataset: Path, what: str, output: str | None, *, episode: int | None) -
         safe_files.followed(file).write_bytes(written)
     except OSError as e:
         raise _refused(e, file) from e
-    _tell(Written(file, file.stat().st_size))
+    _show(OutputFile(file, file.stat().st_size))
 
 
-def film(dataset: Path, output: str, *, episode: int | None, field: str | None) -> None:
+def write_video(dataset: Path, output: str, *, episode: int | None, field: str | None) -> None:
     """Write the frames of an episode, the first when none is named, as a video."""
     ds, file = open_dataset(dataset), Path(output).expanduser()
     if file.suffix.lower() != ".mp4":
@@ -92,7 +89,7 @@ def film(dataset: Path, output: str, *, episode: int | None, field: str | None) 
         frames = images.write_video(ds, file, episode or 0, field=field)
     except OSError as e:
         raise _refused(e, file) from e
-    _tell(Written(file, file.stat().st_size, frames))
+    _show(OutputFile(file, file.stat().st_size, frames))
 
 
 def _refused(e: OSError, file: Path) -> RldsError:
@@ -101,6 +98,6 @@ def _refused(e: OSError, file: Path) -> RldsError:
     return disk_error(e, file)
 
 
-def _tell(w: Written) -> None:
+def _show(w: OutputFile) -> None:
     frames = f"  {text.plural(w.frames, 'frame')}" if w.frames is not None else ""
     out.result(w, f"{w.file}{frames}  {out.size(w.bytes)}")

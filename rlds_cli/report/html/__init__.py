@@ -1,10 +1,10 @@
-"""A dataset as one HTML page, in a file that needs no network: distributions, findings, episodes, a viewer.
+"""A report on a dataset as one HTML file without network access: distributions, findings, episodes, a viewer.
 
 ::
 
-    content.gather     what a page shows: checks, histograms of a sample, some episodes
-    document.render    that as HTML with inline SVG, one style sheet and one script (static/)
-    writing.write_page the file, whole or not at all
+    content.gather      the content of the page: checks, histograms of a sample, some episodes
+    writing.render      the content as HTML with inline SVG, one style sheet and one script (static/)
+    writing.write_page  the file, written completely or not at all
 """
 
 from rlds_cli.report.html.writing import PageReport as PageReport

@@ -1,4 +1,4 @@
-"""All that a page shows, gathered from a dataset in bounded memory."""
+"""The content of a page, gathered from a dataset in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlds_cli.checks.findings import CheckReport
-from rlds_cli.checks.running import check
+from rlds_cli.checks.run import check
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.progress import Progress
 from rlds_cli.report.columns import rank
 from rlds_cli.report.histograms import Distribution, distribution
 from rlds_cli.report.html import listing
 from rlds_cli.report.html.listing import Listing, list_episodes
-from rlds_cli.report.html.spreads import Rows, Spreads, spread
+from rlds_cli.report.html.spreads import DatasetRows, Spreads, spread
 from rlds_cli.report.html.viewing import Viewing, view
 from rlds_cli.report.summary import Summary, summarise
 from rlds_cli.settings import StrPath
@@ -23,12 +23,12 @@ from rlds_cli.ted import FLAGS
 
 BINS = 40
 MOST_DOTS = 600
-_MOST_HISTOGRAMS = 360  # of all fields
+_MOST_HISTOGRAMS = 360  # for all fields together
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """An episode of the chart of returns against lengths."""
+    """An episode in the chart of returns against lengths."""
 
     number: int
     length: int
@@ -37,8 +37,8 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What the sections of a page are made of; ``dots`` are at most 600 evenly spaced episodes."""
+class PageContent:
+    """The content of the sections of a page; ``dots`` are at most 600 evenly spaced episodes."""
 
     summary: Summary
     check: CheckReport
@@ -53,11 +53,11 @@ class Content:
 
 def gather(
     ref: str | os.PathLike[str] | Dataset, *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
-) -> Content:
-    """Read what a page shows: checks read every row once, the rest is sampled."""
+) -> PageContent:
+    """Gather the content of a page: the checks read every row once, the rest is sampled."""
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
     ds = Dataset(ds.store)
-    summary, checked, rows = summarise(ds), check(ds, progress=progress), Rows(ds)
+    summary, checked, rows = summarise(ds), check(ds, progress=progress), DatasetRows(ds)
     fields = [f for f in sorted(ds.schema.values(), key=rank) if f.name not in FLAGS]
     spreads, room, uncounted = list[Spreads](), _MOST_HISTOGRAMS, list[str]()
     for f in fields:
@@ -67,9 +67,9 @@ def gather(
             continue
         spreads.append(found)
         room -= len(found.elements)
-    chosen = listing.shown(ds, checked.findings)
+    chosen = listing.viewed(ds, checked.findings)
     returns = ds.episodes.get("total_reward")
-    return Content(
+    return PageContent(
         summary=summary,
         check=checked,
         returns=None if returns is None else distribution(returns, bins=BINS),

@@ -1,4 +1,4 @@
-"""The sections on episodes: the table that sorts and filters, and the viewer; the page's script works both."""
+"""The sections on episodes: the table with sorting and filters, and the viewer; the page's script drives both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlds_cli import text
-from rlds_cli.report.html.content import Content
+from rlds_cli.report.html.content import PageContent
 from rlds_cli.report.html.listing import Listing
 from rlds_cli.report.html.markup import Markup, join, tag
 from rlds_cli.report.html.viewing import Viewed, Viewing
@@ -20,7 +20,7 @@ _ENDS = ("terminated", "truncated", "cut")
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of the table: ``key`` is its name in the data, ``kind`` how it is shown."""
+    """A column of the table: ``key`` is its name in the data, ``kind`` the format of its values."""
 
     key: str
     label: str
@@ -49,8 +49,8 @@ def _values(e: Listing, key: str) -> Sequence[Any]:
     return found
 
 
-def table(c: Content) -> Markup:
-    """The section with the table; the first rows stand in the page for readers without its script."""
+def table(c: PageContent) -> Markup:
+    """The section with the table; its first rows are in the page itself, for readers without JavaScript."""
     e = c.listing
     columns = _columns(e)
     shown = len(e.number)
@@ -118,7 +118,7 @@ def _filters(e: Listing) -> Markup:
     if e.total is not None:
         fields += [_number("total", "least", "Return from"), _number("total", "most", "to")]
     if e.group is not None:
-        fields.append(_label("Group holds", tag("input", type="search", id="filter-group")))
+        fields.append(_label("Group contains", tag("input", type="search", id="filter-group")))
     fields += [_check("findings", "with findings"), _check("viewed", "in the viewer")]
     reset = tag("button", "Reset", type="reset")
     return tag("form", fields, reset, class_="filters needs-script", id="filters", aria_label="Filter episodes")
@@ -143,7 +143,7 @@ def _check(key: str, words: str) -> Markup:
     return tag("label", control, tag("span", words), class_="check")
 
 
-def viewer(c: Content) -> Markup:
+def viewer(c: PageContent) -> Markup:
     """The section with the viewer, empty until the script fills it."""
     v, of = c.viewing, c.summary.counts.episodes
     if not v.episodes:
@@ -162,7 +162,7 @@ def _sampling(v: Viewing, of: int) -> Markup:
     shown = len(v.episodes)
     said = f"{shown} of {of:,} episodes are in this file" if shown < of else "All episodes are in this file"
     long = max(e.length for e in v.episodes)
-    said += f"; of longer ones {v.most_steps:,} evenly spaced steps" if long > v.most_steps else ""
+    said += f"; longer ones with {v.most_steps:,} evenly spaced steps" if long > v.most_steps else ""
     hidden = [f"{f.hidden:,} more elements of {f.name}" for f in v.fields if f.hidden]
     hidden += [f"no {name}" for name in v.left_out]
     said += f". Not shown: {', '.join(hidden)}" if hidden else ""
@@ -201,8 +201,8 @@ def _title(e: Viewed) -> str:
     return f"{e.number:,}: {text.plural(e.length, 'step')}{why}"
 
 
-def script_data(c: Content) -> dict[str, Any]:
-    """What the page's script works on."""
+def script_data(c: PageContent) -> dict[str, Any]:
+    """Data for the page's script."""
     e, v = c.listing, c.viewing
     columns = {column.key: _values(e, column.key) for column in _columns(e)}
     return {
@@ -235,6 +235,6 @@ def _viewed(e: Viewed) -> dict[str, Any]:
     }
 
 
-def _places(c: Content) -> list[list[Any]]:
+def _places(c: PageContent) -> list[list[Any]]:
     """Findings by place: episode, step or null, severity, text."""
     return [[p.episode, p.step, f.severity, f.text] for f in c.check.findings for p in f.places]

@@ -1,7 +1,4 @@
-"""The table of episodes, as columns that the page's script sorts and filters.
-
-Which episodes the table lists and which the viewer holds, where all of them would be too many.
-"""
+"""The columns of the table of episodes, and the choice of episodes for the table and the viewer."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.ted import END_NAMES, Array, IntArray
 
-_TEXT_BYTES = 300_000  # of one column of text
-_LONGEST = 60  # characters of a text
+_TEXT_BYTES = 300_000  # most characters of a column of text; a longer column is left out
+_LONGEST = 60  # characters of a text; a longer one is cut
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Columns over the episodes listed, ready for JSON; ``of`` is how many episodes there are.
+    """Columns over the listed episodes, ready for JSON; ``of`` is the number of episodes in the dataset.
 
-    ``end`` counts in END_NAMES, ``splits`` are lists of places in ``split_names``. None: the dataset has no such.
-    ``own`` are the user's own columns, as numbers or texts.
+    ``end`` has indices into END_NAMES, ``splits`` lists of indices into ``split_names``. A column that the dataset
+    lacks is None. ``own`` are the user's own columns, as numbers or texts.
     """
 
     of: int
@@ -45,12 +42,12 @@ class Listing:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """What ``end`` counts in."""
+        """The names that ``end`` has indices into."""
         return END_NAMES
 
 
 def list_episodes(ds: Dataset, findings: Iterable[Finding], needed: Iterable[int]) -> Listing:
-    """List all episodes, or at most 10,000 evenly spaced ones with those ``needed``."""
+    """List all episodes, or at most 10,000: the ``needed`` ones, and evenly spaced ones."""
     e, k = ds.episodes, listed(ds, needed)
     total = e.get("total_reward")
     score = None if total is None else _scores(ds, total)
@@ -91,7 +88,7 @@ def _texts(values: Iterable[Any]) -> list[str] | None:
 
 
 def _own(values: Array) -> list[Any] | None:
-    """Numbers, or flags and texts in words."""
+    """Numbers as they are; flags and texts as words."""
     if values.dtype.kind in "iuf":
         return _numbers(values)
     words = {True: "yes", False: "no", None: ""}
@@ -99,7 +96,7 @@ def _own(values: Array) -> list[Any] | None:
 
 
 def _seeds(ds: Dataset, k: IntArray) -> list[str] | None:
-    """Seeds as text: they may have 64 bits, more than a number of JavaScript."""
+    """Seeds as text: they have up to 64 bits, and a number in JavaScript 53."""
     e: Any = ds.episodes
     if "seed" not in e or not e["has_seed"].any():
         return None
@@ -107,7 +104,7 @@ def _seeds(ds: Dataset, k: IntArray) -> list[str] | None:
 
 
 def cut(text: str, longest: int = _LONGEST) -> str:
-    """A text short enough to be shown."""
+    """Shorten a text to ``longest`` characters."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
@@ -116,11 +113,10 @@ MOST_SHOWN = 32
 _MOST_OF_FINDINGS = 12  # of the episodes shown
 
 
-def shown(ds: Dataset, findings: Iterable[Finding]) -> dict[int, tuple[str, ...]]:
-    """The episodes of the viewer, in order, and why each was chosen.
+def viewed(ds: Dataset, findings: Iterable[Finding]) -> dict[int, tuple[str, ...]]:
+    """Choose the episodes of the viewer: (number -> reasons), in order.
 
-    All where they are few; else those that findings name, best and worst, longest and shortest, the median, and evenly
-    spaced ones.
+    Of more than 32: best and worst, median, longest and shortest, those with findings, and evenly spaced ones.
     """
     reasons: dict[int, list[str]] = {}
     for number, why in _candidates(ds, findings):
@@ -150,7 +146,7 @@ def _candidates(ds: Dataset, findings: Iterable[Finding]) -> Iterator[tuple[int,
 
 
 def listed(ds: Dataset, needed: Iterable[int]) -> IntArray:
-    """The episodes of the table, ascending: all, or evenly spaced ones with those of ``needed``."""
+    """Choose the episodes of the table, ascending: all of them, or the ``needed`` and evenly spaced ones."""
     if ds.num_episodes <= MOST_LISTED:
         return np.arange(ds.num_episodes)
     spaced = evenly(ds.num_episodes, MOST_LISTED - MOST_SHOWN)
@@ -158,5 +154,5 @@ def listed(ds: Dataset, needed: Iterable[int]) -> IntArray:
 
 
 def evenly(n: int, most: int) -> IntArray:
-    """At most ``most`` of 0, ..., n-1, the first and the last among them."""
+    """At most ``most`` evenly spaced numbers of 0, ..., n-1, the first and the last included."""
     return np.arange(n) if n <= most else np.linspace(0, n - 1, most).round().astype(np.int64)

@@ -1,4 +1,4 @@
-"""HTML that cannot be broken by what it shows: every string is escaped unless it is markup already."""
+"""HTML elements; every string that is not markup already is escaped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from html import escape
 from typing import Any
 
 _VOID = {"img", "input", "meta", "link", "br", "hr"}
-# Control characters have no meaning in HTML, lone surrogates (file names that are not UTF-8) none in a file.
+# HTML allows no control characters, and UTF-8 no lone surrogates (from file names that are not UTF-8).
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """A string that is HTML already."""
 
     __slots__ = ()
 
@@ -24,12 +24,12 @@ Content = str | Markup | Iterable["Content"] | None
 
 
 def text(value: str) -> Markup:
-    """A string as HTML text or as the value of an attribute; characters that cannot be shown become U+FFFD."""
+    """Escape a string for text and attributes; characters that HTML does not allow become U+FFFD."""
     return Markup(escape(_UNPRINTABLE.sub("\ufffd", value), quote=True))
 
 
 def tag(name: str, /, *content: Content, **attributes: str | int | float | bool | None) -> Markup:
-    """An element.
+    """Make an element.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def tag(name: str, /, *content: Content, **attributes: str | int | float | bool 
 
 
 def join(*content: Content) -> Markup:
-    """Content in a row."""
+    """Concatenate content."""
     return Markup("".join(_flat(content)))
 
 
@@ -67,6 +67,6 @@ def _flat(content: Iterable[Content]) -> Iterable[str]:
 
 
 def data(value: Any) -> Markup:
-    """JSON to stand in a ``<script>``: ASCII, and none of it can end the element or start a comment."""
+    """Encode JSON for a ``<script>`` element, as ASCII in which nothing can end the element or start a comment."""
     encoded = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return Markup(re.sub("[<>&]", lambda found: _IN_SCRIPT[found[0]], encoded))

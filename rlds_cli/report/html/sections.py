@@ -1,10 +1,6 @@
-"""The head of the page and its first section: what the dataset is, where it is from, how much there is of it.
+"""The sections of the page, except the episodes: head, summary, findings, and distributions with their charts.
 
-The section on findings: what checks found, each place a link into the viewer where it holds the episode.
-
-The sections on distributions: returns and lengths over episodes, every element of every field over steps.
-
-Charts of the page that no other output has: the small histogram of an element, episodes as dots, shares of a bar.
+Places of findings are links into the viewer if it has the episode.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from rlds_cli.registry.records import link
 from rlds_cli.report import svg
 from rlds_cli.report.columns import FieldSummary
 from rlds_cli.report.histograms import Distribution
-from rlds_cli.report.html.content import MOST_DOTS, Content, Dot
+from rlds_cli.report.html.content import MOST_DOTS, Dot, PageContent
 from rlds_cli.report.html.markup import Markup, join, tag
 from rlds_cli.report.html.spreads import Spread, Spreads
 from rlds_cli.report.summary import Summary
@@ -30,8 +26,8 @@ _LINKS = ("https://", "http://")
 _LONGEST = 2000  # characters of a description
 
 
-def head(c: Content) -> Markup:
-    """Name, one line, and the figures that matter most."""
+def head(c: PageContent) -> Markup:
+    """The name of the dataset, one line about it, and the most important figures."""
     s = c.summary
     lead = " · ".join(filter(None, (s.about.title, s.about.env_id, s.about.algorithm)))
     return tag(
@@ -44,7 +40,7 @@ def head(c: Content) -> Markup:
     )
 
 
-def _tiles(c: Content) -> Iterator[tuple[str, str]]:
+def _tiles(c: PageContent) -> Iterator[tuple[str, str]]:
     s, counts = c.summary, c.summary.counts
     yield f"{counts.steps:,}", "step" if counts.steps == 1 else "steps"
     yield f"{counts.episodes:,}", "episode" if counts.episodes == 1 else "episodes"
@@ -56,8 +52,8 @@ def _tiles(c: Content) -> Iterator[tuple[str, str]]:
     yield text.size_of(s.bytes), f"on disk, {s.encoding}"
 
 
-def about(c: Content) -> Markup:
-    """The section on what it is and where it is from."""
+def about(c: PageContent) -> Markup:
+    """The section with a description of the dataset and its origin."""
     s = c.summary
     description = s.about.description
     return tag(
@@ -66,8 +62,8 @@ def about(c: Content) -> Markup:
         tag("p", description[:_LONGEST], class_="description") if description else None,
         tag(
             "div",
-            _facts("What it is", _what(s)),
-            _facts("Where it is from", _origin(s)),
+            _facts("Dataset", _dataset(s)),
+            _facts("Origin", _origin(s)),
             class_="pair",
         ),
         _ends(s),
@@ -81,7 +77,7 @@ def _facts(title: str, facts: Iterator[tuple[str, Markup | str]]) -> Markup:
     return tag("div", tag("h3", title), tag("dl", pairs, class_="facts"), class_="card")
 
 
-def _what(s: Summary) -> Iterator[tuple[str, Markup | str]]:
+def _dataset(s: Summary) -> Iterator[tuple[str, Markup | str]]:
     a = s.about
     if a.portion:
         yield "Part of the archive", a.portion
@@ -127,7 +123,7 @@ def _origin(s: Summary) -> Iterator[tuple[str, Markup | str]]:
 
 
 def _linked(url: str, words: str | None = None) -> Markup | str:
-    """A link, for addresses of the web only."""
+    """A link for a web address; other addresses stay text."""
     return tag("a", words or url, href=url, rel="noreferrer") if url.startswith(_LINKS) else words or url
 
 
@@ -138,7 +134,7 @@ def _copy(value: str, what: str) -> Markup:
 def _ends(s: Summary) -> Markup:
     c = s.counts
     parts = [("terminated", c.terminated), ("truncated", c.truncated), ("cut", c.cut)]
-    says = "How episodes end: " + ", ".join(f"{n:,} {name}" for name, n in parts)
+    says = "Episode ends: " + ", ".join(f"{n:,} {name}" for name, n in parts)
     key = (
         tag("li", tag("span", class_=f"swatch is-{name}"), f"{name} ", tag("strong", f"{n:,}"))
         for name, n in parts
@@ -149,13 +145,13 @@ def _ends(s: Summary) -> Markup:
         if c.terminated_inside
         else None
     )
-    return tag("div", tag("h3", "How episodes end"), shares(parts, says), tag("ul", key, class_="key"), inside)
+    return tag("div", tag("h3", "Episode ends"), shares(parts, says), tag("ul", key, class_="key"), inside)
 
 
 def _chain(steps: tuple[Mapping[str, Any], ...]) -> Markup | None:
     if not steps:
         return None
-    return tag("div", tag("h3", "How it was made"), tag("ol", (tag("li", _made(step)) for step in steps)))
+    return tag("div", tag("h3", "Provenance"), tag("ol", (tag("li", _made(step)) for step in steps)))
 
 
 def _made(step: Mapping[str, Any]) -> Markup:
@@ -171,7 +167,7 @@ def _made(step: Mapping[str, Any]) -> Markup:
 _WORDS = {"error": "Error", "warning": "Warning", "note": "Note"}
 
 
-def findings(c: Content) -> Markup:
+def findings(c: PageContent) -> Markup:
     """The section on findings."""
     r, viewed = c.check, {v.number for v in c.viewing.episodes}
     counts = (text.plural(r.errors, "error"), text.plural(r.warnings, "warning"), text.plural(r.notes, "note"))
@@ -226,17 +222,17 @@ _HEADINGS = ("Field", "Placed", "Type", "Shape", "On disk", "Mean", "Std", "Min"
 _FIGURES = (4, 5, 6, 7, 8)  # columns of numbers
 
 
-def over_episodes(c: Content) -> Markup:
+def over_episodes(c: PageContent) -> Markup:
     """The section on returns and lengths."""
     parts = [_distribution("Returns", "return", c.returns, c), _distribution("Lengths", "steps", c.lengths, c)]
     if len(c.dots) > 1:
         of = c.summary.counts.episodes
         sampled = f"{len(c.dots):,} of {of:,} episodes." if of > MOST_DOTS else "Every episode is a dot."
         parts.append(_figure("Return against length", dots(c.dots), sampled))
-    return tag("section", tag("h2", "Episodes at large"), tag("div", parts, class_="charts"), id="distributions")
+    return tag("section", tag("h2", "Episode distributions"), tag("div", parts, class_="charts"), id="distributions")
 
 
-def _distribution(title: str, x: str, d: Distribution | None, c: Content) -> Markup | None:
+def _distribution(title: str, x: str, d: Distribution | None, c: PageContent) -> Markup | None:
     if d is None:
         return None
     wide, high = CHART
@@ -252,7 +248,7 @@ def _figure(title: str, chart: Markup, says: str) -> Markup:
     return tag("figure", tag("h3", title), chart, tag("figcaption", says))
 
 
-def over_steps(c: Content) -> Markup:
+def over_steps(c: PageContent) -> Markup:
     """The section on fields and their elements."""
     summaries = {f.name: f for f in c.summary.fields}
     groups = [_group(s, summaries[s.field.name]) for s in c.spreads]
@@ -261,7 +257,7 @@ def over_steps(c: Content) -> Markup:
         "section",
         tag("h2", "Fields"),
         _table(c),
-        tag("h3", "How values are spread"),
+        tag("h3", "Value distributions"),
         tag("p", _sampling(c), class_="aside"),
         tag("div", groups, class_="spreads"),
         tag("p", left, class_="aside") if left else None,
@@ -269,13 +265,13 @@ def over_steps(c: Content) -> Markup:
     )
 
 
-def _sampling(c: Content) -> str:
+def _sampling(c: PageContent) -> str:
     steps = text.plural(c.summary.counts.steps, "step")
-    some = "evenly spaced stretches where a field says so, else " if any(s.sampled for s in c.spreads) else ""
-    return f"Histograms are of {some}all {steps}; the line marks the mean. Figures are over all steps."
+    some = ", or of evenly spaced ones for fields marked as sampled" if any(s.sampled for s in c.spreads) else ""
+    return f"Histograms are of all {steps}{some}; the line marks the mean. Figures are over all steps."
 
 
-def _table(c: Content) -> Markup:
+def _table(c: PageContent) -> Markup:
     head = (tag("th", h, scope="col", class_="figure" if k in _FIGURES else None) for k, h in enumerate(_HEADINGS))
     rows = (_row(f) for f in c.summary.fields)
     table = tag("table", tag("caption", "All fields"), tag("thead", tag("tr", head)), tag("tbody", rows))
@@ -352,7 +348,7 @@ def small(s: Spread, says: str) -> Markup:
 
 
 def shares(parts: Sequence[tuple[str, int]], says: str) -> Markup:
-    """Shares of a whole as one bar."""
+    """One bar divided into shares."""
     whole, at, marks = sum(n for _, n in parts) or 1, 0.0, []
     for name, n in parts:
         width = 1000 * n / whole

@@ -1,6 +1,6 @@
-"""How the values of every element of a row are spread, from one pass over a bounded sample of the steps.
+"""Histograms of every element of a row, from one pass over a bounded sample of the steps.
 
-Rows of a dataset of either encoding, a few at a time: memory does not grow with the dataset.
+DatasetRows are read a few at a time from datasets of either encoding: memory does not grow with the dataset.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from rlds_cli.ted import VIDEO, Array, Field, IntArray
 
 BINS = 32
 MOST_ELEMENTS = 64  # of one field
-_MOST_WHOLE = 64  # different integers that get a bar each
-_TAIL = 6.0  # how many times wider than from 1 % to 99 % the extremes must lie for the tails to be cut off
-Float = npt.NDArray[np.float64]
+_MOST_WHOLE = 64  # integer values that get a bar each
+_TAIL = 6.0  # tails are cut off if the range is wider than this many times the range from 1 % to 99 %
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One element of a field. ``min`` to ``std`` are over all steps; the histogram is of ``Spreads.steps`` of them.
+    """Statistics of one element of a field over all steps, and its histogram over ``Spreads.steps`` of them.
 
-    ``outside`` of these lie below or above the histogram, whose range leaves out long tails; ``nonfinite`` are NaN or
-    infinite. ``index`` is empty for scalars and for images, whose pixels are taken together.
+    ``outside`` counts sampled values beyond the range of the histogram, which leaves out long tails; ``nonfinite``
+    counts NaN and infinities. ``index`` is empty for scalars, and for images, whose pixels are pooled.
     """
 
     index: str
@@ -50,7 +50,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Spreads:
-    """All elements of a field that are shown; ``hidden`` are not. ``sampled`` says whether ``steps`` are not all."""
+    """The elements of a field that are shown; ``hidden`` counts the others. ``sampled``: not all steps were read."""
 
     field: Field
     steps: int
@@ -59,8 +59,8 @@ class Spreads:
     hidden: int
 
 
-def spread(ds: Dataset, rows: Rows, f: Field) -> Spreads | None:
-    """The spread of a numeric field; None for others, and where no step has a finite value."""
+def spread(ds: Dataset, rows: DatasetRows, f: Field) -> Spreads | None:
+    """Compute the spread of a numeric field; None for other fields, and if no step has a finite value."""
     stats = ds.stats.get(f.name)
     if f.kind != "array" or stats is None or 0 in f.shape or np.dtype(f.dtype).kind not in "biuf":
         return None
@@ -76,12 +76,12 @@ def spread(ds: Dataset, rows: Rows, f: Field) -> Spreads | None:
 
 @dataclass(frozen=True, slots=True)
 class _Ranges:
-    """Of every element shown [elements]: its statistics, and where its histogram starts and ends."""
+    """Statistics and histogram ranges of the elements that are shown [elements]."""
 
     pooled: bool
-    stats: dict[str, Float]
-    low: Float
-    high: Float
+    stats: dict[str, FloatArray]
+    low: FloatArray
+    high: FloatArray
     bins: npt.NDArray[np.int64]
     whole: npt.NDArray[np.bool_]
 
@@ -108,8 +108,8 @@ class _Ranges:
         return cls(pooled, known, low, high, bins, whole)
 
 
-def _pooled(stats: dict[str, Float]) -> dict[str, Float]:
-    """Statistics over all elements together."""
+def _pooled(stats: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Pool the statistics of all elements."""
     mean, std = stats["mean"], stats["std"]
     if not np.isfinite(mean).any():
         return {k: np.array([np.nan]) for k in stats}
@@ -119,7 +119,7 @@ def _pooled(stats: dict[str, Float]) -> dict[str, Float]:
 
 
 class _Count:
-    """Histograms of all elements, block by block."""
+    """Histograms of all elements, filled block by block."""
 
     def __init__(self, ranges: _Ranges) -> None:
         self._ranges = ranges
@@ -163,16 +163,16 @@ class _Count:
         return found
 
 
-SAMPLE_STEPS = 1 << 16  # of which histograms are made
-SAMPLE_BYTES = 64 << 20  # of one field, where rows are wide
+SAMPLE_STEPS = 1 << 16  # most steps of a histogram
+SAMPLE_BYTES = 64 << 20  # most bytes of one field, for wide rows
 _TILE_BYTES = 1 << 20
-_DECODED_BYTES = 1 << 24  # what is decoded at a time of a compressed dataset
+_DECODED_BYTES = 1 << 24  # bytes of a compressed dataset that are decoded at a time
 _BLOCKS = 256
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of a whole dataset."""
+class DatasetRows:
+    """Reads rows of a whole dataset."""
 
     ds: Dataset
 
@@ -183,15 +183,15 @@ class Rows:
 
     @cached_property
     def final(self) -> IntArray:
-        """Rows of the final observations [episodes], which are no steps."""
+        """DatasetRows of the final observations [episodes], which are not steps."""
         return np.asarray(self.start + self.ds.episodes["length"], np.int64)
 
     def sampled(self, f: Field) -> bool:
-        """Whether `blocks` leaves out some of the steps of a field."""
+        """True if `blocks` leaves out steps of the field."""
         return self.ds.num_rows > _most_rows(f)
 
     def blocks(self, f: Field) -> Iterator[Array]:
-        """Steps of an array field, block by block [n, ...]: all of them, or evenly spaced stretches of neighbours."""
+        """Iterate over the steps of an array field [n, ...]: all of them, or evenly spaced ranges of neighbours."""
         rows, most = self.ds.num_rows, _most_rows(f)
         if rows <= most:
             tile = max(1, _TILE_BYTES // max(1, f.row_bytes))
@@ -222,7 +222,7 @@ class Rows:
         return np.concatenate(parts) if parts else self._range(f.name, 0, 0)
 
     def frame(self, f: Field, row: int) -> Array | None:
-        """One decoded frame of a field kept encoded, None where the row has none."""
+        """Decode one frame of a field kept encoded; None if the row has no frame."""
         directory = self.ds.store.directory(f.name)
         if f.codec == VIDEO:
             index = read_range(directory, row, row + 1)

@@ -1,8 +1,7 @@
-"""Episodes as the viewer draws them: curves of every element over common steps, film strips, texts, events.
+"""Episodes for the viewer: curves of every element over common steps, film strips, texts, events.
 
-Steps of long episodes are evenly spaced ones, and their values those of these steps: nothing is averaged.
-
-Images as data URIs of a few kilobytes. Of four planes the last is shown: mostly they are a stack of grey frames.
+Long episodes are sampled at evenly spaced steps; values are not averaged. Images are data URIs of a few kilobytes. An
+image with four planes is mostly a stack of grey frames: its last plane is shown.
 """
 
 from __future__ import annotations
@@ -21,23 +20,32 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.report.columns import as_bytes, channels_last, is_image, places, rank
 from rlds_cli.report.html.listing import cut, evenly
-from rlds_cli.report.html.spreads import Rows
+from rlds_cli.report.html.spreads import DatasetRows
 from rlds_cli.ted import FLAGS, Array, Field, IntArray
 
-MOST_ELEMENTS = 32  # of one field
-MOST_CURVES = 80  # of all fields
-_VALUES = 300_000  # of all episodes: 1.6 MB as text
-_PICTURE_BYTES = 1_700_000  # of all episodes
+MOST_ELEMENTS = 32  # curves of one field
+MOST_CURVES = 80  # curves of all fields
+_VALUES = 300_000  # values of all episodes: 1.6 MB as text
+_PICTURE_BYTES = 1_700_000  # for all episodes
 _MOST_STEPS, _FEWEST_STEPS = 1200, 100
 _MOST_FRAMES, _FEWEST_FRAMES = 24, 4
-_MOST_IMAGES = 6  # fields
+_MOST_IMAGES = 6  # image fields
 _MOST_TEXTS = 40  # changes of a text field in an episode
 _MOST_EVENTS = 200
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A frame as a data URI, and its size in pixels."""
+
+    uri: str
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
 class CurveField:
-    """A field with curves: ``indices`` are its elements shown, ``hidden`` the number of the others."""
+    """A field with curves: ``indices`` are the elements that are shown, ``hidden`` counts the others."""
 
     name: str
     dtype: str
@@ -50,9 +58,10 @@ class CurveField:
 class Viewed:
     """One episode of the viewer.
 
-    ``steps`` are those shown, up to T where the final observation is recorded. ``values`` are base64 of little-endian
-    float32 [elements, steps] per field, in the order of ``Viewing.fields``. ``frames`` are (step, picture) per image
-    field, ``texts`` (step, text) where a text changes, ``events`` (step, kind).
+    ``steps`` are the sampled steps, up to T if the final observation is recorded. ``values`` has per field, in the
+    order of ``Viewing.fields``, little-endian float32 [elements, steps] in base64. ``frames`` are (step, picture) per
+    image field, ``texts`` are (step, text) for every change of a text, ``events`` are (step, kind). ``why`` are the
+    reasons for which the episode was chosen.
     """
 
     number: int
@@ -68,7 +77,7 @@ class Viewed:
 
 @dataclass(frozen=True, slots=True)
 class Viewing:
-    """All that the viewer holds. ``left_out`` are names of fields that it does not show."""
+    """The content of the viewer; ``left_out`` are names of fields that it does not show."""
 
     fields: tuple[CurveField, ...]
     images: tuple[str, ...]
@@ -77,8 +86,8 @@ class Viewing:
     left_out: tuple[str, ...]
 
 
-def view(ds: Dataset, rows: Rows, chosen: Mapping[int, Sequence[str]], findings: Iterable[Finding]) -> Viewing:
-    """Read the ``chosen`` episodes, of which each has its reasons."""
+def view(ds: Dataset, rows: DatasetRows, chosen: Mapping[int, Sequence[str]], findings: Iterable[Finding]) -> Viewing:
+    """Read the ``chosen`` episodes (number -> reasons)."""
     schema = sorted(ds.schema.values(), key=rank)
     pictured = [f for f in schema if is_image(f)][:_MOST_IMAGES]
     numeric = [f for f in schema if f.kind == "array" and f.name not in FLAGS and not is_image(f) and 0 not in f.shape]
@@ -87,7 +96,7 @@ def view(ds: Dataset, rows: Rows, chosen: Mapping[int, Sequence[str]], findings:
     elements = max(1, sum(len(c.indices) for c in curves))
     most = max(_FEWEST_STEPS, min(_MOST_STEPS, _VALUES // (elements * max(1, len(chosen)))))
     film = _Film(rows, pictured, len(chosen))
-    reader = _Reader(
+    reader = _EpisodeReader(
         ds, rows, kept, curves, [f for f in schema if f.kind == "text"], film, most, ds.store.episode_strings("group")
     )
     places = {k: [p.step for f in findings for p in f.places if p.episode == k and p.step is not None] for k in chosen}
@@ -98,7 +107,7 @@ def view(ds: Dataset, rows: Rows, chosen: Mapping[int, Sequence[str]], findings:
 
 
 def _curves(fields: Sequence[Field]) -> list[CurveField]:
-    """Fields with as many elements as there is room for; the first come first."""
+    """Choose fields and elements for the curves: the first ones, up to the limits above."""
     room, found = MOST_CURVES, []
     for f in fields:
         if room <= 0:
@@ -112,9 +121,9 @@ def _curves(fields: Sequence[Field]) -> list[CurveField]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _EpisodeReader:
     ds: Dataset
-    rows: Rows
+    rows: DatasetRows
     fields: Sequence[Field]
     curves: Sequence[CurveField]
     texts: Sequence[Field]
@@ -143,11 +152,11 @@ class _Reader:
 
 
 def _known(f: Field, steps: IntArray, length: int) -> IntArray:
-    """The steps at which a field has a value: not that of the final observation, but for those placed both."""
+    """The steps at which a field has a value; the final one only for a field with placement ``both``."""
     return steps if f.placement == "both" else steps[steps < length]
 
 
-def _curve(rows: Rows, f: Field, c: CurveField, start: int, steps: IntArray, length: int) -> str:
+def _curve(rows: DatasetRows, f: Field, c: CurveField, start: int, steps: IntArray, length: int) -> str:
     known = _known(f, steps, length)
     out = np.full((len(c.indices), len(steps)), np.nan, "<f4")
     values = rows.at(f, start + known).reshape(len(known), -1)[:, : len(c.indices)]
@@ -156,7 +165,9 @@ def _curve(rows: Rows, f: Field, c: CurveField, start: int, steps: IntArray, len
     return base64.b64encode(out.tobytes()).decode()
 
 
-def _changes(ds: Dataset, rows: Rows, f: Field, start: int, steps: IntArray, length: int) -> list[tuple[int, str]]:
+def _changes(
+    ds: Dataset, rows: DatasetRows, f: Field, start: int, steps: IntArray, length: int
+) -> list[tuple[int, str]]:
     known = _known(f, steps, length)
     codes = rows.at(f, start + known)
     changed = np.flatnonzero(codes[1:] != codes[:-1]) + 1
@@ -165,7 +176,7 @@ def _changes(ds: Dataset, rows: Rows, f: Field, start: int, steps: IntArray, len
     return [(step, "" if text is None else cut(str(text), 300)) for step, text in texts]
 
 
-def _events(ds: Dataset, rows: Rows, start: int, length: int) -> list[tuple[int, str]]:
+def _events(ds: Dataset, rows: DatasetRows, start: int, length: int) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     for name in FLAGS:
         if name in ds.schema and length:
@@ -183,14 +194,14 @@ def _source(ds: Dataset, number: int, group: str) -> str:
 
 
 class _Film:
-    """Frames of all episodes, within a budget of bytes."""
+    """Reads film strips within a budget of bytes for all episodes."""
 
-    def __init__(self, rows: Rows, fields: Sequence[Field], episodes: int) -> None:
+    def __init__(self, rows: DatasetRows, fields: Sequence[Field], episodes: int) -> None:
         self._rows, self._fields = rows, fields
         self._room = _PICTURE_BYTES / max(1, len(fields) * episodes)  # of one field in one episode
 
     def frames(self, start: int, length: int, observed: int) -> dict[str, list[tuple[int, Picture]]]:
-        """(step, picture) of evenly spaced steps per image field."""
+        """(step, picture) at evenly spaced steps, per image field."""
         return {f.name: self._strip(f, start, observed if f.placement == "both" else length) for f in self._fields}
 
     def _strip(self, f: Field, start: int, count: int) -> list[tuple[int, Picture]]:
@@ -216,21 +227,12 @@ class _Film:
         return None if frame is None else picture(f, frame)
 
 
-HEIGHT = 112  # pixels of a frame in a strip; larger ones are made smaller
-_SMALL = 64  # sides up to which pixels are art: nothing that blurs them
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A frame as a data URI, and its size in pixels."""
-
-    uri: str
-    width: int
-    height: int
+HEIGHT = 112  # greatest height of a frame in a strip, in pixels
+_SMALL = 64  # images with sides up to this are pixel art, which JPEG would blur
 
 
 def picture(f: Field, frame: Array, *, height: int = HEIGHT) -> Picture:
-    """A frame [*f.shape] at most ``height`` pixels high, as PNG or JPEG, whichever is smaller."""
+    """Encode a frame [*f.shape], at most ``height`` pixels high, as PNG or JPEG, whichever is smaller."""
     image = Pillow.fromarray(np.ascontiguousarray(_plane(f, as_bytes(frame))))
     image = image.convert("L" if image.mode in ("L", "LA") else "RGB")
     if image.height > height:

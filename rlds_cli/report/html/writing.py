@@ -1,6 +1,6 @@
-"""A page written to a file: whole or not at all, and never over something that is no report.
+"""Write a report: one HTML document that fetches nothing and runs only its own script.
 
-The page as one HTML document: nothing is fetched, and only its own script runs.
+The file is written completely or not at all, and does not replace a file of another kind.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.progress import Progress
 from rlds_cli.report.html import episodes, sections
-from rlds_cli.report.html.content import Content, gather
+from rlds_cli.report.html.content import PageContent, gather
 from rlds_cli.report.html.markup import Markup, data, join, tag, text
 from rlds_cli.settings import StrPath
 
-_HEAD = 1024  # bytes in which a report says that it is one
+_HEAD = 1024  # bytes at the start of a file that contain the generator of a report
 
 
 @dataclass(frozen=True, slots=True)
 class PageReport:
-    """What was written. ``path`` is None for a stream.
+    """Result of `write_page`; ``path`` is None for a stream.
 
-    ``episodes_listed`` stand in the table and ``episodes_viewed`` in the viewer, of ``episodes``.
+    ``episodes_listed`` and ``episodes_viewed`` count those in the table and in the viewer, of ``episodes``.
     """
 
     id: str
@@ -55,28 +55,28 @@ def write_page(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> PageReport:
-    """Write a dataset as one HTML file that needs nothing else: no network, no server.
+    """Write a report on a dataset as one HTML file that needs neither network nor server.
 
-    Every row is read once, for the checks, in bounded memory; histograms are of at most 65,536 steps, the viewer has at
-    most 32 episodes, the table 10,000. The page says where it shows a sample.
+    The checks read every row once, in bounded memory. Histograms are of at most 65,536 steps, the viewer has at most 32
+    episodes, the table 10,000. The page marks samples.
 
     Parameters
     ----------
     ref : str, path or Dataset
         An id, the directory of a dataset, or an open one (always as a whole).
     to : path or binary stream
-        A report that is at the path is replaced.
+        An existing report at the path is replaced.
     force : bool
-        Replace a file that is not a report, too.
+        Also replace a file that is not a report.
 
     Raises
     ------
     NameTaken
         ``to`` is a file of another kind.
     NoPermission, NoSpace
-        It cannot be written; what was there is left as it was.
+        The file cannot be written; an existing one is unchanged.
     RldsError
-        ``to`` is a directory, or in none.
+        ``to`` is a directory, or its directory does not exist.
     DatasetNotFound, DamagedDataset, NewerFormat
         As of ``open_dataset``.
     """
@@ -93,7 +93,7 @@ def write_page(
 
 
 def check_target(path: Path, *, force: bool = False) -> None:
-    """Say what is in the way, before anything is read.
+    """Check before anything is read that a report can be written to ``path``.
 
     Raises
     ------
@@ -104,11 +104,11 @@ def check_target(path: Path, *, force: bool = False) -> None:
     if not path.parent.is_dir():
         raise RldsError(f"There is no directory {path.parent}.", hint=f"mkdir -p {path.parent}")
     if path.is_file() and path.stat().st_size and not force and not is_report(path):
-        raise NameTaken(f"{path} is there and is not a report of rlds.", hint="--force replaces it")
+        raise NameTaken(f"{path} exists and is not a report of rlds.", hint="--force replaces it")
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file is a report that this module wrote.
+    """Recognise a report by its generator tag.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def _write(path: Path, page: bytes) -> None:
         raise RldsError(f"{path} cannot be written: {e.strerror}.") from e
 
 
-def _report(c: Content, path: Path | None, size: int) -> PageReport:
+def _report(c: PageContent, path: Path | None, size: int) -> PageReport:
     return PageReport(
         id=c.summary.id,
         path=path,
@@ -152,7 +152,7 @@ def _report(c: Content, path: Path | None, size: int) -> PageReport:
     )
 
 
-GENERATOR = "rlds-report"  # by which a file is known to be a report
+GENERATOR = "rlds-report"  # the content of the meta tag by which `is_report` recognises a report
 _STYLES = ("page.css", "parts.css")
 _SCRIPTS = ("elements.js", "table.js", "curves.js", "viewer.js")
 _SECTIONS = (
@@ -169,8 +169,8 @@ _ICON = (
 )
 
 
-def render(c: Content) -> str:
-    """The whole document."""
+def render(c: PageContent) -> str:
+    """Render the document."""
     style, script = _joined(_STYLES), _joined(_SCRIPTS)
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
@@ -189,7 +189,7 @@ def render(c: Content) -> str:
     return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{_body(c, script)}\n</body>\n</html>\n'
 
 
-def _body(c: Content, script: str) -> Markup:
+def _body(c: PageContent, script: str) -> Markup:
     links = (tag("li", tag("a", words, href=f"#{name}")) for name, words in _SECTIONS)
     return join(
         tag("a", "Skip to the content", href="#content", class_="skip"),

@@ -1,0 +1,382 @@
+"""Checks of episodes: merged or misplaced boundaries, flags, time limits, missing next observations.
+
+Merged episodes leave traces. A column that counts steps or time starts again inside an episode, or starts later than
+in other episodes. A column with the number of the episode changes. One episode is several times as long as all others.
+Such columns are recognised by the last part of their names, and count only where they behave as their names say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlds_cli.checks.findings import MOST_PLACES, Finding, Place, finding
+from rlds_cli.checks.subject import Seen, Skipped, Subject, first_places, plural
+from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, split_name
+
+# -- merged episodes, and boundaries at wrong steps
+
+# The last part of a field's name, in lower case and without "_" and "-".
+_STEPS = re.compile(
+    r"t|time|times?stamps?|elapsed(steps?|time)?|(episode|env)?(time)?steps?(id|ids|index|idx|number|num|count)?"
+    r"|frame(id|index|idx|number|num)?"
+)
+_EPISODES = re.compile(r"(ep|eps|episode|traj|trajectory|demo|rollout)(ids?|index|idx|indices|number|num|no)?")
+
+_USUAL_SHARE = 0.9  # at least this share of the episodes starts with the same value
+_MIN_EPISODES = 4  # with fewer, no length is the usual one
+_OUTLIER_FACTOR = 5  # times the 99th percentile of the lengths
+_MIN_EPISODES_OUTLIER = 20  # with fewer, lengths alone do not show an outlier
+_ROUND_LIMIT = 50  # time limits are multiples of this
+_SHORTEST_HORIZON = 10
+_FEW_SHARE = 0.1  # at most this share of the episodes is longer than the usual length
+_MOST_ROWS = 1 << 16
+_MERGED = "where trajectories were merged, import them again with another --episodes-by"
+
+
+def boundaries(s: Subject) -> Iterator[Finding]:
+    """Find wrong boundaries by columns that count steps, columns that number episodes, and lengths."""
+    if s.thorough:
+        for f in _columns_named(s, _STEPS, text=False):
+            yield from _step_column(s, f)
+        for f in _columns_named(s, _EPISODES, text=True):
+            yield from _episode_column(s, f)
+    yield from _lengths(s)
+
+
+def _columns_named(s: Subject, names: re.Pattern[str], *, text: bool) -> list[Field]:
+    """Scalar fields, and text fields with ``text``, whose name matches ``names``."""
+    found = [f for f in s.fields(kinds="iuf") if f.shape in ((), (1,))]
+    found += [f for f in s.ds.schema.values() if f.kind == "text" and text]
+    return [f for f in found if names.fullmatch(re.sub("[_-]", "", split_name(f.name)[-1].lower()))]
+
+
+@dataclass(slots=True)
+class _RowPairs:
+    """Rows inside episodes that differ from the row before them: all are counted, the first 65,536 kept."""
+
+    count: int = 0
+    rows: list[IntArray] = field(default_factory=list)
+
+    def add(self, rows: IntArray) -> None:
+        self.count += len(rows)
+        if sum(map(len, self.rows)) < _MOST_ROWS:
+            self.rows.append(rows)
+
+
+def _neighbours(s: Subject, f: Field) -> Iterator[tuple[IntArray, Array, Array]]:
+    """Neighbouring rows of one episode, block by block: rows [n], values [n] in the row before, values [n] there."""
+    observed = _observed(s, f)
+    for a, values in s.blocks(f.name, more=1):
+        flat = values.reshape(len(values))
+        rows = np.arange(a + 1, a + len(flat))
+        episode = np.searchsorted(s.start, rows, "right") - 1
+        step = rows - s.start[episode]
+        inside = (step > 0) & (step < observed[episode])
+        yield rows[inside], flat[:-1][inside], flat[1:][inside]
+
+
+def _observed(s: Subject, f: Field) -> IntArray:
+    """Number of rows of every episode that hold a recorded value."""
+    return np.asarray(s.ds.episodes["num_observed"]) if f.placement == "both" else s.length
+
+
+# -- columns of steps and times
+
+
+def _step_column(s: Subject, f: Field) -> Iterator[Finding]:
+    unit = _increment(s, f)
+    if unit is None:
+        return
+    first = s.at(f.name, s.start).reshape(-1).astype(np.float64)
+    seen = _RowPairs()
+    for rows, before, after in _neighbours(s, f):
+        episode = np.searchsorted(s.start, rows, "right") - 1
+        x, y = before.astype(np.float64), after.astype(np.float64)
+        again = (y < x - unit / 2) & (y <= first[episode] + 1.5 * unit) & ~_at_maximum(before)
+        seen.add(rows[again])
+    if seen.count:
+        text = f"{f.name} starts again at {plural(seen.count, 'step')} inside episodes: {_MERGED}"
+        places = s.places(np.concatenate(seen.rows)[:MOST_PLACES])
+        yield finding("step-restarts", "warning", text, seen.count, f.name, tuple(places))
+    late = np.flatnonzero(np.abs(first - np.median(first)) > unit / 2)
+    if 0 < len(late) <= (1 - _USUAL_SHARE) * len(first) and not s.ds.manifest.provenance:
+        text = f"{f.name} starts at {_short_number(first[late[0]])}, not at {_short_number(np.median(first))} as usual,"
+        text += f" in {plural(len(late), 'episode')}: their first steps may be in the episodes before"
+        yield finding("step-offset", "warning", text, len(late), f.name, first_places(late))
+
+
+def _increment(s: Subject, f: Field) -> float | None:
+    """The usual growth of a column from row to row; None where it is not a counter."""
+    grown, pairs = list[Array](), 0
+    for _, before, after in _neighbours(s, f):
+        step = after.astype(np.float64) - before.astype(np.float64)
+        grown.append(step[step > 0])
+        pairs += len(step)
+        if pairs >= _MOST_ROWS:
+            break
+    counts = np.concatenate(grown) if grown else np.zeros(0)
+    return float(np.median(counts)) if len(counts) and len(counts) >= pairs / 2 else None
+
+
+def _at_maximum(values: Array) -> BoolArray:
+    """Mask of the values after which a counter of few bits wraps around."""
+    if values.dtype.kind == "f":
+        return np.zeros(len(values), bool)
+    return np.asarray(values == np.iinfo(values.dtype).max)
+
+
+def _short_number(x: float) -> str:
+    return f"{x:.6g}"
+
+
+# -- columns of episodes
+
+
+def _episode_column(s: Subject, f: Field) -> Iterator[Finding]:
+    seen, pairs = _RowPairs(), 0
+    for rows, before, after in _neighbours(s, f):
+        seen.add(rows[before != after])
+        pairs += len(rows)
+    if not seen.count or seen.count > pairs / 2:
+        return
+    rows = np.concatenate(seen.rows)
+    if not _is_id(s, f, rows):
+        return
+    key = split_name(f.name)[-1]
+    text = f"{f.name} changes at {plural(seen.count, 'step')} inside episodes: {_MERGED}, as field:{key}"
+    yield finding("id-changes", "warning", text, seen.count, f.name, tuple(s.places(rows[:MOST_PLACES])))
+
+
+def _is_id(s: Subject, f: Field, changes: IntArray) -> bool:
+    """Tell an id from a category by its changes: a category comes back to the same values again and again."""
+    starts = s.start[: np.searchsorted(s.start, changes[-1], "right")]
+    values = s.at(f.name, np.union1d(starts, changes)).reshape(-1)
+    runs = values[np.r_[True, values[1:] != values[:-1]]]
+    return bool(np.unique(runs, return_counts=True)[1].max() <= max(1, len(runs) / 3))
+
+
+# -- lengths
+
+
+def _lengths(s: Subject) -> Iterator[Finding]:
+    limit, longest = s.max_episode_steps, int(s.length.max(initial=0))
+    if len(s.length) <= _MIN_EPISODES or (limit and longest <= limit):
+        return
+    usual, at = _beyond_horizon(s.length)
+    if len(at):
+        text = f"{plural(len(at), 'episode', 'has', 'have')} a multiple of {usual:,} steps, the usual and otherwise"
+        text += f" greatest length, e.g. {int(s.length[at[0]]):,}: {_MERGED}"
+        yield finding("length-multiple", "warning", text, len(at), None, first_places(at))
+        return
+    usual, at = _beyond_others(s)
+    if len(at):
+        text = f"{plural(len(at), 'episode', 'is', 'are')} over {_OUTLIER_FACTOR} times as long as 99 % of the others"
+        text += f" ({longest:,} steps, {usual:,}): {_MERGED}"
+        yield finding("length-outlier", "warning", text, len(at), None, first_places(at))
+
+
+def _beyond_horizon(length: IntArray) -> tuple[int, IntArray]:
+    """The usual length, and the few episodes with a multiple of it; none where episodes have other greater lengths."""
+    lengths, counts = np.unique(length, return_counts=True)
+    usual = int(lengths[np.argmax(counts)])
+    longer = np.flatnonzero(length > usual)
+    few = len(longer) <= max(1, _FEW_SHARE * len(length))
+    if usual < _SHORTEST_HORIZON or counts.max() < len(length) / 2 or not few or (length[longer] % usual).any():
+        return usual, longer[:0]
+    return usual, longer
+
+
+def _beyond_others(s: Subject) -> tuple[int, IntArray]:
+    """The 99th percentile of the lengths without the longest, and the episodes far above it.
+
+    Truncated episodes with a round length are left out: the round number is most likely a time limit.
+    """
+    most = max(1, len(s.length) // 100)
+    usual = int(np.percentile(np.sort(s.length)[:-most], 99))
+    at = np.flatnonzero(s.length > _OUTLIER_FACTOR * max(1, usual))
+    limited = (s.end[at] == TRUNCATED) & (s.length[at] % _ROUND_LIMIT == 0)
+    return usual, at[~limited] if len(s.length) >= _MIN_EPISODES_OUTLIER and len(at) <= most else at[:0]
+
+
+# -- flags that contradict each other or the episode table, or stand inside episodes
+
+_TERMINATED, _TRUNCATED = FLAGS
+
+
+def flags(s: Subject) -> Iterator[Finding]:
+    """Compare the flags with the episode table.
+
+    Inside an episode, ``terminated`` is a warning and ``truncated`` an error. A last step without its flag is an error.
+    """
+    if not all(name in s.ds.schema for name in FLAGS):
+        raise Skipped("it has no flags")
+    yield from _terminated_inside(s)
+    yield from _kinds_of_ends(s)
+    if s.thorough:
+        seen = s.steps_where(_TRUNCATED, np.asarray, last=False)
+        if seen.count:
+            text = _goes_on(seen.count, "truncated")
+            yield finding("truncated-inside", "error", text, seen.count, _TRUNCATED, seen.places)
+        yield from _flags_of_ends(s)
+
+
+def _goes_on(count: int, flagged: str) -> str:
+    whose = "its" if count == 1 else "their"
+    return f"{plural(count, 'step', 'is', 'are')} {flagged} and {whose} episode goes on"
+
+
+def _terminated_inside(s: Subject) -> Iterator[Finding]:
+    count = s.ds.manifest.counts.terminated_inside
+    if s.thorough and count:
+        seen = s.steps_where(_TERMINATED, np.asarray, last=False)
+    else:
+        seen = Seen(count, _episodes_terminated_inside(s))
+    if seen.count:
+        text = _goes_on(seen.count, "terminated")
+        known = s.known("terminated-inside")
+        yield finding("terminated-inside", "warning", text, seen.count, _TERMINATED, seen.places, known)
+
+
+def _episodes_terminated_inside(s: Subject) -> tuple[Place, ...]:
+    """Episodes with terminated steps before their end, from the episode table alone."""
+    count = s.ds.episodes.get("num_terminated")
+    if count is None:
+        return ()
+    return first_places(np.flatnonzero(count > (s.end == TERMINATED)))
+
+
+def _kinds_of_ends(s: Subject) -> Iterator[Finding]:
+    c = s.ds.manifest.counts
+    if c.cut == c.episodes:
+        text = f"no episode ends with a flag: all {c.episodes:,} count as cut"
+        yield finding("never-flagged", "warning", text, c.cut)
+    elif not c.terminated and not c.terminated_inside:
+        known = s.known("never-terminated")
+        yield finding("never-terminated", "note", "no step is terminated", 1, _TERMINATED, (), known)
+
+
+def _flags_of_ends(s: Subject) -> Iterator[Finding]:
+    """Compare the flags of the last steps with the episode table."""
+    terminated, truncated = (np.asarray(s.at(name, s.last), bool) for name in FLAGS)
+    ended = s.end == TERMINATED
+    unflagged = np.flatnonzero(~terminated & ~truncated)
+    differs = np.flatnonzero((terminated != ended) & (terminated | truncated))
+    both = np.flatnonzero(terminated & truncated)
+    if len(unflagged):
+        text = f"{plural(len(unflagged), 'episode', 'ends', 'end')} with no flag"
+        yield finding("unflagged-end", "error", text, len(unflagged), None, _last_steps(s, unflagged))
+    if len(differs):
+        text = f"{plural(len(differs), 'episode', 'ends', 'end')} otherwise than the flags say"
+        yield finding("end-differs", "error", text, len(differs), None, _last_steps(s, differs))
+    if len(both):
+        text = f"{plural(len(both), 'last step', 'is', 'are')} both terminated and truncated"
+        yield finding("both-flags", "note", text, len(both), None, _last_steps(s, both))
+
+
+def _last_steps(s: Subject, episodes: IntArray) -> tuple[Place, ...]:
+    return tuple(Place(int(e), int(s.length[e]) - 1) for e in episodes[:MOST_PLACES])
+
+
+# -- time limits
+
+_FEWEST = 3  # episodes of full length that tell something
+
+
+def time_limits(s: Subject) -> Iterator[Finding]:
+    """Find episodes longer than the environment's limit, and time limits that are stored as terminations.
+
+    Where no limit is known, lengths are compared with each other.
+    """
+    limit, longest = s.max_episode_steps, int(s.length.max(initial=0))
+    if limit and longest > limit:
+        over = np.flatnonzero(s.length > limit)
+        text = f"{plural(len(over), 'episode', 'is', 'are')} longer than the environment's limit of {limit:,} steps"
+        text += f", the longest {longest:,}"
+        yield finding("too-long", "warning", text, len(over), None, first_places(over), s.known("too-long"))
+    full = s.length == (limit or longest)
+    if full.sum() < _FEWEST or longest < 2 or not (s.end[full] == TERMINATED).all():
+        return
+    if limit:
+        at = np.flatnonzero(full)
+        text = f"all {len(at):,} episodes of {limit:,} steps, the environment's limit, are terminated, not truncated"
+        known = s.known("limit-terminated")
+        yield finding("limit-terminated", "warning", text, len(at), None, first_places(at), known)
+    elif full.all():
+        text = f"all {len(full):,} episodes have {longest:,} steps and are terminated: this may be a time limit"
+        yield finding("limit-terminated", "note", text, len(full))
+
+
+def next_unknown(s: Subject) -> Iterator[Finding]:
+    """Count last steps without a recorded next observation: a value-based learner cannot use them."""
+    short = np.flatnonzero(np.asarray(s.ds.episodes["num_transitions"]) < s.length)
+    if len(short):
+        c = s.ds.manifest.counts
+        text = f"{plural(len(short), 'last step', 'has', 'have')} no recorded next observation:"
+        text += f" {c.transitions:,} transitions of {c.steps:,} steps"
+        places = tuple(Place(int(e), int(s.length[e]) - 1) for e in short[:MOST_PLACES])
+        yield finding("next-unknown", "note", text, len(short), None, places, s.known("next-unknown"))
+
+
+# -- isolated successes
+
+_SPARSE_SHARE = 0.05  # of the steps
+
+
+def isolated_rewards(s: Subject) -> Iterator[Finding]:
+    """Find successes that are rewarded and terminated at a single step while their episode goes on.
+
+    Where a goal is reached and the agent stays, rewards and terminations come in runs. A single one, as in D4RL's
+    antmaze-umaze-diverse, makes the steps after it look like failures. Only rewards of two values are looked at.
+    """
+    if not s.fields(REWARD):
+        raise Skipped("it has no rewards")
+    if REWARD not in s.ds.stats or s.ds.schema[REWARD].shape:
+        return  # a vector, or several by name: what is a success is not known
+    stats = s.ds.stats[REWARD]
+    low, high = (float(np.ravel(x)[0]) if np.size(x) else np.nan for x in (stats.min, stats.max))
+    if (
+        not s.thorough
+        or not s.ds.manifest.counts.terminated_inside
+        or not low < high
+        or sum(c > 0 for c in stats.histogram) > 2
+    ):
+        return
+    found = _isolated(s, low, high)
+    if found is not None:
+        count, places = found
+        text = f"{plural(count, 'step')} rewarded and terminated alone, never two in a row; their episode goes on"
+        known = s.known("reward-isolated")
+        yield finding("reward-isolated", "warning", text, count, REWARD, places, known)
+
+
+def _isolated(s: Subject, low: float, high: float) -> tuple[int, tuple[Place, ...]] | None:
+    """Count and places of rewarded steps inside episodes; None unless rewards are sparse and never come in a row."""
+    count, before, places = 0, -2, list[Place]()
+    final = s.start + s.length
+    for a, values in s.blocks(REWARD):
+        rewarded = values == high
+        if not (rewarded | (values == low) | _final_rows(final, a, len(values))).all():
+            return None
+        rows: IntArray = a + np.flatnonzero(rewarded & ~_final_rows(final, a, len(values)))
+        if len(rows):
+            if rows[0] == before + 1 or (np.diff(rows) == 1).any():
+                return None
+            before = int(rows[-1])
+        inside = rows[~_final_rows(final - 1, a, len(values))[rows - a]]
+        inside = inside[np.asarray(s.at(_TERMINATED, inside), bool)]
+        count += len(inside)
+        places += s.places(inside[: MOST_PLACES - len(places)])
+        if count > _SPARSE_SHARE * s.ds.num_steps:
+            return None
+    return (count, tuple(places)) if count else None
+
+
+def _final_rows(final: IntArray, start: int, rows: int) -> Array:
+    found = np.zeros(rows, bool)
+    first, end = np.searchsorted(final, (start, start + rows))
+    found[final[first:end] - start] = True
+    return found

@@ -1,0 +1,296 @@
+"""Checks of values: NaN, columns that never change, actions at or outside their bounds.
+
+Statistics in the manifest say whether there is something to find; rows are read to say where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.checks.findings import MOST_PLACES, Finding, Place, Severity, finding
+from rlds_cli.checks.subject import Skipped, Subject, plural
+from rlds_cli.dataset import Dataset
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, spaces, split_name
+
+# -- NaN and infinities
+
+_LEARNED = ("observation", "action", "next")  # the fields that a learner computes with
+_EPISODES_AT_ONCE = 1 << 14
+
+
+def not_finite(s: Subject) -> Iterator[Finding]:
+    """Find NaN and infinities: errors in fields that a learner uses, warnings in infos."""
+    for f in s.fields(kinds="fc"):
+        stats = s.ds.stats.get(f.name)
+        count = stats.nonfinite if stats else 0
+        severity: Severity = "error" if f.name.split("/")[0] in _LEARNED else "warning"
+        if count:
+            places = s.steps_where(f.name, _rows_not_finite).places if s.thorough else ()
+            text = f"{plural(count, 'value', 'is', 'are')} NaN or infinite in {f.name}"
+            yield finding("not-finite", severity, text, count, f.name, places)
+        if s.thorough and f.placement == "both":
+            yield from _final_rows_not_finite(s, f, severity)
+
+
+def _final_rows_not_finite(s: Subject, f: Field, severity: Severity) -> Iterator[Finding]:
+    """Find them in final observations, which are not steps and therefore not in the statistics."""
+    known = np.flatnonzero(np.asarray(s.ds.episodes["num_observed"]) > s.length)
+    bad = [np.zeros(0, np.int64)]
+    for a in range(0, len(known), _EPISODES_AT_ONCE):
+        some: IntArray = known[a : a + _EPISODES_AT_ONCE]
+        bad.append(some[_rows_not_finite(s.at(f.name, s.start[some] + s.length[some]))])
+    episodes = np.concatenate(bad)
+    if len(episodes):
+        places = tuple(Place(int(e), int(s.length[e])) for e in episodes[:MOST_PLACES])
+        text = f"{f.name} is NaN or infinite in the final row of {plural(len(episodes), 'episode')}"
+        yield finding("final-not-finite", severity, text, len(episodes), f.name, places)
+
+
+def _rows_not_finite(values: Array) -> BoolArray:
+    finite = np.isfinite(values.reshape(len(values), -1))
+    if finite.all():
+        return np.zeros(len(values), bool)
+    return np.asarray(~finite.all(axis=1))
+
+
+# -- fields, or elements of them, that never change: sensors that were off, rewards that are never given
+
+_INPUTS = ("observation", "action")
+_NAMED = 4  # fields or elements that a finding lists; the others are counted
+
+
+def constant(s: Subject) -> Iterator[Finding]:
+    """Find constant fields.
+
+    Whole observations and actions, and rewards that are always 0, are warnings. Single elements, other constant
+    rewards and infos are notes.
+    """
+    others = []
+    for f in s.fields():
+        same = _constant_elements(s, f)
+        if same is None or f.name in FLAGS or not same.any():
+            continue
+        if f.name.split("/")[0] in _INPUTS:
+            yield _constant_input(s, f, same)
+        elif f.name == REWARD and same.all():
+            yield _constant_reward(s)
+        elif same.all():
+            others.append(f.name)
+    if others:
+        text = f"{', '.join(others[:_NAMED])}{f' and {len(others) - _NAMED} more' if len(others) > _NAMED else ''}"
+        yield finding("constant-info", "note", f"{text} never change{'s' if len(others) == 1 else ''}", len(others))
+
+
+def _constant_elements(s: Subject, f: Field) -> np.ndarray | None:
+    """Mask of the elements of a row that have one value in all steps; None where the statistics cannot tell."""
+    stats = s.ds.stats.get(f.name)
+    if stats is None or stats.count < 2 or 0 in f.shape:
+        return None
+    low, high = (np.ravel(np.asarray(x, np.float64)) for x in (stats.min, stats.max))
+    return np.asarray((low == high) & (stats.nonfinite == 0))
+
+
+def _only_value(s: Subject, name: str) -> float | None:
+    """The value of a constant field; None where its elements have different ones."""
+    low = np.ravel(np.asarray(s.ds.stats[name].min, np.float64))
+    return float(low[0]) if (low == low[0]).all() else None
+
+
+def _constant_input(s: Subject, f: Field, same: np.ndarray) -> Finding:
+    if same.all():
+        found = _only_value(s, f.name)
+        value = "" if found is None else f" ({found:g})"
+        return finding("constant", "warning", f"{f.name} is the same{value} in every step", 1, f.name)
+    at = np.flatnonzero(same)
+    named = ", ".join(str(i) for i in at[:_NAMED]) + (", ..." if len(at) > _NAMED else "")
+    text = f"{len(at):,} of {len(same):,} elements of {f.name} never change ({named})"
+    return finding("constant-element", "note", text, len(at), f.name)
+
+
+def _constant_reward(s: Subject) -> Finding:
+    value = _only_value(s, REWARD)
+    if value == 0:
+        return finding("no-reward", "warning", "no step is rewarded: next/reward is 0 everywhere", 1, REWARD)
+    same = "the same" if value is None else f"{value:g}"
+    return finding("constant-reward", "note", f"next/reward is {same} in every step", 1, REWARD)
+
+
+# -- actions at their bounds: they hardly tell how much the policy wanted
+
+# Shares of steps: a third is usual for squashed policies, such as those of D4RL's MuJoCo tasks.
+_NOTE, _WARNING = 0.5, 0.9
+_BLOCKS, _BLOCK = 128, 32  # 4,096 steps are looked at
+_MARGIN = 1e-3  # of the range: a squashed policy comes near its bounds and never reaches them
+_OFTEN = 0.01  # share of steps at an extreme value, from which it is taken for a bound
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def saturated(s: Subject) -> Iterator[Finding]:
+    """Find continuous actions with an element at a bound in most steps of a sample."""
+    actions = s.fields("action", kinds="f")
+    if not actions:
+        raise Skipped("no continuous actions")
+    if s.ds.encoding != "memmap":
+        raise Skipped("rows are compressed")
+    if not s.thorough:
+        return
+    for f in actions:
+        found = saturation(s.ds, f)
+        if found is None or found.share < _NOTE:
+            continue
+        severity: Severity = "warning" if found.share >= _WARNING else "note"
+        bounds = "a bound of the action space" if found.of == "space" else "its least or greatest value"
+        text = f"in {100 * found.share:.0f} % of {found.steps:,} steps an element of {f.name} is at {bounds}"
+        yield finding("saturated", severity, text, round(found.share * found.steps), f.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """Share of steps with an element within 0.1 % of the range from a bound.
+
+    ``of`` names the bounds: those of the action ``space``, or the least and greatest values (``extremes``), which are
+    taken for bounds where both occur in more than 1 % of the steps. ``steps`` is the number of steps in the sample.
+    """
+
+    share: float
+    of: Literal["space", "extremes"]
+    steps: int
+
+
+def saturation(ds: Dataset, f: Field) -> Saturation | None:
+    """Measure the saturation of a field over at most 4,096 of its steps; None without bounds, or when compressed."""
+    if f.kind != "array" or np.dtype(f.dtype).kind != "f" or 0 in (*f.shape, ds.num_steps) or ds.encoding != "memmap":
+        return None
+    values = np.asarray(ds.store.rows(f.name)[_sampled_rows(ds)], np.float64).reshape(-1, int(np.prod(f.shape)))
+    bounds = _space_bounds(ds.manifest.spaces.get("action"), f)
+    if bounds is not None:
+        return Saturation(_share_at_bounds(values, *bounds), "space", len(values))
+    extremes = _observed_bounds(ds, f, values)
+    return Saturation(_share_at_bounds(values, *extremes), "extremes", len(values)) if extremes is not None else None
+
+
+def _sampled_rows(ds: Dataset) -> IntArray:
+    """Rows of evenly spaced blocks of steps: neighbours, since single rows of a cold file cost a page each."""
+    steps, ends = ds.num_steps, np.cumsum(ds.episodes["length"])
+    if steps <= _BLOCKS * _BLOCK:
+        chosen = np.arange(steps)
+    else:
+        first = np.linspace(0, steps - _BLOCK, _BLOCKS).astype(np.int64)
+        chosen = (first[:, None] + np.arange(_BLOCK)).ravel()
+    episode = np.searchsorted(ends, chosen, "right")
+    rows: IntArray = ds.episodes["start"][episode] + chosen - (ends - ds.episodes["length"])[episode]
+    return rows
+
+
+def _space_bounds(space: Mapping[str, Any] | None, f: Field) -> tuple[FloatArray, FloatArray] | None:
+    own = spaces.subspace(space, split_name(f.name)[1:]) if space else None
+    if not own or own.get("type") != "Box":
+        return None
+    low, high = (_flat_bound(own.get(side), f.shape) for side in ("low", "high"))
+    return (low, high) if low is not None and high is not None and np.isfinite([low, high]).all() else None
+
+
+def _flat_bound(bound: Any, shape: tuple[int, ...]) -> FloatArray | None:
+    try:
+        values = np.array(bound, object).astype(np.float64)  # "Infinity" may be among the numbers
+        return np.broadcast_to(values, shape or (1,)).reshape(-1)
+    except (TypeError, ValueError):
+        return None
+
+
+def _observed_bounds(ds: Dataset, f: Field, values: Array) -> tuple[FloatArray, FloatArray] | None:
+    stats = ds.stats[f.name]
+    low, high = (np.ravel(np.asarray(x, np.float64)) for x in (stats.min, stats.max))
+    if low.size != values.shape[1]:  # pooled
+        low, high = (np.broadcast_to(x, values.shape[1]) for x in (low, high))
+    at_low, at_high = _at_bounds(values, low, high)
+    often = (at_low.mean(0) > _OFTEN) & (at_high.mean(0) > _OFTEN) & (high > low)
+    if not often.any():
+        return None
+    return np.where(often, low, -np.inf), np.where(often, high, np.inf)
+
+
+def _at_bounds(values: Array, low: FloatArray, high: FloatArray) -> tuple[Array, Array]:
+    with np.errstate(invalid="ignore"):
+        margin = np.where(np.isfinite(high - low), _MARGIN * (high - low), 0)
+        return values <= low + margin, values >= high - margin
+
+
+def _share_at_bounds(values: Array, low: FloatArray, high: FloatArray) -> float:
+    at_low, at_high = _at_bounds(values, low, high)
+    return float((at_low | at_high).any(1).mean())
+
+
+# -- actions outside their space
+
+_ROUNDING = 1e-6  # a bound may be stored in another precision than the actions
+
+
+def out_of_bounds(s: Subject) -> Iterator[Finding]:
+    """Find steps whose action an environment would clip or refuse."""
+    space = s.ds.manifest.spaces.get("action")
+    bounded = [(f, b) for f in s.fields("action") if (b := action_bounds(space, f)) is not None]
+    if not bounded:
+        raise Skipped("no bounds of the actions are known")
+    for f, (low, high) in bounded:
+        stats = s.ds.stats.get(f.name)
+        if stats is None or not stats.count:
+            continue
+        least, greatest = (np.ravel(np.asarray(x, np.float64)) for x in (stats.min, stats.max))
+        out = (least < low) | (greatest > high)
+        if not out.any():
+            continue
+        k = int(np.argmax(np.fmax(low - least, greatest - high)))
+        worst = least[k] if low[k] - least[k] > greatest[k] - high[k] else greatest[k]
+        span = f"{worst:g} in [{low[k]:g}, {high[k]:g}]"
+        if not s.thorough:
+            yield finding("out-of-bounds", "warning", f"{f.name} leaves the action space: {span}", 1, f.name)
+            continue
+        seen = s.steps_where(f.name, _Outside(low, high))
+        text = f"{plural(seen.count, 'step', 'has', 'have')} an {f.name} outside the action space, e.g. {span}"
+        yield finding("out-of-bounds", "warning", text, seen.count, f.name, seen.places)
+
+
+class _Outside:
+    def __init__(self, low: Array, high: Array) -> None:
+        self._low, self._high = low, high
+
+    def __call__(self, values: Array) -> BoolArray:
+        flat = values.reshape(len(values), -1)
+        if (flat.min(axis=0) >= self._low).all() and (flat.max(axis=0) <= self._high).all():
+            return np.zeros(len(values), bool)
+        return np.asarray(((flat < self._low) | (flat > self._high)).any(axis=1))
+
+
+def action_bounds(space: Mapping[str, Any] | None, f: Field) -> tuple[Array, Array] | None:
+    """Least and greatest allowed value of every element of a row, with a margin for rounding; None without bounds."""
+    own = spaces.subspace(space, split_name(f.name)[1:]) if space else None
+    try:
+        low, high = _space_limits(own or {})
+        low, high = (np.broadcast_to(np.array(x, object).astype(np.float64), f.shape).ravel() for x in (low, high))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if not (np.isfinite(low).any() or np.isfinite(high).any()):
+        return None
+    slack = [_ROUNDING * np.maximum(1, np.abs(np.where(np.isfinite(x), x, 0))) for x in (low, high)]
+    return low - slack[0], high + slack[1]
+
+
+def _space_limits(space: Mapping[str, Any]) -> tuple[Any, Any]:
+    start = space.get("start") or 0
+    match space.get("type"):
+        case "Box":
+            return space.get("low"), space.get("high")
+        case "Discrete":
+            return start, start + int(space.get("n", 0)) - 1
+        case "MultiDiscrete":
+            return start, np.asarray(space.get("nvec"), np.int64) + np.asarray(start) - 1
+        case "MultiBinary":
+            return 0, 1
+    return None, None
