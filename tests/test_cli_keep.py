@@ -113,7 +113,7 @@ def test_inspect(rlds: Rlds) -> None:
     assert re.match(r"returns  \S[\S ]+\S +0 … 20 … 40$", lines[returns])
     assert re.match(r"lengths  █ +40 … 40 … 40$", lines[returns + 1])
     assert re.match(r"ends     █+░+  20 % terminated, 80 % cut$", lines[returns + 2])
-    assert lines[-1].endswith("at a glance; rlds check local/x reads the rows, too")
+    assert lines[-1].endswith("in the manifest; rlds check local/x also reads the rows")
 
 
 def test_inspect_stats_and_episode(rlds: Rlds) -> None:
@@ -404,7 +404,7 @@ def test_gc(rlds: Rlds, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, text, err = rlds("du")
     assert "packed rows (rebuilt when needed)" in text
     assert "partial downloads and conversions" in text
-    assert re.fullmatch(r"hint: rlds gc frees 24\.0 KiB;  rlds gc --archives up to \S+ KiB more, of .*\n", err)
+    assert re.fullmatch(r"hint: rlds gc frees 24\.0 KiB;  rlds gc --archives up to \S+ KiB more in archives .*\n", err)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     code, text, err = rlds("gc")
     assert (code, text) == (1, "")

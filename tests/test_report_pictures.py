@@ -138,7 +138,7 @@ def test_a_long_episode_keeps_its_extremes() -> None:
         ("info/name", RldsError, "holds no numbers"),
         ("action[2, 0]", RldsError, r"no element \[2, 0\]"),
         ("action[1]", RldsError, "no element"),
-        ("end", RldsError, "no column of numbers"),
+        ("end", RldsError, "not a column of numbers"),
     ],
 )
 def test_what_cannot_be_drawn(ds: rlds_cli.Dataset, what: str, error: type[Exception], said: str) -> None:

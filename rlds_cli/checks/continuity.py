@@ -127,19 +127,14 @@ def _alone(steps: Array) -> BoolArray:
 def _crossing(s: Subject, f: Field, rows: IntArray) -> BoolArray:
     """Mask of the rows after which no row is observed in the same episode."""
     episode = np.searchsorted(s.start, rows, "right") - 1
-    return np.asarray(rows - s.start[episode] >= _observed(s, f)[episode] - 1)
-
-
-def _observed(s: Subject, f: Field) -> IntArray:
-    """Number of rows of every episode that hold a recorded value."""
-    return np.asarray(s.ds.episodes["num_observed"]) if f.placement == "both" else s.length
+    return np.asarray(rows - s.start[episode] >= s.observed(f)[episode] - 1)
 
 
 def _jumps_and_spikes(s: Subject, f: Field, limit: Array) -> tuple[_CountedPlaces, _CountedPlaces]:
     jumps, spikes = _CountedPlaces(), _CountedPlaces()
     only = len(limit) == 1 and (f.name.endswith("/qpos") or sum(_width(x) for x in s.fields("observation")) == 1)
     final = s.start + s.length  # rows from which, and at unknown final ones to which, no step leads
-    unknown = final[_observed(s, f) == s.length] - 1
+    unknown = final[s.observed(f) == s.length] - 1
     bound = limit.astype(np.float32) if np.dtype(f.dtype).itemsize <= 4 else limit
     room = np.empty((0, len(limit)), bound.dtype)
     for a, values in s.blocks(f.name, more=3):  # a step, with those before and after it
@@ -156,7 +151,7 @@ def _jumps_and_spikes(s: Subject, f: Field, limit: Array) -> tuple[_CountedPlace
             steps[outside] = np.nan
             first = 0 if a == 0 else 1  # the block before has looked at it
             end = len(steps) if a + len(flat) == s.ds.num_rows else len(steps) - 1
-            far = (steps > bound) & np.isfinite(steps)  # what is not finite is found elsewhere
+            far = (steps > bound) & np.isfinite(steps)  # the check "finite" finds the others
             at = np.flatnonzero(far.any(axis=1) | ((steps > bound * (_SEVERAL / FACTOR)).sum(axis=1) >= 2))
             at = at[(at >= first) & (at < end)]
             is_jump = _is_jump(s, f, flat, steps, at, bound, only=only)

@@ -69,7 +69,7 @@ class _RowPairs:
 
 def _neighbours(s: Subject, f: Field) -> Iterator[tuple[IntArray, Array, Array]]:
     """Neighbouring rows of one episode, block by block: rows [n], values [n] in the row before, values [n] there."""
-    observed = _observed(s, f)
+    observed = s.observed(f)
     for a, values in s.blocks(f.name, more=1):
         flat = values.reshape(len(values))
         rows = np.arange(a + 1, a + len(flat))
@@ -77,11 +77,6 @@ def _neighbours(s: Subject, f: Field) -> Iterator[tuple[IntArray, Array, Array]]
         step = rows - s.start[episode]
         inside = (step > 0) & (step < observed[episode])
         yield rows[inside], flat[:-1][inside], flat[1:][inside]
-
-
-def _observed(s: Subject, f: Field) -> IntArray:
-    """Number of rows of every episode that hold a recorded value."""
-    return np.asarray(s.ds.episodes["num_observed"]) if f.placement == "both" else s.length
 
 
 # -- columns of steps and times
@@ -335,7 +330,7 @@ def isolated_rewards(s: Subject) -> Iterator[Finding]:
     if not s.fields(REWARD):
         raise Skipped("it has no rewards")
     if REWARD not in s.ds.stats or s.ds.schema[REWARD].shape:
-        return  # a vector, or several by name: what is a success is not known
+        return  # a vector, or several rewards by name: a success cannot be recognised
     stats = s.ds.stats[REWARD]
     low, high = (float(np.ravel(x)[0]) if np.size(x) else np.nan for x in (stats.min, stats.max))
     if (

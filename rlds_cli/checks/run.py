@@ -45,8 +45,8 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("reader-version", source.reader_version),
     ("defects", source.defects),
 )
-# Checks whose findings are not written into manifests: the registry learns of defects later, and "next-unknown" would
-# say of most datasets what their counts say.
+# Checks whose findings are not written into manifests: later registries know more defects, and for most datasets
+# "next-unknown" only repeats their counts.
 _NOT_RECORDED = ("defects", "next-unknown")
 
 

@@ -95,6 +95,10 @@ class Subject:
         """Steps of every episode."""
         return np.asarray(self.ds.episodes["length"])
 
+    def observed(self, f: Field) -> IntArray:
+        """Number of rows of every episode that hold a recorded value of a field."""
+        return np.asarray(self.ds.episodes["num_observed"]) if f.placement == "both" else self.length
+
     @property
     def end(self) -> Array:
         """End of every episode as a code, TERMINATED, TRUNCATED or CUT: names take forty times as much memory."""

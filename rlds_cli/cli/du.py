@@ -45,8 +45,8 @@ def _freeable(u: Usage, c: Collection) -> str:
     archives = sum(d.archive for d in u.datasets)
     lines = [f"rlds gc frees {out.size(c.bytes)}"] if c.bytes else []
     if archives:
-        more = "more, " if c.bytes else ""
-        lines.append(f"rlds gc --archives up to {out.size(archives)} {more}of what can be downloaded again")
+        more = "more " if c.bytes else ""
+        lines.append(f"rlds gc --archives up to {out.size(archives)} {more}in archives that can be downloaded again")
     return f"hint: {';  '.join(lines)}" if lines else ""
 
 

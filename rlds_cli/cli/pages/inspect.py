@@ -86,7 +86,7 @@ def _about(s: Summary) -> Iterator[str]:
 
 def _verdict(s: Summary) -> str:
     counted = (sum(f.severity == kind for f in s.findings) for kind in SEVERITIES)
-    return f"{tally(*counted)} at a glance; rlds check {s.id} reads the rows, too"
+    return f"{tally(*counted)} in the manifest; rlds check {s.id} also reads the rows"
 
 
 def _source(s: Summary) -> list[str]:
