@@ -234,7 +234,7 @@ def test_a_card_says_what_is_deprecated_and_what_to_use(rlds):
 def test_a_card_of_a_dataset_that_has_no_entry_but_a_hub(rlds):
     out = rlds("info", "minari/lab/reach-v0")[1]
     assert "datasets/farama-minari/lab/reach-v0/data on the hub" in out
-    assert "its size is not known ahead" in out
+    assert "its size is unknown before the download" in out
 
 
 def test_a_card_of_several_files(rlds):

@@ -25,7 +25,7 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
-from rlds_cli.report.columns import is_image
+from rlds_cli.report.columns import evenly, is_image
 from rlds_cli.report.html import listing, spreads, viewing, write_page
 from rlds_cli.report.html.content import gather
 from rlds_cli.report.html.markup import Markup, data, tag
@@ -324,7 +324,7 @@ def test_of_a_stack_of_grey_frames_the_last_is_shown() -> None:
 
 @given(st.integers(1, 500), st.integers(2, 60))
 def test_evenly_spaced(n: int, most: int) -> None:
-    found = listing.evenly(n, most)
+    found = evenly(n, most)
     assert found[0] == 0 and found[-1] == n - 1 and len(found) == min(n, most)
     assert len(set(found.tolist())) == len(found) and sorted(found.tolist()) == found.tolist()
 

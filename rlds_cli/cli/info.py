@@ -109,7 +109,7 @@ def _absent(entry: Entry | None) -> str:
     if entry and entry.status == "closed":
         return f"not here; the source is closed{f', see {entry.replaced_by}' if entry.replaced_by else ''}"
     if entry is None or entry.size is None:
-        return "not here; its size is not known ahead"
+        return "not here; its size is unknown before the download"
     return f"not here; {out.size(entry.size)} to download, about {out.size(entry.store_size)} of cache"
 
 

@@ -169,7 +169,7 @@ def preprocess(
     if address is not None and executor == ExecutorOption.local:
         raise typer.BadParameter("needs --executor ray", param_hint="--address")
     which: Any = fn if len(fn) > 1 else fn[0]
-    making_it: dict[str, Any] = {"keep_going": keep_going, "force": force, "depends_on": depends_on or ()}
+    job_options: dict[str, Any] = {"keep_going": keep_going, "force": force, "depends_on": depends_on or ()}
     with (
         nullcontext() if alone else resumable(),
         _explained(debug=alone and jobs == 0, verbose=verbose),
@@ -180,12 +180,14 @@ def preprocess(
             report = library.attempt(id, which, name, episode=episode or 0, step=step, **how)
             shown = _trial(report)
         elif shard is not None:
-            share = library.run_shard(id, which, name, shard=_parse_shard(shard), progress=progress, **making_it, **how)
+            share = library.run_shard(
+                id, which, name, shard=_parse_shard(shard), progress=progress, **job_options, **how
+            )
             shown = _shard(share)
         else:
             where = {} if finish else {"executor": executor.value, "address": address}
             make: Callable[..., Any] = library.finish if finish else library.run
-            made = trial.of(make(id, which, name, progress=progress, verify=verify, **where, **making_it, **how))
+            made = trial.of(make(id, which, name, progress=progress, verify=verify, **where, **job_options, **how))
             shown = _outcome(made)
     return out.result(report if alone else share if shard is not None else made, shown)
 

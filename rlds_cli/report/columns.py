@@ -128,6 +128,8 @@ def _distinct(ds: Dataset, f: Field) -> int | None:
     return arrays.open_document(texts / "offsets")[0][0] - 1
 
 
+# -- elements of rows
+
 SAMPLE_STEPS = 1 << 16
 _BLOCK = 512  # neighbouring steps that are read together: single rows of a cold file cost a page each
 _SAMPLE_BYTES = 64 << 20
@@ -189,6 +191,11 @@ def sampled_steps(ds: Dataset, f: Field) -> Array:
     return np.concatenate(parts) if len(rows) else read_range(directory, 0, 0)
 
 
+def evenly(n: int, most: int) -> IntArray:
+    """At most ``most`` evenly spaced numbers of 0, ..., n-1, the first and the last included."""
+    return np.arange(n) if n <= most else np.linspace(0, n - 1, most).round().astype(np.int64)
+
+
 def _histograms(values: Array, low: Sequence[float], high: Sequence[float], bins: int) -> list[Histogram | None]:
     found: list[Histogram | None] = []
     for k in range(len(low)):
@@ -205,7 +212,9 @@ def _histograms(values: Array, low: Sequence[float], high: Sequence[float], bins
     return found
 
 
-MOST_VALUES = 8
+# -- the user's own episode columns
+
+MOST_VALUES = 8  # frequent values of a column that are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +248,9 @@ def _own_column(ds: Dataset, name: str) -> OwnColumn:
     )
 
 
-_LEAST = 8
+# -- images
+
+_LEAST = 8  # pixels of the shorter side of an image
 _CHANNELS = (1, 3, 4)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import MissingPackage, RldsError
 from rlds_cli.files import safe as safe_files
-from rlds_cli.report.columns import as_bytes, is_image
+from rlds_cli.report.columns import as_bytes, evenly, is_image
 from rlds_cli.report.episode import number_of
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import Array, Field, IntArray
@@ -88,21 +88,16 @@ def contact_sheet(ds: Dataset, name: str | None = None, *, episode: int | None =
     f = image_field(ds, name)
     if episode is not None:
         rows = episode_rows(ds, f, episode)
-        chosen = _spread(len(rows), _EPISODES * _FRAMES)
+        chosen = evenly(len(rows), _EPISODES * _FRAMES)
         picked, of = rows[chosen], np.full(len(chosen), number_of(ds, episode))
     else:
-        numbers = _spread(ds.num_episodes, _EPISODES)
+        numbers = evenly(ds.num_episodes, _EPISODES)
         parts = [episode_rows(ds, f, int(k)) for k in numbers]
-        picked = np.concatenate([r[_spread(len(r), _FRAMES)] for r in parts])
+        picked = np.concatenate([r[evenly(len(r), _FRAMES)] for r in parts])
         of = np.concatenate([np.full(min(len(r), _FRAMES), k) for k, r in zip(numbers, parts, strict=True)])
     lines = [picked[of == k] for k in dict.fromkeys(of.tolist())] if episode is None else _lines(picked)
     captions = {int(r): f"{k} / {r - ds.episodes['start'][k]}" for r, k in zip(picked, of, strict=True)}
     return _sheet(ds, f, lines, captions)
-
-
-def _spread(n: int, most: int) -> IntArray:
-    """At most ``most`` evenly spaced numbers below n, the first and the last included."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.zeros(0, np.int64)
 
 
 def _lines(rows: IntArray) -> list[IntArray]:

@@ -1,1 +1,1 @@
-"""Pages of reports as rich renderables that fit the width of the terminal; imported when they are drawn."""
+"""Pages as rich renderables that fit the terminal, and files that ``rlds inspect`` writes; imported when needed."""

@@ -199,6 +199,8 @@ def _more(s: Summary) -> Iterator[str]:
         yield "shared with its source  " + "; ".join(f"by {k}: {', '.join(v)}" for k, v in how.items() if v)
 
 
+# -- the tree of fields
+
 _NARROW = ("FIELD", "DTYPE", "SHAPE", "MIN", "MAX")
 _MEDIUM = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MIN", "MAX", "")
 _ALL = ("FIELD", "AT", "DTYPE", "SHAPE", "SIZE", "MEAN", "STD", "MIN", "MAX", "")
@@ -297,6 +299,8 @@ def _remark(f: FieldSummary) -> str:
     return ", ".join(remarks)
 
 
+# -- elements of rows
+
 _STATISTICS = ("MEAN", "STD", "MIN", "1 %", "99 %", "MAX")
 # Columns and the width of histograms: the first that fits is taken.
 ELEMENT_DETAIL = (
@@ -322,7 +326,9 @@ def element_table(fields: Sequence[FieldSummary], headings: Sequence[str], width
     return found
 
 
-# Width of the lines, and whether first and last values are shown: the first that fits is taken.
+# -- one episode
+
+# Width of the curves, and whether first and last values are shown: the first that fits is taken.
 _DETAIL = ((64, True), (48, True), (32, True), (32, False), (16, False))
 
 

@@ -11,7 +11,7 @@ from rlds_cli.checks.findings import CheckReport
 from rlds_cli.checks.run import check
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.progress import Progress
-from rlds_cli.report.columns import rank
+from rlds_cli.report.columns import evenly, rank
 from rlds_cli.report.histograms import Distribution, distribution
 from rlds_cli.report.html import listing
 from rlds_cli.report.html.listing import Listing, list_episodes
@@ -86,7 +86,7 @@ def _dots(ds: Dataset) -> tuple[Dot, ...]:
     e = ds.episodes
     if "total_reward" not in e:
         return ()
-    k = listing.evenly(ds.num_episodes, MOST_DOTS)
+    k = evenly(ds.num_episodes, MOST_DOTS)
     columns = (e["length"][k].tolist(), e["total_reward"][k].tolist(), e["end"][k].tolist())
     found = zip(k.tolist(), *columns, strict=True)
     return tuple(Dot(number, length, total, end) for number, length, total, end in found if np.isfinite(total))

@@ -12,6 +12,7 @@ import numpy as np
 from rlds_cli.checks.findings import Finding
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
+from rlds_cli.report.columns import evenly
 from rlds_cli.ted import END_NAMES, Array, IntArray
 
 _TEXT_BYTES = 300_000  # most characters of a column of text; a longer column is left out
@@ -108,6 +109,8 @@ def cut(text: str, longest: int = _LONGEST) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+# -- the choice of episodes
+
 MOST_LISTED = 10_000
 MOST_SHOWN = 32
 _MOST_OF_FINDINGS = 12  # of the episodes shown
@@ -151,8 +154,3 @@ def listed(ds: Dataset, needed: Iterable[int]) -> IntArray:
         return np.arange(ds.num_episodes)
     spaced = evenly(ds.num_episodes, MOST_LISTED - MOST_SHOWN)
     return np.union1d(spaced, np.array(sorted(needed), np.int64))
-
-
-def evenly(n: int, most: int) -> IntArray:
-    """At most ``most`` evenly spaced numbers of 0, ..., n-1, the first and the last included."""
-    return np.arange(n) if n <= most else np.linspace(0, n - 1, most).round().astype(np.int64)

@@ -164,6 +164,8 @@ def _made(step: Mapping[str, Any]) -> Markup:
     )  # fmt: skip
 
 
+# -- findings
+
 _WORDS = {"error": "Error", "warning": "Warning", "note": "Note"}
 
 
@@ -217,6 +219,8 @@ def _place(p: Place, viewed: Collection[int]) -> Markup | str:
         return str(p)
     return tag("a", str(p), href=f"#episode-{p.episode}" + ("" if p.step is None else f"-step-{p.step}"))
 
+
+# -- distributions over episodes and steps
 
 _HEADINGS = ("Field", "Placed", "Type", "Shape", "On disk", "Mean", "Std", "Min", "Max", "Remarks")
 _FIGURES = (4, 5, 6, 7, 8)  # columns of numbers
@@ -318,6 +322,8 @@ def _element(s: Spreads, e: Spread) -> Markup:
         tag("p", ", ".join(remarks), class_="remark") if remarks else None,
     )
 
+
+# -- charts
 
 _WIDTH, _HEIGHT = 240, 60
 CHART = (460, 280)  # width and height of the charts over episodes

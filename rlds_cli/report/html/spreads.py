@@ -163,6 +163,8 @@ class _Count:
         return found
 
 
+# -- reading rows
+
 SAMPLE_STEPS = 1 << 16  # most steps of a histogram
 SAMPLE_BYTES = 64 << 20  # most bytes of one field, for wide rows
 _TILE_BYTES = 1 << 20

@@ -18,8 +18,8 @@ from PIL import Image as Pillow
 from rlds_cli.checks.findings import Finding
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.report.columns import as_bytes, channels_last, is_image, places, rank
-from rlds_cli.report.html.listing import cut, evenly
+from rlds_cli.report.columns import as_bytes, channels_last, evenly, is_image, places, rank
+from rlds_cli.report.html.listing import cut
 from rlds_cli.report.html.spreads import DatasetRows
 from rlds_cli.ted import FLAGS, Array, Field, IntArray
 
@@ -226,6 +226,8 @@ class _Film:
             return None  # a frame that does not decode is a finding, not the end of a report
         return None if frame is None else picture(f, frame)
 
+
+# -- images
 
 HEIGHT = 112  # greatest height of a frame in a strip, in pixels
 _SMALL = 64  # images with sides up to this are pixel art, which JPEG would blur

@@ -152,6 +152,8 @@ def _report(c: PageContent, path: Path | None, size: int) -> PageReport:
     )
 
 
+# -- the document
+
 GENERATOR = "rlds-report"  # the content of the meta tag by which `is_report` recognises a report
 _STYLES = ("page.css", "parts.css")
 _SCRIPTS = ("elements.js", "table.js", "curves.js", "viewer.js")
