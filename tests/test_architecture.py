@@ -16,8 +16,6 @@ EXCEPTIONS = {
     ("archives", "store"): 4,
     ("checks", "archives"): 1,
     ("checks", "convert"): 1,
-    ("convert", "checks"): 2,
-    ("downloads", "maintenance"): 2,
     ("formats", "ted"): 9,
     ("preprocess", "checks"): 2,
     ("preprocess", "downloads"): 1,

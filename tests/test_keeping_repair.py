@@ -176,7 +176,7 @@ def test_what_would_be_another_does_not_take_its_place(page: Page, home: Path) -
     values["attributes"]["rlds"]["fingerprint"] = "rlds1:" + "0" * 64
     document.chmod(0o644)
     document.write_text(json.dumps(values))
-    with pytest.raises(WrongFingerprint, match="would be rlds1:") as caught:
+    with pytest.raises(WrongFingerprint, match="would have the fingerprint rlds1:") as caught:
         repair(REF)
     assert caught.value.hint.startswith(f"rlds download {REF} --force")
     assert json.loads(document.read_text()) == values

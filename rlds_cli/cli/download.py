@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlds_cli.dataset import Dataset
-    from rlds_cli.downloads.request import Order
+    from rlds_cli.downloads.request import DownloadRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -53,10 +53,6 @@ def download(
     episodes: Annotated[
         str | None, typer.Option("--episodes", metavar="A:B", help="Only some episodes: 0:100.", show_default=False)
     ] = None,
-    limit_rate: Annotated[
-        str | None,
-        typer.Option("--limit-rate", metavar="RATE", help="Bytes a second, as in 500k or 10M.", show_default=False),
-    ] = None,
     dry_run: options.DryRun = False,
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False,
     force: options.Force = False,
@@ -74,19 +70,19 @@ def download(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == resume_all:
         raise typer.BadParameter("give IDs, or --resume-all")
-    from rlds_cli import text
     from rlds_cli.cli import options, render
     from rlds_cli.downloads import download, pending
-    from rlds_cli.downloads.request import Order
+    from rlds_cli.downloads.request import DownloadRequest
     from rlds_cli.subset import Portion
 
     portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
-    rate = text.rate(limit_rate) if limit_rate else None
     if resume_all:
-        orders = [*pending.orders(cache_dir=cache_dir, offline=offline, limit_rate=rate)]
+        orders = [*pending.orders(cache_dir=cache_dir, offline=offline)]
         return resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
-        Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion, rate)
+        DownloadRequest(
+            ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion
+        )
         for ref in download.expand(ids or ())
     ]
     with out.progress() as progress:
@@ -100,7 +96,7 @@ def download(
     return render.delivered(planned, made)
 
 
-def resume(orders: Sequence[Order], *, jobs: int, dry_run: bool) -> None:
+def resume(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:
     """Go on with each of ``orders``; exit 1 where one failed, after all of them."""
     from rlds_cli.downloads import download
 

@@ -60,7 +60,7 @@ def import_(
     from rlds_cli import importing
     from rlds_cli.cli import render
 
-    said = importing.read(map_file) if map_file else importing.Mapped()
+    said = importing.read(map_file) if map_file else importing.FieldMapping()
     fields, rule = {**said.fields, **_mapping(map or [])}, episodes_by or said.episodes_by
     what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
     what |= {"skip_bad": skip_bad, "last_step": last_step}

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rlds_cli.maintenance.reencode import Reencoded
     from rlds_cli.maintenance.remove import Removal
     from rlds_cli.maintenance.repair import Repair
-    from rlds_cli.maintenance.verification import Trace, Verification
+    from rlds_cli.maintenance.verification import Trace
+from rlds_cli.store.integrity import Verification
 
 _MOST = 8  # problems of one dataset that are listed
 
