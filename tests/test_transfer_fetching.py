@@ -609,9 +609,9 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources import sources
+from rlds_cli.downloads.sources import listing
 where = settings.read()
-files = sources.list_files([sys.argv[1]], where, sha256=sys.argv[3])
+files = listing.list_files([sys.argv[1]], where, sha256=sys.argv[3])
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)
 """
 

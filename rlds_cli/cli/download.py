@@ -77,7 +77,7 @@ def download(
 
     portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
-        orders = [*pending.orders(cache_dir=cache_dir, offline=offline)]
+        orders = [*pending.unfinished(cache_dir=cache_dir, offline=offline)]
         return resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
         DownloadRequest(

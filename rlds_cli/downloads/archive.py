@@ -46,28 +46,28 @@ class Transfer:
 
 
 def plan_transfer(
-    order: DownloadRequest, id: DatasetId, entry: Entry, where: Settings, progress: Progress = silent
+    request: DownloadRequest, id: DatasetId, entry: Entry, where: Settings, progress: Progress = silent
 ) -> Transfer:
     """Plan the download of an archive, or of the part requested. Asks the source only for files that are missing."""
     policy = RetryPolicy(told=lambda note: progress(Event(str(id), "note", note=note)))
     destination = Home(where.home).archive(id)
     # An entry that names its files needs no listing.
-    asked = not entry.tree or order.source or order.force or order.files
-    files = None if asked else _pin(planning.remembered(destination) or (), order.pinned) or None
+    asked = not entry.tree or request.source or request.force or request.files
+    files = None if asked else _pin(planning.remembered(destination) or (), request.pinned) or None
     read = partial(_read, where, destination, policy)
-    wanted, portion = _wanted(order, entry, files, read) if files else ((), order.portion)
+    wanted, portion = _wanted(request, entry, files, read) if files else ((), request.portion)
     if files is None or not planning.present(wanted, destination):
-        files = _pin(_listed(order, entry, where, policy), order.pinned)
-        wanted, portion = _wanted(order, entry, files, read)
+        files = _pin(_listed(request, entry, where, policy), request.pinned)
+        wanted, portion = _wanted(request, entry, files, read)
     some = files if len(wanted) < len(files) else None
-    return Transfer(planning.plan(wanted, destination, where, rehash=order.force, listed=some), portion)
+    return Transfer(planning.plan(wanted, destination, where, rehash=request.force, listed=some), portion)
 
 
 def _wanted(
-    order: DownloadRequest, entry: Entry, files: tuple[RemoteFile, ...], read: Callable[[RemoteFile], bytes]
+    request: DownloadRequest, entry: Entry, files: tuple[RemoteFile, ...], read: Callable[[RemoteFile], bytes]
 ) -> tuple[tuple[RemoteFile, ...], Portion]:
     """Select the files that hold the part requested, and the part of their rows that belongs to it."""
-    portion = order.portion
+    portion = request.portion
     if not portion:
         return files, portion
     named = [f.path for f in files if portion.wants(f.path)]
@@ -103,35 +103,35 @@ def _as_pinned(file: RemoteFile, pin: File) -> RemoteFile:
     return replace(file, urls=urls, size=pin.size or file.size, sha256=pin.sha256 or file.sha256)
 
 
-def _listed(order: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
-    if order.source and len(entry.files) > 1 and not order.files and listing.names_file(order.source):
-        return _only_file(order, entry, where, policy)
-    if order.files or entry.files:
-        return tuple(_listed_file(order, f, where, policy) for f in order.files or entry.files)
-    tree = [*(source_of(url).at_revision(url, order.revision) for url in entry.tree if order.revision), *entry.tree]
+def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
+    if request.source and len(entry.files) > 1 and not request.files and listing.names_file(request.source):
+        return _only_file(request, entry, where, policy)
+    if request.files or entry.files:
+        return tuple(_listed_file(request, f, where, policy) for f in request.files or entry.files)
+    tree = [*(source_of(url).at_revision(url, request.revision) for url in entry.tree if request.revision), *entry.tree]
     unique = [*dict.fromkeys(tree)]
-    files = listing.list_files(unique, where, source=order.source, suffix=entry.suffix, policy=policy)
+    files = listing.list_files(unique, where, source=request.source, suffix=entry.suffix, policy=policy)
     wanted = tuple(f for f in files if not entry.only or any(fnmatchcase(f.path, p) for p in entry.only))
     if not wanted:
         raise DownloadFailed(f"{entry.id} has no files called {', '.join(entry.only)}. Nothing was written.")
     return wanted
 
 
-def _only_file(order: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
+def _only_file(request: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
     """Take the single file that ``--from`` names, if the request needs no other file."""
-    name = str(order.source).rpartition("/")[2]
-    wanted = [f for f in entry.files if not order.portion or order.portion.wants(f.path)]
+    name = str(request.source).rpartition("/")[2]
+    wanted = [f for f in entry.files if not request.portion or request.portion.wants(f.path)]
     if [f.path for f in wanted] != [name]:
         raise DownloadFailed(
-            f"{entry.id} has {text.plural(len(wanted), 'file')}, and {order.source} is one. Nothing was written.",
+            f"{entry.id} has {text.plural(len(wanted), 'file')}, and {request.source} is one. Nothing was written.",
             hint="--from takes the directory that they are in",
         )
-    return (_listed_file(order, wanted[0], where, policy),)
+    return (_listed_file(request, wanted[0], where, policy),)
 
 
-def _listed_file(order: DownloadRequest, file: File, where: Settings, policy: RetryPolicy) -> RemoteFile:
+def _listed_file(request: DownloadRequest, file: File, where: Settings, policy: RetryPolicy) -> RemoteFile:
     listed = listing.list_files(
-        file.urls, where, source=order.source, size=file.size, sha256=file.sha256, policy=policy
+        file.urls, where, source=request.source, size=file.size, sha256=file.sha256, policy=policy
     )
     if len(listed) != 1:
         raise DownloadFailed(f"{file.path}: {len(listed)} files where one was expected.")
@@ -139,7 +139,7 @@ def _listed_file(order: DownloadRequest, file: File, where: Settings, policy: Re
 
 
 def make(
-    order: DownloadRequest,
+    request: DownloadRequest,
     id: DatasetId,
     entry: Entry,
     where: Settings,
@@ -149,7 +149,7 @@ def make(
 ) -> None:
     """Fetch, convert and publish one dataset, unless ``check`` raises. The caller holds the lock of its id."""
     progress(Event(str(id), "plan"))
-    transfer = plan_transfer(order, id, entry, where, progress)
+    transfer = plan_transfer(request, id, entry, where, progress)
     steps = transfer.plan
     if not steps.finished and where.offline and any(s.action == "fetch" for s in steps.steps):
         raise Offline(
@@ -158,14 +158,14 @@ def make(
         )
     fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
     place = Home(where.home)
-    work = replace(_conversion(order, id, entry, transfer, fetched), check=check)
+    work = replace(_conversion(request, id, entry, transfer, fetched), check=check)
     try:
         convert(work, place, jobs=jobs, progress=progress)
     except CorruptArchive as exc:
         raise _distrusted(exc, id, fetched) from exc
-    if not order.keep_archive and not order.portion:
+    if not request.keep_archive and not request.portion:
         planning.forget(steps)
-    elif not order.keep_archive:
+    elif not request.keep_archive:
         _remove(f for f in fetched if f.action == "fetch")  # files that were there before belong to somebody else
 
 
@@ -189,7 +189,7 @@ def _remove(fetched: Iterable[Fetched]) -> None:
 
 
 def _conversion(
-    order: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
+    request: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
 ) -> Conversion:
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
@@ -201,19 +201,19 @@ def _conversion(
             transfer.plan.destination,
             tuple(f.path for f in came),
             entry.episodes_by,
-            skip_bad=order.skip_bad,
+            skip_bad=request.skip_bad,
             last_step=entry.last_step,
             partial=transfer.plan.listed is not None,
         ),
-        encoding=order.store,
-        frames=order.frames,
+        encoding=request.store,
+        frames=request.frames,
         sources=tuple(_source(f) for f in came),
         facts={k: v for k, v in scores.items() if v is not None},
         env={k: v for k, v in env.items() if v is not None},
-        options={"episodes_by": entry.episodes_by, "frames": order.frames}
-        | ({"skip_bad": True} if order.skip_bad else {})
+        options={"episodes_by": entry.episodes_by, "frames": request.frames}
+        | ({"skip_bad": True} if request.skip_bad else {})
         | ({"last_step": entry.last_step} if entry.last_step else {})
-        | ({"portion": order.portion.facts | {"files": transfer.counts}} if order.portion else {}),
+        | ({"portion": request.portion.facts | {"files": transfer.counts}} if request.portion else {}),
         portion=transfer.portion,
     )
 

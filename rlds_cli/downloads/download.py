@@ -145,16 +145,16 @@ def download(
     (3,)
     """
     portion = Portion.of(include=include, exclude=exclude, split=split, episodes=episodes)
-    order = DownloadRequest(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion)
-    return deliver(order, jobs=jobs or 0, progress=shown(progress))
+    request = DownloadRequest(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion)
+    return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
 
 def deliver(
-    order: DownloadRequest, *, jobs: int = 0, progress: Progress = silent, check: Callable[[Path], None] | None = None
+    request: DownloadRequest, *, jobs: int = 0, progress: Progress = silent, check: Callable[[Path], None] | None = None
 ) -> Dataset:
     """Run one request; see ``download``. If ``check`` raises for the new dataset, nothing is published."""
-    where = order.where
-    here = None if order.force else _present(order, where)
+    where = request.where
+    here = None if request.force else _present(request, where)
     from rlds_cli.dataset import open_dataset
 
     if here is not None:
@@ -162,17 +162,17 @@ def deliver(
     from rlds_cli.downloads import archive, pending
     from rlds_cli.home.locks import exclusive
 
-    id, entry = _resolve(order, where)
+    id, entry = _resolve(request, where)
     place = Home(where.home)
     with exclusive(place, id, progress):
-        here = None if order.force else _found(id, order, where)
+        here = None if request.force else _found(id, request, where)
         if here is None:
-            if order.source is not None and is_dataset(order.source, id):
-                adopt(order.source, id, place, progress)
+            if request.source is not None and is_dataset(request.source, id):
+                adopt(request.source, id, place, progress)
             else:
-                with pending.noted(order, id, place), pending.credentials_asked(order):
-                    archive.make(order, id, entry, where, jobs, progress, check)
-    return open_dataset(str(id), cache_dir=order.cache_dir)
+                with pending.recorded(request, id, place), pending.credentials_asked(request):
+                    archive.make(request, id, entry, where, jobs, progress, check)
+    return open_dataset(str(id), cache_dir=request.cache_dir)
 
 
 def expand(refs: Sequence[str]) -> list[str]:
@@ -190,7 +190,7 @@ def _named(ref: str) -> list[str]:
     return [e.id for e in registry.match(ref)] if registry.is_glob(ref) else [ref]
 
 
-def plan(orders: Sequence[DownloadRequest], *, guess: bool = False, progress: Progress = silent) -> Deliveries:
+def plan(requests: Sequence[DownloadRequest], *, guess: bool = False, progress: Progress = silent) -> Deliveries:
     """Plan downloads: asks sources for their listings, writes nothing, and reports long waits to ``progress``.
 
     With ``guess``, neither a listing that is not available offline nor a lack of space is an error.
@@ -200,8 +200,8 @@ def plan(orders: Sequence[DownloadRequest], *, guess: bool = False, progress: Pr
     NoSpace
         The known sizes do not fit on the disk.
     """
-    where = orders[0].where
-    planned = Deliveries(tuple(_plan(o, guess, progress) for o in orders), where.home, disk.free(where.home))
+    where = requests[0].where
+    planned = Deliveries(tuple(_plan(o, guess, progress) for o in requests), where.home, disk.free(where.home))
     if planned.needed > planned.free and not guess:
         raise NoSpace(
             f"{text.size_of(planned.to_fetch)} to download and about "
@@ -212,23 +212,23 @@ def plan(orders: Sequence[DownloadRequest], *, guess: bool = False, progress: Pr
     return planned
 
 
-def _plan(order: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
-    where = order.where
-    here = None if order.force else _present(order, where)
+def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
+    where = request.where
+    here = None if request.force else _present(request, where)
     if here is not None:
-        found, encoding = str(_id_of(order, where)), manifest.read(here).encoding
-        other = f"{encoding}-encoded; rlds convert {found} --to {order.store}" if encoding != order.store else ""
+        found, encoding = str(_id_of(request, where)), manifest.read(here).encoding
+        other = f"{encoding}-encoded; rlds convert {found} --to {request.store}" if encoding != request.store else ""
         return Delivery(found, here, note=other)
-    id, entry = _resolve(order, where)
-    if order.source is not None and is_dataset(order.source, id):
+    id, entry = _resolve(request, where)
+    if request.source is not None and is_dataset(request.source, id):
         return Delivery(str(id), None, actions={"copy": 1})
     from rlds_cli.downloads import archive, pending
 
     try:
-        with pending.credentials_asked(order):
-            steps = archive.plan_transfer(order, id, entry, where, progress).plan
+        with pending.credentials_asked(request):
+            steps = archive.plan_transfer(request, id, entry, where, progress).plan
     except TransferError as exc:
-        if guess and order.withheld:
+        if guess and request.withheld:
             return Delivery(str(id), None, len(entry.files), 0, len(entry.files), entry.store_size, note=exc.message)
         if not isinstance(exc, Offline):
             raise
@@ -256,45 +256,45 @@ def _unlisted(id: DatasetId, entry: Entry) -> Delivery:
     return Delivery(str(id), None, count, 0, count, entry.store_size, note=f"{place} must be asked for its files")
 
 
-def _id_of(order: DownloadRequest, where: Settings) -> DatasetId:
-    id = locate.meant(order.ref, where)
-    variant = order.variant
+def _id_of(request: DownloadRequest, where: Settings) -> DatasetId:
+    id = locate.meant(request.ref, where)
+    variant = request.variant
     if variant and id.variant not in (None, variant):
-        asked = f"--frames {order.frames}" if not order.portion else str(order.portion)
+        asked = f"--frames {request.frames}" if not request.portion else str(request.portion)
         raise InvalidId(f"{id} is a variant; {asked} is of {id.base}.", hint=f"rlds download {id.base}")
     return id.with_variant(variant) if variant else id
 
 
-def _present(order: DownloadRequest, where: Settings) -> Path | None:
+def _present(request: DownloadRequest, where: Settings) -> Path | None:
     """Return the directory of the dataset if it is here. Reads the registry only for ids that are not complete."""
     try:
-        id = _id_of(order, where)
+        id = _id_of(request, where)
     except InvalidId:
         return None  # `_resolve` says which ids are near
-    return _found(id, order, where)
+    return _found(id, request, where)
 
 
-def _found(id: DatasetId, order: DownloadRequest, where: Settings) -> Path | None:
+def _found(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | None:
     found = home.find(id, where)
-    if found and order.portion:
+    if found and request.portion:
         there = manifest.read(found).options.get("portion") or {}
-        if Portion.from_facts(there) != order.portion:
+        if Portion.from_facts(there) != request.portion:
             raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
     return found
 
 
-def _resolve(order: DownloadRequest, where: Settings) -> tuple[DatasetId, Entry]:
+def _resolve(request: DownloadRequest, where: Settings) -> tuple[DatasetId, Entry]:
     """Return the id and its registry entry; refuses datasets that cannot be downloaded."""
-    entry = registry.get(order.ref)
-    id = _id_of(replace(order, ref=entry.id + order.ref[len(order.ref.partition("@")[0]) :]), where)
-    if id.variant and id.variant != order.variant:
+    entry = registry.get(request.ref)
+    id = _id_of(replace(request, ref=entry.id + request.ref[len(request.ref.partition("@")[0]) :]), where)
+    if id.variant and id.variant != request.variant:
         raise DatasetNotFound(
             f"{id} is not in {where.home}, and variants are made, not downloaded.",
             hint=subset.command(id),
         )
     if not entry.files and not entry.tree:
         raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")
-    if entry.status == "closed" and order.source is None and not where.mirrors and not order.files:
+    if entry.status == "closed" and request.source is None and not where.mirrors and not request.files:
         raise DownloadFailed(
             f"The source of {id} is closed: {entry.notes or entry.host}.",
             hint=f"--from a local copy{f', or {entry.replaced_by}' if entry.replaced_by else ''}",

@@ -33,11 +33,11 @@ _HERE = ("cache_dir", "offline")  # settings of a process, not of the request
 
 
 @contextmanager
-def noted(order: DownloadRequest, id: DatasetId, place: Home) -> Iterator[None]:
+def recorded(request: DownloadRequest, id: DatasetId, place: Home) -> Iterator[None]:
     """Keep a request on record while it runs, and afterwards if it failed in a way that can be resumed."""
     path = place.partial(id, _TAG)
     safe_files.directory(path.parent, place.root)
-    write_json(path, {k: v for k, v in asdict(_without_credentials(order)).items() if k not in _HERE})
+    write_json(path, {k: v for k, v in asdict(_without_credentials(request)).items() if k not in _HERE})
     try:
         yield
     except RldsError as exc:
@@ -48,33 +48,33 @@ def noted(order: DownloadRequest, id: DatasetId, place: Home) -> Iterator[None]:
 
 
 @contextmanager
-def credentials_asked(order: DownloadRequest) -> Iterator[None]:
+def credentials_asked(request: DownloadRequest) -> Iterator[None]:
     """Add a hint to the errors of a resumed download whose credentials were not written down."""
-    source = order.source or ""
-    hint = f"rlds download {order.ref} --from ADDRESS, with the whole address, resumes it; so does ~/.netrc"
-    if order.withheld == "query":
+    source = request.source or ""
+    hint = f"rlds download {request.ref} --from ADDRESS, with the whole address, resumes it; so does ~/.netrc"
+    if request.withheld == "query":
         raise DownloadFailed(
-            f"{order.ref} was requested from {names.shown(source)}; the rest of that address was not kept on the disk.",
+            f"{request.ref} was requested from {names.shown(source)}; the rest of its address is not on the disk.",
             hint=hint,
         )
     try:
         yield
     except TransferError as exc:
-        if not order.withheld:
+        if not request.withheld:
             raise
         told = f"{exc.message} Its address had credentials, which were not kept on the disk."
         raise type(exc)(told, hint=hint) from exc
 
 
-def _without_credentials(order: DownloadRequest) -> DownloadRequest:
+def _without_credentials(request: DownloadRequest) -> DownloadRequest:
     """Return a request without credentials, and without addresses that need them in their query."""
-    source = order.source and names.shown(order.source)
+    source = request.source and names.shown(request.source)
     files, pinned = (
         tuple(replace(f, urls=tuple(names.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
-        for found in (order.files, order.pinned)
+        for found in (request.files, request.pinned)
     )
-    withheld = order.withheld or _withheld(order.source or "")
-    return replace(order, source=source, files=files, pinned=pinned, withheld=withheld)
+    withheld = request.withheld or _withheld(request.source or "")
+    return replace(request, source=source, files=files, pinned=pinned, withheld=withheld)
 
 
 def _withheld(url: str) -> Withheld:
@@ -99,7 +99,7 @@ def left(id: DatasetId, place: Home) -> int:
     return sum(f.stat().st_size for f in found if f.suffix != ".lock" and not f.name.endswith(".part.json"))
 
 
-def orders(*, cache_dir: StrPath | None = None, offline: bool = False) -> tuple[DownloadRequest, ...]:
+def unfinished(*, cache_dir: StrPath | None = None, offline: bool = False) -> tuple[DownloadRequest, ...]:
     """Return the unfinished downloads of the user's own home, except those that another process is working on.
 
     Earlier versions wrote no requests down: their unfinished archives are requested with default options.
@@ -113,9 +113,9 @@ def orders(*, cache_dir: StrPath | None = None, offline: bool = False) -> tuple[
             known[str(id)] = {"ref": str(id)}
     wanted = {ids.parse(id): _order(values) for id, values in known.items()}
     return tuple(
-        replace(order, cache_dir=cache_dir, offline=offline)
-        for id, order in wanted.items()
-        if order and (order.force or home.find(id, where) is None) and not _busy(place, id)
+        replace(request, cache_dir=cache_dir, offline=offline)
+        for id, request in wanted.items()
+        if request and (request.force or home.find(id, where) is None) and not _busy(place, id)
     )
 
 
@@ -134,14 +134,14 @@ def _noted(place: Home) -> Iterator[tuple[str, dict[str, Any]]]:
 def _order(values: dict[str, Any]) -> DownloadRequest | None:
     """Return the request that a file holds; None if it is not valid."""
     try:
-        order = _read(values)
+        request = _read(values)
     except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
         return None
-    texts = (order.ref, order.store, order.frames, order.source or "", order.revision or "")
-    flags = (order.force, order.keep_archive, order.skip_bad)
-    urls = [u for f in (*order.files, *order.pinned) for u in (f.path, *f.urls)]
+    texts = (request.ref, request.store, request.frames, request.source or "", request.revision or "")
+    flags = (request.force, request.keep_archive, request.skip_bad)
+    urls = [u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls)]
     sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
-    return order if sound and order.store in get_args(Store) and order.withheld in get_args(Withheld) else None
+    return request if sound and request.store in get_args(Store) and request.withheld in get_args(Withheld) else None
 
 
 def _read(values: dict[str, Any]) -> DownloadRequest:

@@ -271,7 +271,7 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
     pins = tuple(pinned(f, known, where) for f in d.files)
     # A portion needs the listing of all files. So does a tree whose files have no remote address of their own.
     listed = bool(portion) or (bool(known.tree) and not all(map(_is_reachable, pins)))
-    order = DownloadRequest(
+    request = DownloadRequest(
         base,
         frames=str(d.options.get("frames", "encoded")),
         skip_bad=bool(d.options.get("skip_bad")),
@@ -282,11 +282,10 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         pinned=pins if listed else (),
         revision=_revision(d),
     )
-    if order.variant != id.variant:
-        raise RldsError(
-            f"The lock has the options of {id.base}{f'@{order.variant}' if order.variant else ''}, but the id {d.id}.",
-        )
-    return deliver(order, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
+    if request.variant != id.variant:
+        described = id.base.with_variant(request.variant) if request.variant else id.base
+        raise RldsError(f"The lock has the options of {described}, but the id {d.id}.")
+    return deliver(request, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
 
 
 def _check(d: Locked, made: Path) -> None:

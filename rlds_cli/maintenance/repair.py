@@ -84,8 +84,8 @@ def repair(
         damaged = True
     else:
         damaged = not verify_directory(found.path, progress=tell).ok
-        order = _order(id, found.path, place, cache_dir)
-        fetched = _convert(order, id, jobs, tell, expected) if damaged else _fetch(order, id, place, tell)
+        request = _request(id, found.path, place, cache_dir)
+        fetched = _convert(request, id, jobs, tell, expected) if damaged else _fetch(request, id, place, tell)
     now = verify(locate.dataset(str(id), cache_dir=cache_dir), expect=expected, cache_dir=cache_dir)
     return Repair(found, now, fetched, damaged)
 
@@ -184,7 +184,7 @@ def _unknown(id: DatasetId) -> str:
     return ""
 
 
-def _order(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) -> DownloadRequest:
+def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) -> DownloadRequest:
     """Return the request for the same dataset, from exactly the same files."""
     try:
         m = manifest.read(path)
@@ -231,20 +231,20 @@ def _sources(path: Path) -> Sequence[Mapping[str, Any]]:
         return ()
 
 
-def _fetch(order: DownloadRequest, id: DatasetId, place: Home, progress: Progress) -> tuple[str, ...]:
+def _fetch(request: DownloadRequest, id: DatasetId, place: Home, progress: Progress) -> tuple[str, ...]:
     """Fetch again the files of the archive that have changed."""
     bad = origins.altered(place.dataset(id), place.archive(id))
-    entry = registry.get(order.ref)
+    entry = registry.get(request.ref)
     with exclusive(place, id, progress):
-        plan = archive.plan_transfer(order, id, entry, order.where).plan
+        plan = archive.plan_transfer(request, id, entry, request.where).plan
         steps = tuple(s for s in plan.steps if s.file.path in bad)
         listed = plan.listed or tuple(s.file for s in plan.steps)
-        came = fetching.fetch(replace(plan, steps=steps, listed=listed), order.where, id=str(id), progress=progress)
+        came = fetching.fetch(replace(plan, steps=steps, listed=listed), request.where, id=str(id), progress=progress)
     return tuple(f.file.path for f in came if f.action != "verify")
 
 
 def _convert(
-    order: DownloadRequest, id: DatasetId, jobs: int | None, progress: Progress, expected: str | None
+    request: DownloadRequest, id: DatasetId, jobs: int | None, progress: Progress, expected: str | None
 ) -> tuple[str, ...]:
     """Fetch missing or changed files of the archive, and convert it again."""
 
@@ -256,9 +256,9 @@ def _convert(
                 hint=f"rlds download {id} --force accepts the new content",
             )
 
-    archive = Home(order.where.home).archive(id)
-    bad = {f.path for f in order.files if not _is(archive / f.path, f.sha256)}
-    download.deliver(order, jobs=jobs or 0, progress=progress, check=check)
+    archive = Home(request.where.home).archive(id)
+    bad = {f.path for f in request.files if not _is(archive / f.path, f.sha256)}
+    download.deliver(request, jobs=jobs or 0, progress=progress, check=check)
     return tuple(sorted(bad))
 
 

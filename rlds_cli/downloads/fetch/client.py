@@ -284,23 +284,23 @@ class Client:
 
     def blocks(self, response: requests.Response) -> Iterator[bytes]:
         """Yield the body as it arrives, not decoded; raises Retryable if the connection fails or stalls."""
-        floor, exchange = StallDetector(self.policy.least, self.policy.read), self._open[response]
+        detector, exchange = StallDetector(self.policy.least, self.policy.read), self._open[response]
         while True:
             self.check()
-            exchange.allow(floor.left)
+            exchange.allow(detector.left)
             begun = time.monotonic()
             try:
                 with self._failing(exchange):
                     block = response.raw.read1(BLOCK, decode_content=False)
             except Retryable as exc:
-                raise (Retryable(floor.over(), late=True) if exchange.late else exc) from exc.__cause__
+                raise (Retryable(detector.over(), late=True) if exchange.late else exc) from exc.__cause__
             exchange.rest()
             if not block:
                 self.check()
                 if exchange.ended:  # a body without a length ends with its connection
-                    raise Retryable(floor.over(), late=True)
+                    raise Retryable(detector.over(), late=True)
                 return
-            slow = floor.add(len(block), time.monotonic() - begun)
+            slow = detector.add(len(block), time.monotonic() - begun)
             yield block
             if slow:
                 raise Retryable(slow, late=True)

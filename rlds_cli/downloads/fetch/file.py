@@ -24,7 +24,7 @@ from rlds_cli.errors import DownloadFailed, Offline, RldsError, WrongHash
 from rlds_cli.files import disk, hashing
 from rlds_cli.progress import Event, Progress, Stage
 
-_VAIN = (
+_MOST_TIMEOUTS = (
     2  # addresses of one server that stall before it is skipped; one that does not answer is skipped after the first
 )
 _EVERY = 0.1  # seconds between two events of a file
@@ -73,7 +73,7 @@ class FileFetcher:
         self._id = id
         self._progress = progress
         self._said: set[str] = set()
-        self._vain: Counter[str] = Counter()  # timeouts by host and port
+        self._timeouts: Counter[str] = Counter()  # timeouts by host and port
         self._lock = Lock()
 
     def fetch(self, asked: FetchStep) -> Fetched:
@@ -219,12 +219,12 @@ class FileFetcher:
         paced = _ThrottledProgress(tell)
         try:
             server = urlsplit(url).netloc
-            if self._vain[server] >= _VAIN:
+            if self._timeouts[server] >= _MOST_TIMEOUTS:
                 raise Permanent("its server has timed out before")
             http.pull(self.client, url, file, part, budget=budget, told=lambda: paced(part.there), say=say)
         except Permanent as exc:
             if exc.late:
-                self._vain[server] += _VAIN if exc.silent else 1
+                self._timeouts[server] += _MOST_TIMEOUTS if exc.silent else 1
             raise _SourceFailed(names.shown(url), exc.reason, error=exc.error) from exc.__cause__
         except (RldsError, Stopped):
             raise
