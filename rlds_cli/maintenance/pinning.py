@@ -45,7 +45,7 @@ _SELECTING = ("select_episodes", "top_episodes")  # their selection is reproduci
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """How a locked dataset was obtained. It has the fingerprint of the lock."""
+    """A dataset of a lock file that is here now, and how it was obtained. It has the fingerprint of the lock."""
 
     id: str
     fingerprint: str

@@ -29,7 +29,7 @@ _LISTING = ".listing.json"
 
 @dataclass(frozen=True, slots=True)
 class FetchStep:
-    """How one file is obtained.
+    """The way to obtain one file.
 
     Parameters
     ----------

@@ -98,11 +98,12 @@ def list_files(
     failures: list[RldsError] = []
     unanswered: set[str] = set()  # services, such as a repository of the hub, whatever the revision
     for url in urls:
-        found = source_of(url)
-        service = found.service(url)
-        if service in unanswered:
-            continue
+        service = url
         try:
+            found = source_of(url)
+            service = found.service(url)
+            if service in unanswered:
+                continue
             file = found.single_file(url) if sha256 else None  # a file with a known hash needs no listing
             files = (file,) if file else list_source(url, where, policy=policy)
         except (TransferError, UnsafeArchive) as exc:  # unsafe names at one source say nothing about another
