@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlds_cli.maintenance.remove import Removal
     from rlds_cli.maintenance.repair import Repair
     from rlds_cli.maintenance.verification import Trace
-from rlds_cli.store.integrity import Verification
+    from rlds_cli.store.integrity import Verification
 
 _MOST = 8  # problems of one dataset that are listed
 
