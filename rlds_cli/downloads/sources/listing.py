@@ -160,8 +160,8 @@ def answering(url: str) -> Iterator[None]:
     except (RldsError, Stopped):
         raise
     except Exception as exc:
-        known = isinstance(exc, Permanent | Retryable)
-        why = exc.reason if known else f"the answer cannot be read ({type(exc).__name__})"
+        unreadable = f"the answer cannot be read ({type(exc).__name__})"
+        why = exc.reason if isinstance(exc, Permanent | Retryable) else unreadable
         raise DownloadFailed(
             f"{names.shown(url)} does not list its files: {why}. Nothing was written.",
             hint="--from DIR|URL takes the files from somewhere else",
