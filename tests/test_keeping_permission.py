@@ -299,7 +299,7 @@ def test_verify_knows_what_the_registry_knows(home: Path, tmp_path: Path) -> Non
     (problem,) = (str(p) for p in found.problems if "registry" in str(p))
     assert problem.startswith(f"sources: pendulum-d4rl.hdf5 has sha256 {'0' * 64}; the registry has ")
     assert run_rlds("verify", ID, "-q").returncode == 1
-    assert "not made of the files of the registry" in repair(ID).why
+    assert "not made of the files in the registry" in repair(ID).why
     with pytest.raises(DamagedDataset, match="the registry has"):
         rlds_cli.download(ID, source=str(home), cache_dir=tmp_path / "copy")
     change(None)

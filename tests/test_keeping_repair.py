@@ -157,7 +157,7 @@ def test_what_cannot_be_made_again(home: Path, tmp_path: Path) -> None:
     spoil(imported.path / "next" / "reward" / "c" / "0", 1)
     spoil(tmp_path / "a.hdf5")
     done = repair("local/a")
-    assert not done.now.ok and "another file now: rlds import" in done.why
+    assert not done.now.ok and "has changed: rlds import" in done.why
     made = rlds_cli.create("local/y@v", [{"observation": np.arange(4.0), "action": np.arange(3)}])
     document = json.loads((made.path / "zarr.json").read_text())
     document["attributes"]["rlds"]["provenance"] = [{"from": "local/y", "source": "rlds1:00"}]

@@ -250,7 +250,7 @@ def test_a_video_of_absurd_dimensions(tmp_path: Path) -> None:
     assert struct.unpack_from(">HH", content, at) == (lerobot_archives.W, lerobot_archives.H)
     struct.pack_into(">HH", content, at, 65_000, 65_000)
     file.write_bytes(content)
-    refused(root, match="claims frames of 65000x65000")
+    refused(root, match="has frames of 65000x65000")
 
 
 # -- JSON
