@@ -410,7 +410,7 @@ def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_pa
         with pytest.raises(DownloadFailed, match="Its address had credentials, which were not kept") as caught:
             download.deliver(order)
         assert caught.value.hint == (
-            f"rlds download {UNHASHED} --from ADDRESS, with the whole address, goes on; so does ~/.netrc with its user"
+            f"rlds download {UNHASHED} --from ADDRESS, with the whole address, resumes it; so does ~/.netrc"
         )
         assert pending.unfinished() == (order,)
         page.statuses = []
@@ -430,7 +430,7 @@ def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> 
     with pytest.raises(DownloadFailed, match="the rest of its address is not on the disk"):
         download.deliver(order)
     (planned,) = download.plan([order], guess=True).datasets
-    assert "not kept on the disk" in planned.note
+    assert "not on the disk" in planned.note
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_a_variant_is_what_its_name_says(lock: dict[str, Any], home: Path) -> No
     before = (home / "datasets/sample/pendulum-d4rl/zarr.json").read_bytes()
     lock["datasets"] = lock["datasets"][:1]
     lock["datasets"][0] |= {"id": f"{ID}@mine", "fingerprint": "rlds1:" + "0" * 64}
-    with pytest.raises(RldsError, match=rf"how {ID} was made, and calls it {ID}@mine"):
+    with pytest.raises(RldsError, match=rf"the options of {ID}, but the id {ID}@mine"):
         pinning.sync(write(lock), force=True)
     assert (home / "datasets/sample/pendulum-d4rl/zarr.json").read_bytes() == before
 

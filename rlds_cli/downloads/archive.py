@@ -74,7 +74,7 @@ def _wanted(
     if not any(map(portion.takes, named)):
         some = ", ".join(f.path for f in files[:3])
         raise DownloadFailed(
-            f"{entry.id} has no files for {portion}. Nothing was written.",
+            f"{entry.id} has no such files: {portion}. Nothing was written.",
             hint=f"it has {text.plural(len(files), 'file')}: {some}{', ...' if len(files) > 3 else ''}",
         )
     by_name = {f.path: f for f in files}
