@@ -26,15 +26,15 @@ from results import DATA, Results
 
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Patience, Width
+from rlds_cli.downloads.fetch.client import Parallelism, RetryPolicy
 from rlds_cli.downloads.sources.remote import RemoteFile
 
 SIZE = 10**9
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
 MEMORY = Path("/dev/shm")
 RATE = 20 << 20  # bytes a second and connection of the slow server
-AT_ONCE = Width(after=0.0, worth=0.0, fast=1 << 40)  # several connections from the beginning
-HASTY = Patience(first=0.01, longest=0.1)
+AT_ONCE = Parallelism(after=0.0, worth=0.0, fast=1 << 40)  # several connections from the beginning
+HASTY = RetryPolicy(first=0.01, longest=0.1)
 
 
 def noise(path: Path, size: int) -> str:
@@ -74,12 +74,12 @@ def with_requests(url: str, sha256: str) -> float:
     return time.perf_counter() - start
 
 
-def ours(url: str, sha256: str, below: Path, *, size: int = SIZE, width: Width | None = None) -> float:
+def ours(url: str, sha256: str, below: Path, *, size: int = SIZE, width: Parallelism | None = None) -> float:
     where = settings.read(below / "home", {})
     with tempfile.TemporaryDirectory(dir=below) as target:
         start = time.perf_counter()
         planned = planning.plan([RemoteFile("file.bin", (url,), size=size, sha256=sha256)], Path(target), where)
-        fetching.fetch(planned, where, width=width, patience=HASTY)
+        fetching.fetch(planned, where, width=width, policy=HASTY)
         return time.perf_counter() - start
 
 
@@ -137,7 +137,7 @@ def slow(results: Results, file: Path, sha256: str) -> None:
     with served(file, 0, RATE) as url:
         one, several = (
             ours(url, sha256, below, size=size, width=width)
-            for width in (Width(of_a_file=1), Width(after=1.0, worth=1.0))
+            for width in (Parallelism(of_a_file=1), Parallelism(after=1.0, worth=1.0))
         )
     note = f"{size / one / 2**20:.0f} and {size / several / 2**20:.0f} MiB/s; the server gives a connection 20 MiB/s"
     results.add("200 MB, slow server: time over one, of that over several", one / several, "x", note)

@@ -1,6 +1,6 @@
-"""A user's own files, in any layout that a reader knows, as a dataset.
+"""Import a user's own files, in any layout that a reader supports, as a dataset.
 
-Mapping files: which key of a user's file each field is read from, written once instead of typed each time.
+A mapping file assigns keys of the user's files to fields:
 
 ::
 
@@ -36,21 +36,21 @@ from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field
 
-_SKIPPED = ("skipped-file", "skipped-files")  # codes of notes on files that a reader left out, as skip_bad allows
-# What a file system or an earlier download left between the data files.
+_SKIPPED = ("skipped-file", "skipped-files")  # codes of notes about files that a reader left out with skip_bad
+# Suffixes of lock and backup files, which are not data.
 _NOT_DATA = (".lock", "~")
-# What repositories have beside their data; read where it is named itself.
+# Texts about the data in a directory; imported only if they are named explicitly.
 _ABOUT = (".md", ".rst")
 _ABOUT_NAMES = ("readme", "license", "licence", "citation", "notice")
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What an import would do.
+    """The plan of an import.
 
-    ``rows`` is the number of rows (T+1 per episode) where it is known ahead. ``episodes`` holds what is known of the
-    episodes: ``episodes``, ``steps``, ``shortest``, ``median``, ``longest`` and ``ends``. ``notes`` are what the reader
-    saw so far.
+    ``rows`` is the number of rows (T+1 per episode) if it is known in advance. ``episodes`` holds statistics as far as
+    known: ``episodes``, ``steps``, ``shortest``, ``median``, ``longest`` and ``ends``. ``notes`` are remarks of the
+    reader.
     """
 
     id: str
@@ -67,7 +67,7 @@ class ImportPlan:
     episodes: Mapping[str, Any] | None = None
 
     def summary(self) -> dict[str, Any]:
-        """As JSON values, without the reader's own plan."""
+        """Return the plan as JSON values, without the reader's own plan."""
         return {n: getattr(self, n) for n in self.__slots__ if n != "plan"}
 
 
@@ -81,37 +81,35 @@ def plan_import(
     skip_bad: bool = False,
     last_step: str | None = None,
 ) -> ImportPlan:
-    """Recognise files and plan their import; reads no bulk data and writes nothing.
+    """Recognise files and plan their import. Reads no bulk data and writes nothing.
 
     Parameters
     ----------
     paths : path or paths
         Files, directories or glob patterns; several files are one archive, in natural order.
     ref : str
-        The id to be: ``local/NAME``.
+        Id of the new dataset: ``local/NAME``.
     format : str, optional
-        The reader to use; by content when not given.
+        The reader to use; by default the one that recognises the content.
     fields : mapping, optional
-        Keys of the archive for TED names, as in ``{"observation": "state/q"}``.
+        Key of the archive for each TED field, as in ``{"observation": "state/q"}``.
     episodes_by : str, optional
         ``flags``, ``timeouts``, ``jumps``, ``field:KEY`` or ``file``.
     skip_bad : bool
         Leave out files that cannot be read; the notes name them.
     last_step : {"action", "observation"}, optional
-        What the last step of an RLDS episode holds; by content when not given.
+        Content of the last step of an RLDS episode; by default it is inferred.
 
     Raises
     ------
     UnknownLayout
-        No reader knows the files; the hint is a command to try.
+        No reader recognises the files; the hint is a command to try.
     ArchiveError
-        They are of a known layout, and cannot be read.
+        The layout is known, but the files cannot be read.
     """
     id = ids.parse(ref)
     if id.family != "local":
-        raise InvalidId(
-            f"{id} cannot be imported: other families come from their archives.", hint=f"--as local/{id.name}"
-        )
+        raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--as local/{id.name}")
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     for path in given:
         _refuse_dataset(settings.expanded(path).absolute())
@@ -157,12 +155,12 @@ def import_archive(
 ) -> Dataset:
     """Convert a user's own files into the dataset ``local/NAME``; the files stay where they are.
 
-    The same import again returns at once. Parameters as of ``plan_import`` and ``rlds_cli.download``.
+    Repeating the same import returns at once. For the parameters see ``plan_import`` and ``rlds_cli.download``.
 
     Raises
     ------
     NameTaken
-        The id exists and is of other files or options.
+        The id exists, and was made of other files or with other options.
     """
     tell = shown(progress)
     ids.frames_variant(frames)
@@ -195,7 +193,7 @@ def import_archive(
         options=options,
         seen=seen,
     )
-    del planned  # the conversion plans by itself, and of millions of episodes a plan is large
+    del planned  # it is large for millions of episodes, and the conversion makes its own
     with exclusive(place, id, tell):
         if force or not _is_done(id, where, options, sources):  # another process may have held the lock
             convert(work, place, jobs=jobs or 0, progress=tell)
@@ -203,36 +201,37 @@ def import_archive(
 
 
 def _refuse_dataset(path: Path) -> None:
-    """Raise ArchiveError for a dataset of this program, or a part of one: it is opened, not converted."""
+    """Raise ArchiveError for a path in a dataset of rlds: it can be opened as it is."""
     found = next((p for p in (path, *path.parents) if locate.is_dataset(p)), None)
     if found is None:
         return
     id = manifest.read(found).id
     own = Home(settings.read().home).dataset(ids.parse(id))
-    hint = f'open_dataset("{found}") and rlds inspect {found} take it where it is'
+    hint = f'open_dataset("{found}") and rlds inspect {found} read it where it is'
     copied = "" if own.exists() else f"; mkdir -p {own.parent} && cp -r {found} {own} makes it {id} here"
-    raise ArchiveError(f"{found} is a dataset already, {id}, and needs no import.", hint=hint + copied)
+    raise ArchiveError(f"{found} is the dataset {id} already, and needs no import.", hint=hint + copied)
 
 
 def _is_done(id: DatasetId, where: Settings, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the same import was made before; raises NameTaken where it was another."""
+    """Return whether the same import was made before; raises NameTaken for another one."""
     there = home.find(id, where)
     if there and not _same(Store(there), options, sources):
         raise NameTaken(
-            f"{id} exists, and is of other files or options.", hint="another name, or --force to replace it"
+            f"{id} exists, and was made of other files or with other options.",
+            hint="another name, or --force to replace it",
         )
     return there is not None
 
 
 def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, ...]:
-    """The files that paths, directories and patterns stand for, absolute, in natural order, each once.
+    """Return the files that paths, directories and patterns stand for: absolute, in natural order, each once.
 
-    Directories are looked into as far as they may be read.
+    Directories that cannot be read are skipped.
 
     Raises
     ------
     ArchiveError
-        One of them stands for none, or for more than ``most`` files.
+        One of them stands for no file, or for more than ``most``.
     """
     from rlds_cli.text import natural
 
@@ -240,14 +239,14 @@ def expand(paths: Sequence[StrPath], *, most: int | None = None) -> tuple[Path, 
     for given in paths:
         address = ids.address_hint(str(given))
         if address:
-            raise ArchiveError(f'"{given}" is an address; files on this disk are imported.', hint=address)
+            raise ArchiveError(f'"{given}" is an address; only files on this machine can be imported.', hint=address)
         path = settings.expanded(given)
         matches = [path] if path.exists() else _matches(path)
         files = [f for m in matches for f in (_below(m, most) if m.is_dir() else [m] if m.is_file() else [])]
         data = [f.absolute() for f in files if not f.name.endswith(_NOT_DATA) and not is_unfinished(f.name)]
         if not data:
             raise ArchiveError(
-                f"{given}: there is no such file, and no file matches.", hint=f"paths are taken from {Path.cwd()}"
+                f"{given}: there is no such file, and no file matches.", hint=f"paths are relative to {Path.cwd()}"
             )
         found.update(dict.fromkeys(sorted(data, key=lambda f: natural(f.as_posix()))))
     return tuple(found)
@@ -258,14 +257,14 @@ def _matches(pattern: Path) -> list[Path]:
         return [Path(p) for p in glob.glob(str(pattern), recursive=True)]  # noqa: PTH207  (absolute patterns)
     except RecursionError:  # it calls itself for each directory
         raise ArchiveError(
-            f"{pattern} goes through directories that are too deep.", hint="a pattern without **"
+            f"{pattern} goes through directories nested too deeply.", hint="a pattern without **"
         ) from None
 
 
 def _below(directory: Path, most: int | None) -> list[Path]:
-    """All regular files below a directory, sorted; what vanishes or may not be looked at is none.
+    """Return all regular files below a directory, sorted, except those that vanish or cannot be read.
 
-    What is hidden, and texts about the data, are left out.
+    Hidden files, and texts about the data, are left out.
     """
     found: list[Path] = []
     for file in trees.files(directory):
@@ -280,13 +279,13 @@ def _below(directory: Path, most: int | None) -> list[Path]:
 
 
 def _is_about(path: Path) -> bool:
-    """Whether a file is hidden, or a text about the others."""
+    """Return whether a file is hidden, or a text about the data."""
     hidden = any(part.startswith(".") for part in path.parts)
     return hidden or path.suffix.lower() in _ABOUT or path.stem.lower() in _ABOUT_NAMES
 
 
 def _with_left_out(plan: Plan, given: Archive) -> Plan:
-    """The plan, whose archive knows which of the given files are not among its own: planned again it has no notes."""
+    """Add notes about files that the reader left out to the archive: a second plan of it would not repeat them."""
     if plan.archive.files == given.files:
         return plan
     gone = tuple(n for n in plan.notes if n.code in _SKIPPED)
@@ -300,7 +299,7 @@ def _root(files: Sequence[Path]) -> Path:
 def _reader_for(files: Sequence[Path], format: str | None, mapped: bool, skip_bad: bool) -> tuple[str, str]:
     if format is not None:
         reader(format)
-        return format, f"read as {format}, as asked"
+        return format, f"read as {format}, as requested"
     found = _recognised(files, skip_bad)
     if found:
         return found
@@ -308,17 +307,17 @@ def _reader_for(files: Sequence[Path], format: str | None, mapped: bool, skip_ba
         return "plain", "columns of rows, by --map"
     _blame_one(files)
     raise UnknownLayout(
-        f"{files[0].name} is of no layout that a reader knows.", hint=f"rlds inspect {files[0]} shows what is in it"
+        f"{files[0].name} has no layout that a reader recognises.", hint=f"rlds inspect {files[0]} shows what is in it"
     )
 
 
 def _blame_one(files: Sequence[Path]) -> None:
-    """Raise ArchiveError for the first of several files that is unlike the others, which a reader knows."""
+    """Raise ArchiveError for the first file that no reader recognises, if one recognises most of the others."""
     most = recognise_most(files) if len(files) > 1 else None
     odd = next((f for f in files if most and not _is_known(f)), None)
     if most and odd is not None:
         raise ArchiveError(
-            f"{odd.name} is not read as the other files are ({most[0]}): it is damaged, or of another layout.",
+            f"{odd.name} cannot be read like the other files ({most[0]}): it is damaged, or has another layout.",
             hint=f"--skip-bad leaves it out; rlds inspect {odd} shows what is in it",
         )
 
@@ -331,7 +330,7 @@ def _is_known(file: Path) -> bool:
 
 
 def _recognised(files: Sequence[Path], skip_bad: bool) -> tuple[str, str] | None:
-    """The reader of the files; of some of them, where others are damaged beyond recognition and to be left out."""
+    """Return the reader that recognises the files; with ``skip_bad``, the one that recognises most of them."""
     try:
         found = recognise(files)
     except ArchiveError:
@@ -356,7 +355,7 @@ def _same(store: Store, options: Mapping[str, Any], sources: Sequence[Mapping[st
     from rlds_cli.store.finish import summarise_sources
 
     before, now = dict(store.manifest.archive), summarise_sources(sources)
-    same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # wherever they lie now
+    same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # the files may have moved
     return same and dict(store.manifest.options) == dict(options)
 
 
@@ -364,25 +363,25 @@ KEYS = ("fields", "episodes_by")
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
-    """What a mapping file says: keys by field, and the rule for ends if it has one."""
+class FieldMapping:
+    """The content of a mapping file: keys by field, and the rule for episode ends if it has one."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
     episodes_by: str | None = None
 
 
-def read(path: StrPath) -> Mapped:
+def read(path: StrPath) -> FieldMapping:
     """Read a mapping file, TOML by its suffix, else JSON.
 
     Raises
     ------
     RldsError
-        It is not there, not JSON or TOML, or says something else.
+        The file is missing, not JSON or TOML, or not a mapping.
 
     Examples
     --------
     >>> read("press.json")  # doctest: +SKIP
-    Mapped(fields={'observation': 'state/q', 'action': 'cmd'}, episodes_by='field:trial')
+    FieldMapping(fields={'observation': 'state/q', 'action': 'cmd'}, episodes_by='field:trial')
     """
     file = Path(path)
     try:
@@ -397,9 +396,10 @@ def read(path: StrPath) -> Mapped:
     odd = sorted(set(said) - set(KEYS)) if "fields" in said else []
     if odd or not isinstance(fields, dict) or not isinstance(rule, str | None):
         raise RldsError(
-            f"{file}: {', '.join(odd) or 'fields or episodes_by'} is not understood.", hint=f"{' and '.join(KEYS)} are"
+            f"{file}: {', '.join(odd) or 'fields or episodes_by'} is not a valid entry.",
+            hint=f"valid entries: {', '.join(KEYS)}",
         )
     wrong = [k for k, v in fields.items() if not isinstance(v, str)]
     if wrong:
         raise RldsError(f"{file}: {wrong[0]} is {fields[wrong[0]]!r}; the name of a key is expected.")
-    return Mapped(fields, rule)
+    return FieldMapping(fields, rule)

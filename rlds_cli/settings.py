@@ -5,7 +5,6 @@ RLDS_HOME                 where datasets are written; else $XDG_CACHE_HOME/rlds,
 RLDS_PATH                 more homes to search, read-only, separated by ``:``
 RLDS_OFFLINE              1: never touch the network
 RLDS_MIRROR               roots of mirrors, looked at first: directories or URLs, separated by spaces or commas
-RLDS_LIMIT_RATE           bytes a second that downloads may take, as in 10M
 HF_ENDPOINT               the hub; https://huggingface.co unless given
 HF_TOKEN                  the hub token; else the token file of the hub's own client
 HF_HOME                   where that client keeps its token and cache
@@ -24,9 +23,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from rlds_cli import text
-from rlds_cli.errors import RldsError
 
 _AWS = {"access_key_id": "ACCESS_KEY_ID", "secret_access_key": "SECRET_ACCESS_KEY", "token": "SESSION_TOKEN"}
 
@@ -49,7 +45,6 @@ class Settings:
     mirrors: tuple[str, ...] = ()
     aws: Mapping[str, str] = field(default_factory=dict, repr=False)  # credentials, as obstore calls them
     google: Path | None = None  # the key file of a service account
-    limit_rate: int | None = None  # bytes a second over all connections of a download
 
     @property
     def homes(self) -> tuple[Path, ...]:
@@ -80,7 +75,6 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
         aws=_aws(env),
         google=expanded(key) if (key := env.get("GOOGLE_APPLICATION_CREDENTIALS")) else None,
         mirrors=tuple(env.get("RLDS_MIRROR", "").replace(",", " ").split()),
-        limit_rate=_rate(env),
         s3=_endpoint(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     )
 
@@ -94,14 +88,6 @@ def _endpoint(env: Mapping[str, str], *variables: str) -> str | None:
     """The first that is set, as a URL without a slash at its end; emulators are often named without a scheme."""
     found = next((env[name] for name in variables if env.get(name)), None)
     return found and (found if "://" in found else f"http://{found}").rstrip("/")
-
-
-def _rate(env: Mapping[str, str]) -> int | None:
-    limit = env.get("RLDS_LIMIT_RATE")
-    try:
-        return text.rate(limit) if limit else None
-    except RldsError as exc:
-        raise RldsError(f"RLDS_LIMIT_RATE: {exc.message}", hint=exc.hint) from None
 
 
 def _aws(env: Mapping[str, str]) -> dict[str, str]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 
-from rlds_cli.errors import RldsError
-
 
 def size_of(size: float) -> str:
     """``145.7 MiB``: powers of 1024, one decimal."""
@@ -17,21 +15,6 @@ def size_of(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-def rate(text: str) -> int:
-    """Bytes a second of ``10M``, ``500k``, ``1.5MiB`` or a plain number: powers of 1024.
-
-    Raises
-    ------
-    RldsError
-        It is none of these, or not more than 0.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)([kmgt]?)(?:i?b)?(?:/s)?", text.strip().lower())
-    value = float(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else 0
-    if value < 1:
-        raise RldsError(f'"{text}" is not a rate of bytes a second.', hint="as in 500k, 10M or 1.5M")
-    return int(value)
 
 
 def plural(n: int, word: str) -> str:

@@ -22,7 +22,7 @@ from server import Server
 
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.maintenance import pinning
 
@@ -31,7 +31,7 @@ HEADERS = (
     f'HTTP/1.1 200 OK\r\nContent-Length: {len(CONTENT)}\r\nETag: "a"\r\nConnection: close\r\n\r\n'.encode() + CONTENT,
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n800\r\n" + CONTENT + b"\r\n0\r\n\r\n",
 )
-SHORT = Patience(
+SHORT = RetryPolicy(
     attempts=2, first=0.001, longest=0.002, asked=0.1, connect=1.0, read=1.0, least=100, idle=1.0, unsized=1 << 20
 )
 _STEP = {
@@ -134,7 +134,7 @@ def _answered(content: bytes) -> None:
     for size in (None, len(CONTENT)):
         shutil.rmtree(directory, ignore_errors=True)
         plan = planning.plan([RemoteFile("x.h5", (_liar(),), size=size)], directory, where)
-        fetching.fetch(plan, where, patience=SHORT)
+        fetching.fetch(plan, where, policy=SHORT)
 
 
 def _state(name: str) -> Callable[[bytes], object]:
@@ -149,7 +149,7 @@ def _state(name: str) -> Callable[[bytes], object]:
         _server().add("/x.h5", CONTENT, etag='"a"')
         where = _server().settings(_root())
         files = [RemoteFile("x.h5", (f"{_server().url}/x.h5",), size=len(CONTENT))]
-        fetching.fetch(planning.plan(files, directory, where), where, patience=SHORT)
+        fetching.fetch(planning.plan(files, directory, where), where, policy=SHORT)
         assert (directory / "x.h5").read_bytes() in (CONTENT, CONTENT[:100])
 
     return run

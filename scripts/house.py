@@ -53,8 +53,8 @@ _BELOW = {
     "store": "base files formats ted",
     "dataset": "base files formats ted registry home store",
     "checks": "base files formats ted registry home store dataset archives",  # faults of readers
-    "convert": "base files formats ted registry home store dataset archives",
-    "downloads": "base files formats ted registry home store dataset archives convert",
+    "convert": "base files formats ted registry home store dataset archives checks",  # it records what they find
+    "downloads": "base files formats ted registry home store dataset archives checks convert",
     "loader": "base files formats ted registry home store dataset",
     "preprocess": "base files formats ted registry home store dataset",
     "report": "base files formats ted registry home store dataset archives checks convert",

@@ -15,12 +15,12 @@ from typing import Any
 
 from server import COMMIT, Server
 
-from rlds_cli.downloads.fetch.client import Patience
-from rlds_cli.downloads.sources import sources
+from rlds_cli.downloads.fetch.client import RetryPolicy
+from rlds_cli.downloads.sources import listing
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.settings import Settings
 
-HASTY = Patience(attempts=2, first=0.001, longest=0.01, asked=0.0, connect=2.0, read=2.0)
+HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=0.0, connect=2.0, read=2.0)
 OID = "0123456789abcdef" * 4
 
 TREE = [
@@ -83,7 +83,7 @@ def serve(server: Server, listing: Listing, content: bytes) -> str:
 
 def listed(server: Server, where: Settings, kind: str, content: bytes) -> tuple[RemoteFile, ...]:
     """What a reader makes of an answer; only errors of rlds may come out."""
-    files = sources.list_files([serve(server, LISTINGS[kind], content)], where, patience=HASTY)
+    files = listing.list_files([serve(server, LISTINGS[kind], content)], where, policy=HASTY)
     for file in files:
         assert file.size is None or 0 <= file.size < 1 << 64
         assert not Path(file.path).is_absolute() and ".." not in Path(file.path).parts and file.path.isprintable()

@@ -212,8 +212,8 @@ def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPa
         )
     ds = import_archive(path, "local/c", fields=fields, episodes_by="field:trial")
     assert ds.episodes["length"].tolist() == [4] * 5 and ds.manifest.reader == "plain"
-    assert importing.read(tmp_path / "press.json") == importing.Mapped(fields, "field:trial")
-    assert importing.read(tmp_path / "short.json") == importing.Mapped(fields, None)
+    assert importing.read(tmp_path / "press.json") == importing.FieldMapping(fields, "field:trial")
+    assert importing.read(tmp_path / "short.json") == importing.FieldMapping(fields, None)
     assert rlds_cli.open_dataset("local/a").fingerprint == ds.fingerprint
     assert "next/reward" not in rlds_cli.open_dataset("local/b").schema
 
@@ -224,8 +224,8 @@ def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPa
         ("[1]", "holds no mapping"),
         ("{", "cannot be read as a mapping"),
         ('{"fields": {"a": 1}}', "a is 1; the name of a key is expected"),
-        ('{"fields": {}, "ends": "x"}', "ends is not understood"),
-        ('{"episodes_by": 3}', "is not understood"),
+        ('{"fields": {}, "ends": "x"}', "ends is not a valid entry"),
+        ('{"episodes_by": 3}', "is not a valid entry"),
     ],
 )
 def test_mapping_files_that_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -260,5 +260,5 @@ def test_what_a_repository_has_beside_its_data_is_no_data(tmp_path: Path) -> Non
         (tmp_path / "set" / name).write_text("about the data")
     planned = plan_import(tmp_path / "set", "local/a")
     assert planned.reader == "plain" and [f.name for f in planned.files] == ["a.npz"]
-    with pytest.raises(UnknownLayout, match=r"README\.md is of no layout"):
+    with pytest.raises(UnknownLayout, match=r"README\.md has no layout"):
         plan_import(tmp_path / "set" / "README.md", "local/a")

@@ -332,7 +332,7 @@ def _told_apart() -> Any:
 def test_batches_of_transitions_are_not_taken_for_episodes() -> None:
     """Steps of 7 at a time would cut episodes of 10 where a batch ends."""
     loader = Loader(_told_apart(), batch_size=7, sampler=Sequential(), dtype=None)
-    with pytest.raises(InvalidEpisode, match="goes on where the batch before it ends") as error:
+    with pytest.raises(InvalidEpisode, match="continues the previous batch") as error:
         create("local/x", loader)
     assert "window=Episode()" in str(error.value.hint)
 

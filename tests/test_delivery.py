@@ -21,7 +21,7 @@ from server import Server
 import rlds_cli
 from rlds_cli import registry
 from rlds_cli.downloads import download
-from rlds_cli.downloads.request import Order
+from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import (
     CorruptArchive,
     DatasetNotFound,
@@ -29,7 +29,6 @@ from rlds_cli.errors import (
     InvalidId,
     NoPermission,
     Offline,
-    RldsError,
     UnknownDataset,
     WrongHash,
 )
@@ -207,7 +206,7 @@ def test_shared_homes_are_only_read(tmp_path: Path, home: Path, monkeypatch: pyt
 
 def test_a_plan_says_what_is_to_be_done(home: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
-    orders = [Order(r) for r in download.expand(["sample/*", "d4rl/hopper-medium-v2"])]
+    orders = [DownloadRequest(r) for r in download.expand(["sample/*", "d4rl/hopper-medium-v2"])]
     planned = download.plan(orders)
     by_id = {d.id: d for d in planned.datasets}
     assert by_id["sample/pendulum-d4rl"].here is not None
@@ -270,16 +269,3 @@ def test_what_cannot_be_read_and_nobody_vouches_for_is_fetched_again(
         "30 steps are here; the registry says 1,100,000",
         "6 episodes are here; the registry says 550",
     ]
-
-
-def test_a_rate_in_python(tmp_path: Path, home: Path) -> None:
-    write_d4rl(tmp_path / "a.hdf5", LENGTHS)
-    content = (tmp_path / "a.hdf5").read_bytes()
-    with Server() as server:
-        server.add(f"/{registry.get(UNHASHED).files[0].path}", content)
-        start = time.monotonic()
-        ds = rlds_cli.download(UNHASHED, source=server.url, limit_rate=len(content))
-        assert time.monotonic() - start > 0.8  # seconds: about all of it in one
-    assert ds.num_episodes == len(LENGTHS)
-    with pytest.raises(RldsError, match="is not a rate"):
-        rlds_cli.download(UNHASHED, limit_rate="fast")

@@ -10,7 +10,7 @@ import pytest
 
 from rlds_cli import cli, ids, registry
 from rlds_cli.downloads import download
-from rlds_cli.downloads.request import Order
+from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import DownloadFailed, Offline
 from rlds_cli.subset import Portion
 
@@ -30,7 +30,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_entry_has_a_plan_without_network() -> None:
-    planned = download.plan([Order(e.id, offline=True) for e in OPEN], guess=True).datasets
+    planned = download.plan([DownloadRequest(e.id, offline=True) for e in OPEN], guess=True).datasets
     assert [d.id for d in planned] == [e.id for e in OPEN]
     for d, entry in zip(planned, OPEN, strict=True):
         assert d.here is None
@@ -47,21 +47,21 @@ def test_every_entry_has_a_plan_without_network() -> None:
 def test_parts_have_plans_too() -> None:
     first = {e.family: e for e in OPEN}.values()
     portion = Portion.of(episodes="0:10")
-    planned = download.plan([Order(e.id, offline=True, portion=portion) for e in first], guess=True).datasets
+    planned = download.plan([DownloadRequest(e.id, offline=True, portion=portion) for e in first], guess=True).datasets
     assert [d.id for d in planned] == [f"{e.id}@episodes-0-10" for e in first]
 
 
 def test_who_would_really_download_is_told_that_there_is_no_network() -> None:
     entry = next(e for e in OPEN if e.tree)
     with pytest.raises(Offline):
-        download.plan([Order(entry.id, offline=True)])
+        download.plan([DownloadRequest(entry.id, offline=True)])
 
 
 def test_closed_sources_are_named_with_what_takes_their_place() -> None:
     known = {e.id for e in OPEN}
     for entry in CLOSED:
         with pytest.raises(DownloadFailed, match="closed") as caught:
-            download.plan([Order(entry.id, offline=True)], guess=True)
+            download.plan([DownloadRequest(entry.id, offline=True)], guess=True)
         if entry.replaced_by:
             assert entry.replaced_by in known
             assert entry.replaced_by in (caught.value.hint or "")
@@ -74,7 +74,7 @@ def test_a_mirror_opens_what_is_closed(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("$store$_action_ckpt.0.gz", "$store$_action_ckpt.1.gz"):
         (copy / name).write_bytes(b"1234567")
     monkeypatch.setenv("RLDS_MIRROR", str(tmp_path / "mirror"))
-    (planned,) = download.plan([Order(entry.id, offline=True)]).datasets
+    (planned,) = download.plan([DownloadRequest(entry.id, offline=True)]).datasets
     assert (planned.files, planned.actions) == (2, {"link": 2})
 
 

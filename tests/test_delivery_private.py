@@ -14,7 +14,7 @@ from server import COMMIT, Server
 
 import rlds_cli
 from rlds_cli.downloads import download
-from rlds_cli.downloads.request import Order
+from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import DownloadFailed, WrongHash
 
 TOKEN = "hf_VeryPrivateTokenOfMine"
@@ -46,7 +46,7 @@ def test_a_private_repository_leaves_no_trace_of_its_token(
     written = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(written) > 10
     assert not [p for p in written if TOKEN.encode() in p.read_bytes()]
-    for text in (caplog.text, "".join(told), repr(Order(ID).where), str(ds.manifest)):
+    for text in (caplog.text, "".join(told), repr(DownloadRequest(ID).where), str(ds.manifest)):
         assert TOKEN not in text
 
 
@@ -89,7 +89,7 @@ def test_who_may_not_see_it_is_told_what_is_missing(
             monkeypatch.setenv(name, value)
         said = "token was not accepted, or may not read" if token else "need a token: HF_TOKEN"
         with pytest.raises(DownloadFailed, match=said) as caught:
-            download.plan([Order(ID)])
+            download.plan([DownloadRequest(ID)])
     assert "hf_Wrong" not in str(caught.value)
     assert caught.value.hint.startswith(f"{server.url}/datasets/farama-minari/cartpole says who may read it")
 

@@ -19,7 +19,7 @@ from server import Server
 import rlds_cli
 from rlds_cli import ids, registry
 from rlds_cli.downloads import download, pending
-from rlds_cli.downloads.request import Order
+from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NameTaken, NoPermission, RldsError
 from rlds_cli.files import disk
 from rlds_cli.home import Home
@@ -151,7 +151,7 @@ def name_of_work(tmp_path_factory: pytest.TempPathFactory) -> str:
     def look(_: Path) -> None:
         found.extend(p.name for p in (root / "partial").iterdir() if p.is_dir())
 
-    download.deliver(Order(SAMPLE, cache_dir=root), check=look)
+    download.deliver(DownloadRequest(SAMPLE, cache_dir=root), check=look)
     (only,) = found
     return only
 
@@ -189,7 +189,7 @@ def test_nobody_else_looks_into_work_and_everybody_into_what_is_published(home: 
 
     mask = os.umask(0o002)
     try:
-        ds = download.deliver(Order(SAMPLE), check=look)
+        ds = download.deliver(DownloadRequest(SAMPLE), check=look)
         copy = rlds_cli.download(SAMPLE, source=str(home), cache_dir=home.with_name("other"))
         reencode.convert(SAMPLE, to="zarr")
     finally:
@@ -284,7 +284,7 @@ def test_collecting_passes_over_links(home: Path, victim: Victim, place: str, ho
     assert usage().total < 10_000  # a link itself
     victim.check()
     if "below" not in place and (how is to_directory or place != "archives/d4rl/pen"):
-        assert [(g.path, g.why) for g in planned.kept] == [(planted, "it is a link")]
+        assert [(g.path, g.why) for g in planned.kept] == [(planted, "a link")]
 
 
 def test_collecting_passes_over_what_it_does_not_know(home: Path) -> None:
@@ -299,7 +299,7 @@ def test_collecting_passes_over_what_it_does_not_know(home: Path) -> None:
     (home / "archives/d4rl/pen/x.part/thesis").write_text("mine")
     planned = gc.plan()
     assert planned.removed == ()
-    assert {g.why for g in planned.kept} == {"rlds has not made it"}
+    assert {g.why for g in planned.kept} == {"not made by rlds"}
     assert sorted(g.path.relative_to(home).as_posix() for g in planned.kept) == [
         *(
             "archives/d4rl/pen/x.part",
@@ -323,7 +323,7 @@ def test_collecting_passes_over_what_others_have_made(home: Path) -> None:
         path.mkdir() if place.startswith("partial") else path.touch()
         os.chown(path, STRANGER, STRANGER)
     planned = gc.plan()
-    assert (planned.removed, {g.why for g in planned.kept}) == ((), {"it belongs to another user"})
+    assert (planned.removed, {g.why for g in planned.kept}) == ((), {"owned by another user"})
     assert len(planned.kept) == 3
 
 
@@ -341,7 +341,7 @@ def test_a_lock_that_is_a_link_keeps_what_it_locks(home: Path, victim: Victim) -
     plant(home / "locks/local+x.lock", to_file, victim)
     (home / "partial/local+x.0123456789abcdef").mkdir(parents=True)
     (kept,) = gc.plan().kept
-    assert kept.why.startswith("nobody can tell whether a process is at it: ")
+    assert kept.why.startswith("its lock cannot be taken: ")
     victim.check()
 
 
@@ -352,7 +352,7 @@ def test_an_archive_with_files_of_somebody_stays(home: Path) -> None:
     notes.parent.mkdir()
     notes.write_text("mine")
     planned = gc.plan(archives=True)
-    assert [g.why for g in planned.kept] == ["rlds has not brought its thesis/notes.txt"]
+    assert [g.why for g in planned.kept] == ["rlds has not downloaded its thesis/notes.txt"]
     assert gc.collect(planned).removed == ()
     rlds_cli.download(SAMPLE, keep_archive=False)
     assert [p.relative_to(home / ARCHIVE).as_posix() for p in sorted((home / ARCHIVE).rglob("*"))] == [
@@ -389,13 +389,13 @@ def test_what_stands_in_the_way_of_a_removal_stays(home: Path, victim: Victim, h
 
 def test_orders_hold_no_credentials_and_are_their_owners(home: Path) -> None:
     id, place = ids.parse(UNHASHED), Home(home)
-    asked = Order(UNHASHED, source="https://me:pass@host.example/mirror")
-    with pytest.raises(KeyboardInterrupt), pending.noted(asked, id, place):
+    asked = DownloadRequest(UNHASHED, source="https://me:pass@host.example/mirror")
+    with pytest.raises(KeyboardInterrupt), pending.recorded(asked, id, place):
         raise KeyboardInterrupt
     file = place.partial(id, "order")
     assert "pass" not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert pending.orders() == (replace(asked, source="https://host.example/mirror", withheld="user"),)
+    assert pending.unfinished() == (replace(asked, source="https://host.example/mirror", withheld="user"),)
 
 
 def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_path: Path, home: Path) -> None:
@@ -405,14 +405,14 @@ def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_pa
         private = server.url.replace("://", "://me:pass@")
         with pytest.raises(DownloadFailed, match="401"):
             rlds_cli.download(UNHASHED, source=private)
-        (order,) = pending.orders()
+        (order,) = pending.unfinished()
         page.drops, page.statuses = [], [(401, {})] * 9
-        with pytest.raises(DownloadFailed, match="Its address had credentials, which are not kept") as caught:
+        with pytest.raises(DownloadFailed, match="Its address had credentials, which were not kept") as caught:
             download.deliver(order)
         assert caught.value.hint == (
-            f"rlds download {UNHASHED} --from ADDRESS, with the whole address, goes on; so does ~/.netrc with its user"
+            f"rlds download {UNHASHED} --from ADDRESS, with the whole address, resumes it; so does ~/.netrc"
         )
-        assert pending.orders() == (order,)
+        assert pending.unfinished() == (order,)
         page.statuses = []
         assert rlds_cli.download(UNHASHED, source=private).num_episodes == 2
         assert page.requests[-1].start == 5000
@@ -422,15 +422,15 @@ def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_pa
 
 def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> None:
     id, place = ids.parse(UNHASHED), Home(home)
-    asked = Order(UNHASHED, source="https://host.example/mirror?token=abc")
-    with pytest.raises(KeyboardInterrupt), pending.noted(asked, id, place):
+    asked = DownloadRequest(UNHASHED, source="https://host.example/mirror?token=abc")
+    with pytest.raises(KeyboardInterrupt), pending.recorded(asked, id, place):
         raise KeyboardInterrupt
     assert "abc" not in place.partial(id, "order").read_text()
-    (order,) = pending.orders()
-    with pytest.raises(DownloadFailed, match="what is left out there is not kept on the disk"):
+    (order,) = pending.unfinished()
+    with pytest.raises(DownloadFailed, match="the rest of its address is not on the disk"):
         download.deliver(order)
     (planned,) = download.plan([order], guess=True).datasets
-    assert "not kept on the disk" in planned.note
+    assert "not on the disk" in planned.note
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> 
 def test_an_order_that_is_none_is_passed_over(home: Path, values: dict[str, object]) -> None:
     (home / "partial").mkdir(parents=True)
     (home / f"partial/{UNHASHED.replace('/', '+')}.order").write_text(json.dumps(values))
-    assert pending.orders() == ()
+    assert pending.unfinished() == ()
 
 
 @ROOT
@@ -458,9 +458,9 @@ def test_nobody_orders_for_others(home: Path) -> None:
     (home / "partial").mkdir(parents=True)
     file = home / f"partial/{UNHASHED.replace('/', '+')}.order"
     file.write_text(json.dumps({"ref": UNHASHED, "source": "https://attacker.example"}))
-    assert len(pending.orders()) == 1
+    assert len(pending.unfinished()) == 1
     os.chown(file, STRANGER, STRANGER)
-    assert pending.orders() == ()
+    assert pending.unfinished() == ()
 
 
 def test_files_with_addresses_are_their_owners(tmp_path: Path, home: Path) -> None:

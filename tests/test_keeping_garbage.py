@@ -124,10 +124,10 @@ def test_what_another_process_works_on_stays(home: Path, file: str, lock: str) -
     with FileLock(home / lock):
         busy = plan()
         assert busy.removed == ()
-        assert [why for _, why in kept(busy)] == ["another process is at it"]
+        assert [why for _, why in kept(busy)] == ["locked by another process"]
         late = collect(free)  # which came after the plan
         assert (late.removed, late.bytes) == ((), 0)
-        assert [why for _, why in kept(late)] == ["another process is at it"]
+        assert [why for _, why in kept(late)] == ["locked by another process"]
         assert (home / file).exists()
     assert collect(free) == free
     assert not (home / file).exists()
@@ -163,7 +163,7 @@ def test_archives_that_are_still_needed(home: Path) -> None:
     name = "archives/sample/pendulum-d4rl"
 
     stranger = write(file.with_name("notes.txt"))
-    assert kept(plan(archives=True)) == [(name, "its dataset was not made of this notes.txt")]
+    assert kept(plan(archives=True)) == [(name, "its dataset was made of another notes.txt")]
     stranger.unlink()
 
     planned = plan(archives=True)
@@ -194,14 +194,14 @@ def test_archives_that_nobody_gives_again(home: Path) -> None:
 def test_an_archive_in_use_stays(home: Path) -> None:
     rlds_cli.download(SAMPLE)
     with FileLock(home / "locks/sample+pendulum-d4rl@raw.lock"):
-        assert [g.why for g in plan(archives=True).kept] == ["another process is at it"]
+        assert [g.why for g in plan(archives=True).kept] == ["locked by another process"]
 
 
 def test_what_is_gone_meanwhile(home: Path) -> None:
     file = write(home / "packed/abc-def.rows")
     planned = plan()
     file.unlink()
-    assert [g.why for g in collect(planned).kept] == ["it is gone already"]
+    assert [g.why for g in collect(planned).kept] == ["already removed"]
 
 
 def test_shared_homes_are_left_alone(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

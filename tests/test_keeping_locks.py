@@ -67,10 +67,10 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     r"datasets is an object, not a list": put("datasets", value={}),
     r"datasets\[0\] is 3, not an object": put("datasets", 0, value=3),
     r"datasets\[0\] has no \"id\"": lambda lock: lock["datasets"][0].pop("id"),
-    r"datasets\[0\] has \"path\", which no lock file has": put(*FIRST, "path", value="/home/me"),
+    r"datasets\[0\] has \"path\", which is not a member of lock files": put(*FIRST, "path", value="/home/me"),
     r"datasets\[0\]\.id is \"\.\./x\", not a dataset id": put(*FIRST, "id", value="../x"),
     r"datasets\[0\]\.id is \"/etc/x\"": put(*FIRST, "id", value="/etc/x"),
-    r"datasets\[1\]\.id is \"local/X\", not an id that stands there once": lambda lock: lock["datasets"].insert(
+    r"datasets\[1\]\.id is \"local/X\", not an id that occurs once": lambda lock: lock["datasets"].insert(
         1, {**lock["datasets"][0], "id": "local/X"}
     ),
     r"datasets\[0\]\.fingerprint is \"rlds1:aa\"": put(*FIRST, "fingerprint", value="rlds1:aa"),
@@ -95,9 +95,9 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     r"options\.skip_bad is \"yes\"": put(*FIRST, "options", "skip_bad", value="yes"),
     r"options\.portion\.include is \"a\*\"": put(*FIRST, "options", "portion", "include", value="a*"),
     r"options\.portion\.episodes is a list": put(*FIRST, "options", "portion", "episodes", value=[5, 2]),
-    r"\.from is \"local/x@norm\", not a dataset that stands before": put(*MADE, "from", value="local/x@norm"),
+    r"\.from is \"local/x@norm\", not an earlier dataset": put(*MADE, "from", value="local/x@norm"),
     r"made_by\[0\]\.from is \"/home/me/x\"": put(*MADE, "from", value="/home/me/x"),
-    r"made_by\[0\]\.from is \"local/x\", not what local/y@norm could": put("datasets", 1, "id", value="local/y@norm"),
+    r"made_by\[0\]\.from is \"local/x\", not a dataset that local": put("datasets", 1, "id", value="local/y@norm"),
     r"made_by\[0\]\.files\[0\]\[0\] is \"\.\./prep\.py\"": put(*MADE, "files", 0, 0, value="../prep.py"),
     r"made_by\[0\]\.files\[0\] is a list, not a file and its sha256": put(*MADE, "files", 0, value=["prep.py"]),
     r"made_by\[0\]\.unit is \"all\", not one of": put(*MADE, "unit", value="all"),

@@ -157,7 +157,7 @@ def test_what_cannot_be_made_again(home: Path, tmp_path: Path) -> None:
     spoil(imported.path / "next" / "reward" / "c" / "0", 1)
     spoil(tmp_path / "a.hdf5")
     done = repair("local/a")
-    assert not done.now.ok and "another file now: rlds import" in done.why
+    assert not done.now.ok and "has changed: rlds import" in done.why
     made = rlds_cli.create("local/y@v", [{"observation": np.arange(4.0), "action": np.arange(3)}])
     document = json.loads((made.path / "zarr.json").read_text())
     document["attributes"]["rlds"]["provenance"] = [{"from": "local/y", "source": "rlds1:00"}]
@@ -176,7 +176,7 @@ def test_what_would_be_another_does_not_take_its_place(page: Page, home: Path) -
     values["attributes"]["rlds"]["fingerprint"] = "rlds1:" + "0" * 64
     document.chmod(0o644)
     document.write_text(json.dumps(values))
-    with pytest.raises(WrongFingerprint, match="would be rlds1:") as caught:
+    with pytest.raises(WrongFingerprint, match="would have the fingerprint rlds1:") as caught:
         repair(REF)
     assert caught.value.hint.startswith(f"rlds download {REF} --force")
     assert json.loads(document.read_text()) == values

@@ -121,7 +121,7 @@ def test_what_functions_left_alone_is_followed_and_what_they_moved_is_not(pendul
 
     cut = preprocess.run(pendulum, lambda e: e.map(lambda x: x[10:]), "tail")
     assert cut.source_of(0).row is None
-    with pytest.raises(RldsError, match="they cannot be followed") as e:
+    with pytest.raises(RldsError, match="they cannot be traced") as e:
         trace(cut)
     assert e.value.hint == "rlds verify sample/pendulum-d4rl --trace 100"
 

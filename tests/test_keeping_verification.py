@@ -21,11 +21,12 @@ import rlds_cli
 from rlds_cli import Dataset, create
 from rlds_cli.errors import DatasetNotFound, RldsError, UnknownDataset
 from rlds_cli.importing import import_archive
-from rlds_cli.maintenance.verification import Verification, verify, verify_all, verify_directory
+from rlds_cli.maintenance.verification import verify, verify_all
 from rlds_cli.progress import silent
 from rlds_cli.store import sealing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.integrity import Verification, verify_directory
 
 STEPS = 70_000  # two blocks
 
@@ -251,7 +252,7 @@ def test_the_dataset_that_it_was_made_of(home: Path) -> None:
     assert verify("local/y@v").remarks == ("source unchanged",)
     create("local/y", [{"observation": np.zeros(4), "action": np.arange(3)}], force=True)
     (remark,) = verify("local/y@v").remarks
-    assert remark.startswith("its source local/y is another now (rlds1:")
+    assert remark.startswith("its source local/y has changed (rlds1:")
     shutil.rmtree(source.path)
     assert verify("local/y@v").remarks == ("its source local/y is not here",)
     assert verify("local/y@v").ok

@@ -372,7 +372,7 @@ def test_verify_compares_packed_files_with_the_columns(ds: Dataset, home: Path) 
         found = verify(ds.path)
         assert [p.where for p in found.problems] == [f"packed {file.name}"]
         assert "are not those of the columns that were packed" in found.problems[0].what
-        assert found.hint == "rlds verify local/small --fix deletes what is packed; loaders pack it anew"
+        assert found.hint == "rlds verify local/small --fix deletes packed files; loaders pack them again"
         done = repair(ds.path)
         assert done.now.ok
         assert (done.deleted, done.converted) == ((file,), False)

@@ -102,10 +102,10 @@ def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
 
     source = rlds_cli.download("sample/pendulum-d4rl")
     id, why = {
-        "created": ("local/ds", "created of values given in Python"),
+        "created": ("local/ds", "created from values in Python"),
         "lambda": ("sample/pendulum-d4rl@x", "its function <lambda> is in no module"),
         "selection": ("sample/pendulum-d4rl@x", "made of a selection of the episodes of sample/pendulum-d4rl"),
-        "partial": ("sample/pendulum-d4rl@x", "with arguments that it holds"),
+        "partial": ("sample/pendulum-d4rl@x", "with bound arguments"),
     }[made]
     if made == "lambda":
         preprocess.run(source, lambda e: e, "x", jobs=0)

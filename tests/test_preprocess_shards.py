@@ -360,5 +360,5 @@ def test_a_shard_at_work_is_seen_where_there_are_no_locks(home, monkeypatch):
     work = home / "partial/local+ds@x.0123456789abcdef-shards"
     with shards._at_work(work, Home(home)):
         assert at_work(work)
-        assert [g.why for g in gc.plan(cache_dir=home).kept] == ["another process is at it"]
+        assert [g.why for g in gc.plan(cache_dir=home).kept] == ["locked by another process"]
     assert not at_work(work)

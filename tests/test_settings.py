@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from rlds_cli import settings
-from rlds_cli.errors import RldsError
 
 
 @pytest.mark.parametrize(
@@ -51,11 +50,6 @@ def test_the_hub_and_its_token(tmp_path: Path) -> None:
 
 def test_a_token_never_shows() -> None:
     assert "hf_secret" not in repr(settings.read(environ={"HF_TOKEN": "hf_secret"}))
-
-
-def test_a_rate_that_is_none_says_where_it_stands() -> None:
-    with pytest.raises(RldsError, match=r"RLDS_LIMIT_RATE: \"abc\" is not a rate"):
-        settings.read(environ={"RLDS_LIMIT_RATE": "abc"})
 
 
 def test_the_home_of_an_unknown_user_is_a_directory_of_that_name(tmp_path, monkeypatch):

@@ -18,11 +18,11 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.importing import import_archive
 from rlds_cli.maintenance.reencode import convert
-from rlds_cli.maintenance.verification import verify_directory
 from rlds_cli.progress import silent
 from rlds_cli.store import arrays, manifest, sealing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.integrity import verify_directory
 
 
 def everything(directory: Path, encoding: str) -> Path:

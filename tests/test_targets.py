@@ -171,7 +171,7 @@ def test_a_copied_dataset_is_not_imported(tmp_path: Path, home: Path) -> None:
     shutil.copytree(ds.path, copy)
     remove(["local/press"])
     for path in (copy, str(copy), [copy / "observation"]):
-        with pytest.raises(ArchiveError, match="is a dataset already, local/press") as e:
+        with pytest.raises(ArchiveError, match="is the dataset local/press already") as e:
             import_archive(path, "local/again")
     assert e.value.hint is not None
     assert rlds_cli.open_dataset(copy).fingerprint == fingerprint

@@ -193,7 +193,7 @@ def test_transitions_at_random_are_no_episode() -> None:
     ds = create("local/x", [episode(0, 20), episode(100, 20)])
     for extra in ((), ("episode",)):
         batch = next(iter(Loader(ds, 16, sampler=Shuffled(), extra=extra, seed=1)))
-        with pytest.raises(InvalidEpisode, match=r"is not the next observation of step|comes back after another"):
+        with pytest.raises(InvalidEpisode, match=r"is not the next observation of step|continues after another"):
             create("local/y", [batch])
 
 
@@ -250,7 +250,7 @@ def test_what_cannot_be_told_apart_is_refused() -> None:
         ) as caught:
             create("local/x", [given])
         assert "one episode at a time" in str(caught.value.hint)
-    with pytest.raises(InvalidEpisode, match="trajectory 5 comes back after another one"):
+    with pytest.raises(InvalidEpisode, match="trajectory 5 continues after another one"):
         create("local/x", [collected([(0, 3, True), (10, 2, True), (20, 2, True)], [5, 6, 5])])
     with pytest.raises(InvalidEpisode, match="next/observed is False at step 1 of 3"):
         create("local/x", [{**episode(0, 3), "next/observed": [True, False, True]}])

@@ -10,7 +10,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from rlds_cli.downloads.fetch.part import Behind
+from rlds_cli.downloads.fetch.part import StreamHasher
 from rlds_cli.files import hashing
 
 
@@ -18,7 +18,7 @@ from rlds_cli.files import hashing
 def test_the_hash_is_that_of_all_blocks_in_order(tmp_path: Path, sizes: list[int]) -> None:
     blocks = [random.Random(k).randbytes(size) for k, size in enumerate(sizes)]
     with (tmp_path / "x").open("wb") as file:
-        behind = Behind(file.fileno())
+        behind = StreamHasher(file.fileno())
         for block in blocks:
             behind.feed(memoryview(block))
         assert behind.hexdigest() == hashlib.sha256(b"".join(blocks)).hexdigest()
@@ -36,7 +36,7 @@ def test_a_second_hash_of_the_same_blocks(tmp_path: Path, kind: str) -> None:
         "crc32c": google_crc32c.Checksum(content).digest().hex(),
     }
     with (tmp_path / "x").open("wb") as file:
-        behind = Behind(file.fileno(), hashing.digest(kind, len(content)))
+        behind = StreamHasher(file.fileno(), hashing.digest(kind, len(content)))
         for block in blocks:
             behind.feed(memoryview(block))
         assert behind.hexdigest() == hashlib.sha256(content).hexdigest()
@@ -47,7 +47,7 @@ def test_a_second_hash_of_the_same_blocks(tmp_path: Path, kind: str) -> None:
 
 def test_an_error_of_a_sync_is_raised(tmp_path: Path) -> None:
     read, write = os.pipe()  # which cannot be synced
-    behind = Behind(write)
+    behind = StreamHasher(write)
     try:
         with pytest.raises(OSError, match="Invalid argument"):
             for _ in range(200):

@@ -16,13 +16,14 @@ from server import Page, Server
 
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Patience
-from rlds_cli.downloads.sources import buckets, sources
+from rlds_cli.downloads.fetch.client import RetryPolicy
+from rlds_cli.downloads.sources import buckets, listing
 from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.table import request_url
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
 from rlds_cli.settings import Settings
 
-HASTY = Patience(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
 ATARI = {
     "atari/Alien/run_1-00000-of-00002": b"first of run 1",
     "atari/Alien/run_1-00001-of-00002": b"second of run 1",
@@ -59,11 +60,11 @@ def hostile() -> Iterator[Server]:
 
 
 def listed(where: Settings, *urls: str, **more: Any) -> tuple[RemoteFile, ...]:
-    return sources.list_files(urls, where, patience=HASTY, **more)
+    return listing.list_files(urls, where, policy=HASTY, **more)
 
 
 def brought(files: tuple[RemoteFile, ...], where: Settings, directory: Path) -> dict[str, bytes]:
-    came = fetching.fetch(planning.plan(files, directory, where), where, patience=HASTY)
+    came = fetching.fetch(planning.plan(files, directory, where), where, policy=HASTY)
     return {c.file.path: c.path.read_bytes() for c in came}
 
 
@@ -266,11 +267,11 @@ def test_from_a_bucket_with_a_copy_of_a_whole_repository(server: Server, where: 
 
 def test_hosts(tmp_path: Path) -> None:
     plain = settings.read(tmp_path, {})
-    assert buckets.https("gs://b/x/$store$_a b.gz", plain) == "https://storage.googleapis.com/b/x/%24store%24_a%20b.gz"
-    assert buckets.https("s3://b/x.gz", plain) == "https://b.s3.amazonaws.com/x.gz"
-    assert buckets.https("s3://b.c/x.gz", plain) == "https://s3.amazonaws.com/b.c/x.gz"
-    assert buckets.https("https://h/x.gz", plain) == "https://h/x.gz"
+    assert request_url("gs://b/x/$store$_a b.gz", plain) == "https://storage.googleapis.com/b/x/%24store%24_a%20b.gz"
+    assert request_url("s3://b/x.gz", plain) == "https://b.s3.amazonaws.com/x.gz"
+    assert request_url("s3://b.c/x.gz", plain) == "https://s3.amazonaws.com/b.c/x.gz"
+    assert request_url("https://h/x.gz", plain) == "https://h/x.gz"
     emulated = settings.read(tmp_path, {"STORAGE_EMULATOR_HOST": "localhost:9023/", "AWS_ENDPOINT_URL": "http://m:9/"})
-    assert buckets.https("gs://b/x.gz", emulated) == "http://localhost:9023/b/x.gz"
-    assert buckets.https("s3://b/x.gz", emulated) == "http://m:9/b/x.gz"
-    assert buckets.Place("s3", "b", "", "eu-west-1").root(plain) == "https://b.s3.eu-west-1.amazonaws.com"
+    assert request_url("gs://b/x.gz", emulated) == "http://localhost:9023/b/x.gz"
+    assert request_url("s3://b/x.gz", emulated) == "http://m:9/b/x.gz"
+    assert buckets.BucketLocation("s3", "b", "", "eu-west-1").root(plain) == "https://b.s3.eu-west-1.amazonaws.com"

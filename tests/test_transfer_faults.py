@@ -15,12 +15,12 @@ from server import Server
 from test_transfer_fetching import Place
 
 from rlds_cli import errors
-from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import TransferError
 
 PAGE = Path(__file__).parents[1] / "docs" / "downloading.md"
-SHORT = Patience(attempts=4, first=0.001, longest=0.002, connect=2.0, read=1.0, least=1)
+SHORT = RetryPolicy(attempts=4, first=0.001, longest=0.002, connect=2.0, read=1.0, least=1)
 PATIENCE = {"stall": replace(SHORT, attempts=2, read=0.1)}
 RIGHT = random.Random(1).randbytes(40_000)
 OTHER = random.Random(2).randbytes(40_000)
@@ -85,17 +85,17 @@ def test_it_finishes_right_or_fails_clearly(server: Server, place: Place, fault:
     file, target = RemoteFile("x.h5", urls, sha256=SHA256), place.directory / "x.h5"
     outcome = table()[fault][mirrored]
     if outcome == "finishes":
-        place.fetch(file, patience=PATIENCE.get(fault, SHORT))
+        place.fetch(file, policy=PATIENCE.get(fault, SHORT))
     else:
         with pytest.raises(TransferError) as caught:
-            place.fetch(file, patience=PATIENCE.get(fault, SHORT))
+            place.fetch(file, policy=PATIENCE.get(fault, SHORT))
         assert type(caught.value) is getattr(errors, outcome)
         assert urls[0] in caught.value.message and caught.value.hint
         assert not target.exists() and not place.names() & {"x.h5.json", ".listing.json"}
         kept = PLACES[at] if outcome == "DownloadFailed" and at != "first" else 0  # 512 bytes tell a web page
         assert sum(p.stat().st_size for p in place.directory.glob("x.h5.part")) == kept
         server.add("/d/x.h5", RIGHT)  # it is well again
-        place.fetch(file, patience=PATIENCE.get(fault, SHORT))
+        place.fetch(file, policy=PATIENCE.get(fault, SHORT))
     assert target.read_bytes() == RIGHT
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
 
@@ -106,7 +106,7 @@ def test_the_same_where_no_hash_is_published(server: Server, place: Place, fault
     server.add("/d/x.h5", **{"content": RIGHT, **FAULTS[fault](PLACES[at])})
     server.add("/m/x.h5", RIGHT, etag='"mirror"')
     file = RemoteFile("x.h5", (f"{server.url}/d/x.h5", f"{server.url}/m/x.h5"))
-    place.fetch(file, patience=PATIENCE.get(fault, SHORT))
+    place.fetch(file, policy=PATIENCE.get(fault, SHORT))
     assert (place.directory / "x.h5").read_bytes() == RIGHT
 
 
@@ -116,7 +116,7 @@ def test_a_published_size_tells_what_is_too_short(server: Server, place: Place, 
     server.add("/d/x.h5", **{"content": RIGHT, **FAULTS[fault](PLACES[at])})
     server.add("/m/x.h5", RIGHT, etag='"mirror"')
     file = RemoteFile("x.h5", (f"{server.url}/d/x.h5", f"{server.url}/m/x.h5"), size=len(RIGHT))
-    place.fetch(file, patience=PATIENCE.get(fault, SHORT))
+    place.fetch(file, policy=PATIENCE.get(fault, SHORT))
     assert (place.directory / "x.h5").read_bytes() == RIGHT
-    with pytest.raises(TransferError, match="40,000 B were promised"):
-        place.fetch(replace(file, path="y.h5", urls=file.urls[:1]), patience=PATIENCE.get(fault, SHORT))
+    with pytest.raises(TransferError, match="40,000 B expected"):
+        place.fetch(replace(file, path="y.h5", urls=file.urls[:1]), policy=PATIENCE.get(fault, SHORT))

@@ -21,14 +21,14 @@ import pytest
 from server import Page, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.fetch.part import Part
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
 
-HASTY = Patience(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=2.0, read=0.5, least=1)
+HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=2.0, read=0.5, least=1)
 MIB = 1 << 20
 
 
@@ -57,9 +57,9 @@ class Place:
         self.directory = root / "archive"
         self.events: list[Event] = []
 
-    def fetch(self, *files: RemoteFile, patience: Patience = HASTY, **more: Any) -> tuple[fetching.Fetched, ...]:
+    def fetch(self, *files: RemoteFile, policy: RetryPolicy = HASTY, **more: Any) -> tuple[fetching.Fetched, ...]:
         planned = planning.plan(files, self.directory, self.where)
-        return fetching.fetch(planned, self.where, progress=self.events.append, patience=patience, **more)
+        return fetching.fetch(planned, self.where, progress=self.events.append, policy=policy, **more)
 
     def notes(self, stage: str) -> list[str]:
         return [e.note for e in self.events if e.stage == stage]
@@ -156,7 +156,7 @@ def test_a_body_that_ends_early_is_gone_on_from(server: Server, place: Place) ->
 
 def test_a_length_that_is_a_lie_is_not_believed(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, length=len(CONTENT) + 100)
-    with pytest.raises(DownloadFailed, match=f"offers {len(CONTENT) + 100:,} B where {len(CONTENT):,} B were promised"):
+    with pytest.raises(DownloadFailed, match=f"offers {len(CONTENT) + 100:,} B; {len(CONTENT):,} B expected"):
         place.fetch(wanted(server, size=len(CONTENT)))
     assert len(page.requests) == 1
 
@@ -172,7 +172,7 @@ def test_a_length_beyond_the_end_is_not_taken_back(server: Server, place: Place)
 
 def test_a_short_length_is_gone_on_from_when_the_size_is_known(server: Server, place: Place) -> None:
     server.add("/d/x.h5", CONTENT, short=[MIB, None])
-    with pytest.raises(DownloadFailed, match="1,048,576 B where 3,145,745 B were promised"):
+    with pytest.raises(DownloadFailed, match="1,048,576 B; 3,145,745 B expected"):
         place.fetch(wanted(server, size=len(CONTENT)))
 
 
@@ -358,7 +358,7 @@ def test_a_server_that_always_fails_is_given_up(server: Server, place: Place) ->
     with pytest.raises(DownloadFailed, match=r"HTTP 500 Internal Server Error \(4 times\)") as caught:
         place.fetch(wanted(server))
     assert len(page.requests) == 4
-    assert "Nothing of it was kept" in caught.value.message
+    assert "Nothing was kept" in caught.value.message
     assert caught.value.hint
     assert place.names() == set()
 
@@ -381,8 +381,8 @@ def test_a_server_that_is_not_there(place: Place, server: Server) -> None:
 
 def test_a_server_that_says_nothing_is_left(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT, stall=1000)
-    with pytest.raises(DownloadFailed, match=r"timed out \(2 times\).*1000 B of it are kept in x\.h5\.part"):
-        place.fetch(wanted(server), patience=replace(HASTY, attempts=2, read=0.2))
+    with pytest.raises(DownloadFailed, match=r"timed out \(2 times\).*1000 B are kept in x\.h5\.part"):
+        place.fetch(wanted(server), policy=replace(HASTY, attempts=2, read=0.2))
     assert (place.directory / "x.h5.part").read_bytes() == CONTENT[:1000]
     assert [r.sent for r in page.requests] == [1000, 0, 0]
 
@@ -456,7 +456,7 @@ def test_a_wrong_hash_is_left_for_the_next_source(server: Server, place: Place) 
 
 def test_another_size_than_promised_is_not_even_fetched(server: Server, place: Place) -> None:
     page = server.add("/d/x.h5", CONTENT)
-    with pytest.raises(DownloadFailed, match="promised"):
+    with pytest.raises(DownloadFailed, match="5 B expected"):
         place.fetch(wanted(server, size=5))
     assert page.sent < len(CONTENT) or len(page.requests) == 1
 
@@ -574,7 +574,7 @@ def test_a_stalled_file_does_not_hold_up_an_error(server: Server, place: Place) 
     server.add("/d/x.h5", CONTENT, statuses=[(404, {})])
     start = time.monotonic()
     with pytest.raises(DownloadFailed, match="404"):
-        place.fetch(wanted(server, "/d/stalled.h5"), wanted(server), patience=replace(HASTY, read=20.0))
+        place.fetch(wanted(server, "/d/stalled.h5"), wanted(server), policy=replace(HASTY, read=20.0))
     assert time.monotonic() - start < 5.0
 
 
@@ -596,7 +596,7 @@ def test_ctrl_c_leaves_what_came(server: Server, place: Place) -> None:
 
     planned = planning.plan([wanted(server, sha256=SHA256)], place.directory, place.where)
     with pytest.raises(KeyboardInterrupt):
-        fetching.fetch(planned, place.where, progress=interrupt, patience=HASTY)
+        fetching.fetch(planned, place.where, progress=interrupt, policy=HASTY)
     kept = (place.directory / "x.h5.part").stat().st_size
     assert kept > 0
     place.fetch(wanted(server, sha256=SHA256))
@@ -609,9 +609,9 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources import sources
+from rlds_cli.downloads.sources import listing
 where = settings.read()
-files = sources.list_files([sys.argv[1]], where, sha256=sys.argv[3])
+files = listing.list_files([sys.argv[1]], where, sha256=sys.argv[3])
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)
 """
 
@@ -704,6 +704,6 @@ def test_progress_is_told_from_one_thread_at_a_time_per_file(server: Server, pla
     for k in range(6):
         server.add(f"/d/{k}.h5", CONTENT)
     files = [wanted(server, f"/d/{k}.h5") for k in range(6)]
-    fetching.fetch(planning.plan(files, place.directory, place.where), place.where, progress=note, patience=HASTY)
+    fetching.fetch(planning.plan(files, place.directory, place.where), place.where, progress=note, policy=HASTY)
     assert set(seen) == {f"{k}.h5" for k in range(6)}
     assert all(len(threads) == 1 for threads in seen.values())

@@ -28,16 +28,16 @@ from server import Server
 from test_transfer_fetching import Place
 
 from rlds_cli.downloads.fetch import connections, fetching, http, planning
-from rlds_cli.downloads.fetch.client import Client, Patience, Width
-from rlds_cli.downloads.fetch.policy import Budget, Refused, Stopped
-from rlds_cli.downloads.fetch.sidecars import Record
+from rlds_cli.downloads.fetch.client import Client, Parallelism, RetryPolicy
+from rlds_cli.downloads.fetch.policy import Budget, Permanent, Stopped
+from rlds_cli.downloads.fetch.sidecars import FileRecord
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoSpace
 from rlds_cli.progress import Event
 
 CONTENT = random.Random(11).randbytes(200_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-QUICK = Patience(
+QUICK = RetryPolicy(
     attempts=3, first=0.001, longest=0.002, asked=2.0, connect=0.2, read=0.3, least=1000, idle=1.0, unsized=1 << 20
 )
 
@@ -73,7 +73,7 @@ def check(name: str, promised: str, server: Hostile, place: Place, path: str) ->
 def test_the_next_source_is_asked(name: str, promised: str, sound: Server, place: Place) -> None:
     with Hostile(name, CONTENT) as server:
         file = RemoteFile("x.h5", (f"{server.url}/x.h5", f"{sound.url}/x.h5"), **PROMISES[promised])
-        place.fetch(file, patience=QUICK)
+        place.fetch(file, policy=QUICK)
         check(name, promised, server, place, "x.h5")
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
 
@@ -86,7 +86,7 @@ def test_the_next_source_is_asked_whatever_the_first_one_does(sound: Server, pla
             servers[name] = running.enter_context(Hostile(name, CONTENT))
             urls = (f"{servers[name].url}/x.h5", f"{sound.url}/x.h5")
             files.append(RemoteFile(f"{name}.h5", urls))
-        place.fetch(*files, patience=replace(QUICK, attempts=2, connect=1.0, read=1.0, idle=2.0), jobs=24)
+        place.fetch(*files, policy=replace(QUICK, attempts=2, connect=1.0, read=1.0, idle=2.0), jobs=24)
         for name, server in servers.items():
             check(name, "nothing", server, place, f"{name}.h5")
     kept = {f"{name}.h5{suffix}" for name in BEHAVIOURS for suffix in ("", ".json")}
@@ -97,7 +97,7 @@ def fails(place: Place, server: Hostile, scheme: str = "http", **more: Any) -> D
     """The error where there is no other source."""
     file = RemoteFile("x.h5", (server.url.replace("http", scheme, 1) + "/x.h5",), **more)
     with pytest.raises(DownloadFailed) as caught:
-        place.fetch(file, patience=QUICK)
+        place.fetch(file, policy=QUICK)
     assert not (place.directory / "x.h5").exists()
     return caught.value
 
@@ -113,7 +113,7 @@ def test_no_more_bytes_are_taken_than_were_promised(name: str, place: Place) -> 
 def test_where_no_size_is_known_there_is_a_bound(place: Place) -> None:
     with Hostile("beyond-chunked", CONTENT) as server:
         said = fails(place, server).message
-    assert "says no size, and sends more than 1.0 MiB" in said
+    assert "announces no size, and sends more than 1.0 MiB" in said
     assert place.names() == set()
 
 
@@ -123,18 +123,18 @@ def test_without_a_size_no_more_than_half_of_the_disk_is_taken(place: Place, mon
     monkeypatch.setattr(http, "_WATCH", 1 << 20)
     with Hostile("beyond-chunked", CONTENT) as server:
         file = RemoteFile("x.h5", (f"{server.url}/x.h5",))
-        with pytest.raises(DownloadFailed, match=r"says no size, and sends more than 70\.0 MiB"):
-            place.fetch(file, patience=replace(QUICK, unsized=1 << 40))
-    assert "nobody says how large it is: at most 70.0 MiB of it are taken" in place.notes("note")
+        with pytest.raises(DownloadFailed, match=r"announces no size, and sends more than 70\.0 MiB"):
+            place.fetch(file, policy=replace(QUICK, unsized=1 << 40))
+    assert "its size is not known: at most 70.0 MiB are downloaded" in place.notes("note")
 
 
 def test_a_length_for_which_there_is_no_room_is_left_for_the_next_source(sound: Server, place: Place) -> None:
     with Hostile("length-without-end", CONTENT) as server:
         urls = (f"{server.url}/x.h5", f"{sound.url}/x.h5")
-        place.fetch(RemoteFile("x.h5", urls), patience=QUICK)
+        place.fetch(RemoteFile("x.h5", urls), policy=QUICK)
         assert len(server.requests) == 1
         with pytest.raises(NoSpace, match="are needed"):
-            place.fetch(RemoteFile("y.h5", urls[:1]), patience=QUICK)
+            place.fetch(RemoteFile("y.h5", urls[:1]), policy=QUICK)
 
 
 def test_after_a_wrong_range_no_range_is_asked_for(place: Place) -> None:
@@ -156,16 +156,16 @@ def test_requests_are_bounded_also_where_each_brings_something_new(place: Place)
     with Hostile("one-byte-a-connection", CONTENT) as server:
         file = RemoteFile("x.h5", (f"{server.url}/x.h5",))
         with pytest.raises(DownloadFailed, match="given up after 25 requests"):
-            place.fetch(file, patience=replace(QUICK, least=1, requests=25))
+            place.fetch(file, policy=replace(QUICK, least=1, requests=25))
     assert len(server.requests) == 25
 
 
 @pytest.mark.parametrize("name", [name for name in BEHAVIOURS if name.startswith("beside-")])
 def test_further_connections_that_lie_spoil_nothing(name: str, sound: Server, place: Place) -> None:
-    wide = Width(after=0.02, worth=0.01, smallest=1 << 14)
+    wide = Parallelism(after=0.02, worth=0.01, smallest=1 << 14)
     with Hostile(name, CONTENT) as server:
         urls = (f"{server.url}/x.h5", f"{sound.url}/x.h5")
-        place.fetch(RemoteFile("x.h5", urls), patience=QUICK, width=wide)
+        place.fetch(RemoteFile("x.h5", urls), policy=QUICK, width=wide)
         assert 1 < len(server.requests) <= 40
     assert (place.directory / "x.h5").read_bytes() == CONTENT
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
@@ -180,15 +180,15 @@ def test_the_budget_grows_with_what_is_kept_and_only_once() -> None:
 def test_the_sources_of_a_file_are_bounded(place: Place) -> None:
     with Hostile("redirect-to-empty", CONTENT) as server:
         file = RemoteFile("x.h5", tuple(f"{server.url}/{k}" for k in range(30)))
-        with pytest.raises(DownloadFailed, match="14 further sources: not asked any more"):
-            place.fetch(file, patience=replace(QUICK, sources=16, attempts=1))
+        with pytest.raises(DownloadFailed, match="14 further sources: not tried"):
+            place.fetch(file, policy=replace(QUICK, sources=16, attempts=1))
 
 
 def test_a_server_that_was_waited_for_in_vain_is_not_asked_at_another_address(sound: Server, place: Place) -> None:
     with Hostile("silent", CONTENT) as server:
         for k in range(2):
             urls = (*(f"{server.url}/{j}/x.h5" for j in range(8)), f"{sound.url}/x.h5")
-            place.fetch(*(RemoteFile(f"{k}{j}.h5", urls) for j in range(3)), patience=QUICK, jobs=1)
+            place.fetch(*(RemoteFile(f"{k}{j}.h5", urls) for j in range(3)), policy=QUICK, jobs=1)
             assert 0 < len(server.requests) <= 3 * (k + 1)
 
 
@@ -205,7 +205,7 @@ def test_a_body_that_nothing_frames_is_said(place: Place) -> None:
     BEHAVIOURS["unframed"] = lambda talk: talk.send(b"HTTP/1.0 200 OK\r\n\r\n" + talk.content)
     with Hostile("unframed", CONTENT) as server:
         del BEHAVIOURS["unframed"]
-        place.fetch(RemoteFile("x.h5", (f"{server.url}/x.h5",)), patience=QUICK)
+        place.fetch(RemoteFile("x.h5", (f"{server.url}/x.h5",)), policy=QUICK)
     assert any(n.startswith("comes without a length, a size or a hash") for n in place.notes("note"))
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
@@ -221,7 +221,7 @@ def test_a_handshake_that_never_ends(place: Place) -> None:
         ("redirect-to-bracket", "leads to an address that cannot be read"),
         ("redirect-to-file", "leads to an address that is not HTTP"),
         ("redirect-to-itself", "redirects without end"),
-        ("length-long", "says a length that is no number"),
+        ("length-long", "has a length that is not a number"),
         ("packed-body", "answered gzip"),
         ("wait-digits", "asks to wait for ever"),
         ("dripped-headers", "timed out before the end of its headers"),
@@ -252,7 +252,7 @@ def test_each_long_wait_is_told(place: Place) -> None:
 
 def test_answers_that_announce_another_one_are_skipped(place: Place) -> None:
     with Hostile("hints-before-the-answer", CONTENT) as server:
-        place.fetch(RemoteFile("x.h5", (f"{server.url}/x.h5",)), patience=QUICK)
+        place.fetch(RemoteFile("x.h5", (f"{server.url}/x.h5",)), policy=QUICK)
         assert len(server.requests) == 1
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
@@ -267,7 +267,7 @@ def test_memory_stays_where_it_is(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["silent", "dripped-headers", "dripped-body", "endless-continue"])
 def test_a_client_that_is_stopped_stops_at_once(name: str, place: Place) -> None:
-    with Hostile(name, CONTENT) as server, Client(place.where, patience=PATIENT) as client:
+    with Hostile(name, CONTENT) as server, Client(place.where, policy=PATIENT) as client:
         found: list[BaseException] = []
 
         def ask() -> None:
@@ -314,22 +314,22 @@ def test_one_ctrl_c_is_enough(files: int, place: Place, sound: Server) -> None:
 @pytest.mark.parametrize("name", ["silent", "dripped-headers", "dripped-body", "endless-trailers", "always-busy"])
 def test_a_document_takes_no_longer_than_that_in_silence(name: str, place: Place) -> None:
     begun = time.monotonic()
-    with Hostile(name, CONTENT) as server, Client(place.where, patience=QUICK) as client, pytest.raises(Refused):
+    with Hostile(name, CONTENT) as server, Client(place.where, policy=QUICK) as client, pytest.raises(Permanent):
         client.document(f"{server.url}/x.h5")
     assert time.monotonic() - begun < 15  # 1 s, and a busy machine
 
 
 def test_long_waits_of_a_listing_are_told(place: Place) -> None:
     told: list[str] = []
-    patience = replace(QUICK, told=told.append)
-    with Hostile("silent", CONTENT) as server, Client(place.where, patience=patience) as client, pytest.raises(Refused):
+    policy = replace(QUICK, told=told.append)
+    with Hostile("silent", CONTENT) as server, Client(place.where, policy=policy) as client, pytest.raises(Permanent):
         client.document(f"{server.url}/x.h5")
     assert told[0] == "timed out: trying again" and told[-1] == "timed out: given up"
 
 
 @pytest.mark.parametrize("name", ["redirect-with-endless-body", "beyond-chunked", "packed-body", "redirect-to-bracket"])
 def test_a_listing_is_refused_by_the_same_rules(name: str, place: Place) -> None:
-    with Hostile(name, CONTENT) as server, Client(place.where, patience=QUICK) as client, pytest.raises(Refused):
+    with Hostile(name, CONTENT) as server, Client(place.where, policy=QUICK) as client, pytest.raises(Permanent):
         client.json(f"{server.url}/api")
 
 
@@ -360,7 +360,7 @@ def test_a_record_of_other_types_is_none(key: str, sound: Server, place: Place) 
     known = place.record("x.h5")
     for value in ({"a": 1}, ["x"], -1 if key in ("size", "mtime_ns") else 5, True, 10**30):
         came.path.with_name("x.h5.json").write_text(json.dumps(known | {key: value}))
-        assert Record.read(came.path) is None
+        assert FileRecord.read(came.path) is None
         assert planning.plan([came.file], place.directory, place.where).steps[0].action == "fetch"
 
 
@@ -432,14 +432,14 @@ def test_netrc_goes_to_the_server_that_was_asked_and_to_none_that_it_leads_to(so
 @pytest.mark.usefixtures("entries")
 def test_who_sees_credentials(asked: str, here: str, sent: str | None, place: Place) -> None:
     where = replace(place.where, hub="https://hub.org", hub_token="secret")
-    request = requests.Request("GET", here, auth=connections.Credentials(asked, here, where)).prepare()
+    request = requests.Request("GET", here, auth=connections.ServerCredentials(asked, here, where)).prepare()
     found = request.headers.get("Authorization")
     assert found is None if sent is None else found.startswith(sent)
 
 
 def test_a_hub_over_plain_http_gets_no_token(place: Place) -> None:
     where = replace(place.where, hub="http://hub.org", hub_token="secret")
-    credentials = connections.Credentials("http://hub.org/x", "http://hub.org/x", where)
+    credentials = connections.ServerCredentials("http://hub.org/x", "http://hub.org/x", where)
     request = requests.Request("GET", "http://hub.org/x", auth=credentials).prepare()
     assert "Authorization" not in request.headers
 
@@ -447,7 +447,7 @@ def test_a_hub_over_plain_http_gets_no_token(place: Place) -> None:
 def test_small_redirects_keep_their_connection(sound: Server, place: Place) -> None:
     """Else each file of the hub would cost another handshake."""
     BEHAVIOURS["kept"] = lambda talk: (_redirect(talk), _redirect(talk))[0]
-    with Hostile("kept", CONTENT) as server, Client(place.where, patience=QUICK) as client:
+    with Hostile("kept", CONTENT) as server, Client(place.where, policy=QUICK) as client:
         del BEHAVIOURS["kept"]
         for _ in range(2):
             with client.open(f"{server.url}/x.h5") as response:
@@ -465,7 +465,7 @@ def _redirect(talk: Talk) -> None:
 
 def test_a_source_that_cannot_even_be_asked_is_left_for_the_next(sound: Server, place: Place) -> None:
     bad = ["http://127.0.0.1:99999/x", "http://a..invalid/x", f"http://{'a' * 64}.invalid/x", "ftp://h/x", "gs://A B/x"]
-    place.fetch(RemoteFile("x.h5", (*bad, f"{sound.url}/x.h5")), patience=QUICK)
+    place.fetch(RemoteFile("x.h5", (*bad, f"{sound.url}/x.h5")), policy=QUICK)
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
@@ -484,7 +484,7 @@ def test_an_error_of_who_is_told_of_progress_is_theirs(error: Exception, sound: 
 def test_transfer_encodings_that_nobody_asked_for(headers: dict[str, str], sound: Server, place: Place) -> None:
     with Server() as server:
         server.add("/x.h5", b"x" * 100, headers=headers)
-        place.fetch(RemoteFile("x.h5", (f"{server.url}/x.h5", f"{sound.url}/x.h5")), patience=QUICK)
+        place.fetch(RemoteFile("x.h5", (f"{server.url}/x.h5", f"{sound.url}/x.h5")), policy=QUICK)
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
@@ -502,9 +502,9 @@ def test_documents_that_a_server_packs_unasked(
     body: bytes, said: str | None, sound: Server, place: Place, tmp_path: Path
 ) -> None:
     sound.add("/list", body, headers={"Content-Encoding": "gzip"})
-    with Client(sound.settings(tmp_path), patience=QUICK) as client:
+    with Client(sound.settings(tmp_path), policy=QUICK) as client:
         if said is None:
             assert client.json(f"{sound.url}/list").value == {"sha": "abc"}
         else:
-            with pytest.raises(Refused, match=said):
+            with pytest.raises(Permanent, match=said):
                 client.json(f"{sound.url}/list")

@@ -15,10 +15,10 @@ from server import Server
 from server_pages import Listing as Page
 from test_fuzz import fuzz
 
-from rlds_cli.downloads.fetch.client import Refused
-from rlds_cli.downloads.sources import index, limits, sources
+from rlds_cli.downloads.fetch.client import Permanent
+from rlds_cli.downloads.sources import limits, listing, web
 from rlds_cli.downloads.sources.buckets import objects
-from rlds_cli.downloads.sources.limits import Allowance
+from rlds_cli.downloads.sources.limits import ListingLimits
 from rlds_cli.errors import DownloadFailed, RldsError, UnsafeArchive
 from rlds_cli.settings import Settings
 
@@ -121,7 +121,7 @@ def test_what_is_no_listing_is_an_error_of_that_source(
         listed(server, where, kind, answer)
     server.add_repository("o/sound", {"a.h5": b"bytes"})
     asked = hostile_listings.serve(server, LISTINGS[kind], answer)
-    (file,) = sources.list_files([asked, "hf://datasets/o/sound/a.h5"], where, patience=HASTY)
+    (file,) = listing.list_files([asked, "hf://datasets/o/sound/a.h5"], where, policy=HASTY)
     assert file.path == "a.h5" and file.key == "o/sound/a.h5"
 
 
@@ -129,9 +129,9 @@ def test_names_that_are_unsafe_are_those_of_one_source(server: Server, where: Se
     server.add("/api/datasets/o/r/tree/main", json.dumps([{"path": "d/../../x.h5"}]))
     server.add_repository("o/sound", {"a.h5": b"bytes"})
     urls = ["hf://datasets/o/r/d", "hf://datasets/o/sound"]
-    assert [f.path for f in sources.list_files(urls, where, patience=HASTY)] == ["a.h5"]
+    assert [f.path for f in listing.list_files(urls, where, policy=HASTY)] == ["a.h5"]
     with pytest.raises(UnsafeArchive):
-        sources.list_files(urls[:1], where, patience=HASTY)
+        listing.list_files(urls[:1], where, policy=HASTY)
 
 
 @pytest.mark.parametrize("kind", ["tree", "gs", "s3", "index"])
@@ -173,14 +173,14 @@ def _pages(server: Server, kind: str, fresh: bool) -> str:
 @pytest.mark.parametrize("kind", ["tree", "gs", "s3"])
 def test_pages_without_end(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(limits, "BARREN", 4)
-    with pytest.raises(DownloadFailed, match="4 pages one after the other list nothing new"):
-        sources.list_files([_pages(server, kind, fresh=False)], where, patience=HASTY)
+    with pytest.raises(DownloadFailed, match="4 consecutive pages list nothing new"):
+        listing.list_files([_pages(server, kind, fresh=False)], where, policy=HASTY)
     monkeypatch.setattr(limits, "PAGES", 6)
     with pytest.raises(DownloadFailed, match="more than 6 pages"):
-        sources.list_files([_pages(server, kind, fresh=True)], where, patience=HASTY)
+        listing.list_files([_pages(server, kind, fresh=True)], where, policy=HASTY)
     monkeypatch.setattr(limits, "NAMES", 3)
     with pytest.raises(DownloadFailed, match="more than 3 names"):
-        sources.list_files([_pages(server, kind, fresh=True)], where, patience=HASTY)
+        listing.list_files([_pages(server, kind, fresh=True)], where, policy=HASTY)
 
 
 def test_directories_without_end(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_directories_without_end(server: Server, where: Settings, monkeypatch: p
     url = _pages(server, "index", fresh=True)
     server.pages["/d"] = server.pages["/d/"]  # whatever is asked for below it
     with pytest.raises(DownloadFailed, match="more than 5 pages"):
-        sources.list_files([url], where, patience=HASTY)
+        listing.list_files([url], where, policy=HASTY)
 
 
 def test_a_page_of_many_bytes(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,21 +200,21 @@ def test_a_page_of_many_bytes(server: Server, where: Settings, monkeypatch: pyte
 
 def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BYTES", 10)
-    counted = Allowance()
+    counted = ListingLimits()
     assert counted.ask("1") and counted.ask("2") and not counted.ask("1")
     assert [counted.take(n) for n in ("12345", "12345", "67890")] == ["12345", "12345", "67890"]
-    with pytest.raises(Refused, match="more than 10 characters"):
+    with pytest.raises(Permanent, match="more than 10 characters"):
         counted.take("x")
-    with pytest.raises(Refused, match="has 9,000 characters"):
+    with pytest.raises(Permanent, match="has 9,000 characters"):
         counted.ask("t" * 9000)
 
 
 def test_a_listing_that_crawls(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0, 50).__next__
     monkeypatch.setattr(limits.time, "monotonic", clock)
-    counted = Allowance()
+    counted = ListingLimits()
     assert counted.ask("1")
-    with pytest.raises(Refused, match="listed only 0 names"):
+    with pytest.raises(Permanent, match="listed only 0 names"):
         counted.ask("2")
 
 
@@ -224,7 +224,7 @@ def test_the_next_page_on_another_host_does_not_get_the_token(server: Server, tm
         page = server.add("/api/datasets/o/r/tree/main", b'[{"path": "d/a.h5"}]')
         page.headers["Link"] = f'<{other.url}/more>; rel="next"'
         further = other.add("/more", b'[{"path": "d/b.h5"}]')
-        found = sources.list_files(["hf://datasets/o/r/d"], where, patience=HASTY)
+        found = listing.list_files(["hf://datasets/o/r/d"], where, policy=HASTY)
         assert [f.path for f in found] == ["a.h5", "b.h5"]
         assert [r.headers.get("Authorization") for r in further.requests] == [None]
 
@@ -233,16 +233,16 @@ def test_the_next_page_on_another_host_does_not_get_the_token(server: Server, tm
 def test_a_commit_that_is_none(server: Server, where: Settings, commit: object) -> None:
     server.add("/api/datasets/o/r/revision/main", json.dumps({"sha": commit}))
     server.add("/api/datasets/o/r/tree/main", json.dumps([{"path": "d/a.h5"}]))
-    found = sources.list_files(["hf://datasets/o/r/d"], where, patience=HASTY)
+    found = listing.list_files(["hf://datasets/o/r/d"], where, policy=HASTY)
     assert [f.revision for f in found] == ["main"]
 
 
 def test_links_of_a_page() -> None:
-    assert index.links(hostile_listings.INDEX.encode()) == ["?C=N", "/d/", "a.h5"]
-    assert index.links(b"<script>'<a href=no>'</SCRIPT><A\nHREF = yes.h5>") == ["yes.h5"]
-    assert index.links(b'<a href="a&amp;b.h5">') == ["a&b.h5"]
+    assert web.links(hostile_listings.INDEX.encode()) == ["?C=N", "/d/", "a.h5"]
+    assert web.links(b"<script>'<a href=no>'</SCRIPT><A\nHREF = yes.h5>") == ["yes.h5"]
+    assert web.links(b'<a href="a&amp;b.h5">') == ["a&b.h5"]
     for odd in (b"<a ", b"<!--", b"<a href=", b"<script", b"<a href='", b"<![foo[", b"&#x110000;"):
-        assert index.links(odd * 20_000) == []
+        assert web.links(odd * 20_000) == []
 
 
 def test_objects_of_a_page() -> None:
@@ -257,8 +257,8 @@ def test_objects_of_a_page() -> None:
 
 @pytest.mark.parametrize("place", ["/copy/", "/copy", "/copy/gym/hopper.hdf5"])
 def test_a_query_stays_behind_the_path(server: Server, where: Settings, place: str) -> None:
-    (file,) = sources.list_files(
-        ["https://host/gym/hopper.hdf5"], where, source=f"{server.url}{place}?token=hunter2", patience=HASTY
+    (file,) = listing.list_files(
+        ["https://host/gym/hopper.hdf5"], where, source=f"{server.url}{place}?token=hunter2", policy=HASTY
     )
     assert f"{server.url}/copy/gym/hopper.hdf5?token=hunter2" in file.urls or place.endswith("5")
     assert all(u.count("?") == 1 and u.endswith("?token=hunter2") for u in file.urls)
@@ -268,7 +268,7 @@ def test_a_query_goes_to_every_page_and_file(server: Server, where: Settings) ->
     server.add("/copy/d/", b'<a href="a.h5">a.h5</a><a href="e/">e</a>')
     server.add("/copy/d/e/", b'<a href="b.h5">b.h5</a>')
     source = f"{server.url}/copy?token=hunter2"
-    files = sources.list_files(["https://host/d/"], where, source=source, patience=HASTY)
+    files = listing.list_files(["https://host/d/"], where, source=source, policy=HASTY)
     assert [f.path for f in files] == ["a.h5", "e/b.h5"]
     assert files[1].urls == (f"{server.url}/copy/d/e/b.h5?token=hunter2",)
     assert all(path.endswith("/?token=hunter2") for path in server.asked)
@@ -278,5 +278,5 @@ def test_a_query_goes_to_every_page_and_file(server: Server, where: Settings) ->
 def test_an_address_that_is_none(where: Settings, url: str) -> None:
     for urls, source in (([url], None), (["https://host/x.h5"], url), (["https://host/d/"], url)):
         with pytest.raises(DownloadFailed) as caught:
-            sources.list_files(urls, where, source=source, patience=HASTY)
+            listing.list_files(urls, where, source=source, policy=HASTY)
         assert "hunter2" not in str(caught.value)

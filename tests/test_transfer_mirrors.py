@@ -12,13 +12,13 @@ import pytest
 from server import Page, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Patience
-from rlds_cli.downloads.sources import sources
+from rlds_cli.downloads.fetch.client import RetryPolicy
+from rlds_cli.downloads.sources import listing
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
 from rlds_cli.settings import Settings
 
-HASTY = Patience(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
 DOOR = {"door/human-v2/data/main_data.hdf5": b"\x89HDF", "door/human-v2/data/metadata.json": b'{"a": 1}'}
 REPO = "farama-minari/D4RL"
 
@@ -37,11 +37,11 @@ def mirror() -> Iterator[Server]:
 
 
 def listed(where: Settings, *urls: str, **more: Any) -> tuple[RemoteFile, ...]:
-    return sources.list_files(urls, where, patience=HASTY, **more)
+    return listing.list_files(urls, where, policy=HASTY, **more)
 
 
 def brought(files: tuple[RemoteFile, ...], where: Settings, directory: Path) -> dict[str, bytes]:
-    came = fetching.fetch(planning.plan(files, directory, where), where, patience=HASTY)
+    came = fetching.fetch(planning.plan(files, directory, where), where, policy=HASTY)
     return {c.file.path: c.path.read_bytes() for c in came}
 
 
@@ -200,7 +200,7 @@ def test_a_directory_that_links_to_itself_ends(server: Server, tmp_path: Path) -
 def test_what_shows_no_files(server: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path)
     server.add("/data/", "<html>forbidden</html>")
-    with pytest.raises(DownloadFailed, match="does not show its files: the answer is no page of links"):
+    with pytest.raises(DownloadFailed, match="does not show its files: the answer is not a page of links"):
         listed(where, f"{server.url}/data/")
     with pytest.raises(DownloadFailed, match="HTTP 404"):
         listed(where, f"{server.url}/nothing/")

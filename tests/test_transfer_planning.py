@@ -14,14 +14,14 @@ import pytest
 from server import Server
 
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoSpace, Offline, UnsafeArchive, WrongHash
 from rlds_cli.files import disk
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
 
-HASTY = Patience(attempts=2, first=0.001, longest=0.01)
+HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01)
 CONTENT = b"\x89HDF" + bytes(range(256)) * 40
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 GIT = hashlib.sha1(b"blob %d\0" % len(CONTENT) + CONTENT).hexdigest()
@@ -52,7 +52,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def bring(file: RemoteFile, archive: Path, where: Settings) -> fetching.Fetched:
-    return fetching.fetch(planning.plan([file], archive, where), where, patience=HASTY)[0]
+    return fetching.fetch(planning.plan([file], archive, where), where, policy=HASTY)[0]
 
 
 def decided(file: RemoteFile, archive: Path, where: Settings, **more: bool) -> planning.Step:
@@ -122,7 +122,7 @@ def test_what_was_altered_without_a_trace_is_found_by_rehashing(
     os.utime(write(archive / "x.h5", b"!" + CONTENT[1:]), ns=(before.st_atime_ns, before.st_mtime_ns))
     assert decided(file, archive, where).action == "reuse"
     plan = planning.plan([file], archive, where, rehash=True)
-    assert fetching.fetch(plan, where, patience=HASTY)[0].action == "fetch"
+    assert fetching.fetch(plan, where, policy=HASTY)[0].action == "fetch"
     assert (archive / "x.h5").read_bytes() == CONTENT
 
 
@@ -373,5 +373,5 @@ def test_a_listing_that_cannot_be_read_is_none(file: RemoteFile, archive: Path, 
 def test_a_failed_transfer_is_not_remembered(file: RemoteFile, archive: Path, where: Settings, server: Server) -> None:
     both = [file, replace(file, path="y.h5", urls=(f"{server.url}/gone/y.h5",))]
     with pytest.raises(DownloadFailed):
-        fetching.fetch(planning.plan(both, archive, where), where, patience=HASTY)
+        fetching.fetch(planning.plan(both, archive, where), where, policy=HASTY)
     assert planning.recorded(archive) is None

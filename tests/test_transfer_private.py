@@ -14,14 +14,14 @@ from server import Server
 from rlds_cli import settings
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Patience
-from rlds_cli.downloads.sources import buckets, sources
+from rlds_cli.downloads.fetch.client import RetryPolicy
+from rlds_cli.downloads.sources import buckets, listing
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.settings import Settings
 
 pytest.importorskip("obstore")
 
-HASTY = Patience(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
 FILES = {"logs/run_1-0.h5": b"one", "logs/run_1-1.h5": b"two", "logs/run_10-0.h5": b"ten", "more/a b.h5": b"more"}
 SECRET = "wJalrXUtnFEMI-K7MDENG"
 
@@ -40,8 +40,8 @@ def where(server: Server, tmp_path: Path) -> Settings:
 
 
 def brought(url: str, where: Settings, directory: Path) -> dict[str, bytes]:
-    files = sources.list_files([url], where, patience=HASTY)
-    came = fetching.fetch(planning.plan(files, directory, where), where, patience=HASTY)
+    files = listing.list_files([url], where, policy=HASTY)
+    came = fetching.fetch(planning.plan(files, directory, where), where, policy=HASTY)
     return {c.file.path: c.path.read_bytes() for c in came}
 
 
@@ -78,12 +78,12 @@ def test_no_credential_is_shown_or_written(
 def test_a_file_goes_on_with_another_signature(server: Server, where: Settings, tmp_path: Path) -> None:
     content = bytes(range(256)) * 1000
     (page,) = server.add_bucket("big", {"x.h5": content}, key="AKIDMINE", drops=[100_000] * 2).values()
-    files = sources.list_files(["s3://big/x.h5"], where, patience=HASTY)
-    once = Patience(attempts=1, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+    files = listing.list_files(["s3://big/x.h5"], where, policy=HASTY)
+    once = RetryPolicy(attempts=1, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
     page.drops = [100_000]
     page.statuses = [None, (403, {})]
     with pytest.raises(DownloadFailed, match="403") as caught:
-        fetching.fetch(planning.plan(files, tmp_path / "d", where), where, patience=once)
+        fetching.fetch(planning.plan(files, tmp_path / "d", where), where, policy=once)
     assert "X-Amz" not in str(caught.value)
     assert brought("s3://big/x.h5", where, tmp_path / "d") == {"x.h5": content}
     assert page.sent < 1.2 * len(content)
@@ -104,33 +104,33 @@ def test_credentials_of_a_profile(server: Server, tmp_path: Path) -> None:
 def test_credentials_that_do_not_open_it(server: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path, AWS_ACCESS_KEY_ID="STRANGER", AWS_SECRET_ACCESS_KEY=SECRET)
     with pytest.raises(DownloadFailed, match="s3://data with your credentials: they do not open it") as caught:
-        sources.list_files(["s3://data/logs"], where, patience=HASTY)
+        listing.list_files(["s3://data/logs"], where, policy=HASTY)
     assert SECRET not in str(caught.value)
     assert "STRANGER" not in str(caught.value)
 
 
 def test_without_credentials_it_is_closed(server: Server, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match="s3://data is closed") as caught:
-        sources.list_files(["s3://data/logs"], server.settings(tmp_path), patience=HASTY)
+        listing.list_files(["s3://data/logs"], server.settings(tmp_path), policy=HASTY)
     assert "AWS_PROFILE" in (caught.value.hint or "")
 
 
 def test_what_is_not_there(where: Settings) -> None:
     with pytest.raises(DownloadFailed, match='nothing called "logs/run_2"'):
-        sources.list_files(["s3://data/logs/run_2"], where, patience=HASTY)
+        listing.list_files(["s3://data/logs/run_2"], where, policy=HASTY)
 
 
 def test_without_the_package(where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(MissingPackage, match="obstore") as caught:
-        sources.list_files(["s3://data/logs"], where, patience=HASTY)
+        listing.list_files(["s3://data/logs"], where, policy=HASTY)
     assert "rlds-cli[buckets]" in (caught.value.hint or "")
 
 
 def test_a_key_file_of_google_that_is_none(server: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path, GOOGLE_APPLICATION_CREDENTIALS=str(tmp_path / "key.json"))
     with pytest.raises(DownloadFailed, match="gs://data with your credentials") as caught:
-        sources.list_files(["gs://data/logs"], where, patience=HASTY)
+        listing.list_files(["gs://data/logs"], where, policy=HASTY)
     assert "service account" in (caught.value.hint or "")
 
 

@@ -17,7 +17,7 @@ from server import Page, Server
 from test_transfer_fetching import HASTY, MIB, Place, wanted
 
 from rlds_cli.downloads.fetch import planning
-from rlds_cli.downloads.fetch.client import Client, Width
+from rlds_cli.downloads.fetch.client import Client, Parallelism
 from rlds_cli.downloads.fetch.part import offset_of
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.files.parts import found, is_unfinished
@@ -25,7 +25,7 @@ from rlds_cli.files.parts import found, is_unfinished
 CONTENT = random.Random(7).randbytes(3 * MIB + 17)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 PIECE = 1 << 18
-WIDE = Width(after=0.02, worth=0.1, smallest=PIECE)
+WIDE = Parallelism(after=0.02, worth=0.1, smallest=PIECE)
 PATIENT = replace(HASTY, read=60.0)  # where requests are counted: a busy machine is no stalled connection
 RANGES = {"Accept-Ranges": "bytes"}
 
@@ -70,14 +70,14 @@ def test_a_large_file_comes_over_several_connections(server: Server, place: Plac
 )
 def test_one_connection_where_ranges_are_not_safe(server: Server, place: Place, behaviour: dict[str, object]) -> None:
     page = slow(server, **{"pace": 0.001, **behaviour})
-    place.fetch(wanted(server), width=WIDE, patience=PATIENT)
+    place.fetch(wanted(server), width=WIDE, policy=PATIENT)
     assert len(page.requests) == 1
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
 def test_one_connection_where_a_server_only_says_that_it_has_ranges(server: Server, place: Place) -> None:
     page = slow(server, ranges=False)
-    place.fetch(wanted(server, sha256=SHA256), width=WIDE, patience=PATIENT)
+    place.fetch(wanted(server, sha256=SHA256), width=WIDE, policy=PATIENT)
     assert (place.directory / "x.h5").read_bytes() == CONTENT
     assert [r.status for r in page.requests[:2]] == [200, 200]
     assert page.requests[0].sent == len(CONTENT)  # the first connection was not disturbed
@@ -86,11 +86,11 @@ def test_one_connection_where_a_server_only_says_that_it_has_ranges(server: Serv
 
 def test_fast_and_small_files_come_over_one_connection(server: Server, place: Place) -> None:
     page = slow(server, pace=0.0)
-    place.fetch(wanted(server), width=replace(WIDE, after=600.0), patience=PATIENT)
+    place.fetch(wanted(server), width=replace(WIDE, after=600.0), policy=PATIENT)
     assert len(page.requests) == 1
     page = slow(server)
     (place.directory / "x.h5").unlink()
-    place.fetch(wanted(server), width=replace(WIDE, smallest=2 * MIB), patience=PATIENT)
+    place.fetch(wanted(server), width=replace(WIDE, smallest=2 * MIB), policy=PATIENT)
     assert len(page.requests) == 1
 
 
@@ -122,7 +122,7 @@ def test_a_file_that_changes_between_ranges_starts_over(server: Server, place: P
     planned = planning.plan([wanted(server)], place.directory, place.where)
     from rlds_cli.downloads.fetch import fetching
 
-    fetching.fetch(planned, place.where, progress=change, patience=HASTY, width=WIDE)
+    fetching.fetch(planned, place.where, progress=change, policy=HASTY, width=WIDE)
     assert (place.directory / "x.h5").read_bytes() == new
     assert place.record("x.h5")["etag"] == '"v2"'
 
@@ -168,11 +168,11 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Width
+from rlds_cli.downloads.fetch.client import Parallelism
 from rlds_cli.downloads.sources.remote import RemoteFile
 where = settings.read()
 files = [RemoteFile("x.h5", (sys.argv[1],), sha256=sys.argv[3])]
-width = Width(after=0.02, worth=0.1, smallest=1 << 18)
+width = Parallelism(after=0.02, worth=0.1, smallest=1 << 18)
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where, width=width)
 """
 
@@ -214,7 +214,7 @@ def test_an_error_of_the_first_connection_ends_the_others_and_keeps_what_they_br
 
     begun = time.monotonic()
     with pytest.raises(DownloadFailed, match=r"HTTP 403.*are kept in x\.h5\.part"):
-        fetching.fetch(planned, place.where, progress=refuse, patience=HASTY, width=WIDE)
+        fetching.fetch(planned, place.where, progress=refuse, policy=HASTY, width=WIDE)
     assert time.monotonic() - begun < 3
     page.statuses = []
     place.fetch(wanted(server, sha256=SHA256), width=WIDE)
@@ -222,14 +222,14 @@ def test_an_error_of_the_first_connection_ends_the_others_and_keeps_what_they_br
 
 
 def test_connections_are_counted_over_all_files(server: Server, place: Place) -> None:
-    with Client(place.where, width=Width(connections=2)) as client, client.occupied(), client.occupied():
+    with Client(place.where, width=Parallelism(connections=2)) as client, client.occupied(), client.occupied():
         with client.occupied():  # files are not kept waiting
             assert not client.spare.acquire(blocking=False)
         assert not client.spare.acquire(blocking=False)
 
 
 def test_pieces_are_of_a_size_for_the_file() -> None:
-    assert [Width().piece(size) >> 20 for size in (1 << 30, 1 << 32, 1 << 34, 1 << 40)] == [16, 32, 128, 128]
+    assert [Parallelism().piece(size) >> 20 for size in (1 << 30, 1 << 32, 1 << 34, 1 << 40)] == [16, 32, 128, 128]
 
 
 def test_names_of_what_is_unfinished() -> None:

@@ -12,13 +12,13 @@ import pytest
 from server import COMMIT, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Patience
-from rlds_cli.downloads.sources import sources
+from rlds_cli.downloads.fetch.client import RetryPolicy
+from rlds_cli.downloads.sources import listing
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
 from rlds_cli.settings import Settings
 
-HASTY = Patience(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
 MINARI = {
     "door/human-v2/data/main_data.hdf5": b"\x89HDF human",
     "door/human-v2/data/metadata.json": b'{"a": 1}',
@@ -56,11 +56,11 @@ def where(server: Server, tmp_path: Path) -> Settings:
 
 
 def listed(where: Settings, *urls: str, **more: Any) -> tuple[RemoteFile, ...]:
-    return sources.list_files(urls, where, patience=HASTY, **more)
+    return listing.list_files(urls, where, policy=HASTY, **more)
 
 
 def brought(files: tuple[RemoteFile, ...], where: Settings, directory: Path) -> dict[str, bytes]:
-    came = fetching.fetch(planning.plan(files, directory, where), where, patience=HASTY)
+    came = fetching.fetch(planning.plan(files, directory, where), where, policy=HASTY)
     return {c.file.path: c.path.read_bytes() for c in came}
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rlds_cli.dataset import Dataset
     from rlds_cli.downloads.download import Deliveries, Delivery
-    from rlds_cli.downloads.request import Order
+    from rlds_cli.downloads.request import DownloadRequest
 
 
 @app.command("download")
@@ -60,15 +60,6 @@ def download(
         str | None,
         typer.Option("--episodes", metavar="A:B", help="Take only these episodes, such as 0:100.", show_default=False),
     ] = None,
-    limit_rate: Annotated[
-        str | None,
-        typer.Option(
-            "--limit-rate",
-            metavar="RATE",
-            help="Maximum speed in bytes per second, such as 500k or 10M.",
-            show_default=False,
-        ),
-    ] = None,
     dry_run: options.DryRun = False,
     offline: Annotated[bool, typer.Option("--offline", help="Do not use the network.")] = False,
     force: options.Force = False,
@@ -87,16 +78,17 @@ def download(
     if bool(ids) == resume_all:
         raise typer.BadParameter("give either IDs or --resume-all")
     from rlds_cli.downloads import download, pending
-    from rlds_cli.downloads.request import Order
+    from rlds_cli.downloads.request import DownloadRequest
     from rlds_cli.subset import Portion
 
     portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
-    rate = text.rate(limit_rate) if limit_rate else None
     if resume_all:
-        orders = [*pending.orders(cache_dir=cache_dir, offline=offline, limit_rate=rate)]
+        orders = [*pending.unfinished(cache_dir=cache_dir, offline=offline)]
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
-        Order(ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion, rate)
+        DownloadRequest(
+            ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion
+        )
         for ref in download.expand(ids or ())
     ]
     with out.progress() as progress:
@@ -110,7 +102,7 @@ def download(
     return _show(made, _existing(planned) if out.wants_json() else [])
 
 
-def _resume(orders: Sequence[Order], *, jobs: int, dry_run: bool) -> None:
+def _resume(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:
     """Continue each of ``orders``, also after one has failed; exit 1 if any failed."""
     from rlds_cli.downloads import download
 

@@ -66,7 +66,7 @@ def import_(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import importing
 
-    file = importing.read(map_file) if map_file else importing.Mapped()
+    file = importing.read(map_file) if map_file else importing.FieldMapping()
     fields, rule = {**file.fields, **_mapping(map or [])}, episodes_by or file.episodes_by
     what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
     what |= {"skip_bad": skip_bad, "last_step": last_step}

@@ -14,7 +14,8 @@ from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
     from rlds_cli.maintenance.repair import Repair
-    from rlds_cli.maintenance.verification import Trace, Verification
+    from rlds_cli.maintenance.verification import Trace
+    from rlds_cli.store.integrity import Verification
 
 
 _MOST = 8  # problems of one dataset that are listed

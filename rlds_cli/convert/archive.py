@@ -1,4 +1,4 @@
-"""From archive to store: planned, parallel, resumable, in bounded memory; without the episodes that are not wanted."""
+"""Convert an archive into a dataset: planned, parallel, resumable, in bounded memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveJob:
-    """A planned archive as work for ``store.build``."""
+    """A planned archive as a job of ``store.build``."""
 
     id: str
     plan: Plan
@@ -60,18 +60,18 @@ class ArchiveJob:
 
     @property
     def schema(self) -> tuple[Field, ...]:
-        """The planned fields, frames as they are to be stored."""
+        """The planned fields, with frames as they are stored."""
         return tuple(frame_conversion.decoded(f, self.frames) for f in self.plan.schema)
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The planned parts; one for all of them where episodes are counted from the first."""
+        """The planned parts; one for the whole archive if the request selects episodes by number."""
         if self.portion.episodes is not None:
             return (Part(None, {}),)
         return [replace(p, rows=None) for p in self.plan.parts] if self.portion.cuts else self.plan.parts
 
     def read(self, part: Part) -> Iterator[Chunk]:
-        """The rows of one part, by the family's reader."""
+        """Read the rows of one part with the family's reader."""
         parts = (part,) if self.portion.episodes is None else self.plan.parts
         try:
             chunks: Iterator[Chunk] = chain.from_iterable(reader(self.plan.reader).read(self.plan, p) for p in parts)
@@ -83,13 +83,13 @@ class ArchiveJob:
             raise ArchiveError(f"{self.id}: {e.message}", hint=e.hint) from e
 
     def name(self, number: int) -> str:
-        """How messages call a part."""
+        """Return the name of a part for messages."""
         return f"part {number + 1:,} of {len(self.parts):,}"
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What to convert, into what."""
+    """An archive to convert, and the options of the conversion."""
 
     id: DatasetId
     reader: str
@@ -97,31 +97,31 @@ class Conversion:
     encoding: str = "memmap"
     frames: str = "encoded"  # or raw, or HxW: decoded at conversion
     sources: tuple[Mapping[str, Any], ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the registry knows of it, for the manifest
+    facts: Mapping[str, Any] = field(default_factory=dict)  # facts of the registry, for the manifest
     env: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    portion: Portion = EVERYTHING  # what of the archive's rows is wanted
-    check: Callable[[Path], None] | None = None  # looks at the finished dataset, and raises where it must not be seen
-    seen: tuple[Identity, ...] = ()  # what the archive's files were when their hashes were taken
+    portion: Portion = EVERYTHING  # the part of the archive's rows to convert
+    check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
+    seen: tuple[Identity, ...] = ()  # identities of the archive's files when their hashes were computed
 
 
 def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
     """Convert an archive and publish the dataset. The caller holds the lock of its id.
 
-    Interrupted, the same call goes on where it was, and ends with the same arrays and the same fingerprint.
+    After an interruption the same call resumes, and gives the same arrays and the same fingerprint.
 
     Raises
     ------
     ArchiveError
-        The archive cannot be read, or a file of it changes meanwhile; nothing is published.
+        The archive cannot be read, or one of its files changes during the conversion; nothing is published.
     NoSpace, NoPermission
-        The disk refuses; finished parts are kept.
+        The disk is full or not writable; finished parts are kept.
     """
     c = replace(c, seen=c.seen or identities(c.archive.files))
     try:
         plan = reader(c.reader).plan(c.archive)
     except ArchiveError:
-        _check_unchanged(c)  # which explains it
+        _check_unchanged(c)  # a changed file explains the error better
         raise
     while True:
         work = home.partial(c.id, _key(c, plan)[:16])
@@ -136,7 +136,7 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
 
 
 def identities(files: Iterable[Path]) -> tuple[Identity, ...]:
-    """Device, inode, size and time of change of files: what is another after somebody has written them."""
+    """Return device, inode, size and modification time of files, which differ after a write."""
     return tuple(_identity(f) for f in files)
 
 
@@ -149,7 +149,7 @@ def _identity(file: Path) -> Identity:
 
 
 def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
-    """Refuse an archive of which some was read before and some after a change; what was made of it goes."""
+    """Refuse an archive whose files changed while they were read, and discard the work."""
     now = identities(c.archive.files)
     changed = [f for f, before, after in zip(c.archive.files, c.seen, now, strict=True) if before != after]
     if changed:
@@ -158,12 +158,12 @@ def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
         more = f" and {text.plural(len(changed) - 1, 'other file')}" if len(changed) > 1 else ""
         raise ArchiveError(
             f"{c.id}: {changed[0]}{more} changed while the archive was read. Nothing is published.",
-            hint="run the same command again when nobody writes to it any more",
+            hint="run the same command again once the file is complete",
         )
 
 
 def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progress: Progress) -> Manifest:
-    from rlds_cli.archives import unwritten  # h5py, which readers of other formats need not wait for
+    from rlds_cli.archives import unwritten  # imports h5py, which other formats do not need
 
     _check_frames(c, plan)
     threads = max(2, jobs)
@@ -178,7 +178,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     built = replace(built, notes=notes)
     _finish(c, plan, built, threads=threads)
     directory = built.directory
-    del built  # with its episode table, of which the checks read their own
+    del built  # frees its episode table: the checks read their own
     manifest = record(directory)
     _check_unchanged(c, work)
     try:
@@ -203,23 +203,23 @@ def _nothing(c: Conversion, built: Built) -> ArchiveError:
         if splits
         else "it has no splits"
     )
-    return ArchiveError(f"{c.id.base} has no episode of this part: {c.portion}. Nothing is published.", hint=there)
+    return ArchiveError(f"{c.id.base} has no episodes for {c.portion}. Nothing is published.", hint=there)
 
 
 def _check_frames(c: Conversion, plan: Plan) -> None:
     for f in plan.schema:
         if f.kind == "frames" and math.prod(f.shape[:2]) > MAX_PIXELS:
             size = "x".join(map(str, f.shape[:2]))
-            raise UnsafeArchive(f"{c.id.base}: {f.name} claims frames of {size}, which are not decoded.")
+            raise UnsafeArchive(f"{c.id.base}: {f.name} has frames of {size}, which are too large and not decoded.")
 
 
 def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
-    """Refuse before the first row what cannot fit, where the number of rows is known."""
+    """Raise NoSpace or Frames before the first row if the dataset cannot fit and the number of rows is known."""
     known = [p.rows for p in plan.parts]
     schema = [frame_conversion.decoded(f, c.frames) for f in plan.schema]
     frames = [f for f in schema if f.kind == "array" and f not in plan.schema]
     if c.frames == "raw" and any(map(frame_conversion.is_raw_frame, plan.schema)) and not frames:
-        raise Frames(f"The frames of {c.id.base} are published raw, and kept so.", hint="--frames encoded, or HxW")
+        raise Frames(f"The frames of {c.id.base} are published raw, and stay raw.", hint="--frames encoded, or HxW")
     if c.frames != "encoded" and not frames:
         raise Frames(f"{c.id.base} has no frames to decode or resize.", hint=f"rlds download {c.id.base}")
     if None in known or c.portion.cuts:
@@ -227,7 +227,7 @@ def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
     rows = sum(r for r in known if r is not None)
     columns = sorted((rows * f.row_bytes for f in schema if f.kind != "frames"), reverse=True)
     needed = sum(columns)
-    if c.encoding == "zarr":  # each field is compressed beside its rows, which go then: so many at a time
+    if c.encoding == "zarr":  # fields are compressed beside their rows, ``threads`` at a time
         needed += sum(columns[:threads])
     if any(f.codec == VIDEO for f in schema):
         needed += sum(f.stat().st_size for f in plan.archive.files if f.suffix == ".mp4")
@@ -262,12 +262,12 @@ def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> None:
 
 
 def _video(plan: Plan, field: str, name: str) -> Extent:
-    """A video of the archive, by its file's name there."""
+    """Return the extent of a video of the archive, by its file name."""
     return Extent.whole(plan.archive.root / name)
 
 
 def _key(c: Conversion, plan: Plan) -> str:
-    """Identifies the work: archive, reader, plan and options; not workers, and not where the files lie."""
+    """Return a key of the work: archive, reader, plan and options, but neither workers nor paths."""
     described = {
         "format": FORMAT,
         "id": str(c.id),
@@ -286,7 +286,7 @@ def _key(c: Conversion, plan: Plan) -> str:
 
 
 def _plain(value: object) -> str:
-    """What stands for a value that is none of JSON's."""
+    """Return a string for a value that JSON cannot hold."""
     return hashlib.sha256(arrays.raw(value)).hexdigest() if isinstance(value, np.ndarray) else str(value)
 
 
@@ -296,10 +296,10 @@ def _named(file: Path) -> tuple[str, int, int]:
 
 
 def trimmed(chunks: Iterator[Chunk], portion: Portion) -> Iterator[Chunk]:
-    """Only the episodes of the portion: those of its split, and of these the ones of its range.
+    """Keep only the episodes of the portion: those of its split, and of these the ones in its range.
 
-    Reading stops where the range ends. To know whether an episode is of a split its end must have come, so a split
-    keeps the rows of one episode in memory.
+    Reading stops at the end of the range. The split of an episode is known at its end, so a split keeps the rows of one
+    episode in memory.
     """
     if portion.split is not None:
         chunks = of_split(chunks, portion.split)
@@ -309,7 +309,7 @@ def trimmed(chunks: Iterator[Chunk], portion: Portion) -> Iterator[Chunk]:
 
 
 def of_range(chunks: Iterator[Chunk], start: int, stop: int | None) -> Iterator[Chunk]:
-    """Episodes ``start`` up to ``stop``, counted from 0."""
+    """Keep episodes ``start`` up to ``stop``, counted from 0."""
     done = 0
     for chunk in chunks:
         episode: IntArray = done + np.cumsum(chunk.last) - chunk.last
@@ -322,8 +322,8 @@ def of_range(chunks: Iterator[Chunk], start: int, stop: int | None) -> Iterator[
 
 
 def of_split(chunks: Iterator[Chunk], split: str) -> Iterator[Chunk]:
-    """Episodes of a split. What comes of each chunk has the names of all its splits, also where no episode is left."""
-    begun: list[Chunk] = []  # rows of an episode whose end has not come
+    """Keep the episodes of a split. Every chunk keeps the names of all splits, even without episodes."""
+    begun: list[Chunk] = []  # rows of the episode that is not complete
     for chunk in chunks:
         episode: IntArray = np.cumsum(chunk.last) - chunk.last
         wanted = chunk.episodes.splits.get(split, np.zeros(len(chunk.episodes), bool))
@@ -336,7 +336,7 @@ def of_split(chunks: Iterator[Chunk], split: str) -> Iterator[Chunk]:
 
 
 def _cut(chunk: Chunk, rows: BoolArray, episodes: BoolArray) -> Chunk:
-    """Some rows and some episodes of a chunk."""
+    """Select rows and episodes of a chunk."""
     if rows.all() and episodes.all():
         return chunk
     columns = {name: _taken(column, rows) for name, column in chunk.columns.items()}

@@ -1,10 +1,8 @@
-"""Datasets from a user's own episodes, whatever they come from.
+"""Create datasets from episodes in memory.
 
-What the episode of a dataset keeps of it when `create` writes it again: everything that was not changed.
-
-``ds.episode(k)`` gives arrays: frames decoded, next observations beside observations. A field whose values are still
-those of the dataset is taken as the dataset stores it, with its JPEG or video bytes and its final row; what arrays do
-not say (a cut, the seed, the splits, the episode columns) is taken from there too.
+Episodes may come from other datasets. ``ds.episode(k)`` gives arrays: frames decoded, next observations beside
+observations. A field with unchanged values is copied as its dataset stores it, with its JPEG or video bytes and its
+final row, and so are facts that arrays do not hold: a cut, the seed, the splits, the episode columns.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ def create(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
-    """Write episodes as a dataset: read one at a time, published as a whole or not at all.
+    """Write episodes as a dataset. They are read one at a time, and published together or not at all.
 
     Parameters
     ----------
@@ -81,22 +79,22 @@ def create(
         The id, as in ``local/press``.
     episodes : iterable of mappings
         Each ``{"observation": [T+1, ...], "action": [T, ...], "next": {"reward": [T], "terminated": [T],
-        "truncated": [T]}}``, nested as deep as you like; arrays, tensors, lists, or lists of strings. Observations of T
-        rows mean that the final one is not known. A single flag stands for the last step; without flags an episode
-        counts as cut. Other fields with T+1 rows are known at both ends of a step, those with T rows belong to it.
+        "truncated": [T]}}``, nested to any depth; arrays, tensors, lists, or lists of strings. With T rows of
+        observations the final one is unknown. A single flag is that of the last step; an episode without
+        flags counts as cut. Other fields have T+1 rows (known at both ends of a step) or T rows (belong to the step).
         ``"episode": {"task": "press", "success": True}`` are columns of the episode table: a number, flag or text each.
     env_id : str, optional
-        The environment that they are of. Where Gymnasium is installed and has it, its spaces are recorded as well.
+        The environment of the episodes. If Gymnasium is installed and has it, its spaces are recorded too.
     fps : float, optional
         Steps per second, for ``Offsets(..., unit="s")``.
     observation_space, action_space : gymnasium.Space, mapping or str, optional
         Spaces, as Gymnasium's or in Minari's JSON form: ``ds.observation_space`` and ``ds.action_space``.
     license, description, citation : str, optional
-        What `rlds inspect` and `rlds info` say of it; ``citation`` is a BibTeX entry.
+        Texts for `rlds inspect` and `rlds info`; ``citation`` is a BibTeX entry.
     frames : {"encoded", "raw"}
-        Frames that come unchanged from ``ds.episode(k)`` stay as that dataset keeps them, or become arrays.
+        Keep unchanged frames of ``ds.episode(k)`` as that dataset stores them, or store arrays.
     store : {"memmap", "zarr"}
-        Mapped files, or compressed.
+        Memory-mapped files, or compressed ones.
     force : bool
         Replace a dataset of this id.
 
@@ -105,9 +103,9 @@ def create(
     NameTaken
         The id exists.
     InvalidArgument
-        ``fps`` is not a positive number, a space is none or does not fit the fields, a text is none.
+        ``fps`` is not a positive number, a space is not valid or does not fit the fields, a text is not a string.
     InvalidEpisode
-        An episode does not fit; it is named with the field and the numbers. Nothing is published.
+        An episode does not fit; the message names it, the field and the numbers. Nothing is published.
 
     Examples
     --------
@@ -138,10 +136,10 @@ def create(
             built = write_rows(job, work, jobs=0, progress=shown(progress))
             built = replace(built, notes=(*built.notes, *notes))
             about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
-            finish(built, about, locate=job.films.locate)
+            finish(built, about, locate=job.videos.locate)
             record(built.directory)
             publishing.publish(built.directory, place.dataset(id))
-        except NoSpace as e:  # an iterable cannot be taken up where it was
+        except NoSpace as e:  # an iterable cannot be resumed
             raise NoSpace(
                 f"The disk of {place.root} is full. Nothing of {id} is kept.",
                 hint="free some space, or another home: cache_dir=DIR",
@@ -152,7 +150,7 @@ def create(
 
 
 def _texts(**given: str | None) -> dict[str, str]:
-    """What is said of a dataset, as the manifest holds it."""
+    """Return the texts about a dataset for the manifest."""
     for name, text in given.items():
         if text is not None and not isinstance(text, str):
             raise InvalidArgument(f"{name}={text!r}: a text is needed.")
@@ -162,7 +160,7 @@ def _texts(**given: str | None) -> dict[str, str]:
 def _spaces(
     told: Mapping[str, Any], env_id: str | None, schema: Sequence[Field]
 ) -> tuple[dict[str, Any], tuple[Note, ...]]:
-    """The spaces that were given, or else are those of the environment; a note where these cannot be had."""
+    """Return the given spaces, else those of the environment, with a note if these are not available."""
     for name, space in told.items():
         wrong = spaces.misfit(space, schema, name)
         if wrong:
@@ -174,7 +172,7 @@ def _spaces(
 
 
 def _rate(fps: float | None) -> dict[str, float]:
-    """How many steps a second has, as the manifest holds it."""
+    """Return the steps per second for the manifest."""
     if fps is None:
         return {}
     try:
@@ -191,7 +189,7 @@ def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
         raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
 
 
-# What other libraries call these; taken as they come, they would be fields that no loader gives.
+# Names of other libraries. Stored as they are, they would be fields that no loader uses.
 _MEANT = {
     "observations": "observation",
     "obs": "observation",
@@ -214,7 +212,7 @@ _ROOT_FLAGS = ("done", "terminated", "truncated")
 
 
 class _EpisodesJob:
-    """An iterable as one part; it cannot be read twice, so it is not resumed."""
+    """An iterable as a job with one part. It cannot be read twice, so the job cannot be resumed."""
 
     key = "episodes"
     stage: Stage = "convert"
@@ -223,13 +221,13 @@ class _EpisodesJob:
     def __init__(self, id: str, items: Iterable[Mapping[str, Any]], *, keep_frames: bool = True) -> None:
         self.id = id
         self.schema: tuple[Field, ...] = ()
-        self.films = Films()
+        self.videos = VideoSources()
         self._keep_frames = keep_frames
-        self._kinds: dict[str, str] = {}  # of the episode columns, so far
+        self._kinds: dict[str, str] = {}  # types of the episode columns so far
         self._empty: list[str] = []  # episodes without steps
-        self._splits: set[str] = set()  # those of datasets that episodes are of, empty ones too
+        self._splits: set[str] = set()  # of the datasets that episodes come from, empty ones too
         rest = self._episodes(trajectories(items))
-        first = next(rest, None)  # it says what the fields are
+        first = next(rest, None)  # it defines the fields
         if first is None:
             raise InvalidEpisode(f"There are no episodes with steps to make {id} of. Nothing was written.")
         self._data = chain([first], rest)
@@ -244,7 +242,7 @@ class _EpisodesJob:
         yield nothing
 
     def name(self, number: int) -> str:
-        """How messages call the part."""
+        """Return the name of the part for messages."""
         return "the episodes"
 
     def _episodes(self, found: Iterator[Trajectory]) -> Iterator[EpisodeData]:
@@ -271,14 +269,14 @@ class _EpisodesJob:
                 observed=t.observed,
             )
 
-    def _original(self, t: Trajectory) -> Original:
-        """The trajectory with what is known of it where it is the episode of a dataset."""
+    def _original(self, t: Trajectory) -> OriginalEpisode:
+        """Return the trajectory, with facts of its dataset if it comes from one."""
         schema = {f.name: f for f in self.schema}
         if t.origin is not None:
-            return original(t.origin, t.flat, t.both, schema, self.films, keep_frames=self._keep_frames)
-        return Original(t.flat, both=t.both, apart=frozenset(n for n in schema if f"next/{n}" in schema))
+            return original(t.origin, t.flat, t.both, schema, self.videos, keep_frames=self._keep_frames)
+        return OriginalEpisode(t.flat, both=t.both, apart=frozenset(n for n in schema if f"next/{n}" in schema))
 
-    def _read(self, of: Original, t: Trajectory) -> tuple[Flat, int, int]:
+    def _read(self, of: OriginalEpisode, t: Trajectory) -> tuple[Flat, int, int]:
         flat = dict(of.flat)
         if any(flag in flat for flag in FLAGS):
             for flag in _ROOT_FLAGS:  # False on every step, by TED
@@ -289,7 +287,7 @@ class _EpisodesJob:
         for given in flat:
             if given in _MEANT:
                 raise InvalidEpisode(
-                    f"{t.name}: {given} is not TED's name.", hint=f'"{_MEANT[given]}" is; a name with / nests'
+                    f"{t.name}: {given} is not a TED name.", hint=f'use "{_MEANT[given]}"; a name with / is nested'
                 )
             value = flat[given]
             text = isinstance(value, list) and len(value) == 1 < max(rows, default=0)
@@ -303,19 +301,18 @@ class _EpisodesJob:
         return episode_dicts.read(flat, t.name, apart=of.apart)
 
     def _check_types(self, about: Mapping[str, Scalar], name: str) -> None:
-        """Refuse a value of another type than its column has had so far."""
+        """Refuse a value of another type than the earlier ones of its column."""
         for column, value in about.items():
             if value is not None:
                 self._kinds[column] = episode_table.joint_kind(self._kinds.get(column), value, column, name)
 
 
 @dataclass(slots=True)
-class Original:
-    """A trajectory with what its dataset knows of it.
+class OriginalEpisode:
+    """A trajectory with the facts of its dataset.
 
-    ``fields`` are those taken as they are stored, ``both`` those known at both ends of a step, ``apart`` those whose
-    next values are a field of their own. ``cut``: it ends where the data end, which its flags do not tell from a
-    truncation.
+    ``fields`` are copied as they are stored, ``both`` are known at both ends of a step, ``apart`` have next values in a
+    field of their own. ``cut`` means that the episode ends where the data end; flags cannot express it.
     """
 
     flat: Flat
@@ -330,47 +327,55 @@ class Original:
 
 
 @dataclass(slots=True)
-class Films:
-    """Where the videos lie that frames are taken from, by the name that a dataset under construction calls them."""
+class VideoSources:
+    """Extents of the videos that frames are copied from, by their names in the new dataset."""
 
     known: dict[str, tuple[Store, str, int]] = field(default_factory=dict)
 
     def name(self, store: Store, name: str, number: int) -> str:
-        """A name for video ``number`` of a field."""
+        """Return a name for video ``number`` of a field."""
         key = f"{store.manifest.fingerprint} {store.path} {name} {number}"
         self.known[key] = (store, name, number)
         return key
 
     def locate(self, _field: str, key: str) -> Extent:
-        """Where its bytes are."""
+        """Return the extent of a video."""
         store, name, number = self.known[key]
         return store.videos(name).extent(number)
 
 
 def original(
-    origin: Origin, flat: Flat, filled: frozenset[str], schema: Mapping[str, Field], films: Films, *, keep_frames: bool
-) -> Original:
-    """Compare the fields of a trajectory with its origin, and take what is the same from there.
+    origin: Origin,
+    flat: Flat,
+    filled: frozenset[str],
+    schema: Mapping[str, Field],
+    videos: VideoSources,
+    *,
+    keep_frames: bool,
+) -> OriginalEpisode:
+    """Compare the fields of a trajectory with its origin, and take unchanged ones from there.
 
     Parameters
     ----------
     origin : Origin
     flat : dict
-        Its fields; those ``filled`` have T rows and no next values, as the final observation is not known.
+        Its fields. Those in ``filled`` have T rows and no next values: the final observation is unknown.
     schema : mapping
-        The fields of the dataset under construction; empty before its first episode.
+        The fields of the new dataset; empty before its first episode.
     keep_frames : bool
-        Keep frames encoded; else they stay the arrays that they are.
+        Keep frames encoded; else store the given arrays.
     """
     store, k = origin.store, origin.number
     e = store.episodes
     start, length = int(e["start"][k]), int(e["length"][k])
     observed = bool(e["num_observed"][k] > length)
-    of = Original(dict(flat), splits=tuple(s for s in splits_of(store) if e[f"split/{s}"][k]), extra=_extra(store, k))
+    of = OriginalEpisode(
+        dict(flat), splits=tuple(s for s in splits_of(store) if e[f"split/{s}"][k]), extra=_extra(store, k)
+    )
     of.apart = frozenset(n for n in store.fields if f"next/{n}" in store.fields)
     of.both = filled
     if any(not _has_rows(flat, name, length) for name in (*FLAGS, "action") if name in flat):
-        return of  # a part of it
+        return of  # a part of the episode
     of.both = filled | {n for n, f in store.fields.items() if f.placement == "both"}
     of.seed = int(e["seed"][k]) if "seed" in e and e["has_seed"][k] else None
     of.options = store.episode_strings("options")[k] or None
@@ -380,7 +385,7 @@ def original(
         if frames or not _unchanged(store, f, flat, start, length, filled):
             continue
         rows = length + (f.placement == "both" and observed)
-        of.flat[name] = _stored(store, f, start, start + rows, films)
+        of.flat[name] = _stored(store, f, start, start + rows, videos)
         of.fields[name] = f
         if f.placement == "both" and name not in of.apart:
             of.flat.pop(f"next/{name}", None)
@@ -389,7 +394,7 @@ def original(
 
 
 def splits_of(store: Store) -> list[str]:
-    """The named splits of a dataset."""
+    """Return the named splits of a dataset."""
     return [name.removeprefix("split/") for name in store.episodes if name.startswith("split/")]
 
 
@@ -402,7 +407,7 @@ def _has_rows(flat: Flat, name: str, rows: int) -> bool:
 
 
 def _unchanged(store: Store, f: Field, flat: Flat, start: int, length: int, filled: frozenset[str]) -> bool:
-    """Whether the values given are those of the dataset."""
+    """Return whether the given values are those of the dataset."""
     if f.name not in flat or len(flat[f.name]) != length:
         return False
     paired = f.placement == "both" and f"next/{f.name}" not in store.fields and f.name not in filled
@@ -422,10 +427,10 @@ def _same(given: Value, there: Array, f: Field) -> bool:
     return given.shape == there.shape and given.tobytes() == there.tobytes()
 
 
-def _stored(store: Store, f: Field, a: int, b: int, films: Films) -> Any:
-    """Rows ``a`` to ``b`` as the dataset stores them."""
+def _stored(store: Store, f: Field, a: int, b: int, videos: VideoSources) -> Any:
+    """Return rows ``a`` to ``b`` as the dataset stores them."""
     if f.codec == VIDEO:
-        return _of_videos(store, f, store.rows(f.name)[a:b], films)
+        return _of_videos(store, f, store.rows(f.name)[a:b], videos)
     if f.kind == "frames":
         offsets = store.frame_offsets(f.name)[a : b + 1]
         data = np.array(store.frame_bytes(f.name)[int(offsets[0]) : int(offsets[-1])])
@@ -434,8 +439,8 @@ def _stored(store: Store, f: Field, a: int, b: int, films: Films) -> Any:
     return values.tolist() if f.kind == "text" else values
 
 
-def _of_videos(store: Store, f: Field, index: Array, films: Films) -> VideoFrames:
+def _of_videos(store: Store, f: Field, index: Array, videos: VideoSources) -> VideoFrames:
     numbers, place = np.unique(index[:, 0], return_inverse=True)
-    names = [films.name(store, f.name, int(n)) if n >= 0 else "" for n in numbers]
+    names = [videos.name(store, f.name, int(n)) if n >= 0 else "" for n in numbers]
     where = np.where(index[:, 0] >= 0, place.reshape(-1), -1)
     return VideoFrames(tuple(names), np.stack([where, index[:, 1]], 1).astype(np.int32))

@@ -1,4 +1,4 @@
-"""``--frames raw|HxW``: encoded frames decoded, and frames of any kind resized, while an archive is converted."""
+"""``--frames raw|HxW``: decode encoded frames, and resize frames, while an archive is converted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rlds_cli.store.frames import decode_any_size, decode_frame, decode_frames
 from rlds_cli.store.videos import Video, decode_video
 from rlds_cli.ted import CHUNK_BYTES, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
-_LEAST, _MOST_CHANNELS = 16, 16  # sides of a frame that is published raw, and the axis that is none of them
+_LEAST, _MOST_CHANNELS = 16, 16  # smallest side of a raw frame; largest number of channels
 
 
 def decoded(f: Field, frames: str) -> Field:
-    """The field as it is stored with ``frames``."""
+    """Return the field as it is stored with ``frames``."""
     size = FRAME_SIZE.fullmatch(frames)
     if f.kind != "frames" and not (size and is_raw_frame(f)):
         return f
@@ -29,7 +29,7 @@ def decoded(f: Field, frames: str) -> Field:
 
 
 def is_raw_frame(f: Field) -> bool:
-    """Whether rows are frames that are published as arrays: uint8 [H, W], [H, W, C] or [C, H, W]."""
+    """Return whether rows are frames published as arrays: uint8 [H, W], [H, W, C] or [C, H, W]."""
     if f.kind != "array" or f.dtype != "uint8" or len(f.shape) not in (2, 3):
         return False
     sides = f.shape[1:] if _channels_first(f) else f.shape[:2]
@@ -45,7 +45,7 @@ def _resized(f: Field, size: tuple[int, int]) -> tuple[int, ...]:
 
 
 def decode(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str, root: Path) -> Iterator[Chunk]:
-    """The chunks with their frames decoded and resized, cut to pieces of about 16 MiB; videos lie below ``root``."""
+    """Decode and resize the frames of chunks, in pieces of about 16 MiB. Videos are below ``root``."""
     encoded = [f for f in schema if decoded(f, frames) != f]
     width = max(1, sum(decoded(f, frames).row_bytes for f in encoded))
     step = max(1, CHUNK_BYTES // width)
@@ -121,9 +121,9 @@ def _resize_rows(f: Field, rows: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _resize(image: Array, size: tuple[int, ...]) -> Array:
-    """Pillow's area-averaging resize, as it is usual for downscaled frames; of depth the nearest value.
+    """Resize with Pillow's area average; depth frames with the nearest value.
 
-    The mean of two distances, or of the codes of two, is the distance of nothing.
+    The mean of two depths, or of their codes, is the depth of neither.
     """
     from PIL import Image
 

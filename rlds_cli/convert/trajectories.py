@@ -1,7 +1,7 @@
-"""From what users hand to `create` to one trajectory at a time.
+"""Split the items that users pass to `create` into trajectories.
 
 An item is one episode, or holds several: the batch of a collector, a window of whole episodes, a slice of a dataset.
-Several are told apart by, in this order::
+Trajectories in an item are separated by, in this order::
 
     mask                     [B, L]        each row is one, of the steps where it is True
     shape of the flags       [E, T, 1]     rows are environments, or windows
@@ -35,13 +35,12 @@ _FLAGS = (DONE, *FLAGS, "done", "terminated", "truncated")
 
 @dataclass(slots=True)
 class Trajectory:
-    """One episode: its fields, and what is known of it as a whole.
+    """One episode: its fields and facts.
 
-    ``both`` are fields that are known at both ends of a step although the final row is missing: then ``observed`` is
-    False. ``origin`` is the episode of a dataset that it holds; ``id`` the number that a collector gave it, and
-    ``open`` whether it may go on with it in its next batch. ``number`` is the episode's number in the field
-    ``episode``, of the last trajectory of a slice that ends inside an episode; ``unnumbered`` says that a batch holds
-    steps and no such number.
+    ``both`` are fields known at both ends of a step although the final row is missing; ``observed`` is then False.
+    ``origin`` is its episode in a dataset. ``id`` is the number that a collector gave it; ``open`` is True if it may
+    continue in the next batch. ``number`` is its value in the field ``episode``, if it is the last one of a slice;
+    ``unnumbered`` is True if a batch has no such field.
     """
 
     name: str
@@ -57,16 +56,16 @@ class Trajectory:
 
 
 def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
-    """The trajectories of ``items``, in order; those that a collector has not finished wait for its next batch.
+    """Yield the trajectories of ``items`` in order. Unfinished ones of a collector wait for its next batch.
 
     Raises
     ------
     InvalidEpisode
-        An item is no mapping, or it holds several trajectories that cannot be told apart.
+        An item is not a mapping, or holds several trajectories that cannot be separated.
     """
     count = 0
     waiting: dict[int, Trajectory] = {}
-    last: Trajectory | None = None  # of the item before; it may go on with the first of this one
+    last: Trajectory | None = None  # of the previous item; the first one of this item may continue it
     for number, item in enumerate(items):
         going_on: dict[int, Trajectory] = {}
         for found in _of_item(item, f"episode {count}" if count == number else f"episode {count} (item {number})"):
@@ -94,13 +93,13 @@ def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
 
 
 def _follow(last: Trajectory, found: Trajectory) -> tuple[list[Trajectory], Trajectory]:
-    """What is complete before ``found``, and ``found``, joined to ``last`` where it goes on with the same episode."""
+    """Join ``found`` to ``last`` if it continues the episode; returns complete trajectories and the current one."""
     same = last.number == found.number and last.unnumbered == found.unnumbered
     if not (same and _observed_at_both(last.flat) and _goes_on(last.flat, found.flat)):
         return [last], found
     if found.unnumbered:
         raise InvalidEpisode(
-            f"{found.name} goes on where the batch before it ends: batches of transitions are not episodes.",
+            f"{found.name} continues the previous batch: batches of transitions are not episodes.",
             hint="of a Loader, window=Episode() gives whole episodes, with their ends; of a dataset, ds.episode(k)",
         )
     return [], _joined(last, found)
@@ -115,7 +114,7 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
         raise InvalidEpisode(f"{name} is a {type(item).__name__}; a mapping of fields is needed.")
     origin = item.origin if isinstance(item, Batch) else None
     if origin is not None and any(n.partition("/")[0] == EPISODE for n in origin.store.fields):
-        yield Trajectory(name, flatten(item, name), origin=origin)  # whose own fields are called so
+        yield Trajectory(name, flatten(item, name), origin=origin)  # a dataset with a field of this name
         return
     fields, about = _parted(item, name)
     flat = flatten(fields, name)
@@ -141,7 +140,7 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
 
 
 def _parted(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
-    """The fields of an episode, and what its key ``"episode"`` says of it as a whole: one value a column."""
+    """Split an item into its fields and the episode columns in its key ``"episode"``, one value each."""
     fields, about = {}, {}
     for key, value in item.items():
         first, *rest = key if isinstance(key, tuple) else str(key).split("/")
@@ -163,7 +162,7 @@ def _shape(values: Any) -> tuple[int, ...]:
 
 
 def _leading(flat: Flat, item: Any) -> tuple[int, ...]:
-    """The shape of the steps: [T] or [E, T]; [] where no field says."""
+    """Return the shape of the steps: [T] or [E, T]; [] if no field tells."""
     size = tuple(getattr(item, "batch_size", ()))
     if len(size) > 1:
         return size
@@ -175,14 +174,14 @@ def _leading(flat: Flat, item: Any) -> tuple[int, ...]:
 
 
 def _row(flat: Flat, row: int, lead: tuple[int, ...], mask: str | None, where: str) -> Flat:
-    """One row of all fields, without the steps that the mask leaves out."""
+    """Return one row of all fields, without masked steps."""
     for key, value in flat.items():
         if key != EPISODE and _shape(value)[:2] != lead:
             shape = list(_shape(value))
             raise InvalidEpisode(f"{where}: {key} has shape {shape}; [{lead[0]}, {lead[1]}, ...] expected.")
     steps = np.arange(lead[1]) if mask is None else np.flatnonzero(np.asarray(flat[mask])[row])
     if len(steps) and steps[-1] - steps[0] + 1 != len(steps):
-        raise InvalidEpisode(f"{where}: {mask} leaves out steps between others.")
+        raise InvalidEpisode(f"{where}: {mask} masks steps in the middle of an episode.")
     a, b = (int(steps[0]), int(steps[-1]) + 1) if len(steps) else (0, 0)
     chosen = {key: np.asarray(v)[row][a:b] for key, v in flat.items() if key not in (mask, EPISODE)}
     return {key: v.tolist() if v.dtype == object else v for key, v in chosen.items()}
@@ -192,7 +191,7 @@ def _row(flat: Flat, row: int, lead: tuple[int, ...], mask: str | None, where: s
 
 
 def _pieces(flat: Flat, about: dict[str, Scalar], item: Any, name: str) -> Iterator[Trajectory]:
-    """The trajectories of one row; the last one may be gone on with by a collector."""
+    """Yield the trajectories of one row; a collector may continue the last one."""
     ids, key = _ids(flat)
     steps = _steps(flat)
     fields = {n: v for n, v in flat.items() if n != key}
@@ -212,15 +211,15 @@ def _pieces(flat: Flat, about: dict[str, Scalar], item: Any, name: str) -> Itera
 
 
 def _between(values: Value, a: int, b: int, steps: int, what: str) -> Value:
-    """Rows a to b of a field."""
+    """Return rows a to b of a field."""
     if not isinstance(values, np.ndarray | list) or not _shape(values) or len(values) != steps:
         rows = "no rows" if not _shape(values) else f"{len(values)} rows"
-        raise InvalidEpisode(f"{what} has {rows}; {steps} are needed, as there are several trajectories.")
+        raise InvalidEpisode(f"{what} has {rows}; {steps} are needed, since there are several trajectories.")
     return values[a:b]
 
 
 def _ids(flat: Flat) -> tuple[IntArray | None, str]:
-    """The number of the trajectory at each step, and the field that says it."""
+    """Return the trajectory number of each step, and the field that holds it."""
     for key in (_IDS, EPISODE):
         value = flat.get(key)
         if isinstance(value, np.ndarray) and value.ndim and value.size == len(value):
@@ -233,13 +232,13 @@ def _check_ids(ids: IntArray, name: str) -> None:
     numbers, times = np.unique(starts, return_counts=True)
     if (times > 1).any():
         raise InvalidEpisode(
-            f"{name}: trajectory {numbers[np.argmax(times)]} comes back after another one.",
+            f"{name}: trajectory {numbers[np.argmax(times)]} continues after another one.",
             hint="steps must be in the order of their trajectories; of a Loader, window=Episode() gives whole ones",
         )
 
 
 def _steps(flat: Flat) -> int:
-    """T, as far as a flag, an action or an id says; 0 where none has rows."""
+    """Return T from a flag, an action or an id; 0 if none has rows."""
     for name in (*_FLAGS, _IDS, "action", "next/reward"):
         value = flat.get(name)
         if value is not None and _shape(value):
@@ -248,10 +247,10 @@ def _steps(flat: Flat) -> int:
 
 
 def _begins_after_done(flat: Flat, item: Any, name: str, steps: int) -> IntArray:
-    """Where trajectories begin behind steps that are done; refuse several that lie end to end without a word."""
+    """Return where trajectories begin after steps that are done; refuses breaks that no flag marks."""
     pairs = _pairs(flat, steps)
     if not steps or not (pairs or hasattr(item, "batch_size")):
-        return np.zeros(0, np.int64)  # one episode: each next observation is the observation after
+        return np.zeros(0, np.int64)  # one episode: next observations are the observations of the next rows
     done = _done(flat, steps)[:-1]
     breaks = np.ones(steps - 1, bool)
     if pairs:
@@ -261,26 +260,26 @@ def _begins_after_done(flat: Flat, item: Any, name: str, steps: int) -> IntArray
 
 
 def _check_breaks(breaks: BoolArray, name: str, *, always: bool) -> None:
-    """Refuse a step that does not go on in the next one; throughout, next observations are a field of their own."""
+    """Refuse steps whose next observation differs from the next row, unless that is so for most steps."""
     if breaks.any() and (always or 2 * breaks.sum() < len(breaks)):
         step = int(np.argmax(breaks))
         raise InvalidEpisode(
-            f"{name}: the observation of step {step + 1} is not the next observation of step {step}, and nothing says "
-            "that an episode ends there.",
-            hint="give one episode at a time, or say where they end: next/terminated, next/truncated; of a Loader, "
+            f"{name}: the observation of step {step + 1} is not the next observation of step {step}, and no flag "
+            "marks the end of an episode.",
+            hint="give one episode at a time, or mark their ends: next/terminated, next/truncated; of a Loader, "
             "window=Episode() gives whole ones",
         )
 
 
 def _pairs(flat: Flat, steps: int) -> list[tuple[Value, Value]]:
-    """Observations and next observations that are both given, a row each per step."""
+    """Return pairs of observations and next observations with a row per step each."""
     names = [n for n in flat if n.partition("/")[0] == "observation" and f"next/{n}" in flat]
     found = [(flat[n], flat[f"next/{n}"]) for n in names]
     return [(a, b) for a, b in found if len(a) == len(b) == steps and steps]
 
 
 def _continuous(root: Any, after: Any) -> BoolArray:
-    """At which steps but the last the next observation is the observation of the next step [T-1]."""
+    """Return for each step but the last whether its next observation is that of the next step [T-1]."""
     a, b = np.asarray(root)[1:], np.asarray(after)[:-1]
     if a.shape != b.shape:
         return np.zeros(len(a), bool)
@@ -301,11 +300,11 @@ def _done(flat: Flat, steps: int) -> BoolArray:
     return np.asarray(np.logical_or.reduce([_flag(flat, name, steps) for name in (DONE, *FLAGS)]))
 
 
-# -- what a collector goes on with
+# -- trajectories that continue
 
 
 def _goes_on(before: Flat, after: Flat) -> bool:
-    """Whether ``after`` begins where ``before`` ended, as far as observations can tell."""
+    """Return whether ``after`` begins where ``before`` ended, by their observations."""
     names = [n for n in before if n.partition("/")[0] == "observation" and f"next/{n}" in before]
     return set(before) == set(after) and all(
         bool(_continuous(_ends(after[n], 0), _ends(before[f"next/{n}"], -1)).all()) for n in names
@@ -313,7 +312,7 @@ def _goes_on(before: Flat, after: Flat) -> bool:
 
 
 def _ends(values: Any, row: int) -> Any:
-    """One row, twice: as a row and the one after."""
+    """Return one row twice, as a pair of successive rows."""
     return np.asarray([values[row]] * 2)
 
 
@@ -330,7 +329,7 @@ def _concatenated(a: Value, b: Value) -> Value:
 
 
 def _complete(t: Trajectory) -> Trajectory:
-    """The trajectory without the filler of a final observation that ``next/observed`` says is unknown."""
+    """Remove the filler of a final observation that is unknown by ``next/observed``."""
     observed = t.flat.pop(OBSERVED, None)
     if observed is None or not isinstance(observed, np.ndarray) or not observed.size:
         return t
@@ -350,7 +349,7 @@ def _complete(t: Trajectory) -> Trajectory:
 
 
 def _is_filled(flat: Flat, name: str, steps: int) -> bool:
-    """Whether ``next/name`` is ``name`` one row on, with a filler behind the last."""
+    """Return whether ``next/name`` is ``name`` shifted by one row, with a filler at the end."""
     after = flat.get(f"next/{name}")
     if after is None or len(after) != steps or len(flat[name]) != steps:
         return False

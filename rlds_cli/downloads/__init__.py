@@ -1,1 +1,1 @@
-"""From a registered id to a dataset of this home: listed, fetched, verified, converted."""
+"""Download a registered dataset: list its files, fetch and verify them, convert them."""

@@ -1,4 +1,4 @@
-"""How a registered archive becomes a dataset: listed, fetched, verified, converted, published."""
+"""Turn a registered archive into a dataset: list, fetch, verify, convert and publish it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from rlds_cli.archives import Archive, choose
 from rlds_cli.convert.archive import Conversion, convert
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import fetching, planning, sidecars
-from rlds_cli.downloads.fetch.client import Patience
+from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.fetch.file import Fetched
-from rlds_cli.downloads.fetch.sidecars import Record
-from rlds_cli.downloads.request import Order
-from rlds_cli.downloads.sources import hub, sources
+from rlds_cli.downloads.fetch.sidecars import FileRecord
+from rlds_cli.downloads.request import DownloadRequest
+from rlds_cli.downloads.sources import listing
 from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.table import source_of
 from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
@@ -33,38 +34,40 @@ from rlds_cli.text import natural
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What is to be done to have the files of an order, and what of their rows is wanted."""
+    """The plan to fetch the files of a request, and the part of their rows to convert."""
 
-    plan: planning.Plan
+    plan: planning.FetchPlan
     portion: Portion
 
     @property
     def counts(self) -> list[int]:
-        """How many files are wanted, and of how many."""
+        """Number of files to fetch, and number of files that the archive has."""
         return [len(self.plan.steps), len(self.plan.listed or self.plan.steps)]
 
 
-def plan_transfer(order: Order, id: DatasetId, entry: Entry, where: Settings, progress: Progress = silent) -> Transfer:
-    """What is to be done to have the archive here, or what is wanted of it; asks its source unless all of that is."""
-    patience = Patience(told=lambda note: progress(Event(str(id), "note", note=note)))
+def plan_transfer(
+    request: DownloadRequest, id: DatasetId, entry: Entry, where: Settings, progress: Progress = silent
+) -> Transfer:
+    """Plan the download of an archive, or of the part requested. Asks the source only for files that are missing."""
+    policy = RetryPolicy(told=lambda note: progress(Event(str(id), "note", note=note)))
     destination = Home(where.home).archive(id)
-    # Where the files are named ahead no listing is needed.
-    asked = not entry.tree or order.source or order.force or order.files
-    files = None if asked else _pin(planning.remembered(destination) or (), order.pinned) or None
-    read = partial(_read, where, destination, patience)
-    wanted, portion = _wanted(order, entry, files, read) if files else ((), order.portion)
+    # An entry that names its files needs no listing.
+    asked = not entry.tree or request.source or request.force or request.files
+    files = None if asked else _pin(planning.remembered(destination) or (), request.pinned) or None
+    read = partial(_read, where, destination, policy)
+    wanted, portion = _wanted(request, entry, files, read) if files else ((), request.portion)
     if files is None or not planning.present(wanted, destination):
-        files = _pin(_listed(order, entry, where, patience), order.pinned)
-        wanted, portion = _wanted(order, entry, files, read)
+        files = _pin(_listed(request, entry, where, policy), request.pinned)
+        wanted, portion = _wanted(request, entry, files, read)
     some = files if len(wanted) < len(files) else None
-    return Transfer(planning.plan(wanted, destination, where, rehash=order.force, listed=some), portion)
+    return Transfer(planning.plan(wanted, destination, where, rehash=request.force, listed=some), portion)
 
 
 def _wanted(
-    order: Order, entry: Entry, files: tuple[RemoteFile, ...], read: Callable[[RemoteFile], bytes]
+    request: DownloadRequest, entry: Entry, files: tuple[RemoteFile, ...], read: Callable[[RemoteFile], bytes]
 ) -> tuple[tuple[RemoteFile, ...], Portion]:
-    """The files of an archive that hold what is ordered of it, and what of their rows that is."""
-    portion = order.portion
+    """Select the files that hold the part requested, and the part of their rows that belongs to it."""
+    portion = request.portion
     if not portion:
         return files, portion
     named = [f.path for f in files if portion.wants(f.path)]
@@ -80,17 +83,17 @@ def _wanted(
     return tuple(f for f in files if f.path in kept), rest
 
 
-def _read(where: Settings, destination: Path, patience: Patience, file: RemoteFile) -> bytes:
-    """A small file of an archive, which is here already, or not yet."""
+def _read(where: Settings, destination: Path, policy: RetryPolicy, file: RemoteFile) -> bytes:
+    """Read a small file of the archive: the downloaded copy if there is one, else from its source."""
     here = destination / file.path
-    if Record.read(here) is None:
-        return sources.read(file, where, patience=patience)
+    if FileRecord.read(here) is None:
+        return listing.read(file, where, policy=policy)
     with safe_files.reading(here) as content:
         return content.read()
 
 
 def _pin(files: Iterable[RemoteFile], pinned: Sequence[File]) -> tuple[RemoteFile, ...]:
-    """Files as a source lists them; those of a lock with its promises, and first from where they came from then."""
+    """Give files that a lock pins the size and hash of the lock, and its address as the first one."""
     known = {f.path: f for f in pinned}
     return tuple(_as_pinned(f, known[f.path]) if f.path in known else f for f in files)
 
@@ -100,35 +103,35 @@ def _as_pinned(file: RemoteFile, pin: File) -> RemoteFile:
     return replace(file, urls=urls, size=pin.size or file.size, sha256=pin.sha256 or file.sha256)
 
 
-def _listed(order: Order, entry: Entry, where: Settings, patience: Patience) -> tuple[RemoteFile, ...]:
-    if order.source and len(entry.files) > 1 and not order.files and sources.names_file(order.source):
-        return _only_file(order, entry, where, patience)
-    if order.files or entry.files:
-        return tuple(_listed_file(order, f, where, patience) for f in order.files or entry.files)
-    tree = [*(hub.at(url, order.revision) for url in entry.tree if order.revision), *entry.tree]
+def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
+    if request.source and len(entry.files) > 1 and not request.files and listing.names_file(request.source):
+        return _only_file(request, entry, where, policy)
+    if request.files or entry.files:
+        return tuple(_listed_file(request, f, where, policy) for f in request.files or entry.files)
+    tree = [*(source_of(url).at_revision(url, request.revision) for url in entry.tree if request.revision), *entry.tree]
     unique = [*dict.fromkeys(tree)]
-    files = sources.list_files(unique, where, source=order.source, suffix=entry.suffix, patience=patience)
+    files = listing.list_files(unique, where, source=request.source, suffix=entry.suffix, policy=policy)
     wanted = tuple(f for f in files if not entry.only or any(fnmatchcase(f.path, p) for p in entry.only))
     if not wanted:
         raise DownloadFailed(f"{entry.id} has no files called {', '.join(entry.only)}. Nothing was written.")
     return wanted
 
 
-def _only_file(order: Order, entry: Entry, where: Settings, patience: Patience) -> tuple[RemoteFile, ...]:
-    """The one file of several that ``--from`` names, where no other is wanted; it must not stand for the others."""
-    name = str(order.source).rpartition("/")[2]
-    wanted = [f for f in entry.files if not order.portion or order.portion.wants(f.path)]
+def _only_file(request: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
+    """Take the single file that ``--from`` names, if the request needs no other file."""
+    name = str(request.source).rpartition("/")[2]
+    wanted = [f for f in entry.files if not request.portion or request.portion.wants(f.path)]
     if [f.path for f in wanted] != [name]:
         raise DownloadFailed(
-            f"{entry.id} has {text.plural(len(wanted), 'file')}, and {order.source} is one. Nothing was written.",
+            f"{entry.id} has {text.plural(len(wanted), 'file')}, and {request.source} is one. Nothing was written.",
             hint="--from takes the directory that they are in",
         )
-    return (_listed_file(order, wanted[0], where, patience),)
+    return (_listed_file(request, wanted[0], where, policy),)
 
 
-def _listed_file(order: Order, file: File, where: Settings, patience: Patience) -> RemoteFile:
-    listed = sources.list_files(
-        file.urls, where, source=order.source, size=file.size, sha256=file.sha256, patience=patience
+def _listed_file(request: DownloadRequest, file: File, where: Settings, policy: RetryPolicy) -> RemoteFile:
+    listed = listing.list_files(
+        file.urls, where, source=request.source, size=file.size, sha256=file.sha256, policy=policy
     )
     if len(listed) != 1:
         raise DownloadFailed(f"{file.path}: {len(listed)} files where one was expected.")
@@ -136,7 +139,7 @@ def _listed_file(order: Order, file: File, where: Settings, patience: Patience) 
 
 
 def make(
-    order: Order,
+    request: DownloadRequest,
     id: DatasetId,
     entry: Entry,
     where: Settings,
@@ -144,9 +147,9 @@ def make(
     progress: Progress,
     check: Callable[[Path], None] | None = None,
 ) -> None:
-    """Fetch and convert one dataset and publish it, unless ``check`` raises. The caller holds the lock of its id."""
+    """Fetch, convert and publish one dataset, unless ``check`` raises. The caller holds the lock of its id."""
     progress(Event(str(id), "plan"))
-    transfer = plan_transfer(order, id, entry, where, progress)
+    transfer = plan_transfer(request, id, entry, where, progress)
     steps = transfer.plan
     if not steps.finished and where.offline and any(s.action == "fetch" for s in steps.steps):
         raise Offline(
@@ -155,19 +158,19 @@ def make(
         )
     fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
     place = Home(where.home)
-    work = replace(_conversion(order, id, entry, transfer, fetched), check=check)
+    work = replace(_conversion(request, id, entry, transfer, fetched), check=check)
     try:
         convert(work, place, jobs=jobs, progress=progress)
     except CorruptArchive as exc:
         raise _distrusted(exc, id, fetched) from exc
-    if not order.keep_archive and not order.portion:
+    if not request.keep_archive and not request.portion:
         planning.forget(steps)
-    elif not order.keep_archive:
-        _remove(f for f in fetched if f.action == "fetch")  # the others were there before, and are somebody's
+    elif not request.keep_archive:
+        _remove(f for f in fetched if f.action == "fetch")  # files that were there before belong to somebody else
 
 
 def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) -> CorruptArchive:
-    """Forget that a file is right which nobody has promised to be, and which cannot be read: it is fetched again."""
+    """Drop the records of unreadable files that have no published hash, so that the next run fetches them again."""
     bad = [f for f in fetched if f.action != "link" and not f.file.hashed and f.path.name in exc.message]
     for f in bad:
         sidecars.path_of(f.path).unlink(missing_ok=True)
@@ -186,7 +189,7 @@ def _remove(fetched: Iterable[Fetched]) -> None:
 
 
 def _conversion(
-    order: Order, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
+    request: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
 ) -> Conversion:
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
@@ -198,19 +201,19 @@ def _conversion(
             transfer.plan.destination,
             tuple(f.path for f in came),
             entry.episodes_by,
-            skip_bad=order.skip_bad,
+            skip_bad=request.skip_bad,
             last_step=entry.last_step,
             partial=transfer.plan.listed is not None,
         ),
-        encoding=order.store,
-        frames=order.frames,
+        encoding=request.store,
+        frames=request.frames,
         sources=tuple(_source(f) for f in came),
         facts={k: v for k, v in scores.items() if v is not None},
         env={k: v for k, v in env.items() if v is not None},
-        options={"episodes_by": entry.episodes_by, "frames": order.frames}
-        | ({"skip_bad": True} if order.skip_bad else {})
+        options={"episodes_by": entry.episodes_by, "frames": request.frames}
+        | ({"skip_bad": True} if request.skip_bad else {})
         | ({"last_step": entry.last_step} if entry.last_step else {})
-        | ({"portion": order.portion.facts | {"files": transfer.counts}} if order.portion else {}),
+        | ({"portion": request.portion.facts | {"files": transfer.counts}} if request.portion else {}),
         portion=transfer.portion,
     )
 

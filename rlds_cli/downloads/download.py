@@ -1,7 +1,4 @@
-"""Datasets on order: what is here already, what it takes to have the others, and having them.
-
-Copying a published dataset from another home or directory, and trusting it only after its content hashes right.
-"""
+"""Plan and run downloads of datasets; copy published datasets from another home or directory."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli import home, registry, settings, subset, text
-from rlds_cli.downloads.request import Order, Store
+from rlds_cli.downloads.request import DownloadRequest, Store
 from rlds_cli.errors import (
     DamagedDataset,
     DatasetNotFound,
@@ -37,14 +34,14 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 
-# A dataset that is here is found without NumPy, requests or a reader: those are imported where work begins.
+# Opening a dataset that is here imports neither NumPy nor requests nor a reader: other work imports them itself.
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What it takes to have one dataset here.
+    """The plan for one dataset.
 
-    ``here`` is its directory when nothing is to be done. ``to_fetch`` are bytes over the network, as far as sizes are
+    ``here`` is its directory if it is there already. ``to_fetch`` are bytes over the network, as far as sizes are
     known; ``unknown`` counts the files whose size only their server knows; ``cache`` estimates the dataset's bytes.
     """
 
@@ -60,7 +57,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """A plan for several datasets, and the room for them."""
+    """The plans for several datasets, and the free space for them."""
 
     datasets: tuple[Delivery, ...]
     home: Path
@@ -68,12 +65,12 @@ class Deliveries:
 
     @property
     def to_fetch(self) -> int:
-        """Bytes over the network, as far as sizes are known."""
+        """Bytes to download, as far as sizes are known."""
         return sum(d.to_fetch for d in self.datasets)
 
     @property
     def needed(self) -> int:
-        """Bytes that the disk must hold in addition: archives and datasets, as far as sizes are known."""
+        """Additional bytes on disk for archives and datasets, as far as sizes are known."""
         return self.to_fetch + sum(d.cache or 0 for d in self.datasets)
 
 
@@ -92,43 +89,40 @@ def download(
     exclude: str | Sequence[str] = (),
     split: str | None = None,
     episodes: str | None = None,
-    limit_rate: int | str | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
-    """Have a dataset here: fetched, verified and converted, unless it is. Safe to call from any number of ranks.
+    """Download, verify and convert a dataset, unless it is here already. Safe to call from any number of ranks.
 
     Parameters
     ----------
     ref : str
-        An id of the registry, or an alias; with a variant, one that is here.
+        An id of the registry, or an alias; or the id of a variant that is here.
     source : str, optional
-        Take the archive from this file, directory or mirror and nothing else; or a published dataset, to copy it here.
+        The only file, directory or mirror to take the archive from; or a dataset to copy.
     store : {"memmap", "zarr"}
-        Mapped files, or compressed.
+        Memory-mapped files, or compressed ones.
     frames : str
         ``encoded``: images stay as published. ``raw`` or ``HxW`` (``84x84``): decoded at conversion, as ``ID@raw``.
     jobs : int, optional
         Worker processes for the conversion; None converts in this one. More need the guard
         ``if __name__ == "__main__":`` in a script.
     force : bool
-        Verify the archive by its hash, fetch what is not as it should be, convert again, and replace.
+        Verify the archive, fetch files with a wrong hash again, convert, and replace the dataset.
     keep_archive : bool
         False removes the downloaded files after the conversion.
     offline : bool
         Never touch the network, as ``RLDS_OFFLINE=1``.
     skip_bad : bool
-        Leave out files of the archive that cannot be read; the manifest names them. Else the first is an error.
+        Leave out files of the archive that cannot be read; the manifest names them. By default they are an error.
     include, exclude : str or sequence of str, optional
-        Only files whose path or name matches a pattern such as ``"seed1*"``; without those that do. The dataset is a
-        part of the archive then, and stands as ``ID@include-...``.
+        Patterns such as ``"seed1*"`` for paths or names of files to use, or to leave out. The dataset is then a part
+        of the archive, with the id ``ID@include-...``.
     split : str, optional
         Only the episodes of this split, as ``ID@split-train``.
     episodes : str, optional
         Only a range of episodes, or of those of the split: ``"0:100"``, as ``ID@episodes-0-100``. Only the files that
         hold them are fetched where the layout tells which those are.
-    limit_rate : int or str, optional
-        Bytes a second that all connections together may take, as in ``10 << 20`` or ``"10M"``.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -137,11 +131,11 @@ def download(
     UnknownDataset
         The registry has no such id; the hint says which are near.
     DownloadFailed, WrongHash, Offline
-        The archive could not be had, or is not the one that was promised.
+        The archive could not be downloaded, or its hash is wrong.
     ArchiveError
-        It cannot be read.
+        The archive cannot be read.
     NoSpace, NoPermission
-        The disk refuses. Whatever was finished is kept, and the same call goes on from there.
+        The disk is full or not writable. Finished work is kept; the same call resumes it.
 
     Examples
     --------
@@ -151,17 +145,16 @@ def download(
     (3,)
     """
     portion = Portion.of(include=include, exclude=exclude, split=split, episodes=episodes)
-    rate = text.rate(str(limit_rate)) if limit_rate is not None else None
-    order = Order(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion, rate)
-    return deliver(order, jobs=jobs or 0, progress=shown(progress))
+    request = DownloadRequest(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion)
+    return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
 
 def deliver(
-    order: Order, *, jobs: int = 0, progress: Progress = silent, check: Callable[[Path], None] | None = None
+    request: DownloadRequest, *, jobs: int = 0, progress: Progress = silent, check: Callable[[Path], None] | None = None
 ) -> Dataset:
-    """Carry out one order; see ``download``. Where ``check`` raises of what was made, nothing is published."""
-    where = order.where
-    here = None if order.force else _present(order, where)
+    """Run one request; see ``download``. If ``check`` raises for the new dataset, nothing is published."""
+    where = request.where
+    here = None if request.force else _present(request, where)
     from rlds_cli.dataset import open_dataset
 
     if here is not None:
@@ -169,21 +162,21 @@ def deliver(
     from rlds_cli.downloads import archive, pending
     from rlds_cli.home.locks import exclusive
 
-    id, entry = _resolve(order, where)
+    id, entry = _resolve(request, where)
     place = Home(where.home)
     with exclusive(place, id, progress):
-        here = None if order.force else _found(id, order, where)
+        here = None if request.force else _found(id, request, where)
         if here is None:
-            if order.source is not None and is_dataset(order.source, id):
-                adopt(order.source, id, place, progress)
+            if request.source is not None and is_dataset(request.source, id):
+                adopt(request.source, id, place, progress)
             else:
-                with pending.noted(order, id, place), pending.credentials_asked(order):
-                    archive.make(order, id, entry, where, jobs, progress, check)
-    return open_dataset(str(id), cache_dir=order.cache_dir)
+                with pending.recorded(request, id, place), pending.credentials_asked(request):
+                    archive.make(request, id, entry, where, jobs, progress, check)
+    return open_dataset(str(id), cache_dir=request.cache_dir)
 
 
 def expand(refs: Sequence[str]) -> list[str]:
-    """The ids that ids, aliases and globs stand for, each once, in order.
+    """Return the ids that ids, aliases and globs stand for, each once, in order.
 
     Raises
     ------
@@ -197,19 +190,18 @@ def _named(ref: str) -> list[str]:
     return [e.id for e in registry.match(ref)] if registry.is_glob(ref) else [ref]
 
 
-def plan(orders: Sequence[Order], *, guess: bool = False, progress: Progress = silent) -> Deliveries:
-    """What it would take; asks sources for their listings and writes nothing. Tells ``progress`` of long waits.
+def plan(requests: Sequence[DownloadRequest], *, guess: bool = False, progress: Progress = silent) -> Deliveries:
+    """Plan downloads: asks sources for their listings, writes nothing, and reports long waits to ``progress``.
 
-    With ``guess`` it says also what cannot be done: neither a listing that may not be asked for nor a lack of room is
-    an error.
+    With ``guess``, neither a listing that is not available offline nor a lack of space is an error.
 
     Raises
     ------
     NoSpace
-        What is known of the sizes does not fit.
+        The known sizes do not fit on the disk.
     """
-    where = orders[0].where
-    planned = Deliveries(tuple(_plan(o, guess, progress) for o in orders), where.home, disk.free(where.home))
+    where = requests[0].where
+    planned = Deliveries(tuple(_plan(o, guess, progress) for o in requests), where.home, disk.free(where.home))
     if planned.needed > planned.free and not guess:
         raise NoSpace(
             f"{text.size_of(planned.to_fetch)} to download and about "
@@ -220,23 +212,23 @@ def plan(orders: Sequence[Order], *, guess: bool = False, progress: Progress = s
     return planned
 
 
-def _plan(order: Order, guess: bool, progress: Progress) -> Delivery:
-    where = order.where
-    here = None if order.force else _present(order, where)
+def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
+    where = request.where
+    here = None if request.force else _present(request, where)
     if here is not None:
-        found, encoding = str(_id_of(order, where)), manifest.read(here).encoding
-        other = f"{encoding}-encoded; rlds convert {found} --to {order.store}" if encoding != order.store else ""
+        found, encoding = str(_id_of(request, where)), manifest.read(here).encoding
+        other = f"{encoding}-encoded; rlds convert {found} --to {request.store}" if encoding != request.store else ""
         return Delivery(found, here, note=other)
-    id, entry = _resolve(order, where)
-    if order.source is not None and is_dataset(order.source, id):
+    id, entry = _resolve(request, where)
+    if request.source is not None and is_dataset(request.source, id):
         return Delivery(str(id), None, actions={"copy": 1})
     from rlds_cli.downloads import archive, pending
 
     try:
-        with pending.credentials_asked(order):
-            steps = archive.plan_transfer(order, id, entry, where, progress).plan
+        with pending.credentials_asked(request):
+            steps = archive.plan_transfer(request, id, entry, where, progress).plan
     except TransferError as exc:
-        if guess and order.withheld:
+        if guess and request.withheld:
             return Delivery(str(id), None, len(entry.files), 0, len(entry.files), entry.store_size, note=exc.message)
         if not isinstance(exc, Offline):
             raise
@@ -258,51 +250,51 @@ def _plan(order: Order, guess: bool, progress: Progress) -> Delivery:
 
 
 def _unlisted(id: DatasetId, entry: Entry) -> Delivery:
-    """A dataset whose source must be asked for its files, and may not be."""
+    """The plan for a dataset whose source cannot be asked for its files, since the network is forbidden."""
     place = entry.files[0].urls[0] if entry.files else entry.tree[0]
     count = len(entry.files)
     return Delivery(str(id), None, count, 0, count, entry.store_size, note=f"{place} must be asked for its files")
 
 
-def _id_of(order: Order, where: Settings) -> DatasetId:
-    id = locate.meant(order.ref, where)
-    variant = order.variant
+def _id_of(request: DownloadRequest, where: Settings) -> DatasetId:
+    id = locate.meant(request.ref, where)
+    variant = request.variant
     if variant and id.variant not in (None, variant):
-        asked = f"--frames {order.frames}" if not order.portion else str(order.portion)
+        asked = f"--frames {request.frames}" if not request.portion else str(request.portion)
         raise InvalidId(f"{id} is a variant; {asked} is of {id.base}.", hint=f"rlds download {id.base}")
     return id.with_variant(variant) if variant else id
 
 
-def _present(order: Order, where: Settings) -> Path | None:
-    """Where the dataset is, without a look into the registry where its id says enough."""
+def _present(request: DownloadRequest, where: Settings) -> Path | None:
+    """Return the directory of the dataset if it is here. Reads the registry only for ids that are not complete."""
     try:
-        id = _id_of(order, where)
+        id = _id_of(request, where)
     except InvalidId:
         return None  # `_resolve` says which ids are near
-    return _found(id, order, where)
+    return _found(id, request, where)
 
 
-def _found(id: DatasetId, order: Order, where: Settings) -> Path | None:
+def _found(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | None:
     found = home.find(id, where)
-    if found and order.portion:
+    if found and request.portion:
         there = manifest.read(found).options.get("portion") or {}
-        if Portion.from_facts(there) != order.portion:
+        if Portion.from_facts(there) != request.portion:
             raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
     return found
 
 
-def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
-    """The id and its entry; refuses what cannot be downloaded by its nature."""
-    entry = registry.get(order.ref)
-    id = _id_of(replace(order, ref=entry.id + order.ref[len(order.ref.partition("@")[0]) :]), where)
-    if id.variant and id.variant != order.variant:
+def _resolve(request: DownloadRequest, where: Settings) -> tuple[DatasetId, Entry]:
+    """Return the id and its registry entry; refuses datasets that cannot be downloaded."""
+    entry = registry.get(request.ref)
+    id = _id_of(replace(request, ref=entry.id + request.ref[len(request.ref.partition("@")[0]) :]), where)
+    if id.variant and id.variant != request.variant:
         raise DatasetNotFound(
             f"{id} is not in {where.home}, and variants are made, not downloaded.",
             hint=subset.command(id),
         )
     if not entry.files and not entry.tree:
         raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")
-    if entry.status == "closed" and order.source is None and not where.mirrors and not order.files:
+    if entry.status == "closed" and request.source is None and not where.mirrors and not request.files:
         raise DownloadFailed(
             f"The source of {id} is closed: {entry.notes or entry.host}.",
             hint=f"--from a local copy{f', or {entry.replaced_by}' if entry.replaced_by else ''}",
@@ -311,7 +303,7 @@ def _resolve(order: Order, where: Settings) -> tuple[DatasetId, Entry]:
 
 
 def is_dataset(source: str, id: DatasetId) -> bool:
-    """Whether ``source`` is a directory with the dataset ``id``, or a home that holds it."""
+    """Return whether ``source`` is the directory of the dataset ``id``, or a home that holds it."""
     return _find(source, id) is not None
 
 
@@ -332,10 +324,11 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
     Raises
     ------
     DamagedDataset
-        Its content is not what its fingerprint says, or it is not of the files that the registry knows; nothing is
+        Its content does not match its fingerprint, or it was not made of the files in the registry; nothing is
         published.
     """
-    from rlds_cli.maintenance import origins, verification
+    from rlds_cli.downloads import published
+    from rlds_cli.store import integrity
     from rlds_cli.store.opening import Store
 
     found = _find(source, id)
@@ -345,8 +338,8 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
     copy = work / "dataset"
     try:
         publishing.share_tree(found, copy, within=work)
-        report = verification.verify_directory(copy)
-        problems = report.problems or origins.unpublished(manifest.read(copy), Store(copy).sources)
+        report = integrity.verify_directory(copy)
+        problems = report.problems or published.unpublished(manifest.read(copy), Store(copy).sources)
         if problems:
             raise DamagedDataset(f"{found}: {problems[0]}. Nothing was copied.", hint=f"rlds verify {id}")
         publishing.publish(copy, home.dataset(id))

@@ -1,4 +1,4 @@
-"""File names and URLs that others wrote: safe to join, and sorted as people count."""
+"""File names and URLs from untrusted sources: checked, joined, and sorted in natural order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def safe(name: str) -> str:
 
 
 def too_long(name: str) -> str | None:
-    """What is wrong with a name that is longer or deeper than any file's; to be asked before it is taken apart."""
+    """Say why a name is too long or too deep, else None. Call it before splitting a name of unknown length."""
     if len(name) > _LONG:
         return f"has {len(name):,} characters, more than {_LONG:,}"
     if (deep := name.count("/")) >= _DEEP:
@@ -65,10 +65,10 @@ def too_long(name: str) -> str | None:
 
 
 def all_safe(names: Iterable[str]) -> None:
-    """Check that names are safe and that none stands in the way of another or of its record.
+    """Check that names are safe, and that no file would overwrite another file or its record.
 
-    Names count as the same that some file systems do not tell apart: those that differ only in the case of letters, or
-    in the way accents are encoded. They are refused on every system, so that an archive is the same on all of them.
+    Names that differ only in case, or in the encoding of accents, are the same on some file systems. They are refused
+    on every system, so that an archive is the same on all of them.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def all_safe(names: Iterable[str]) -> None:
     for name in map(safe, names):
         key = folded(name)
         if is_unfinished(key):
-            raise UnsafeArchive(f'The source lists "{name}", which is what a file on its way would be called.')
+            raise UnsafeArchive(f'The source lists "{name}", a name that unfinished downloads use.')
         if key in seen:
             raise _same(seen[key], name)
         seen[key] = name
@@ -92,7 +92,7 @@ def all_safe(names: Iterable[str]) -> None:
 
 
 def folded(name: str) -> str:
-    """A name as file systems compare it that ignore the case of letters and the encoding of accents."""
+    """Return the form of a name that file systems without case and accent encodings compare."""
     return name.casefold() if name.isascii() else normalize("NFC", normalize("NFD", name).casefold())
 
 
@@ -100,19 +100,19 @@ def _same(name: str, other: str) -> UnsafeArchive:
     if name == other:
         return UnsafeArchive(f'The source lists "{name}" twice. Nothing was written.')
     return UnsafeArchive(
-        f'The source lists both "{name}" and "{other}", which some file systems take for one name. Nothing was written.'
+        f'The source lists both "{name}" and "{other}", which are one name on some file systems. Nothing was written.'
     )
 
 
 def basename(url: str) -> str:
-    """The file name at the end of a URL's path.
+    """Return the file name at the end of a URL's path.
 
     Raises
     ------
     DownloadFailed
-        Where the URL ends in a directory.
+        The URL names a directory.
     UnsafeArchive
-        Where the name is none, such as ``..``.
+        The name is not valid, such as ``..``.
     """
     name = unquote(split(url).path).rpartition("/")[2]
     if not name:
@@ -121,7 +121,7 @@ def basename(url: str) -> str:
 
 
 def split(url: str) -> SplitResult:
-    """The parts of a URL; raises DownloadFailed where it cannot be one."""
+    """Split a URL; raises DownloadFailed if it is not valid."""
     try:
         return urlsplit(url)
     except ValueError as exc:
@@ -129,28 +129,28 @@ def split(url: str) -> SplitResult:
 
 
 def join(base: str, path: str, *, safe: str = "/") -> str:
-    """A URL below ``base``, whose query stays behind it; ``path`` is quoted but for what is ``safe``."""
+    """Append a path to a URL, before its query. ``path`` is quoted, except for the characters in ``safe``."""
     place, mark, query = base.partition("#")[0].partition("?")
     return f"{place.rstrip('/')}/{quote(path, safe=safe)}{mark}{query}"
 
 
 def tails(key: str) -> list[str]:
-    """``a/b/c`` -> ``a/b/c``, ``b/c``, ``c``: what a copy may be called below another root."""
+    """``a/b/c`` -> ``a/b/c``, ``b/c``, ``c``: the paths that a copy may have below another root."""
     parts = [p for p in key.split("/") if p]
     return ["/".join(parts[k:]) for k in range(len(parts))]
 
 
 def selected(names: Iterable[str], wanted: str) -> dict[str, str]:
-    """The names that ``wanted`` means, as people count, and what each is called relative to it.
+    """Select names by a path, a pattern or a prefix, in natural order.
 
-    A file of that name; else everything below a directory of that name; else, where it holds a ``*``, what matches;
-    else, where it has no file suffix, what begins with it. A digit is never followed by another one: ``door-v1*`` is
+    ``wanted`` is a file; else a directory, for all files below it; else a pattern with ``*``; else, if it has no file
+    suffix, a prefix. A digit is never followed by another one: ``door-v1*`` is
     not ``door-v10``. An empty ``wanted`` is everything. Hidden files are left out.
 
     Returns
     -------
     dict of str to str
-        Name -> name relative to the directory wanted, or to the one that holds what was wanted.
+        Name -> name relative to the directory ``wanted``, or to the one that holds the file.
     """
     names = sorted((n for n in names if not any(re.match(r"\.[^.]", p) for p in n.split("/"))), key=natural)
     below = wanted + "/" if wanted else ""
@@ -164,14 +164,14 @@ def selected(names: Iterable[str], wanted: str) -> dict[str, str]:
 
 
 def fixed_directory(wanted: str) -> str:
-    """The directory above the last part of ``wanted``, or above the first part with a ``*``."""
+    """Return the directory above the last part of ``wanted``, or above the first part with a ``*``."""
     parts = wanted.split("/")
     fixed = next((k for k, p in enumerate(parts) if "*" in p), len(parts) - 1)
     return "/".join(parts[:fixed])
 
 
 def has_suffix(name: str) -> bool:
-    """Whether a name ends as files do: ``.hdf5``, not ``-v1.2``."""
+    """Return whether a name ends in a file suffix: ``.hdf5``, but not ``-v1.2``."""
     return re.search(r"\.[A-Za-z][A-Za-z0-9]{0,7}$", name) is not None
 
 

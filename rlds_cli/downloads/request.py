@@ -1,4 +1,4 @@
-"""What is asked for when a dataset is ordered."""
+"""A request to download a dataset."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Withheld = Literal["", "user", "query"]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """One dataset as asked for."""
+class DownloadRequest:
+    """A dataset to download, with all options."""
 
     ref: str
     source: str | None = None
@@ -28,19 +28,18 @@ class Order:
     cache_dir: StrPath | None = None
     skip_bad: bool = False
     portion: Portion = EVERYTHING
-    limit_rate: int | None = None  # bytes a second
-    files: tuple[File, ...] = ()  # the very files of a lock, instead of what the registry or a listing says
-    pinned: tuple[File, ...] = ()  # files of a lock, which are looked for among those that a listing says
-    revision: str | None = None  # of the repository that is listed
-    withheld: Withheld = ""  # where ``source`` had credentials that were not written down with the order
+    files: tuple[File, ...] = ()  # exactly these files, from a lock, instead of those of the registry or a listing
+    pinned: tuple[File, ...] = ()  # files of a lock, to be found in a listing
+    revision: str | None = None  # of the repository to list
+    withheld: Withheld = ""  # where ``source`` had credentials that were not written down
 
     @property
     def variant(self) -> str | None:
-        """The variant under which it will stand; None where all of it is wanted as published."""
+        """The variant in the id of the dataset; None for the whole archive as published."""
         return "_".join(filter(None, (self.portion.name, ids.frames_variant(self.frames)))) or None
 
     @property
     def where(self) -> Settings:
-        """The settings, with what the order says."""
+        """The settings, with those of the request."""
         read = settings.read(self.cache_dir)
-        return replace(read, offline=read.offline or self.offline, limit_rate=self.limit_rate or read.limit_rate)
+        return replace(read, offline=read.offline or self.offline)

@@ -1,1 +1,1 @@
-"""Datasets of a home over time: verify, repair, pin, re-encode, clean up, remove."""
+"""Maintain the datasets of a home: verify, repair, lock, re-encode, clean up, remove."""

@@ -1,7 +1,4 @@
-"""What a home can do without: packed rows, work that was broken off, and archives that can be downloaded again.
-
-Whether an archive is still needed, now that the dataset made of it is here.
-"""
+"""Collect garbage in a home: packed rows, interrupted work, and archives that can be downloaded again."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ _PART = ".part"
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Something that goes, or stays and ``why``.
+    """A file or directory that can be removed, or that stays for the reason ``why``.
 
-    ``bytes`` on disk become free: those of files with other names elsewhere do not. ``id`` is the dataset's; None for
+    ``bytes`` are those that become free: files with other hard links do not count. ``id`` is the dataset; None for
     packed rows, which are named by content.
     """
 
@@ -48,7 +45,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What goes, or went, of a home, and what stays; ``bytes`` are those of ``removed``."""
+    """The garbage of a home, to be removed or already removed, and the rest; ``bytes`` are those of ``removed``."""
 
     home: Path
     removed: tuple[Garbage, ...]
@@ -57,21 +54,21 @@ class Collection:
 
 
 def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collection:
-    """What can go from the user's own home; nothing is changed.
+    """List the garbage in the user's own home; nothing is changed.
 
-    Packed rows are built again when a loader needs them. Work in progress goes unless a process is at it; what it had
-    finished is lost. An archive can go where the registry can bring it again, and its dataset, if it is here, was made
-    of just these files. What rlds has not made, what belongs to another user, and links stay.
+    Packed rows are built again when a loader needs them. Interrupted work is removed, with its finished parts, unless a
+    process holds its lock. An archive is removed if it can be downloaded again and its dataset, if it is here, was made
+    of exactly these files. Links, files of other users and files that rlds has not made stay.
 
     Parameters
     ----------
     archives : bool
-        Whether archives go, too.
+        Also remove archives.
 
     Raises
     ------
     NoPermission
-        The home may not be written, so that nobody can tell who is at work there.
+        The home is not writable, so that locks cannot be taken.
     """
     home = Home(settings.read(cache_dir).home)
     found = [*_links(home), *_packed(home), *_partial(home), *_parts(home), *_aside(home)]
@@ -82,15 +79,15 @@ def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collect
 
 
 def collect(planned: Collection, *, progress: Progress | bool | None = None) -> Collection:
-    """Remove what was planned, one after the other.
+    """Remove the planned garbage, one by one.
 
-    A dataset is verified, all of it, before its archive goes. What has changed since the plan stays: that another
-    process works on now, or a dataset that is no longer what it was.
+    A dataset is verified completely before its archive is removed. Garbage that another process has locked since the
+    plan stays, and so does the archive of a dataset that has changed.
 
     Raises
     ------
     NoPermission
-        Something may not be removed; what came before it is gone.
+        Something may not be removed; earlier items are gone.
     """
     home = Home(planned.home)
     with writing(home):
@@ -108,10 +105,10 @@ def _collection(home: Home, found: Sequence[Garbage]) -> Collection:
     return Collection(home.root, sized, kept, sum(g.bytes for g in sized))
 
 
-# -- what there is
+# -- candidates
 
-_BUSY = "another process is at it"
-_LINK, _FOREIGN, _UNKNOWN = "it is a link", "it belongs to another user", "rlds has not made it"
+_BUSY = "locked by another process"
+_LINK, _FOREIGN, _UNKNOWN = "a link", "owned by another user", "not made by rlds"
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
 _PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
 _WORK = re.compile(r"staging|encoding-(?:memmap|zarr)|create-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?")
@@ -120,7 +117,7 @@ _GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.D
 
 
 def _links(home: Home) -> Iterator[Garbage]:
-    """Links in the places of the home's own directories: nothing that they lead to is looked at."""
+    """Yield links in place of the home's own directories; they are not followed."""
     tops = (home.root / name for name in ("archives", "datasets", "locks", "packed", "partial"))
     families = (f for top in ("archives", "datasets") for f in _children(home.root / top))
     yield from (Garbage("partial", path, 0, why=_LINK) for path in (*tops, *families) if path.is_symlink())
@@ -147,7 +144,7 @@ def _partial(home: Home) -> Iterator[Garbage]:
 
 
 def _parts(home: Home) -> Iterator[Garbage]:
-    """Downloads that were broken off."""
+    """Yield interrupted downloads."""
     for id, directory in home.archives():
         if why := _led_away(home, directory):
             if directory.is_symlink():
@@ -177,12 +174,12 @@ def _archives(home: Home) -> Iterator[Garbage]:
 
 
 def _children(directory: Path) -> list[Path]:
-    """What is in a directory of a home; nothing where a link stands in its place."""
+    """Return the entries of a directory of a home; none if it is a link."""
     return sorted(directory.iterdir()) if directory.is_dir() and not directory.is_symlink() else []
 
 
 def _foreign(path: Path, is_kind: Callable[[int], bool], *, known: bool = True) -> str:
-    """Why rlds leaves something alone that it has not made; empty where it has."""
+    """Say why a file or directory is not removed; empty if rlds has made it."""
     if path.is_symlink():
         return _LINK
     with suppress(FileNotFoundError):
@@ -193,7 +190,7 @@ def _foreign(path: Path, is_kind: Callable[[int], bool], *, known: bool = True) 
 
 
 def _led_away(home: Home, directory: Path) -> str:
-    """Whether a link stands in the place of a directory of the home, or of one above it."""
+    """Say why a directory must not be entered: it, or one above it, is a link. Empty if it may."""
     try:
         safe_files.check_directories(directory, home.root)
     except NoPermission:
@@ -210,7 +207,7 @@ def _id(family: str, component: str) -> str | None:
         return None
 
 
-# -- what must stay
+# -- locks
 
 
 def _busy(home: Home, g: Garbage) -> str:
@@ -219,15 +216,15 @@ def _busy(home: Home, g: Garbage) -> str:
 
 
 def _locks(home: Home, g: Garbage) -> list[Path]:
-    """Those that whoever works on it holds."""
+    """Return the locks held by the process that writes this item."""
     if g.kind == "packed":
-        return []  # whoever has mapped a file keeps it
+        return []  # a process that has mapped a file keeps its content
     locks = []
     if g.path.parent == home.root / "packed":
         locks.append(home.packed_lock(g.path.name.removeprefix(".")))
     elif g.path.parent == home.root / "partial":
         locks.append(home.root / "locks" / f"{g.path.name.rpartition('.')[0]}.lock")
-        locks += sorted((g.path / "running").glob("*.lock"))  # of shards of a preprocess job
+        locks += sorted((g.path / "running").glob("*.lock"))  # locks of the shards of a preprocess job
     elif g.id is not None:
         own = home.lock(ids.parse(g.id))
         # Variants with decoded frames are made of the same archive.
@@ -239,7 +236,7 @@ def _locks(home: Home, g: Garbage) -> list[Path]:
 
 
 def _lock(home: Home, held: ExitStack, paths: Sequence[Path]) -> str:
-    """Hold all of these locks; or none, and why."""
+    """Take all of these locks; or none, and return why."""
     try:
         for path in paths:
             safe_files.directory(path.parent, home.root)
@@ -249,17 +246,17 @@ def _lock(home: Home, held: ExitStack, paths: Sequence[Path]) -> str:
         return _BUSY
     except NoPermission as e:
         held.close()
-        return f"nobody can tell whether a process is at it: {e.message.rstrip('.')}"
+        return f"its lock cannot be taken: {e.message.rstrip('.')}"
     return ""
 
 
-# -- removing it
+# -- removal
 
 
 def _remove(home: Home, g: Garbage, progress: Progress) -> str:
-    """Remove something; why not, where it has to stay."""
+    """Remove an item; returns why it has to stay, else an empty string."""
     if not g.path.exists():
-        return "it is gone already"
+        return "already removed"
     if why := _led_away(home, g.path.parent) or _foreign(g.path, lambda mode: True):
         return why
     with ExitStack() as held:
@@ -268,14 +265,14 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
         if g.kind == "archive":
             return _remove_archive(home, g, progress)
         if g.path.is_dir():
-            trees.remove(g.path)  # which follows no link
+            trees.remove(g.path)  # follows no links
         else:
             _remove_file(g.path)
     return ""
 
 
 def _remove_file(file: Path) -> None:
-    """Remove a file, what stands beside a part, and the directory if that was all."""
+    """Remove a file, the records and locks beside a part, and its directory if that is then empty."""
     part = file.with_suffix("") if is_piece(file.name) else file
     beside = (".lock",) if part != file else (".json", ".lock") if file.suffix == _PART else ()
     for path in (file, *(part.with_name(part.name + end) for end in beside)):

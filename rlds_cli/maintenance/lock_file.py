@@ -1,6 +1,7 @@
-"""What stands in a lock file. It is a stranger's: every value is checked, and named by its place, before it is used.
+"""Parse lock files, and check what they may run and read on this machine.
 
-What a lock file may run and read on this machine: functions that come with rlds, and what the user has allowed.
+A lock file is untrusted. Every value is checked before it is used; errors name its place. Built-in functions may run,
+others only if the user allows them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 from rlds_cli import ids
 from rlds_cli.downloads import names
+from rlds_cli.downloads.sources import table
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from rlds_cli.preprocess.functions import Function
 
 VERSION = 1
-SCHEMES = ("http", "https", "hf", "gs", "s3")  # of addresses of the network
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FINGERPRINT = re.compile(r"rlds1:[0-9a-f]{64}")
 _UNITS = ("episode", "batch", "step", "window")
@@ -32,9 +33,9 @@ _ARRAYS = ("numpy", "torch", "tensordict")
 _LONGEST_TEXT = 4096
 _DEEPEST = 32  # levels of lists and objects
 _LARGEST = 1 << 63  # an integer of 64 bits
-_WIDEST = 1 << 20  # steps before and after each, of a window
+_WIDEST = 1 << 20  # steps before and after, in a window
 _SHOWN = 60  # characters of a wrong value
-_PLAIN_NAME = re.compile(r"\w{1,60}", re.ASCII)  # of a member, as a place shows it
+_PLAIN_NAME = re.compile(r"\w{1,60}", re.ASCII)  # a member that a place shows without quotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +49,26 @@ class Locked:
     options: Mapping[str, Any]
     made_by: Sequence[Mapping[str, Any]] = ()
     reproducible: bool = True
-    why: str = ""  # not
+    why: str = ""  # why it is not reproducible
 
 
 class InvalidLock(ValueError):
-    """A value that no lock file has; the message names its place."""
+    """A value is not valid in a lock file; the message names its place."""
 
 
 class LaterVersion(ValueError):
-    """A lock file of a later version."""
+    """The lock file has a later version."""
 
 
 def datasets(content: Any) -> tuple[Locked, ...]:
-    """The datasets of the JSON value of a lock file.
+    """Parse the JSON value of a lock file.
 
     Raises
     ------
     InvalidLock
-        A value is missing, of a wrong type, too large, or contradicts another one.
+        A value is missing, has a wrong type, is too large, or contradicts another one.
     LaterVersion
-        A later version wrote it.
+        The file has a later version.
     """
     top = _Value(content, "")
     version = top.member("rlds_lock").integer()
@@ -76,12 +77,12 @@ def datasets(content: Any) -> tuple[Locked, ...]:
     if version < 1:
         raise top.member("rlds_lock").wrong("a version")
     found: dict[str, Locked] = {}
-    seen: set[str] = set()  # ids, as file systems compare them that ignore the case of letters
+    seen: set[str] = set()  # ids in lower case, as some file systems compare them
     for value in top.member("datasets").items():
         value.check_size()
         locked = _dataset(value, found)
         if locked.id.lower() in seen:
-            raise value.member("id").wrong("an id that stands there once")
+            raise value.member("id").wrong("an id that occurs once")
         seen.add(locked.id.lower())
         found[locked.id] = locked
     return tuple(found.values())
@@ -89,7 +90,7 @@ def datasets(content: Any) -> tuple[Locked, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value, and its place, as in ``datasets[3].files[0].size``."""
+    """A value and its place, such as ``datasets[3].files[0].size``."""
 
     value: Any
     place: str
@@ -107,7 +108,7 @@ class _Value:
         return self._below(name)
 
     def optional(self, name: str) -> _Value | None:
-        """A member, where it is there and not null."""
+        """Return a member; None if it is missing or null."""
         return self._below(name) if self.mapping().get(name) is not None else None
 
     def _below(self, name: str) -> _Value:
@@ -130,7 +131,9 @@ class _Value:
     def only(self, known: Sequence[str]) -> None:
         unknown = next((name for name in self.mapping() if name not in known), None)
         if unknown is not None:
-            raise InvalidLock(f"{self.place or 'it'} has {json.dumps(unknown[:_SHOWN])}, which no lock file has")
+            raise InvalidLock(
+                f"{self.place or 'it'} has {json.dumps(unknown[:_SHOWN])}, which is not a member of lock files"
+            )
 
     def items(self) -> list[_Value]:
         if not isinstance(self.value, list):
@@ -167,7 +170,7 @@ class _Value:
         return self.value
 
     def path(self) -> str:
-        """A relative path that stays below its directory."""
+        """Return a relative path that stays below its directory."""
         name = self.text()
         try:
             return names.safe(name)
@@ -175,7 +178,7 @@ class _Value:
             raise self.wrong("a relative path without `..`") from None
 
     def check_size(self) -> None:
-        """Refuse what is nested more deeply, or numbers that are larger, than anybody writes."""
+        """Refuse values that are nested too deeply, and integers of more than 64 bits."""
         waiting = [(self.value, 0)]
         while waiting:
             value, depth = waiting.pop()
@@ -226,7 +229,7 @@ def _files(value: _Value) -> tuple[Mapping[str, Any], ...]:
         file.only(("file", "size", "sha256", "url", "revision"))
         name = file.member("file").path()
         if name in found:
-            raise file.member("file").wrong("a name that stands there once")
+            raise file.member("file").wrong("a name that occurs once")
         size, sha256, url, revision = map(file.optional, ("size", "sha256", "url", "revision"))
         found[name] = {
             "file": name,
@@ -239,7 +242,7 @@ def _files(value: _Value) -> tuple[Mapping[str, Any], ...]:
 
 
 def _address(value: _Value) -> str | None:
-    """An address of a kind that the registry has; None for a local file, which is another one on another machine."""
+    """Return an address of the network or the package; None for a local file, which other machines do not have."""
     url = value.text()
     try:
         parts = urlsplit(url)
@@ -247,19 +250,19 @@ def _address(value: _Value) -> str | None:
     except ValueError:
         raise value.wrong("an address") from None
     scheme = url.partition(":")[0]
-    if scheme == "file":  # written by an earlier version
+    if scheme == "file":  # from an earlier version
         return None
     if scheme == "package":
         _Value(url.removeprefix("package:"), value.place).path()
         return url
-    remote = scheme in SCHEMES and url.startswith(f"{scheme}://") and bool(parts.netloc)
+    remote = scheme in table.network_schemes() and url.startswith(f"{scheme}://") and bool(parts.netloc)
     if not remote or "@" in parts.netloc:
-        raise value.wrong(f"an address of the network ({', '.join(SCHEMES)})")
+        raise value.wrong(f"an address of the network ({', '.join(table.network_schemes())})")
     return url
 
 
 def _check_options(options: _Value) -> None:
-    """Those that `sync` uses: frames, skip_bad and portion."""
+    """Check the options that `sync` uses: frames, skip_bad and portion."""
     options.members()
     frames, skip_bad, portion = map(options.optional, ("frames", "skip_bad", "portion"))
     if frames:
@@ -286,14 +289,14 @@ def _check_portion(portion: _Value) -> None:
         return
     bounds = episodes.items()
     if len(bounds) != 2:
-        raise episodes.wrong("the first episode and the one behind the last")
+        raise episodes.wrong("the first episode and the one after the last")
     first = bounds[0].integer()
     if bounds[1].value is not None and bounds[1].integer() <= first:
         raise episodes.wrong("a range of episodes")
 
 
 def _check_step(step: _Value) -> None:
-    """A step of `rlds preprocess`; what else a manifest holds of it is not used."""
+    """Check the members of a step of `rlds preprocess` that `sync` uses."""
     for name in ("from", "reference"):
         if not step.member(name).text():
             raise step.member(name).wrong("a name")
@@ -320,21 +323,21 @@ def _check_step(step: _Value) -> None:
 
 
 def _check_chain(steps: Sequence[_Value], id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
-    """A dataset is made of one that stands before it in the file, as a variant of the same archive."""
+    """Check that a dataset is made of an earlier one in the file, and is a variant of the same archive."""
     source = steps[0].member("from")
     if source.value not in before:
-        raise source.wrong("a dataset that stands before this one in the lock file")
+        raise source.wrong("an earlier dataset of the lock file")
     if id.variant is None or ids.parse(source.value).base != id.base:
-        raise source.wrong(f"what {id} could be made of")
+        raise source.wrong(f"a dataset that {id} can be made of")
 
 
-# Functions need NumPy: they are imported where a dataset is to be made.
+# Functions need NumPy: they are imported only to make a dataset.
 EVERYTHING = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A function of the user's that would run: where it is, which dataset it makes, and with which arguments."""
+class UserFunction:
+    """A user function that a lock would run: its file, the dataset that it makes, and its arguments."""
 
     reference: str
     file: Path
@@ -346,18 +349,18 @@ class Wanted:
         return f"{self.reference} ({self.file}), called with {args or 'no arguments'}, to make {self.id}"
 
 
-def wanted(datasets: Sequence[Locked]) -> tuple[Wanted, ...]:
-    """The functions of the user's that make ``datasets``; nothing of them is imported.
+def wanted(datasets: Sequence[Locked]) -> tuple[UserFunction, ...]:
+    """Return the user functions that make ``datasets``, without importing them.
 
     Raises
     ------
     PreprocessError
-        One of them is no function that a lock may name.
+        One of them is not a function that a lock may name.
     WrongFingerprint
-        The source of one is another now.
+        The source of one has changed.
     """
     return tuple(
-        Wanted(found.reference, found.file, d.id, step["args"])
+        UserFunction(found.reference, found.file, d.id, step["args"])
         for d in datasets
         if d.reproducible
         for step in d.made_by
@@ -372,19 +375,19 @@ def granted(
     depends_on: Sequence[str | os.PathLike[str]],
     file: str | os.PathLike[str],
 ) -> Iterator[None]:
-    """Meanwhile the functions that make ``datasets`` may run: all of them, and the files that they read, are allowed.
+    """Check that the user allows all functions that make ``datasets``, and their files; in the block they may run.
 
     Raises
     ------
     RldsError
-        As of `wanted`; or a function, or a file that it reads, is not allowed.
+        As `wanted`; or a function, or a file that it reads, is not allowed.
     """
     found = wanted(datasets)
     names = _names(allow_code)
     for one in found:
         if not names & {one.reference, EVERYTHING}:
             raise RldsError(
-                f"{os.fspath(file)} would run a function of yours: {one}. Nothing was done.",
+                f"{os.fspath(file)} would run your function {one}. Nothing was done.",
                 hint=f"--allow-code {one.reference} (allow_code=[{one.reference!r}]) runs it; look at the lock first",
             )
     for d in datasets:
@@ -406,7 +409,7 @@ def _names(allow_code: bool | Sequence[str]) -> set[str]:
 
 
 def load(step: Mapping[str, Any]) -> str | Function:
-    """The function of a step: a built-in one's name, or one of the user's, imported now."""
+    """Return the function of a step: the name of a built-in one, or a user function, which is imported."""
     from rlds_cli.preprocess import checked
 
     found = checked.find(str(step["reference"]), _made_of(step))
@@ -414,7 +417,7 @@ def load(step: Mapping[str, Any]) -> str | Function:
 
 
 def depends(d: Locked) -> dict[str, str]:
-    """The files that the functions of a dataset depend on, and their sha256."""
+    """Return the files that the functions of a dataset depend on, with their sha256."""
     return {name: sha256 for step in d.made_by for name, sha256 in (step.get("depends") or {}).items()}
 
 
@@ -425,7 +428,7 @@ def _found(d: Locked, step: Mapping[str, Any]) -> Found | None:
         return checked.find(str(step["reference"]), _made_of(step))
     except RldsError as e:
         name = ids.parse(d.id).variant
-        e.hint = f"rlds preprocess {step['from']} --fn MODULE:FUNCTION --name {name} makes {d.id} with what you choose"
+        e.hint = f"rlds preprocess {step['from']} --fn MODULE:FUNCTION --name {name} makes {d.id} with another"
         raise
 
 
@@ -448,6 +451,6 @@ def _check_file(d: Locked, name: str, allowed: Sequence[str | os.PathLike[str]])
 
     if not checked.is_allowed(name, allowed):
         raise RldsError(
-            f"{d.id} was made with the file {name}, which is outside of the working directory. Nothing was read.",
+            f"{d.id} was made with the file {name}, which is outside the working directory. Nothing was read.",
             hint=f"--depends-on {name} (depends_on=[{name!r}]) lets the function read it; look at the lock first",
         )

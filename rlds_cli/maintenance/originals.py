@@ -1,33 +1,33 @@
-"""Whether an archive is still needed, now that the dataset made of it is here."""
+"""Decide whether an archive is still needed once its dataset is here."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from rlds_cli.downloads.fetch.sidecars import Record, path_of
+from rlds_cli.downloads.fetch.sidecars import FileRecord, path_of
 from rlds_cli.errors import RldsError
 from rlds_cli.files import trees
 from rlds_cli.files.parts import is_unfinished
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.maintenance import origins
-from rlds_cli.maintenance.verification import verify_directory
 from rlds_cli.progress import Progress
+from rlds_cli.store.integrity import verify_directory
 from rlds_cli.store.opening import Store
 
 
 def files(archive: Path) -> list[Path]:
-    """The files of an archive, without those that are about others or unfinished."""
+    """Return the files of an archive, without records and unfinished downloads."""
     found = [f for f in sorted(trees.files(archive)) if not f.name.startswith(".")]
     records = {path_of(f) for f in found}
     return [f for f in found if f not in records and not is_unfinished(f.name)]
 
 
 def needed(home: Home, id: DatasetId) -> str:
-    """Why the archive of ``id`` has to stay; empty where the registry can bring it again.
+    """Say why the archive of ``id`` has to stay; empty if it can be downloaded again.
 
-    Where its dataset is here, it must have been made of just these files.
+    If its dataset is here, it must have been made of exactly these files.
     """
     dataset, archive = home.dataset(id), home.archive(id)
     if not origins.downloadable(str(id)):
@@ -39,35 +39,35 @@ def needed(home: Home, id: DatasetId) -> str:
     except (RldsError, OSError, ValueError, KeyError) as e:
         return f"its dataset is damaged: {getattr(e, 'message', e)}"
     for file in files(archive):
-        name, record = file.relative_to(archive).as_posix(), Record.read(file)
+        name, record = file.relative_to(archive).as_posix(), FileRecord.read(file)
         if record is None or record.sha256 != made_of.get(name):
-            return f"its dataset was not made of this {name}"
+            return f"its dataset was made of another {name}"
     return _holds_more(archive)
 
 
 def _holds_more(archive: Path) -> str:
-    """What is in the directory of an archive that rlds has not brought; empty where there is nothing."""
+    """Name a file in the directory of an archive that rlds has not downloaded; empty if there is none."""
     try:
         unknown = (Path(entry.path) for entry in trees.below(archive, strict=True) if not _is_known(entry))
         if (stranger := next(unknown, None)) is not None:
-            return f"rlds has not brought its {stranger.relative_to(archive).as_posix()}"
+            return f"rlds has not downloaded its {stranger.relative_to(archive).as_posix()}"
     except OSError as e:
-        return f"what is in it cannot be told: {e.strerror}"
+        return f"it cannot be listed: {e.strerror}"
     return ""
 
 
 def _is_known(entry: os.DirEntry[str]) -> bool:
-    """Whether rlds has brought a file of an archive, or made it; directories hold such files."""
+    """Return whether rlds has downloaded or made a file of an archive; True for directories."""
     if entry.is_symlink():
         return False
     if entry.is_dir() or entry.name.startswith(".") or is_unfinished(entry.name):
         return True
     file = Path(entry.path)
-    return Record.read(file) is not None or Record.read(file.with_suffix("")) is not None
+    return FileRecord.read(file) is not None or FileRecord.read(file.with_suffix("")) is not None
 
 
 def damage(home: Home, id: DatasetId, progress: Progress) -> str:
-    """What is wrong with the dataset ``id``, of which everything is hashed again; empty where nothing is."""
+    """Hash the dataset ``id`` again and name its first problem; empty if there is none."""
     if not is_dataset(home.dataset(id)):
         return ""
     problems = verify_directory(home.dataset(id), progress=progress).problems

@@ -1,18 +1,16 @@
-"""Lock files: which datasets, of which content, made of which files; and the same on another machine.
+"""Write lock files for datasets, and sync another machine with them.
 
 A lock file is JSON::
 
     {"rlds_lock": 1, "datasets": [{
         "id": ..., "fingerprint": "rlds1:...", "fields": {name: digest},
         "files": [{"file", "size", "sha256", "url", "revision"}],       of the archive
-        "options": {...},                                               how it was converted
+        "options": {...},                                               options of the conversion
         "made_by": [...],                                               steps of `rlds preprocess`, oldest first
-        "reproducible": false, "why": ...}]}                            where no other machine can make it again
+        "reproducible": false, "why": ...}]}                            if no other machine can make it again
 
-Datasets come after those that they were made of. A lock that arrives is a stranger's: `locks` checks every value of it,
-`permission` what it would run and read.
-
-Where the files of a lock are fetched: at the registry's places; elsewhere only what the registry has a hash of.
+Datasets come after those that they were made of. A lock file is untrusted: `lock_file` checks its values, and what it
+would run and read. Files are fetched from the addresses in the registry; from others only if the registry has a hash.
 """
 
 from __future__ import annotations
@@ -26,13 +24,14 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, ids, registry, settings
-from rlds_cli.downloads.request import Order
-from rlds_cli.downloads.sources import buckets, hub, local, sources
+from rlds_cli.downloads import published
+from rlds_cli.downloads.request import DownloadRequest
+from rlds_cli.downloads.sources.table import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
 from rlds_cli.home import locate
-from rlds_cli.maintenance import lock_file, origins
-from rlds_cli.maintenance.lock_file import Locked, Wanted
+from rlds_cli.maintenance import lock_file
+from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Progress, shown
 from rlds_cli.registry.records import Entry, File
 from rlds_cli.settings import Settings, StrPath
@@ -41,12 +40,12 @@ from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.subset import Portion
 
-_SELECTING = ("select_episodes", "top_episodes")  # they select episodes by themselves, the same ones each time
+_SELECTING = ("select_episodes", "top_episodes")  # their selection is reproducible
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What was done to have a locked dataset; all of them have the fingerprint of the lock."""
+    """A dataset of a lock file that is here now, and how it was obtained. It has the fingerprint of the lock."""
 
     id: str
     fingerprint: str
@@ -55,13 +54,13 @@ class Synced:
 
 
 def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: StrPath | None = None) -> str:
-    """The text of a lock file for datasets that are here, and for those that they were made of.
+    """Return the text of a lock file for datasets that are here, and for those that they were made of.
 
     Parameters
     ----------
     allow_unreproducible : bool
-        Lock also what no other machine can make again, marked ``"reproducible": false``: `sync` knows its fingerprint,
-        and cannot make it.
+        Also lock datasets that no other machine can make again, marked ``"reproducible": false``. `sync` checks their
+        fingerprint, and cannot make them.
 
     Raises
     ------
@@ -77,7 +76,7 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
     if lost is not None and not allow_unreproducible:
         raise RldsError(
             f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
-            hint="--allow-unreproducible (allow_unreproducible=True) locks it, marked so",
+            hint="--allow-unreproducible (allow_unreproducible=True) locks it with a mark",
         )
     return documents.dumps(
         {"rlds_lock": lock_file.VERSION, "datasets": [_written(d) for d in found.values()]}, "the lock"
@@ -99,28 +98,28 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None) -> No
 
 
 def _written(d: Locked) -> dict[str, Any]:
-    """As JSON; what can be made again has no mark."""
+    """Return a dataset as JSON; reproducible ones have no mark."""
     unmarked = ("reproducible", "why") if d.reproducible else ()
     return {name: value for name, value in asdict(d).items() if name not in unmarked}
 
 
 def _shared_with_others(source: Mapping[str, Any]) -> dict[str, Any]:
-    """A file of an archive; where it lay on this machine is nobody's business."""
+    """Return a file of an archive, without a local path: locks are shared."""
     return {**source, "url": None} if str(source.get("url")).startswith("file:") else dict(source)
 
 
 def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
-    """Why no other machine can make a dataset again, whatever it has; empty where one can."""
+    """Say why no other machine can make a dataset again; empty if one can."""
     from rlds_cli.preprocess import builtin
 
     if not steps:
-        return "it was created of values given in Python" if m.reader == "create" else ""
+        return "it was created from values in Python" if m.reader == "create" else ""
     for step in steps:
         reference = str(step.get("reference"))
         named = ":" in reference or builtin.get(reference) is not None
         if not named or step.get("held"):
             return (
-                f"its function {reference} is in no module (a lambda, of a notebook, or with arguments that it holds)"
+                f"its function {reference} is in no module (a lambda, defined in a notebook, or with bound arguments)"
             )
     if "+" in str(steps[0].get("source")) and str(steps[0].get("reference")).replace("-", "_") not in _SELECTING:
         return f"it was made of a selection of the episodes of {steps[0]['from']}"
@@ -128,7 +127,7 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
-    """The steps that made this dataset of another: one, or those of a pipeline."""
+    """Return the steps that made this dataset of another: one, or those of a pipeline."""
     if not m.provenance:
         return ()
     pipeline = m.provenance[-1].get("pipeline")
@@ -136,12 +135,12 @@ def _own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(file: StrPath) -> tuple[Locked, ...]:
-    """The datasets of a lock file, all of it checked.
+    """Read and check a lock file.
 
     Raises
     ------
     RldsError
-        It cannot be read, is no lock file, or of a later version; the message names the value that is wrong.
+        It cannot be read, is not a lock file, or has a later version; the message names the wrong value.
     """
     hint = "rlds lock ID... > rlds.lock writes one"
     try:
@@ -154,13 +153,13 @@ def read(file: StrPath) -> tuple[Locked, ...]:
         raise RldsError(f"{file} is not a lock file: {e}.", hint=hint) from e
 
 
-def functions(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[Wanted, ...]:
-    """The functions of the user's that `sync` would run, and must be allowed to; built-in ones need no permission.
+def functions(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[UserFunction, ...]:
+    """Return the user functions that `sync` would run. They must be allowed; built-in ones need no permission.
 
     Raises
     ------
     RldsError
-        As of `sync`, before it begins.
+        As `sync`, before it begins.
     """
     return lock_file.wanted(_missing(_checked(file), cache_dir))
 
@@ -175,31 +174,30 @@ def sync(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Synced, ...]:
-    """Have all datasets of a lock file here, with equal fingerprints.
+    """Obtain all datasets of a lock file, with equal fingerprints.
 
-    Those that are missing are downloaded from the very files that the lock names, or made by the functions that it
-    names. Built-in functions run by themselves. Another one runs where it is allowed, and where it is defined in a
-    source file of the user's that has, with all files that it imports, the content that the lock says. The whole lock
-    is checked before anything is done.
+    Missing datasets are downloaded from exactly the files in the lock, or made by the functions in it. Built-in
+    functions need no permission. A user function runs only if it is allowed, and if its source file and all files that
+    it imports have the content in the lock. The whole lock is checked before anything is done.
 
     Parameters
     ----------
     force : bool
-        Replace datasets of other content.
+        Replace datasets with other content.
     allow_code : bool or sequence of str
-        The functions that may run, as the lock names them (`functions` lists them); True for all.
+        Names of the functions that may run, as in the lock (`functions` lists them); True for all.
     depends_on : sequence of paths
-        Files and directories outside of the working directory that functions of the lock may read.
+        Files and directories outside the working directory that functions of the lock may read.
 
     Raises
     ------
     WrongFingerprint
-        A dataset that is here, or was made now, has other content; or a function has another source. The message says
-        what differs. What was made before stays.
+        A dataset has other content, or a function another source. The message names the difference. Datasets that are
+        finished stay.
     WrongHash
         The lock contradicts the registry.
     RldsError
-        A function is not allowed, or cannot be; or the file is no lock file. Nothing was done.
+        A function is not allowed, or cannot be allowed; or the file is not a lock file. Nothing was done.
     """
     locked = _checked(file)
     missing = _missing(locked, cache_dir)
@@ -208,7 +206,7 @@ def sync(
 
 
 def _checked(file: StrPath) -> tuple[Locked, ...]:
-    """The datasets of a lock file that the registry does not contradict."""
+    """Read a lock file and check that the registry does not contradict it."""
     locked = read(file)
     for d in locked:
         _check_registry(d, file)
@@ -220,11 +218,11 @@ def _check_registry(d: Locked, file: StrPath) -> None:
     base = str(ids.parse(d.id).base)
     if known is not None and known.id != base:
         raise RldsError(f"{file} names the dataset {base}, which the registry calls {known.id}.")
-    wrong = None if d.made_by else next(origins.contradictions(base, d.files), None)
+    wrong = None if d.made_by else next(published.contradictions(base, d.files), None)
     if wrong is not None:
         raise WrongHash(
-            f"{file} is not of the {base} of the registry: {wrong}. Nothing was done.",
-            hint=f"rlds download {base} has what the registry knows; rlds import takes other files, as local/NAME",
+            f"{file} does not match {base} in the registry: {wrong}. Nothing was done.",
+            hint=f"rlds download {base} uses the files in the registry; rlds import takes others, as local/NAME",
         )
 
 
@@ -233,7 +231,7 @@ def _missing(locked: Sequence[Locked], cache_dir: StrPath | None) -> tuple[Locke
 
 
 def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
-    """Where the dataset is, with the content of the lock."""
+    """Return the directory of the dataset if it is here with the content of the lock."""
     path = home.find(ids.parse(d.id), settings.read(cache_dir))
     return path if path is not None and manifest.read(path).fingerprint == d.fingerprint else None
 
@@ -243,7 +241,7 @@ def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
         return Synced(d.id, d.fingerprint, "here", same)
     other = home.find(ids.parse(d.id), settings.read(cache_dir))
     if other is not None and not force:
-        raise _differs(d, other, hint=f"rlds sync --force makes {d.id} anew")
+        raise _differs(d, other, hint=f"rlds sync --force replaces {d.id}")
     if not d.reproducible:
         raise DatasetNotFound(
             f"{d.id} is not here, and the lock says that it cannot be made again: {d.why}.",
@@ -265,15 +263,15 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         known = registry.get(base)
     except RldsError as e:
         raise DatasetNotFound(
-            f"{d.id} is not here, and not of the registry: it was made of {_names(d)}.",
+            f"{d.id} is not here, and not in the registry: it was made of {_names(d)}.",
             hint=f"rlds import PATH --as {d.id}, and the same command again",
         ) from e
     portion = Portion.from_facts(d.options.get("portion") or {})
     where = settings.read(cache_dir)
     pins = tuple(pinned(f, known, where) for f in d.files)
-    # Which part a file is tells a listing of all of them, and where it is, where it came from a place of its own.
-    listed = bool(portion) or (bool(known.tree) and not all(map(_may_be_had, pins)))
-    order = Order(
+    # A portion needs the listing of all files. So does a tree whose files have no remote address of their own.
+    listed = bool(portion) or (bool(known.tree) and not all(map(_is_reachable, pins)))
+    request = DownloadRequest(
         base,
         frames=str(d.options.get("frames", "encoded")),
         skip_bad=bool(d.options.get("skip_bad")),
@@ -284,31 +282,30 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         pinned=pins if listed else (),
         revision=_revision(d),
     )
-    if order.variant != id.variant:
-        raise RldsError(
-            f"The lock says how {id.base}{f'@{order.variant}' if order.variant else ''} was made, and calls it {d.id}.",
-        )
-    return deliver(order, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
+    if request.variant != id.variant:
+        described = id.base.with_variant(request.variant) if request.variant else id.base
+        raise RldsError(f"The lock has the options of {described}, but the id {d.id}.")
+    return deliver(request, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
 
 
 def _check(d: Locked, made: Path) -> None:
     if manifest.read(made).fingerprint != d.fingerprint:
-        anew = "has it as it is now"
+        as_is = "makes the current one"
         how = (
-            f"Its functions make it otherwise here: rlds preprocess {anew}"
+            f"Its functions give another result here: rlds preprocess {as_is}"
             if d.made_by
-            else f"rlds download {d.id} {anew}"
+            else f"rlds download {d.id} {as_is}"
         )
         raise _differs(d, made, "would be", hint=f"Nothing is published. {how}")
 
 
-def _may_be_had(file: File) -> bool:
-    """Whether one of its places is likely to be there on this machine."""
-    return any(not local.is_local(u) or local.path_of(u).is_file() for u in file.urls)
+def _is_reachable(file: File) -> bool:
+    """Return whether a file has a remote address, or a local one that exists."""
+    return any(path is None or path.is_file() for path in map(local_path, file.urls))
 
 
 def _revision(d: Locked) -> str | None:
-    """The commit that all files are of, where they came from a repository."""
+    """Return the commit of all files, if they came from a repository."""
     found = {str(f.get("revision")) for f in d.files}
     only = found.pop() if len(found) == 1 else ""
     return only if re.fullmatch(r"[0-9a-f]{40}", only) else None
@@ -321,7 +318,7 @@ def _names(d: Locked) -> str:
 
 
 def _of_steps(steps: Sequence[Mapping[str, Any]], key: str) -> Any:
-    """For a pipeline one value for each function, else the value."""
+    """Return a value per function for a pipeline, else the value."""
     return [s[key] for s in steps] if len(steps) > 1 else steps[0][key]
 
 
@@ -353,7 +350,7 @@ def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
 
 
 def _check_depends(d: Locked) -> None:
-    """The files that the functions read must be here as they were."""
+    """Check that the files that the functions read are here and unchanged."""
     from rlds_cli.preprocess import sources
 
     for name, wanted in lock_file.depends(d).items():
@@ -388,7 +385,7 @@ def _differences(d: Locked, store: Store) -> Iterator[str]:
                 yield f"{name} of its archive has sha256 {now[name]}, not {wanted}"
     for step, was in zip(_own_steps(store.manifest), d.made_by, strict=False):
         if step.get("code") != was.get("code"):
-            yield f"{was.get('reference')} has another source now"
+            yield f"{was.get('reference')} has another source"
     fields = {f.name: f.digest for f in store.manifest.fields}
     for what, names in (
         ("without", d.fields.keys() - fields.keys()),
@@ -400,10 +397,10 @@ def _differences(d: Locked, store: Store) -> Iterator[str]:
 
 
 def pinned(file: Mapping[str, Any], entry: Entry, where: Settings) -> File:
-    """A file as it was: from where it came, else from where the registry knows it.
+    """Return a file with the addresses, size and hash to fetch it with.
 
-    What the registry says of its size and hash is what is promised, else what the lock says. An address that is none
-    of the registry's counts only where the registry knows the hash: otherwise anybody could publish under the name.
+    Size and hash of the registry take precedence over those of the lock. An address that is not in the registry counts
+    only if the registry has the hash: otherwise a lock could publish other files under this name.
     """
     name, url = str(file["file"]), file.get("url")
     known = next((f for f in entry.files if f.path == name), File(name, ()))
@@ -423,9 +420,9 @@ def _may_be_used(url: str, known: File, entry: Entry, where: Settings) -> bool:
 
 
 def _is_known(url: str, known: File, entry: Entry, where: Settings) -> bool:
-    """Whether an address is a place of the registry's, or below one."""
+    """Return whether an address is in the registry, or below one that is."""
     try:
-        asked = unquote(sources.https(url, where))
+        asked = unquote(request_url(url, where))
         roots = [unquote(root) for root in _roots(known, entry, where)]
     except RldsError:
         return False
@@ -434,12 +431,5 @@ def _is_known(url: str, known: File, entry: Entry, where: Settings) -> bool:
 
 
 def _roots(known: File, entry: Entry, where: Settings) -> Iterator[str]:
-    yield from (sources.https(u, where) for u in known.urls)
-    for url in entry.tree:
-        if url.startswith("hf://"):
-            yield f"{where.hub}/datasets/{hub.parse(url).repo}/resolve/"
-        elif buckets.is_bucket(url):
-            place = buckets.parse(url)
-            yield f"{place.root(where)}/{place.path}"
-        else:
-            yield url
+    yield from (request_url(u, where) for u in known.urls)
+    yield from (source_of(u).root(u, where) for u in entry.tree)

@@ -1,4 +1,4 @@
-"""The other encoding of a dataset, in its place: the same rows, the same fingerprint."""
+"""Change the encoding of a dataset in place, with the same rows and the same fingerprint."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Encoding = Literal["memmap", "zarr"]
 
 @dataclass(frozen=True, slots=True)
 class Reencoded:
-    """A dataset in the encoding asked for. ``changed`` is False where it had that encoding already.
+    """A dataset in the requested encoding. ``changed`` is False if it had that encoding already.
 
-    ``bytes_before`` and ``bytes_after`` are those on disk. ``path`` is in the user's own home where the dataset was
-    found in one that may not be written.
+    ``bytes_before`` and ``bytes_after`` are sizes on disk. ``path`` is in the user's own home if the dataset was found
+    in one that is not writable.
     """
 
     id: str
@@ -51,25 +51,25 @@ def convert(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Reencoded:
-    """Encode a dataset anew and put it in the place of the old one, in one step; its content stays the same.
+    """Encode a dataset again and replace the old one in one step; its content stays the same.
 
     Parameters
     ----------
     ref : str or path
         An id that is here, or the directory of a dataset.
     to : {"memmap", "zarr"}
-        Mapped files, to train from; or compressed, to keep.
+        Memory-mapped files for training, or compressed ones for storage.
     jobs : int, optional
-        Threads; two when not given.
+        Threads; two by default.
 
     Raises
     ------
     DatasetNotFound, UnknownDataset
         It is not here.
     DamagedDataset
-        Its content is not what its fingerprint says; it stays as it is.
+        Its content does not match its fingerprint; it stays as it is.
     NoSpace, NoPermission
-        The disk refuses; the dataset stays as it is.
+        The disk is full or not writable; the dataset stays as it is.
     """
     tell = shown(progress)
     path = locate.dataset(ref, cache_dir=cache_dir)
@@ -93,14 +93,14 @@ def _unchanged(path: Path, m: Manifest) -> Reencoded:
 
 
 def _place(path: Path, cache_dir: StrPath | None) -> Home:
-    """The home that the dataset lies in, where it may be written; else the user's own."""
+    """Return the home of the dataset if it is writable, else the user's own."""
     own = settings.read(cache_dir).home
     root = path.parents[2] if len(path.parents) > 2 and path.parents[1].name == "datasets" else own
     return Home(root if os.access(root, os.W_OK) and os.access(path.parent, os.W_OK) else own)
 
 
 def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: int, tell: Progress) -> Path:
-    sealing.check_listing(store.path, store.manifest)  # what is sealed anew would hide what happened to the files
+    sealing.check_listing(store.path, store.manifest)  # new digests would hide damage
     place, target = home.partial(id, f"encoding-{to}"), home.dataset(id)
     work = place / "dataset"
     safe_files.work_directory(place, home.root)
@@ -113,7 +113,7 @@ def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: in
             finished = pool.map(lambda f: _field(store, work, f, to), store.manifest.fields)
             for done, _ in enumerate(finished, 1):
                 tell(Event(str(id), "convert", "", done, len(store.fields), "arrays"))
-        # Fields that were linked to those of another dataset are no longer.
+        # Fields are no longer shared with another dataset.
         known = _known(store)
         sealing.seal(work, replace(store.manifest, encoding=to, shared={}), known=known, threads=threads)
         publishing.publish(work, target)
@@ -123,14 +123,14 @@ def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: in
 
 
 def _sizes(store: Store) -> Iterator[int]:
-    """Bytes of the arrays of all fields, plain."""
+    """Yield the uncompressed bytes of the arrays of all fields."""
     for f in store.fields.values():
         for array in compression.column_arrays(f, store.directory(f.name)):
             yield arrays.file_size(*arrays.open_document(array))
 
 
 def _share_the_rest(store: Store, work: Path) -> None:
-    """Link everything below ``work`` that has one encoding only: episode table, digests, texts, metadata, groups."""
+    """Link the files that have only one encoding: episode table, digests, texts, metadata, groups."""
     fields = {store.directory(name) for name in store.fields}
     apart = (store.path / sealing.MANIFEST, store.path / sealing.LISTING)
     for file in trees.files(store.path):
@@ -141,18 +141,18 @@ def _share_the_rest(store: Store, work: Path) -> None:
 
 
 def _known(store: Store) -> dict[str, str]:
-    """The digests of the files that are shared, as they were when they were written: damage is not made right."""
+    """Return the original digests of the shared files, so that damage stays visible."""
     fields = tuple(f"{f.path}/" for f in store.manifest.fields)
     return {name: digest for name, digest in sealing.listed(store.path).items() if not name.startswith(fields)}
 
 
 def _field(store: Store, work: Path, f: StoredField, to: Encoding) -> None:
-    """Encode one field below ``work``, and hash it again from there."""
+    """Encode one field below ``work``, and verify its hash."""
     m = store.manifest
     try:
         compression.encode(store.path / f.path, work / f.path, store.fields[f.name], compressed=to == "zarr")
         problems = check_field(work, f, m.counts.rows).problems
-    except (ValueError, RuntimeError) as e:  # what zarr raises over damaged chunks
+    except (ValueError, RuntimeError) as e:  # from zarr, for damaged chunks
         problems = (Problem(f.name, str(e)),)
     if problems:
         raise DamagedDataset(f"{m.id}: {problems[0]}. The dataset stays as it is.", hint=f"rlds verify {m.id}")

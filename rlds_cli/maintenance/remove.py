@@ -1,7 +1,4 @@
-"""Removing datasets from the user's own home.
-
-Find out whether a dataset can be made again after it is removed.
-"""
+"""Remove datasets from the user's own home, and say which cannot be made again."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ from rlds_cli.store.opening import Store
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is removed, or would be: ``bytes`` on disk become free, those shared with other datasets do not.
+    """A dataset to remove. ``bytes`` become free: those shared with other datasets do not count.
 
-    ``archive`` bytes stay: from them the dataset is made again without a download. ``lost`` says why nothing can make
-    it again; it is empty where something can.
+    ``archive`` bytes stay, so that the dataset can be made again without a download. ``lost`` says why it cannot be
+    made again; it is empty if it can.
     """
 
     id: str
@@ -40,7 +37,7 @@ class Removal:
 
 
 def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
-    """What ``remove`` would do; nothing is changed.
+    """Plan a removal; nothing is changed.
 
     Parameters
     ----------
@@ -52,7 +49,7 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
     DatasetNotFound, UnknownDataset
         One of them is not here.
     NoPermission
-        One is in a shared home, which others use; or a link leads to it.
+        One is in a shared home, which others use; or its directory is a link.
     """
     own = settings.read(cache_dir).home
     try:
@@ -63,7 +60,7 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
         if not path.is_relative_to(own / "datasets"):
             raise NoPermission(
                 f"{path} is not in your home {own}. Nothing was removed.",
-                hint=f"--cache-dir {path.parents[2]} makes that home yours",
+                hint=f"--cache-dir {path.parents[2]} selects that home",
             )
         safe_files.check_directories(path, own)
     lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]
@@ -79,19 +76,19 @@ def _plan(own: Home, path: Path, freed: int, lost: str) -> Removal:
 def remove(
     refs: Iterable[str], *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
 ) -> tuple[Removal, ...]:
-    """Remove datasets, one after the other; none is ever seen half. Archives, and datasets made of them, stay.
+    """Remove datasets one by one, each in one step. Their archives, and datasets made of them, stay.
 
     Raises
     ------
     DatasetNotFound, UnknownDataset, NoPermission
-        As of ``plan``; nothing was removed.
+        As ``plan``; nothing was removed.
     """
     planned = plan(refs, cache_dir=cache_dir)
     where = settings.read(cache_dir)
     for one in planned:
         id = ids.parse(one.id)
         with exclusive(Home(where.home), id, shown(progress)):
-            if home.find(id, where) == one.path:  # or another process was faster
+            if home.find(id, where) == one.path:  # else another process was faster
                 publishing.remove(one.path)
     return planned
 
@@ -112,7 +109,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
             return "it was created from values in Python"
         return _of_archive(ids.parse(m.id), path)
     except (RldsError, OSError, ValueError, KeyError):
-        return "it cannot be read, and does not say what it was made of"
+        return "it cannot be read: its origin is not known"
 
 
 def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
@@ -120,7 +117,7 @@ def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -
     steps = m.provenance[-(len(pipeline["functions"]) if pipeline else 1) :]
     for reference in (str(s.get("reference", "")) for s in steps):
         if not _is_kept(reference):
-            return f'no source of its function "{reference}" is kept'
+            return f'the source of its function "{reference}" is not kept'
     source = str(steps[0].get("from", ""))
     there = home.find(ids.parse(source), settings.read(cache_dir))
     if there is not None and there not in gone:
@@ -132,7 +129,7 @@ def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -
 
 
 def _is_kept(reference: str) -> bool:
-    """Whether a function is in a module or a file; not one of a notebook, or a lambda."""
+    """Return whether a function is in a module or a file, and not a lambda or in a notebook."""
     if ":" in reference:
         return True
     from rlds_cli.preprocess import builtin  # slow to start
@@ -147,4 +144,4 @@ def _of_archive(id: DatasetId, path: Path) -> str:
         return f"{lost[0]}, which it was imported from, is gone" if lost else ""
     if origins.downloadable(str(id.base)) or Home(path.parents[2]).archive(id).is_dir():
         return ""
-    return "nothing offers its archive any more, and it is not kept"
+    return "its archive is no longer available, and not kept here"

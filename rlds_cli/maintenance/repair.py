@@ -1,4 +1,4 @@
-"""Making good what a verification found: files of the archive fetched again, a dataset converted again from it."""
+"""Repair damaged datasets: fetch damaged files of the archive again, and convert it again."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import ids, importing, registry, settings
-from rlds_cli.downloads import archive, download
+from rlds_cli.downloads import archive, download, published
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.request import Order
+from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import ArchiveError, RldsError, TransferError, WrongFingerprint
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.maintenance import originals, origins
-from rlds_cli.maintenance.verification import Verification, verify, verify_directory
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.progress import Progress, shown
 from rlds_cli.registry.records import File
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
+from rlds_cli.store.integrity import Verification, verify_directory
 from rlds_cli.store.opening import Store
 from rlds_cli.subset import Portion
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was found, what was done about it, and what a second verification found.
+    """The result of a repair, with a verification before and after.
 
-    ``fetched`` are the files of the archive that came again; ``converted`` says whether the dataset was made again;
-    ``deleted`` are damaged files that loaders had packed. ``why`` says why nothing could be done.
+    ``fetched`` are files of the archive that were fetched again; ``converted`` is True if the dataset was made again;
+    ``deleted`` are damaged files that loaders had packed. ``why`` says why a repair is not possible.
     """
 
     found: Verification
@@ -45,26 +46,25 @@ class Repair:
 def repair(
     ref: StrPath, *, jobs: int | None = None, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
 ) -> Repair:
-    """Verify a dataset and mend what is bad; what is good is not fetched, and not written.
+    """Verify a dataset and repair it; sound files are neither fetched nor written.
 
-    A file of the archive with another hash than the dataset was made of is fetched again, by that hash. A dataset that
-    is damaged itself is converted again, of files that are verified first; it replaces the damaged one in one step,
-    where it has the fingerprint that the damaged one had. An import is made again of the user's own files. What loaders
-    have packed and is damaged is deleted: the next loader packs it again.
+    A file of the archive with a wrong hash is fetched again. A damaged dataset is converted again from verified files,
+    and replaced in one step if the new one has the same fingerprint. An import is made again from the user's own files.
+    Damaged files that loaders have packed are deleted: the next loader packs them again.
 
     Parameters
     ----------
     ref : str or path
-        As for `verify`.
+        As in `verify`.
     jobs : int, optional
         Worker processes of the conversion.
 
     Raises
     ------
     DownloadFailed, WrongHash, Offline
-        A file could not be had again as it was. The dataset is as it was before.
+        A file could not be downloaded again. The dataset is unchanged.
     WrongFingerprint
-        What would be made now has other content. The dataset is as it was before.
+        The new dataset would have other content. The dataset is unchanged.
     """
     found = verify(ref, cache_dir=cache_dir, progress=progress)
     if found.ok:
@@ -84,8 +84,8 @@ def repair(
         damaged = True
     else:
         damaged = not verify_directory(found.path, progress=tell).ok
-        order = _order(id, found.path, place, cache_dir)
-        fetched = _convert(order, id, jobs, tell, expected) if damaged else _fetch(order, id, place, tell)
+        request = _request(id, found.path, place, cache_dir)
+        fetched = _convert(request, id, jobs, tell, expected) if damaged else _fetch(request, id, place, tell)
     now = verify(locate.dataset(str(id), cache_dir=cache_dir), expect=expected, cache_dir=cache_dir)
     return Repair(found, now, fetched, damaged)
 
@@ -93,7 +93,7 @@ def repair(
 def _unpack(
     found: Verification, ref: StrPath, *, jobs: int | None, cache_dir: StrPath | None, progress: Progress | bool | None
 ) -> Repair:
-    """Delete packed files that are damaged, and mend what else is."""
+    """Delete damaged packed files, then repair the rest."""
     for file in found.packed:
         try:
             file.unlink(missing_ok=True)
@@ -111,7 +111,7 @@ def repair_all(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Repair, ...]:
-    """Repair several datasets; as `verification.verify_all`. Of several, one that fails does not keep the others."""
+    """Repair several datasets, chosen as in `verification.verify_all`. A failure does not stop the others."""
     paths = locate.datasets(refs, everything=everything, cache_dir=cache_dir)
     done = []
     for path in paths:
@@ -126,41 +126,41 @@ def repair_all(
 
 
 def _id_of(path: Path, place: Home) -> DatasetId | None:
-    """The dataset whose place this is in the user's own home."""
+    """Return the id of a directory in the user's own home."""
     found = path.relative_to(place.root).parts if path.is_relative_to(place.root) else ()
     return ids.from_component(found[1], found[2]) if len(found) == 3 and found[0] == "datasets" else None
 
 
 def _hopeless(id: DatasetId | None, path: Path) -> str:
-    """Why a dataset cannot be made again; empty where it can."""
+    """Say why a dataset cannot be repaired; empty if it can."""
     if id is None:
         return "it is not in your own home"
     try:
         m = manifest.read(path)
     except RldsError:
-        return "its manifest cannot be read, and says how it was made" if id.variant else _unknown(id)
-    if origins.contradicted(path):
-        return f"it is not made of the files of the registry: rlds download {id} --force replaces it"
+        return "its manifest, which says how it was made, cannot be read" if id.variant else _unknown(id)
+    if published.contradicted(path):
+        return f"it was not made of the files in the registry: rlds download {id} --force replaces it"
     if m.provenance:
         return f"it was made of {m.provenance[-1].get('from')}: rlds preprocess makes it again, with --force"
     return _lost(path) if id.family == "local" else _unknown(id)
 
 
 def _lost(path: Path) -> str:
-    """What is missing of the user's own files that an import was made of; empty where all are as they were."""
+    """Name a changed or missing file that an import was made of; empty if all are unchanged."""
     try:
         files = origins.own_files(path)
     except (RldsError, OSError, ValueError, KeyError):
         files = []
     if not files:
-        return "nobody knows which files it was made of: rlds import makes it again, with --force"
+        return "its files are not recorded: rlds import makes it again, with --force"
     changed = [str(file) for file, sha256 in files if not _is(file, sha256)]
     again = "rlds import makes it again, with --force"
-    return f"{changed[0]} is not there any more, or another file now: {again}" if changed else ""
+    return f"{changed[0]} is missing, or has changed: {again}" if changed else ""
 
 
 def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | None, tell: Progress) -> None:
-    """The same import again, of the same files."""
+    """Repeat an import with the same files and options."""
     m = manifest.read(path)
     asked = {k: v for k, v in m.options.items() if k in ("fields", "episodes_by", "skip_bad", "last_step", "frames")}
     importing.import_archive(
@@ -180,19 +180,19 @@ def _unknown(id: DatasetId) -> str:
     try:
         registry.get(str(id.base))
     except RldsError:
-        return "the registry does not know it: rlds import makes it again, with --force"
+        return "it is not in the registry: rlds import makes it again, with --force"
     return ""
 
 
-def _order(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) -> Order:
-    """The order that makes the dataset as it was, of the very files."""
+def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) -> DownloadRequest:
+    """Return the request for the same dataset, from exactly the same files."""
     try:
         m = manifest.read(path)
         encoding, options = m.encoding, m.options
     except RldsError:
         encoding, options = "memmap", {}
     portion = options.get("portion")
-    return Order(
+    return DownloadRequest(
         str(id.base),
         store="zarr" if encoding == "zarr" else "memmap",
         frames=str(options.get("frames", "encoded")),
@@ -206,7 +206,7 @@ def _order(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) ->
 
 
 def _files(id: DatasetId, path: Path, place: Home) -> tuple[File, ...]:
-    """The files of the archive, with the hashes of those that the dataset was made of; none where nobody knows them."""
+    """Return the files of the archive with the hashes that the dataset was made of; none if they are not known."""
     made_of = {str(s.get("file")): s for s in _sources(path)}
     entry = registry.get(str(id.base))
     known: dict[str, tuple[tuple[str, ...], int | None, str | None]] = {
@@ -218,7 +218,7 @@ def _files(id: DatasetId, path: Path, place: Home) -> tuple[File, ...]:
 
 
 def _file(name: str, urls: tuple[str, ...], size: int | None, sha256: str | None, made_of: Mapping[str, Any]) -> File:
-    """A file as it was; first from where it came before, but only where its hash tells that it is the same."""
+    """Return a file with its recorded hash. Its earlier address comes first if a hash can confirm the content."""
     came, was = made_of.get("url"), made_of.get("sha256") or sha256
     places = dict.fromkeys((*((str(came),) if came and was else ()), *urls))
     return File(name, tuple(places), made_of.get("size", size), was)
@@ -231,34 +231,34 @@ def _sources(path: Path) -> Sequence[Mapping[str, Any]]:
         return ()
 
 
-def _fetch(order: Order, id: DatasetId, place: Home, progress: Progress) -> tuple[str, ...]:
-    """Bring again the files of the archive that are not what the dataset was made of."""
+def _fetch(request: DownloadRequest, id: DatasetId, place: Home, progress: Progress) -> tuple[str, ...]:
+    """Fetch again the files of the archive that have changed."""
     bad = origins.altered(place.dataset(id), place.archive(id))
-    entry = registry.get(order.ref)
+    entry = registry.get(request.ref)
     with exclusive(place, id, progress):
-        plan = archive.plan_transfer(order, id, entry, order.where).plan
+        plan = archive.plan_transfer(request, id, entry, request.where).plan
         steps = tuple(s for s in plan.steps if s.file.path in bad)
         listed = plan.listed or tuple(s.file for s in plan.steps)
-        came = fetching.fetch(replace(plan, steps=steps, listed=listed), order.where, id=str(id), progress=progress)
+        came = fetching.fetch(replace(plan, steps=steps, listed=listed), request.where, id=str(id), progress=progress)
     return tuple(f.file.path for f in came if f.action != "verify")
 
 
 def _convert(
-    order: Order, id: DatasetId, jobs: int | None, progress: Progress, expected: str | None
+    request: DownloadRequest, id: DatasetId, jobs: int | None, progress: Progress, expected: str | None
 ) -> tuple[str, ...]:
-    """Bring what of the archive is missing or altered, and make the dataset again."""
+    """Fetch missing or changed files of the archive, and convert it again."""
 
     def check(made: Path) -> None:
         now = manifest.read(made).fingerprint
         if expected not in (None, now):
             raise WrongFingerprint(
-                f"{id} would be {now} now; it was {expected}. It stays as it is, and damaged.",
-                hint=f"rlds download {id} --force has it as this version makes it",
+                f"{id} would have the fingerprint {now}; it was {expected}. The damaged dataset stays as it is.",
+                hint=f"rlds download {id} --force accepts the new content",
             )
 
-    archive = Home(order.where.home).archive(id)
-    bad = {f.path for f in order.files if not _is(archive / f.path, f.sha256)}
-    download.deliver(order, jobs=jobs or 0, progress=progress, check=check)
+    archive = Home(request.where.home).archive(id)
+    bad = {f.path for f in request.files if not _is(archive / f.path, f.sha256)}
+    download.deliver(request, jobs=jobs or 0, progress=progress, check=check)
     return tuple(sorted(bad))
 
 
@@ -267,7 +267,7 @@ def _is(file: Path, sha256: str | None) -> bool:
 
 
 def _expected(found: Verification) -> str | None:
-    """The fingerprint that it had, where its manifest still says so."""
+    """Return the fingerprint in the manifest, if that can be read."""
     try:
         return manifest.read(found.path).fingerprint
     except RldsError:

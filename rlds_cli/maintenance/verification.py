@@ -1,18 +1,13 @@
-"""Are the bytes of a dataset what they were when it was written, and does it agree with itself.
+"""Verify datasets: their bytes, their origins, and single steps against the archive.
 
-From steps of a dataset back to the archive, to see whether the same stands there.
-
-The archive is looked up value by value (``look_up`` of its reader), not by the code that converted it.
+`trace` reads the archive value by value (``look_up`` of its reader), not with the code that converted it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -23,49 +18,19 @@ from rlds_cli.archives import ArchivedStep, ArchivedValue
 from rlds_cli.checks.source import reader_faults
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import Source
-from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.files import trees
+from rlds_cli.errors import RldsError
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.home import Home, locate
 from rlds_cli.maintenance import origins
-from rlds_cli.progress import Event, Progress, shown
+from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, files, manifest, sealing, statistics
-from rlds_cli.store.check import Checked, Problem, check_field, check_statistics, check_table, logical_size, rows_there
-from rlds_cli.store.finish import table_digests
-from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.check import Problem
+from rlds_cli.store.integrity import Verification, verify_directory
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import CUT, FLAGS, IntArray
 
-_THREADS = 8
 _PREFIX = "rlds1:"
-_MISSING_ROWS = 1 << 24  # of a file that was cut short: so many are looked for, and named
-_UNCOVERED = (
-    "written by a version that kept no digests of files: metadata, sources and what the fingerprint leaves out of the "
-    "episode table are not compared; made again with --force it has them"
-)
 _SHORTEST = 8  # digits that a fingerprint may be cut to
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """What a check of one dataset found; it is ``ok`` where there are no ``problems``.
-
-    ``fingerprint`` is that of what is on disk, None where some of it cannot be read. ``arrays`` counts fields,
-    ``bytes`` what was hashed of them. ``remarks`` say what is known of the archive, or of the source dataset.
-    ``packed`` are files that loaders made of the dataset and that are not as they should be.
-    """
-
-    id: str
-    path: Path
-    ok: bool
-    fingerprint: str | None
-    arrays: int
-    bytes: int
-    problems: tuple[Problem, ...]
-    remarks: tuple[str, ...]
-    hint: str | None = None
-    packed: tuple[Path, ...] = ()
 
 
 def verify(
@@ -76,23 +41,23 @@ def verify(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Verification:
-    """Hash everything again, compare it with what was stored, and check that the parts agree. Writes nothing.
+    """Hash a dataset again, compare the digests, and check that its parts agree. Writes nothing.
 
     Parameters
     ----------
     ref : str or path
         An id that is here, or the directory of a dataset.
     expect : str, optional
-        The fingerprint that it should have, as ``rlds inspect`` or the manifest shows it; its first digits are enough.
+        The expected fingerprint, as ``rlds inspect`` shows it; its first digits are enough.
     jobs : int, optional
-        Threads; up to 8 when not given.
+        Threads; by default up to 8.
 
     Raises
     ------
     DatasetNotFound, UnknownDataset
-        It is not here. Damage is no error: it is what ``problems`` say.
+        It is not here. Damage raises no error: it is listed in ``problems``.
     RldsError
-        ``expect`` is no fingerprint.
+        ``expect`` is not a fingerprint.
     """
     wanted = None if expect is None else _digits(expect)
     path = locate.dataset(ref, cache_dir=cache_dir)
@@ -102,7 +67,7 @@ def verify(
     problems = [*found.problems, *of_origin, *_expected(found, wanted)]
     hint = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
     if of_packed and not problems:
-        hint = f"rlds verify {found.id} --fix deletes what is packed; loaders pack it anew"
+        hint = f"rlds verify {found.id} --fix deletes packed files; loaders pack them again"
     return replace(
         found,
         ok=not problems and not of_packed,
@@ -114,118 +79,26 @@ def verify(
 
 
 def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dict[Path, Problem]:
-    """What is wrong with the files that loaders have made of a dataset, in all homes where they may be."""
+    """Check the files that loaders have packed from a dataset, in all homes where they may be."""
     own = path.absolute().parents
     roots = [*(own[2:3] if len(own) > 2 else ()), *settings.read(cache_dir).homes, settings.read().home]
     there = [root for root in dict.fromkeys(roots) if (root / "packed").is_dir()]
     if not there:
         return {}
-    from rlds_cli.loader.storage import check  # all that a loader needs
+    from rlds_cli.loader.storage import check  # slow to import
 
     try:
         return check.check(Dataset(Store(path, check=False)), there, intact=intact)
     except (RldsError, OSError, ValueError, KeyError):
-        return {}  # the check of the dataset itself says so
+        return {}  # the check of the dataset itself reports it
 
 
 def _outdated(path: Path) -> list[str]:
-    """What an older version of its reader did wrong to a dataset that is as it was written."""
+    """Return known errors of the reader version that wrote an intact dataset."""
     try:
         return reader_faults(Dataset(Store(path, check=False)))
     except (RldsError, OSError, ValueError, KeyError):
-        return []  # the check of the dataset itself says so
-
-
-def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress | bool | None = None) -> Verification:
-    """Check one directory for itself: not its archive, nor the dataset that it was made of."""
-    try:
-        m = manifest.read(path)
-        files.check_tree(path)
-        _check_rows(path, m)
-    except RldsError as e:
-        return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", e.message),), ())
-    threads = jobs or min(_THREADS, os.cpu_count() or 1)
-    checked = _check_fields(path, m, threads, shown(progress))
-    problems = [p for c in checked for p in c.problems]
-    columns, wrong = _check_episodes(path, {c.name for c in checked if not c.problems}, threads)
-    problems += wrong
-    seal = sealing.check(path, m, threads)
-    problems += [*_check_others(path, m), *seal.problems]
-    known = {c.name: c.digest for c in checked if c.digest is not None}
-    fingerprint = None
-    if columns is not None and len(known) == len(m.fields):
-        fingerprint = statistics.fingerprint(known, columns)
-        if fingerprint != m.fingerprint and not problems:
-            problems.append(Problem("episodes", f"the fingerprint is {fingerprint}; the manifest says {m.fingerprint}"))
-    size = sum(c.bytes for c in checked)
-    remarks = () if seal.covers else (_UNCOVERED,)
-    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), remarks)
-
-
-def _check_rows(path: Path, m: Manifest) -> None:
-    """Refuse to look for many more rows than any file has room for."""
-    room = max((rows_there(path, f) for f in m.fields), default=0)
-    if m.counts.rows > room + _MISSING_ROWS:
-        raise DamagedDataset(f"{m.counts.rows:,} rows are said to be there; the files have room for {room:,}.")
-
-
-def _check_fields(path: Path, m: Manifest, threads: int, progress: Progress) -> list[Checked]:
-    rows = m.counts.rows
-    sizes = {f.name: logical_size(path, f, rows) for f in m.fields}
-    tell = _Teller(m.id, sum(sizes.values()), progress)
-    with ThreadPoolExecutor(threads) as pool:
-        # The largest first, so that no thread is left alone with one at the end.
-        order = sorted(m.fields, key=lambda f: -sizes[f.name])
-        checked = list(pool.map(lambda f: check_field(path, f, rows, tell), order))
-    return sorted(checked, key=lambda c: c.name)
-
-
-class _Teller:
-    """Adds up what the threads have hashed."""
-
-    def __init__(self, id: str, total: int, progress: Progress) -> None:
-        self._id, self._total, self._progress = id, total, progress
-        self._done = 0
-        self._lock = Lock()
-
-    def __call__(self, size: int) -> None:
-        with self._lock:
-            self._done = min(self._total, self._done + size)
-            self._progress(Event(self._id, "verify", "", self._done, self._total))
-
-
-def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str, str] | None, list[Problem]]:
-    """Digests of the episode table, where it can be read, what is wrong with it, and with what follows from it.
-
-    That are the statistics of ``sound`` fields.
-    """
-    try:
-        store = Store(path, check=False)
-        table = store.table()
-        problems = check_table(store, table)
-        if not problems:
-            with ThreadPoolExecutor(threads) as pool:
-                found = pool.map(lambda name: check_statistics(store, table, name), sorted(sound))
-                problems = [p for some in found for p in some]
-        return table_digests(table), problems
-    except (RldsError, OSError, ValueError, KeyError, IndexError, TypeError) as e:
-        return None, [Problem("episodes", e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}")]
-
-
-def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
-    """Whether everything else can be read: metadata, sources, string tables, the documents of groups."""
-    fields = {path / f.path for f in m.fields}
-    for document in sorted(f for f in trees.files(path) if f.name == "zarr.json"):
-        array = document.parent
-        if array == path or not fields.isdisjoint((array, *array.parents)):
-            continue
-        try:
-            arrays.read(array) if arrays.is_array(array) else arrays.check_group(array)
-        except RldsError as e:
-            yield Problem(array.relative_to(path).as_posix(), e.message)
-    for name in ("metadata", "sources"):
-        if (m.metadata if name == "metadata" else m.archive) and not (path / name).exists():
-            yield Problem(name, "is missing")
+        return []  # the check of the dataset itself reports it
 
 
 def _digits(expect: str) -> str:
@@ -250,17 +123,17 @@ def verify_all(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Verification, ...]:
-    """Verify several datasets; globs stand for those that are here, ``everything`` for all of them."""
+    """Verify several datasets. Globs match datasets that are here; ``everything`` takes all of them."""
     paths = locate.datasets(refs, everything=everything, cache_dir=cache_dir)
     if expect is not None and len(paths) != 1:
-        raise RldsError(f"One fingerprint cannot be that of {len(paths)} datasets.", hint="--expect takes one ID")
+        raise RldsError(f"One fingerprint cannot match {len(paths)} datasets.", hint="--expect takes one ID")
     how = {"expect": expect, "jobs": jobs, "cache_dir": cache_dir, "progress": progress}
     return tuple(verify(path, **how) for path in paths)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """A value that is not what stands in the archive; ``field`` also names next values, as ``next/observation``."""
+class ValueDifference:
+    """A value that differs from the archive. ``field`` may be a next value, such as ``next/observation``."""
 
     episode: int
     step: int
@@ -279,8 +152,8 @@ class Difference:
 class Trace:
     """Steps compared with the archive.
 
-    ``values`` counts what was compared, of ``fields``; the ``others`` do not stand in the archive as they are: flags
-    that follow from where an episode ends, or fields that functions made. ``example`` shows one step's places.
+    ``values`` is the number of compared values, of ``fields``. ``others`` are fields that the archive does not hold:
+    flags derived from episode ends, or fields made by functions. ``example`` names the keys of one step.
     """
 
     id: str
@@ -289,11 +162,11 @@ class Trace:
     fields: tuple[str, ...]
     others: tuple[str, ...]
     example: tuple[str, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[ValueDifference, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs."""
+        """True if no value differs."""
         return not self.differences
 
 
@@ -305,29 +178,28 @@ def trace(
     archive: StrPath | None = None,
     cache_dir: StrPath | None = None,
 ) -> Trace:
-    """Compare steps of a dataset with its archive: half of them first and last ones, half drawn from all.
+    """Compare steps of a dataset with its archive: half are first and last steps, half are drawn from all.
 
     Parameters
     ----------
     ref : str, path or Dataset
     steps : int
-        How many; all where there are no more.
+        Number of steps; all if there are fewer.
     seed : int
-        Of the draw.
+        Seed of the draw.
     archive : path, optional
-        The directory of the archive, or its only file; by default where it was downloaded to or imported from.
+        Directory of the archive, or its only file; by default the one it was downloaded to or imported from.
 
     Raises
     ------
     RldsError
-        The archive is not there, is another one, or its reader cannot look values up; the dataset has none, or its
-        steps were moved.
+        The archive is missing or has changed, its reader cannot look values up, or the steps of the dataset were moved.
     """
     ds = ref if isinstance(ref, Dataset) else Dataset(Store(locate.dataset(ref, cache_dir=cache_dir)))
     if not provenance.keeps_rows(ds.manifest):
         source = ds.manifest.provenance[0]["from"]
         raise RldsError(
-            f"{ds.id} was made by functions that dropped or moved steps: they cannot be followed.",
+            f"{ds.id} was made by functions that dropped or moved steps: they cannot be traced.",
             hint=f"rlds verify {source} --trace {steps}",
         )
     changed = {name for step in ds.manifest.provenance for name in step.get("changed", ())}
@@ -349,7 +221,7 @@ def trace(
 
 
 def _lookup(ds: Dataset, files: Sequence[Path]) -> Callable[[ArchivedStep], Iterator[ArchivedValue]]:
-    """The function of the reader that looks values up."""
+    """Return the function of the reader that looks values up."""
     name = ds.manifest.reader
     if name == "preprocess":
         name = (archives.recognise(files) or ("",))[0]
@@ -357,7 +229,7 @@ def _lookup(ds: Dataset, files: Sequence[Path]) -> Callable[[ArchivedStep], Iter
 
 
 def _files(ds: Dataset, wanted: Collection[str], archive: StrPath | None) -> dict[str, Path]:
-    """Files of the archive by their names in the manifest, after a look at their hashes."""
+    """Return files of the archive by their names in the manifest, after checking their hashes."""
     root = None if archive is None else settings.expanded(archive)
     found = {}
     for source in (s for s in ds.sources if s["file"] in wanted):
@@ -398,7 +270,7 @@ def _places(ds: Dataset, steps: int, seed: int) -> list[Source]:
 
 
 def _drawn(ds: Dataset, steps: int, seed: int) -> Iterator[tuple[int, int]]:
-    """(episode, step), in their order, each once."""
+    """Draw pairs of episode and step, in order, each once."""
     length: IntArray = ds.store.episodes["length"]
     ends = np.cumsum(length)
     total = int(length.sum())
@@ -431,7 +303,7 @@ def _spot(ds: Dataset, files: Mapping[str, Path], place: Source) -> ArchivedStep
 
 
 def _base(ds: Dataset, field: str) -> str | None:
-    """The field of the store that holds a cell's value: ``next/x`` is ``x``, one row later, where that is kept once."""
+    """Return the field that stores a cell's value: ``next/x`` may be stored as ``x``, one row later."""
     if field in ds.schema:
         return field
     base = field.removeprefix("next/")
@@ -439,7 +311,7 @@ def _base(ds: Dataset, field: str) -> str | None:
 
 
 def _is_ours(ds: Dataset, cell: ArchivedValue, name: str, place: Source) -> bool:
-    """Whether a value does not stand in the archive: an encoded frame that was decoded, the flag of an end without."""
+    """Return whether the archive does not hold a value: a decoded frame, or the flag of a cut episode."""
     columns = ds.store.episodes
     is_last = place.step == columns["length"][place.episode] - 1
     if name == FLAGS[1] and is_last and columns["end"][place.episode] == CUT:
@@ -447,15 +319,15 @@ def _is_ours(ds: Dataset, cell: ArchivedValue, name: str, place: Source) -> bool
     return isinstance(cell.value, bytes) and ds.schema[name].kind == "array"
 
 
-def _compare(ds: Dataset, cell: ArchivedValue, name: str, place: Source) -> Difference | None:
+def _compare(ds: Dataset, cell: ArchivedValue, name: str, place: Source) -> ValueDifference | None:
     row = int(ds.store.episodes["start"][place.episode]) + place.step + (name != cell.field)
     stored = _stored(ds, name, row, encoded=isinstance(cell.value, bytes))
     archived = cell.value
-    if isinstance(archived, bytes) and ds.schema[name].kind == "text":  # as HDF5 has it
+    if isinstance(archived, bytes) and ds.schema[name].kind == "text":  # as HDF5 stores text
         archived = archived.decode("utf-8", "replace")
     if _same(stored, archived):
         return None
-    return Difference(place.episode, place.step, cell.field, cell.key, _shown(stored), _shown(archived))
+    return ValueDifference(place.episode, place.step, cell.field, cell.key, _shown(stored), _shown(archived))
 
 
 def _stored(ds: Dataset, name: str, row: int, *, encoded: bool) -> Any:

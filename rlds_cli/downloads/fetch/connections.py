@@ -1,9 +1,7 @@
-"""Connections that end when their time is up, or at once when they are told to, whatever the server does.
+"""Connections with deadlines that hold whatever the server does; redirects, and the credentials sent along them.
 
-The timeout of a socket begins anew with every byte, so that a server which sends one now and then is never late. Here a
-thread shuts the socket itself down: who waits in a handshake, for headers or for the size of a chunk, wakes up.
-
-Where a redirect leads, and who may see the user's credentials on the way.
+The timeout of a socket restarts with every byte, so a server that sends one now and then never times out. Here a
+thread shuts the socket down: a thread that waits in a handshake, for headers or for the size of a chunk, wakes up.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_netrc_auth, requote_uri
 from urllib3.util.response import assert_header_parsing
 
-from rlds_cli.downloads.fetch.policy import Refused
+from rlds_cli.downloads.fetch.policy import Permanent
 from rlds_cli.settings import Settings
 
 _ROUND = 0.1  # seconds between two looks at the clock
@@ -33,7 +31,7 @@ _LONG_NAME = 253  # characters; no host has a longer name
 
 
 class _Handle:
-    """A second descriptor of a socket, which TLS does not take over; it is closed with its last reference."""
+    """A duplicate descriptor of a socket, which TLS does not take over; closed with its last reference."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected.dup()
@@ -48,42 +46,42 @@ class _Handle:
 
 
 class Exchange:
-    """One request and its answer: until when it may go on, and the socket that it uses."""
+    """One request and its answer: its deadline, and the socket that it uses."""
 
     def __init__(self, seconds: float) -> None:
         self.until = time.monotonic() + seconds  # on the monotonic clock
-        self.late = False  # whether its time was up
+        self.late = False  # True if it was cut at its deadline
         self._cut = False
         self._lock = threading.Lock()
         self._handle: _Handle | None = None
 
     def allow(self, seconds: float) -> None:
-        """Let it go on for so long from now."""
+        """Set the deadline to ``seconds`` from now."""
         self.until = time.monotonic() + seconds
 
     def rest(self) -> None:
-        """Let it go on for ever: nobody waits for the server."""
+        """Remove the deadline while no thread waits for the server."""
         self.until = math.inf
 
     @property
     def left(self) -> float:
-        """Seconds until its time is up."""
+        """Seconds until the deadline."""
         return self.until - time.monotonic()
 
     @property
     def ended(self) -> bool:
-        """Whether it was cut: what has come is not all."""
+        """True if it was cut: its data are incomplete."""
         return self._cut
 
     def cut(self, *, late: bool = False) -> None:
-        """End it, from any thread."""
+        """End it, from any thread. ``late`` if its deadline has passed."""
         with self._lock:
             self.late, self._cut = self.late or late, True
             if self._handle is not None:
                 self._handle.shut()
 
     def use(self, handle: _Handle | None) -> None:
-        """Say which socket is shut down when it is cut."""
+        """Set the socket that is shut down when the exchange is cut."""
         with self._lock:
             self._handle = handle
             if self._cut and handle is not None:
@@ -97,8 +95,8 @@ class _Current(threading.local):
 _current = _Current()
 
 
-class Watch:
-    """Ends exchanges whose time is up; those of one client."""
+class DeadlineWatch:
+    """Cuts the exchanges of one client at their deadlines."""
 
     def __init__(self) -> None:
         self._exchanges: set[Exchange] = set()
@@ -108,7 +106,7 @@ class Watch:
 
     @contextmanager
     def exchange(self, seconds: float) -> Iterator[Exchange]:
-        """One request and its answer, which may take so long unless it is told otherwise."""
+        """Start an exchange with a deadline."""
         found = Exchange(seconds)
         with self._lock:
             self._exchanges.add(found)
@@ -123,12 +121,12 @@ class Watch:
             found.use(None)
 
     def cut(self) -> None:
-        """End all exchanges."""
+        """Cut all exchanges."""
         for exchange in self._now():
             exchange.cut()
 
     def close(self) -> None:
-        """Let the thread go."""
+        """Stop the thread."""
         self._closed.set()
 
     def _now(self) -> list[Exchange]:
@@ -144,7 +142,7 @@ class Watch:
 
 @contextmanager
 def during(exchange: Exchange) -> Iterator[None]:
-    """Let connections that this thread uses meanwhile belong to an exchange."""
+    """Assign the connections that this thread uses in the block to an exchange."""
     _current.exchange = exchange
     try:
         yield
@@ -153,20 +151,20 @@ def during(exchange: Exchange) -> Iterator[None]:
 
 
 class Adapter(HTTPAdapter):
-    """The transport of requests, over connections that belong to exchanges."""
+    """An adapter for requests whose connections belong to exchanges."""
 
     def init_poolmanager(self, *args: Any, **more: Any) -> None:
-        """As that of requests."""
+        """Create the manager, with connections that belong to exchanges."""
         super().init_poolmanager(*args, **more)
         _watch(self.poolmanager)
 
     def proxy_manager_for(self, *args: Any, **more: Any) -> Any:
-        """As that of requests."""
+        """Create the manager, with connections that belong to exchanges."""
         return _watch(super().proxy_manager_for(*args, **more))
 
 
 def _watch(manager: Any) -> Any:
-    """Have the pools of a manager, of whatever kind, make connections that belong to exchanges."""
+    """Make the pools of a manager create connections that belong to exchanges."""
     pools = manager.pool_classes_by_scheme
     manager.pool_classes_by_scheme = {scheme: _watched(pool) for scheme, pool in pools.items()}
     return manager
@@ -179,10 +177,10 @@ def _watched(pool: Any) -> Any:
     return type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": connection})
 
 
-class _Answer(HTTPResponse):
-    """An answer after those that only announce it, such as 103 Early Hints; http.client itself skips 100 alone.
+class _FinalResponse(HTTPResponse):
+    """The response after informational ones such as 103 Early Hints; http.client itself skips only 100.
 
-    Headers that cannot be read to their end are an error: the length of the body may be among the rest.
+    Headers that cannot be parsed to their end are an error: the length of the body may be in the rest.
     """
 
     def begin(self) -> None:
@@ -194,9 +192,9 @@ class _Answer(HTTPResponse):
 
 
 class _Watched:
-    """What is added to the connections of urllib3."""
+    """A mix-in for connections of urllib3 that lets an exchange shut them down."""
 
-    response_class = _Answer
+    response_class = _FinalResponse
     _handle: _Handle | None = None
 
     def _new_conn(self) -> socket.socket:
@@ -211,7 +209,7 @@ class _Watched:
         return connected
 
     def request(self, *args: Any, **more: Any) -> None:
-        self._belong()  # one that was kept open
+        self._belong()  # a connection that was kept open
         super().request(*args, **more)  # type: ignore[misc]
 
     def close(self) -> None:
@@ -224,10 +222,10 @@ class _Watched:
 
 
 def _dial(host: str, port: int, seconds: float | None, options: Any) -> socket.socket:
-    """Connect to the first address of a host that answers, within the time of the exchange for all of them."""
+    """Connect to the first address of a host that answers, within the deadline of the exchange."""
     name = host.strip("[]")
     if len(name) > _LONG_NAME or any(not 0 < len(label.encode("idna")) < 64 for label in name.rstrip(".").split(".")):
-        raise UnicodeError("no name of a host")
+        raise UnicodeError("not a host name")
     problem: OSError = OSError("the host has no address")
     for family, kind, protocol, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
         left = _current.exchange.left if _current.exchange is not None else math.inf
@@ -240,7 +238,7 @@ def _dial(host: str, port: int, seconds: float | None, options: Any) -> socket.s
             wait = min(left, math.inf if seconds is None else seconds)
             dialled.settimeout(None if wait == math.inf else wait)
             if _current.exchange is not None:
-                _current.exchange.use(_Handle(dialled))  # so that it ends at once when it is cut
+                _current.exchange.use(_Handle(dialled))  # so that a cut ends the connect at once
             dialled.connect(address)
         except OSError as exc:
             dialled.close()
@@ -256,22 +254,22 @@ _SECURE = ("https", "http")
 
 
 def following(here: str, location: str) -> str:
-    """The address that a ``Location`` header means; raises Refused where nobody should go there."""
+    """Return the address of a ``Location`` header; raises Permanent if it must not be followed."""
     try:
         said = location.encode("latin-1").decode(errors="replace")  # headers come as latin-1, most are UTF-8
         parts = urlsplit(requote_uri(urljoin(here, said)))
         host, port = parts.hostname, parts.port
     except ValueError as exc:
-        raise Refused("leads to an address that cannot be read") from exc
+        raise Permanent("leads to an address that cannot be read") from exc
     if parts.scheme not in _SECURE or not host or port == 0:
-        raise Refused("leads to an address that is not HTTP")
+        raise Permanent("leads to an address that is not HTTP")
     if parts.scheme == "http" and urlsplit(here).scheme == "https":
-        raise Refused("leads from HTTPS to plain HTTP, where others could alter the file")
+        raise Permanent("leads from HTTPS to plain HTTP, where others could alter the file")
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
 
 
 def leave(response: requests.Response) -> None:
-    """Be done with a redirect: a short body is read, so that the connection may be kept; any other is not."""
+    """Finish a redirect: a short body is read, so that the connection can be kept."""
     length = response.raw.length_remaining
     try:
         if length is not None and length <= _SMALL:
@@ -280,10 +278,10 @@ def leave(response: requests.Response) -> None:
         response.close()
 
 
-class Credentials(AuthBase):
-    """Who the user is to the server that was asked, and to no other that it sends us to.
+class ServerCredentials(AuthBase):
+    """The user's credentials, sent to the requested server and along no redirect to another one.
 
-    It also keeps requests from looking into .netrc by itself, which it does for every host and over plain HTTP.
+    Setting them also keeps requests from reading .netrc, which it does for every host and over plain HTTP.
     """
 
     def __init__(self, asked: str, here: str, where: Settings) -> None:
@@ -292,27 +290,27 @@ class Credentials(AuthBase):
             self._header = _known(asked, where)
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """The request with what proves who the user is, or as it was."""
+        """Add the credentials to a request, if there are any."""
         return request if self._header is None else self._header(request)
 
 
 class _Bearer(AuthBase):
-    """The hub's token."""
+    """The hub's token as an Authorization header."""
 
     def __init__(self, token: str) -> None:
         self._token = token
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """The request with the token."""
+        """Add the token to a request."""
         request.headers["Authorization"] = f"Bearer {self._token}"
         return request
 
 
 def _known(url: str, where: Settings) -> AuthBase | None:
-    """The token of the hub, else the user of the address, else that of .netrc."""
+    """Return the hub's token, else the credentials in the address, else those in .netrc."""
     if where.hub_token and origin(url) == origin(where.hub):
         if not (where.hub_token.isascii() and where.hub_token.isprintable()):
-            raise Refused("HF_TOKEN holds characters that no token has")
+            raise Permanent("HF_TOKEN holds characters that are not valid in a token")
         return _Bearer(where.hub_token)
     parts = urlsplit(url)
     if parts.username is not None:
@@ -322,13 +320,13 @@ def _known(url: str, where: Settings) -> AuthBase | None:
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port of an address."""
+    """Return scheme, host and port of an address."""
     parts = urlsplit(url)
     return parts.scheme, (parts.hostname or "").rstrip("."), _port(parts)
 
 
 def is_private(url: str) -> bool:
-    """Whether nobody on the way reads what is sent there: HTTPS, or a server on this machine."""
+    """Return whether requests to an address cannot be read on the way: HTTPS, or a server on this machine."""
     parts = urlsplit(url)
     if parts.scheme == "https":
         return True

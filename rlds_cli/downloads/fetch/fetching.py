@@ -1,7 +1,4 @@
-"""Doing what a plan says: files appear whole and checked, or not at all, and what came so far is kept.
-
-One line of progress for many files.
-"""
+"""Run a plan: files appear complete and checked, or not at all. Partial downloads are kept and resumed."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ from collections import Counter
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from threading import Lock
 
-from rlds_cli.downloads.fetch.client import Client, Patience, Stopped, Width
-from rlds_cli.downloads.fetch.file import Bringer, Fetched, reused
-from rlds_cli.downloads.fetch.planning import Plan, check_listing, remember
+from rlds_cli.downloads.fetch.client import Client, Parallelism, RetryPolicy, Stopped
+from rlds_cli.downloads.fetch.file import Fetched, FileFetcher, reused
+from rlds_cli.downloads.fetch.planning import FetchPlan, check_listing, remember
 from rlds_cli.files import disk
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import Settings
@@ -20,26 +17,26 @@ JOBS = 8
 
 
 def fetch(
-    plan: Plan,
+    plan: FetchPlan,
     where: Settings,
     *,
     id: str = "",
     jobs: int | None = None,
     progress: Progress = silent,
-    patience: Patience | None = None,
-    width: Width | None = None,
+    policy: RetryPolicy | None = None,
+    width: Parallelism | None = None,
 ) -> tuple[Fetched, ...]:
-    """Bring the files of a plan, several at a time, and remember what was listed.
+    """Fetch the files of a plan, several at a time, and save the listing.
 
     Parameters
     ----------
     id : str
-        The dataset, for the events.
+        Id of the dataset, for the events.
     jobs : int, optional
-        Files at a time; 8 unless given.
+        Number of files at a time; 8 by default.
     progress : callable
-        Receives events of the stages ``fetch``, ``verify`` and ``adopt``, in bytes, from several threads; of more
-        than 12 files, one sum.
+        Receives events of the stages ``fetch``, ``verify`` and ``adopt``, in bytes, from several threads. More
+        than 12 files are reported as one sum.
 
     Returns
     -------
@@ -49,54 +46,54 @@ def fetch(
     Raises
     ------
     DownloadFailed
-        No source gave a file; names each source and why.
+        No source has a file; the message names each source and its failure.
     WrongHash
-        The bytes are not those promised. Fetched bytes are removed; a copy that was to be adopted is left alone.
+        The hash is wrong. Fetched bytes are removed; a local copy is left alone.
     Offline
-        Something must be fetched and the network is forbidden.
+        A file must be fetched, and the network is forbidden.
     NoSpace, NoPermission
         Before the first byte, or while writing.
 
-    After any of these, after Ctrl-C and after a kill, whole files stay whole and the next call goes on with the others.
+    After any of these, Ctrl-C or a kill, complete files stay, and the next call resumes the others.
     """
     if plan.finished:
         return tuple(map(reused, plan.steps))
     check_listing(plan)
     disk.check_space(plan.to_write, plan.destination)
     jobs = max(1, min(jobs or JOBS, len(plan.steps)))
-    tally = Tally(plan, id=id, progress=progress) if len(plan.steps) > MANY else None
-    with Client(where, patience=patience, width=width, jobs=jobs) as client:
-        brought = _all(plan, Bringer(client, plan, id=id, progress=tally or progress), jobs)
+    tally = TotalProgress(plan, id=id, progress=progress) if len(plan.steps) > MANY else None
+    with Client(where, policy=policy, width=width, jobs=jobs) as client:
+        brought = _all(plan, FileFetcher(client, plan, id=id, progress=tally or progress), jobs)
     remember(plan)
     if tally:
         tally.finish()
     return brought
 
 
-def _all(plan: Plan, bringer: Bringer, jobs: int) -> tuple[Fetched, ...]:
+def _all(plan: FetchPlan, fetcher: FileFetcher, jobs: int) -> tuple[Fetched, ...]:
     if jobs == 1:
-        return tuple(bringer.bring(step) for step in plan.steps)
+        return tuple(fetcher.fetch(step) for step in plan.steps)
     with ThreadPoolExecutor(jobs, thread_name_prefix="rlds-fetch") as pool:
-        futures = [pool.submit(bringer.bring, step) for step in plan.steps]
+        futures = [pool.submit(fetcher.fetch, step) for step in plan.steps]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:
             unfinished = [f for f in futures if not f.cancel() and not f.done()]
             if unfinished:
-                bringer.client.stop()
+                fetcher.client.stop()
     failed = [e for f in futures if not f.cancelled() and (e := f.exception()) and not isinstance(e, Stopped)]
     if failed:
         raise failed[0]
     return tuple(f.result() for f in futures)
 
 
-MANY = 12  # files; more than these are told of together
+MANY = 12  # files; more are reported as one sum
 
 
-class Tally:
-    """A ``Progress`` that adds the files of a plan up: bytes where all sizes are known, else files."""
+class TotalProgress:
+    """A ``Progress`` that sums the files of a plan: in bytes if all sizes are known, else in files."""
 
-    def __init__(self, plan: Plan, *, id: str, progress: Progress) -> None:
+    def __init__(self, plan: FetchPlan, *, id: str, progress: Progress) -> None:
         self._id = id
         self._progress = progress
         self._lock = Lock()
@@ -116,10 +113,10 @@ class Tally:
                 self._verdicts[event.note] += 1
             self._done[event.what] = max(event.done, self._done.get(event.what, 0))
             done = sum(self._done.values()) if self._unit == "B" else self._verdicts.total()
-            return self._tell(max(0, min(done, self._total - 1)))  # all of it only when the last file has its name
+            return self._tell(max(0, min(done, self._total - 1)))  # the total is reached when the last file is complete
 
     def finish(self) -> None:
-        """Say that all is here, and what was found by verifying."""
+        """Report the total, and counts of what verification found."""
         self._tell(self._total)
         found = ", ".join(f"{n:,} {verdict}" for verdict, n in self._verdicts.most_common())
         self._progress(Event(self._id, "verify", self._what, self._files, self._files, "files", found))

@@ -1,4 +1,4 @@
-"""Bringing one file: every way to it in turn, checked before it gets its name."""
+"""Fetch one file: try every way in turn, and check the bytes before the file gets its name."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ from rlds_cli import text
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import http
 from rlds_cli.downloads.fetch.client import Client
-from rlds_cli.downloads.fetch.part import Part, alone, offset_of, opened
-from rlds_cli.downloads.fetch.planning import Action, Plan, Step, ways
-from rlds_cli.downloads.fetch.policy import Budget, Refused, Stopped, reason
-from rlds_cli.downloads.fetch.sidecars import Record
-from rlds_cli.downloads.sources import local, sources
+from rlds_cli.downloads.fetch.part import Part, locked, offset_of, opened
+from rlds_cli.downloads.fetch.planning import Action, FetchPlan, FetchStep, ways
+from rlds_cli.downloads.fetch.policy import Budget, Permanent, Stopped, reason
+from rlds_cli.downloads.fetch.sidecars import FileRecord
 from rlds_cli.downloads.sources.remote import KINDS, RemoteFile
+from rlds_cli.downloads.sources.table import local_path, request_url
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, WrongHash
 from rlds_cli.files import disk, hashing
 from rlds_cli.progress import Event, Progress, Stage
 
-_VAIN = 2  # addresses of one server that stall; of one that does not even answer it is one
+_MOST_TIMEOUTS = (
+    2  # addresses of one server that stall before it is skipped; one that does not answer is skipped after the first
+)
 _EVERY = 0.1  # seconds between two events of a file
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A file that is there now: how it came, and its record.
+    """A complete file: how it was obtained, and its record.
 
-    ``shared`` says how the bytes of an adopted or linked file came: by hard link, reflink or copy.
+    ``shared`` is how an adopted or linked file was made: by hard link, reflink or copy.
     """
 
     file: RemoteFile
     path: Path
     action: Action
-    record: Record
+    record: FileRecord
     shared: disk.How | None = None
 
 
-class _Unfit(Exception):
-    """A way that did not give the file; ``wrong`` where it gave other bytes, ``error`` where the disk is to blame."""
+class _SourceFailed(Exception):
+    """A way to obtain a file failed; ``wrong`` if it gave other bytes, ``error`` if the disk is the cause."""
 
     def __init__(self, source: str, reason: str, *, wrong: bool = False, error: RldsError | None = None) -> None:
         super().__init__(reason)
@@ -52,46 +54,48 @@ class _Unfit(Exception):
         self.error = error
 
 
-def reused(step: Step) -> Fetched:
-    """A file that is there and recorded."""
-    record = Record.read(step.target)
+def reused(step: FetchStep) -> Fetched:
+    """Return a file that is there and recorded."""
+    record = FileRecord.read(step.target)
     if record is None:
-        raise DownloadFailed(f"The record of {step.target} was removed meanwhile.", hint="run the same command again")
+        raise DownloadFailed(
+            f"The record of {step.target} was removed during the download.", hint="run the same command again"
+        )
     return Fetched(step.file, step.target, "reuse", record)
 
 
-class Bringer:
-    """Brings the files of a plan, one a call; several threads share it."""
+class FileFetcher:
+    """Fetches the files of a plan, one per call; shared by several threads."""
 
-    def __init__(self, client: Client, plan: Plan, *, id: str, progress: Progress) -> None:
+    def __init__(self, client: Client, plan: FetchPlan, *, id: str, progress: Progress) -> None:
         self.client = client
         self._plan = plan
         self._id = id
         self._progress = progress
         self._said: set[str] = set()
-        self._vain: Counter[str] = Counter()  # hosts with their ports: how often they were waited for in vain
+        self._timeouts: Counter[str] = Counter()  # timeouts by host and port
         self._lock = Lock()
 
-    def bring(self, asked: Step) -> Fetched:
-        """Have the file of a step; raises as `fetching.fetch` does."""
+    def fetch(self, asked: FetchStep) -> Fetched:
+        """Obtain the file of a step; raises as `fetching.fetch` does."""
         if asked.action == "reuse":
             return reused(asked)
-        with alone(asked.target, self._plan.destination, self.client), self.client.occupied():
-            return self._by_any_way(asked)  # somebody else may have brought it meanwhile: decide again
+        with locked(asked.target, self._plan.destination, self.client), self.client.occupied():
+            return self._by_any_way(asked)  # another process may have fetched it while this one waited: plan again
 
-    def _by_any_way(self, asked: Step) -> Fetched:
-        failures: list[_Unfit] = []
+    def _by_any_way(self, asked: FetchStep) -> Fetched:
+        failures: list[_SourceFailed] = []
         rehash = asked.action == "verify"
         for step in ways(asked.file, self._plan.destination, self.client.where, rehash=rehash):
             self.client.check()
             try:
                 return self._by(step, failures)
-            except _Unfit as exc:
-                exc.wrong &= step.action == "link"  # a source; what others have kept is not to blame
+            except _SourceFailed as exc:
+                exc.wrong &= step.action == "link"  # a wrong copy of another tool is no fault of the source
                 failures.append(exc)
         raise _failed(asked, failures) from _cause(failures)
 
-    def _by(self, step: Step, failures: list[_Unfit]) -> Fetched:
+    def _by(self, step: FetchStep, failures: list[_SourceFailed]) -> Fetched:
         match step.action:
             case "reuse":
                 return reused(step)
@@ -102,9 +106,9 @@ class Bringer:
             case _:
                 return self._share(step)
 
-    def _verify(self, step: Step) -> Fetched:
-        """Hash what is there against what the source promises, else against what was recorded."""
-        file, old = step.file, Record.read(step.target)
+    def _verify(self, step: FetchStep) -> Fetched:
+        """Compare the hash of a file with the published one, else with the recorded one."""
+        file, old = step.file, FileRecord.read(step.target)
         if old and not file.hashed:
             file = replace(file, sha256=old.sha256)
         record = self._examine(file, step.target)
@@ -113,8 +117,8 @@ class Bringer:
         record.write(step.target)
         return Fetched(step.file, step.target, "verify", record)
 
-    def _share(self, step: Step) -> Fetched:
-        """Take a copy that is on this machine."""
+    def _share(self, step: FetchStep) -> Fetched:
+        """Link or copy a file that is on this machine."""
         assert step.origin is not None
         record = self._examine(step.file, step.origin)
         try:
@@ -128,54 +132,57 @@ class Bringer:
         self._tell(step.file, "adopt", record.size, record.size, f"{note} of {step.origin}")
         return Fetched(step.file, step.target, step.action, record, how)
 
-    def _examine(self, file: RemoteFile, path: Path) -> Record:
-        """The record of a file on this machine; raises _Unfit where it is not the one promised."""
+    def _examine(self, file: RemoteFile, path: Path) -> FileRecord:
+        """Return the record of a local file; raises _SourceFailed if its hash or size is wrong."""
         try:
             total = path.stat().st_size
-            sha256 = hashing.sha256_of(path, _Paced(lambda done: self._tell(file, "verify", done, total), total))
+            sha256 = hashing.sha256_of(
+                path, _ThrottledProgress(lambda done: self._tell(file, "verify", done, total), total)
+            )
             promised = file.promise and file.promise[0]
-            record = Record.of(
+            record = FileRecord.of(
                 path, url=names.shown(file.urls[0]), revision=file.revision, sha256=sha256, promised=promised
             )
         except OSError as exc:
-            raise _Unfit(str(path), f"cannot be read ({exc.strerror})") from None
-        if unfit := _misfit(file, record, f"{path} (left as it is)"):
-            raise unfit
+            raise _SourceFailed(str(path), f"cannot be read ({exc.strerror})") from None
+        if failure := _misfit(file, record, f"{path} (left as it is)"):
+            raise failure
         self._tell(file, "verify", total, total, _verdict(file))
         return record
 
-    def _fetch(self, step: Step, failures: list[_Unfit]) -> Fetched:
-        remote = [u for u in step.file.urls if not local.is_local(u)]
-        gone = [u for u in step.file.urls if local.is_local(u) and not local.path_of(u).is_file()]
-        failures += [_Unfit(u, "does not exist") for u in gone]
+    def _fetch(self, step: FetchStep, failures: list[_SourceFailed]) -> Fetched:
+        paths = {url: local_path(url) for url in step.file.urls}
+        remote = [url for url, path in paths.items() if path is None]
+        gone = [url for url, path in paths.items() if path is not None and not path.is_file()]
+        failures += [_SourceFailed(u, "does not exist") for u in gone]
         if remote and self.client.where.offline:
             raise _offline(step, failures)
-        most = self.client.patience.sources
+        most = self.client.policy.sources
         with opened(step.target, step.file) as part:
             for url in remote[:most]:
                 try:
                     return self._from_url(step.file, self._address(url), part)
-                except _Unfit as exc:
+                except _SourceFailed as exc:
                     failures.append(exc)
         if len(remote) > most:
-            failures.append(_Unfit(f"{len(remote) - most:,} further sources", "not asked any more"))
+            failures.append(_SourceFailed(f"{len(remote) - most:,} further sources", "not tried"))
         raise _failed(step, failures) from _cause(failures)
 
     def _address(self, url: str) -> str:
-        """Where a source is asked; raises _Unfit where that cannot be told, so that the others are asked."""
+        """Return the HTTP address of a source; raises _SourceFailed if it has none, so that others are tried."""
         try:
-            return sources.https(url, self.client.where)
+            return request_url(url, self.client.where)
         except RldsError as exc:
-            raise _Unfit(names.shown(url), exc.message, error=exc) from exc
+            raise _SourceFailed(names.shown(url), exc.message, error=exc) from exc
 
     def _from_url(self, file: RemoteFile, url: str, part: Part) -> Fetched:
-        """The file from one URL; where an old part spoilt it, once more from the start."""
-        budget = Budget(self.client.patience.requests, lambda: part.there)
+        """Fetch a file from one URL; if a resumed part gives a wrong hash, once more from the start."""
+        budget = Budget(self.client.policy.requests, lambda: part.there)
         for mixed_before in (False, True):
             self._pull(file, url, part, budget)
             record = part.record(revision=file.revision, promised=file.promise and file.promise[0])
-            unfit = _misfit(file, record, f"{names.shown(url)} (what came is removed)")
-            if unfit is None:
+            failure = _misfit(file, record, f"{names.shown(url)} (the download is removed)")
+            if failure is None:
                 part.publish(record)
                 self._tell(file, "verify", record.size, record.size, _verdict(file))
                 return Fetched(file, part.target, "fetch", record)
@@ -183,11 +190,11 @@ class Bringer:
             part.restart()
             if mixed_before or not mixed:
                 break
-        assert unfit is not None
-        raise unfit
+        assert failure is not None
+        raise failure
 
     def _pull(self, file: RemoteFile, url: str, part: Part, budget: Budget) -> None:
-        """Complete the part; what goes wrong becomes _Unfit, unless the disk or who is told of progress is to blame."""
+        """Complete the part. Failures become _SourceFailed, except those of the disk and of the progress callback."""
         objections: list[Exception] = []
 
         def hear(event: Event) -> None:
@@ -209,32 +216,32 @@ class Bringer:
             if not known:
                 hear(Event(self._id, "note", file.path, part.there, note=note))
 
-        paced = _Paced(tell)
+        paced = _ThrottledProgress(tell)
         try:
             server = urlsplit(url).netloc
-            if self._vain[server] >= _VAIN:
-                raise Refused("its server was waited for in vain")
+            if self._timeouts[server] >= _MOST_TIMEOUTS:
+                raise Permanent("its server has timed out before")
             http.pull(self.client, url, file, part, budget=budget, told=lambda: paced(part.there), say=say)
-        except Refused as exc:
+        except Permanent as exc:
             if exc.late:
-                self._vain[server] += _VAIN if exc.silent else 1
-            raise _Unfit(names.shown(url), exc.reason, error=exc.error) from exc.__cause__
+                self._timeouts[server] += _MOST_TIMEOUTS if exc.silent else 1
+            raise _SourceFailed(names.shown(url), exc.reason, error=exc.error) from exc.__cause__
         except (RldsError, Stopped):
             raise
         except Exception as exc:
             if exc in objections:
                 raise
-            if isinstance(exc, OSError):  # those of the network are Refused
+            if isinstance(exc, OSError):  # those of the network are Permanent
                 raise disk.disk_error(exc, part.path) from exc
-            raise _Unfit(names.shown(url), reason(exc)) from exc  # nobody has thought of it: the others are asked
+            raise _SourceFailed(names.shown(url), reason(exc)) from exc  # an unforeseen error: other sources are tried
         paced(part.there, last=True)
 
     def _tell(self, file: RemoteFile, stage: Stage, done: int, total: int | None, note: str = "") -> None:
         self._progress(Event(self._id, stage, file.path, done, total, note=note))
 
 
-class _Paced:
-    """Calls on at most every tenth of a second, and last of all when asked to; ``total`` is left to others to tell."""
+class _ThrottledProgress:
+    """Reports progress at most every tenth of a second, and at the end; others report ``total``."""
 
     def __init__(self, tell: Callable[[int], None], total: int | None = None) -> None:
         self._tell = tell
@@ -248,12 +255,12 @@ class _Paced:
             self._tell(done)
 
 
-def _misfit(file: RemoteFile, record: Record, source: str) -> _Unfit | None:
-    """What is wrong with a file: hashes first, for they say more than sizes."""
+def _misfit(file: RemoteFile, record: FileRecord, source: str) -> _SourceFailed | None:
+    """Compare a file with what the source publishes: hashes first, which say more than sizes."""
     if file.promise and (got := getattr(record, file.promise[0])) != file.promise[1]:
-        return _Unfit(source, f"{_called(file)} is {got}, expected {file.promise[1]}", wrong=True)
+        return _SourceFailed(source, f"{_called(file)} is {got}, expected {file.promise[1]}", wrong=True)
     if file.size not in (None, record.size):
-        return _Unfit(source, f"has {record.size:,} B, expected {file.size:,} B", wrong=True)
+        return _SourceFailed(source, f"has {record.size:,} B, expected {file.size:,} B", wrong=True)
     return None
 
 
@@ -265,32 +272,32 @@ def _called(file: RemoteFile) -> str:
     return file.promise[0].replace("_", " ") if file.promise else ""
 
 
-def _cause(failures: list[_Unfit]) -> BaseException | None:
-    """The first exception behind the failures, for who wants to see more than the message."""
+def _cause(failures: list[_SourceFailed]) -> BaseException | None:
+    """Return the first exception behind the failures, for ``--verbose``."""
     return next((f.__cause__ for f in failures if f.__cause__), None)
 
 
-def _failed(step: Step, failures: list[_Unfit]) -> RldsError:
-    """All ways failed: say each, and what is left on the disk."""
+def _failed(step: FetchStep, failures: list[_SourceFailed]) -> RldsError:
+    """Return the error after all ways failed. It names each failure, and what is kept on the disk."""
     why = "; ".join(f.text for f in failures) or "no source is known for it"
     left = offset_of(step.target)
-    kept = f"{text.size_of(left)} of it are kept in {step.target.name}.part." if left else "Nothing of it was kept."
+    kept = f"{text.size_of(left)} are kept in {step.target.name}.part." if left else "Nothing was kept."
     name = f"{step.file.path} ({text.size_of(step.file.size)})" if step.file.size is not None else step.file.path
     if any(f.wrong for f in failures):
         return WrongHash(
-            f"{step.file.path} is not the file promised. {why}.",
+            f"{step.file.path} does not have the published hash or size. {why}.",
             hint="a proxy or an altered mirror may be the cause; --from DIR|URL takes the file from another place",
         )
     if error := next((f.error for f in failures if f.error), None):
         return error
-    again = "the same command goes on from there; " if left else ""
+    again = "the same command resumes it; " if left else ""
     return DownloadFailed(
-        f"{name} could not be had. {why}. {kept}",
+        f"{name} could not be downloaded. {why}. {kept}",
         hint=f"{again}--from DIR|URL, or RLDS_MIRROR, takes the file from another place",
     )
 
 
-def _offline(step: Step, failures: list[_Unfit]) -> Offline:
+def _offline(step: FetchStep, failures: list[_SourceFailed]) -> Offline:
     size = f" ({text.size_of(step.file.size)})" if step.file.size is not None else ""
     tried = "".join(f" {f.text}." for f in failures)
     return Offline(

@@ -1,8 +1,7 @@
-"""One file from one URL: ranges, validators, short bodies, and pages that are not the file.
+"""Download one file from one URL: ranges, validators, short bodies, web pages in place of the file.
 
-Ranges of a large file over further connections, while the first one goes on from the beginning.
-
-They only hasten: whatever goes wrong with one of them, the first connection comes to its range itself, and has the say.
+The first connection fetches a file from the beginning. Further connections fetch ranges ahead of it. They only save
+time: if one fails, the first connection fetches that range itself, and decides about errors.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.client import Client, authorities
 from rlds_cli.downloads.fetch.connections import Exchange
 from rlds_cli.downloads.fetch.part import Part
-from rlds_cli.downloads.fetch.policy import Again, Budget, Refused, Stopped, quoted
-from rlds_cli.downloads.fetch.sidecars import Origin, changed, check_plain, disagree, is_chunked, range_of, size_of
+from rlds_cli.downloads.fetch.policy import Budget, Permanent, Retryable, Stopped, quoted
+from rlds_cli.downloads.fetch.sidecars import PartOrigin, changed, check_plain, disagree, is_chunked, range_of, size_of
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import NoSpace
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 
-PLAIN = "comes over plain HTTP, and no hash of it is published: nobody can tell whether it was altered on its way"
-UNFRAMED = "comes without a length, a size or a hash: nobody can tell whether all of it came"
-UNSIZED = "nobody says how large it is"
+PLAIN = "comes over plain HTTP, and no hash of it is published: an alteration on the way would not be noticed"
+UNFRAMED = "comes without a length, a size or a hash: a missing end would not be noticed"
+UNSIZED = "its size is not known"
 AUTHORITIES = "the server's certificate was verified with the authorities"
-ONCE = (PLAIN, UNFRAMED, AUTHORITIES)  # said of one file, true of many
+ONCE = (PLAIN, UNFRAMED, AUTHORITIES)  # notes that are given for the first file only
 _HEAD = 512  # bytes that tell a web page
-_WATCH = 64 << 20  # bytes between two looks at the disk
+_WATCH = 64 << 20  # bytes between two checks of the free space
 
 
 def pull(
@@ -50,31 +49,31 @@ def pull(
     told: Callable[[], None],
     say: Callable[[str], None],
 ) -> None:
-    """Complete ``part`` from ``url``, going on from what is there where that is safe.
+    """Complete ``part`` from ``url``, resumed where that is safe.
 
     Parameters
     ----------
     budget : Budget
-        What all requests are counted in.
+        Counts all requests.
     told : callable
         Called after each block that was written.
     say : callable
-        Told what a person should know: why there is a long wait, or that nobody can tell whether the bytes are right.
+        Receives notes: reasons for long waits, and warnings about bytes that cannot be checked.
 
     Raises
     ------
-    Refused
-        Where this URL does not give the file; another may.
+    Permanent
+        This URL does not give the file; another may.
     NoSpace
-        The part is kept.
+        The disk is full. The part is kept.
     """
     with closing(Ranges(client, url, part, budget, told)) as ranges:
-        pulling = _Pulling(client, url, file, part, ranges, budget, told, say)
+        pulling = _Download(client, url, file, part, ranges, budget, told, say)
         client.persist(pulling.pull, lambda: part.there, say)
 
 
-class _Pulling:
-    """The first connection."""
+class _Download:
+    """The first connection, which fetches a file from the beginning."""
 
     def __init__(
         self,
@@ -89,13 +88,13 @@ class _Pulling:
     ) -> None:
         self._client, self._url, self._file, self._part = client, url, file, part
         self._ranges, self._budget, self._told, self._say = ranges, budget, told, say
-        self._seen: Origin | None = None  # what this source has said of the file so far
-        self._whole = False  # whether it has given ranges that did not fit: none is asked for again
+        self._seen: PartOrigin | None = None  # from earlier answers of this source
+        self._whole = False  # True after a range that did not fit: then only the whole file is requested
 
     def pull(self, left: float) -> None:
-        """Go on until the file is complete; raises Again where that may come with another request.
+        """Download until the file is complete; raises Retryable if another request may complete it.
 
-        The first answer may take so many seconds to begin.
+        ``left`` is the time in seconds for the first answer to begin.
         """
         seconds: float | None = left
         while True:
@@ -111,44 +110,46 @@ class _Pulling:
                     return None
 
     def _complete(self) -> bool:
-        """Whether all bytes are there, as far as that is known without asking."""
+        """Return whether all bytes are there, if that is known without a request."""
         known = self._part.origin
         size = known.size if known and known.size is not None else self._file.size
         return self._part.offset > 0 and self._part.offset == size
 
     def _headers(self) -> dict[str, str]:
-        """What asks for the rest, up to the first piece that is there; nothing where going on would not be safe."""
+        """Return headers for the missing range, up to the next piece that is there; none if resuming is not safe."""
         part, known, size = self._part, self._part.origin, self._file.size
         if self._whole or not part.offset or known is None or (size is not None and part.offset > size):
             return {}
         stop = self._ranges.stop_at()
         headers = {"Range": f"bytes={part.offset}-{'' if stop is None else stop - 1}"}
-        if known.url != names.shown(self._url):  # another mirror: the hash tells whether the two halves belong together
+        if known.url != names.shown(
+            self._url
+        ):  # another mirror: only a hash can tell whether both parts are of the same file
             return headers if self._file.sha256 else {}
         if known.validator:
             return headers | {"If-Range": known.validator}
         return headers if known.etag or self._file.sha256 else {}
 
     def _nothing_left(self, response: requests.Response, *, asked: bool) -> None:
-        """416: everything is here already, or the file has become another one."""
+        """Handle status 416: the file is complete, or it has changed."""
         part, said = self._part, size_of(response)
         size = self._file.size if said is None else said
         known = part.origin.size if part.origin else None
         told = self._seen.size if self._seen else None
         if asked and part.offset == size and not disagree(size, self._file.size, known, told):
             return
-        self._start_over("HTTP 416: the part kept here is not a part of it")
+        self._start_over("HTTP 416: the part on disk does not belong to it")
 
     def _start_over(self, why: str) -> NoReturn:
-        """Forget what came, and ask for the whole file; a source that needs that twice is given up."""
+        """Drop the part and request the whole file; the second time, the source is given up."""
         self._ranges.restart()
         if self._whole:
-            raise Refused(why)
+            raise Permanent(why)
         self._whole = True
-        raise Again(why)
+        raise Retryable(why)
 
     def _stream(self, response: requests.Response, headers: Mapping[str, str]) -> bool:
-        """Append what comes; whether there is more to ask for, since it ended before the end of the file."""
+        """Append the body; returns True if it ended before the end of the file and more must be requested."""
         file, part = self._file, self._part
         check_plain(response, file.path)
         origin = self._origin(response)
@@ -159,96 +160,96 @@ class _Pulling:
         else:
             limit = total
             self._check_room(total)
-            blocks = _checked(self._client.blocks(response), response, file)  # before what is kept here is forgotten
+            blocks = _checked(self._client.blocks(response), response, file)  # checked before the part is dropped
             if part.there:
                 self._ranges.restart()
         self._seen = origin
-        self._say_what_nobody_can_tell(response)
+        self._warn_of_unchecked_bytes(response)
         part.begin(origin)
         safe = bool(origin.validator or file.sha256) and not self._whole
         self._ranges.began(response, total, safe=safe)
         if self._write(blocks, total, limit):
             return True
         if total is not None and part.offset != total:
-            raise Again(f"the connection closed after {part.offset:,} of {total:,} B")
+            raise Retryable(f"the connection closed after {part.offset:,} of {total:,} B")
         if total is None and limit is not None:
-            return True  # a range of a file of unknown size: the next answer says whether that was all of it
+            return True  # a range of a file of unknown size: the next answer tells whether it was the last
         if total is None and not is_chunked(response):
             self._check_unframed()
         return False
 
-    def _origin(self, response: requests.Response) -> Origin:
-        """What an answer says of the file, with the size that earlier answers have said of the same content."""
-        file, seen, now = self._file, self._seen, Origin.of(response, self._url)
+    def _origin(self, response: requests.Response) -> PartOrigin:
+        """Parse an answer, with the size that earlier answers gave for the same content."""
+        file, seen, now = self._file, self._seen, PartOrigin.of(response, self._url)
         if disagree(file.size, now.size):
-            raise Refused(f"offers {now.size:,} B where {file.size:,} B were promised")
+            raise Permanent(f"offers {now.size:,} B; {file.size:,} B expected")
         if response.status_code == 206:
             known = self._part.origin
             return replace(now, size=known.size) if known and now.size is None else now
         if seen is None:
             return now
-        if changed(seen, now):  # one new version is a file that was replaced
+        if changed(seen, now):  # one change is allowed: the file was replaced
             if self._whole:
-                raise Refused("the file changes while it is fetched")
+                raise Permanent("the file keeps changing during the download")
             self._whole = True
             return now
         if disagree(seen.size, now.size):
-            raise Refused(f"says {now.size:,} B, and has said {seen.size:,} B before")
+            raise Permanent(f"now says {now.size:,} B, and said {seen.size:,} B before")
         return replace(now, size=seen.size)
 
-    def _check_range(self, response: requests.Response, origin: Origin, headers: Mapping[str, str]) -> int:
-        """Where a 206 ends, which brings the rest of what is here; anything else may not be appended."""
+    def _check_range(self, response: requests.Response, origin: PartOrigin, headers: Mapping[str, str]) -> int:
+        """Return the end of a 206 that continues the part; drops the part if the range does not fit."""
         answered, known, part = range_of(response), self._part.origin, self._part
         if answered is None or known is None or not _is_asked(answered, headers.get("Range", ""), part.offset):
             said = quoted(response.headers.get("Content-Range", "none"))
-            self._start_over(f"a range was answered that was not asked for ({said})")
+            self._start_over(f"the answer is a range that was not requested ({said})")
         if known.url == origin.url and changed(known, origin):
             self._seen = None
-            self._start_over("the file changed meanwhile")
+            self._start_over("the file changed during the download")
         if disagree(known.size, origin.size, self._file.size):
             self._start_over("the sizes of the two parts disagree")
         part.resumed = part.resumed or part.offset
         return answered[1] + 1
 
     def _check_room(self, total: int | None) -> None:
-        """Refuse a source that says a size for which there is no room; another may say another."""
+        """Refuse a source that announces more bytes than are free; another may announce fewer."""
         if total is not None and self._file.size is None:
             try:
                 disk.check_space(total - self._part.there, self._part.path.parent)
             except NoSpace as exc:
-                raise Refused(f"says {total:,} B, for which there is no room", error=exc) from exc
+                raise Permanent(f"announces {total:,} B, more than are free", error=exc) from exc
 
     def _check_unframed(self) -> None:
-        """A body that ended with its connection may have been cut short."""
+        """Warn that a body without a length may have been cut short."""
         if not self._part.offset:
-            raise Again("the connection closed before the first byte")
+            raise Retryable("the connection closed before the first byte")
         if not self._file.hashed:
             self._say(UNFRAMED)
 
-    def _say_what_nobody_can_tell(self, response: requests.Response) -> None:
+    def _warn_of_unchecked_bytes(self, response: requests.Response) -> None:
         if not self._file.hashed and response.url.startswith("http://"):
             self._say(PLAIN)
         if response.url.startswith("https://") and (bundle := authorities()):
             self._say(f"{AUTHORITIES} of {bundle} (REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE)")
 
     def _write(self, blocks: Iterator[bytes], total: int | None, limit: int | None) -> bool:
-        """Append the blocks, of no more than ``limit`` bytes; whether they ended at a piece of another connection."""
+        """Append blocks up to ``limit``; returns True if they ended at a piece of another connection."""
         part, watched = self._part, None
         most = limit if total is not None and limit is not None else self._most(limit)
         for block in blocks:
             if watched is None or part.offset - watched >= _WATCH:
                 if total is None and watched is not None:
-                    self._say(f"{UNSIZED}: at most {text.size_of(most)} of it are taken")
+                    self._say(f"{UNSIZED}: at most {text.size_of(most)} are downloaded")
                 watched = part.offset
-                kept = f"{text.size_of(part.there)} of {part.target.name} are kept; the next run goes on from there."
+                kept = f"{text.size_of(part.there)} of {part.target.name} are kept; the next run resumes there."
                 needed = total - part.there if total is not None else len(block) + _WATCH
                 disk.check_space(needed, part.path.parent, kept=kept)
             if len(block) > most - part.offset:
                 self._ranges.restart()
-                raise Refused(
-                    f"sends more than the {most:,} B that it should"
+                raise Permanent(
+                    f"sends more than the expected {most:,} B"
                     if most == limit
-                    else f"says no size, and sends more than {text.size_of(most)}"
+                    else f"announces no size, and sends more than {text.size_of(most)}"
                 )
             part.append(block)
             self._told()
@@ -259,20 +260,20 @@ class _Pulling:
         return self._ranges.stop_at() == part.offset
 
     def _most(self, limit: int | None) -> int:
-        """Bytes that a file may have whose size nobody says: half of what is free, and no more than anybody means."""
+        """Return the limit for a file of unknown size: half of the free space, and at most ``policy.unsized``."""
         free = disk.free(self._part.path.parent) + self._part.offset
-        most = min(free // 2, self._client.patience.unsized)
+        most = min(free // 2, self._client.policy.unsized)
         return most if limit is None else min(most, limit)
 
 
 def _is_asked(answered: tuple[int, int, int | None], asked: str, offset: int) -> bool:
-    """Whether a range begins where the one that was asked for does, and ends there or before."""
+    """Return whether a range starts at the requested byte and does not end behind the requested range."""
     end = asked.rpartition("-")[2]
     return asked != "" and answered[0] == offset and (not end or answered[1] <= int(end))
 
 
 def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteFile) -> Iterator[bytes]:
-    """The blocks of a whole file, unless they are a page for people where a file was asked for."""
+    """Return the blocks of a file; raises Permanent if they are a web page."""
     if file.path.lower().endswith((".html", ".htm")):
         return blocks
     head = b""
@@ -283,16 +284,16 @@ def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteF
     if begins.startswith((b"<!doctype html", b"<html")) or (typed and b"\0" not in head[:_HEAD]):
         title = re.search(rb"<title[^>]*>([^<]{1,80})", head, re.IGNORECASE)
         words = f': "{quoted(title[1].decode(errors="replace"))}"' if title else ""
-        raise Refused(f"answered a web page instead of the file{words}")
+        raise Permanent(f"answered a web page instead of the file{words}")
     return chain([head] if head else [], blocks)
 
 
-_ROUND = 0.1  # seconds between two looks at what the others do
-_PATIENCE = 1.0  # seconds until a connection that is to end is left to itself
+_ROUND = 0.1  # seconds between two checks of the other connections
+_PATIENCE = 1.0  # seconds to wait for a thread to end
 
 
 class Ranges:
-    """The further connections of one file from one URL; used by the thread of the first one, and closed by it."""
+    """The further connections of one file from one URL; used and closed by the thread of the first one."""
 
     def __init__(self, client: Client, url: str, part: Part, budget: Budget, told: Callable[[], None]) -> None:
         self._client, self._url, self._part, self._budget, self._told = client, url, part, budget, told
@@ -300,11 +301,11 @@ class Ranges:
         self._condition = Condition()
         self._threads: list[Thread] = []
         self._open: set[Exchange] = set()
-        self._working: set[int] = set()  # first bytes of the pieces that somebody is at
+        self._working: set[int] = set()  # first bytes of the pieces in progress
         self._next = 0
         self._size = 0
         self._piece = 0
-        self._origin: Origin | None = None
+        self._origin: PartOrigin | None = None
         self._stop = Event()
         self._after = client.width.after
         self._refused = False
@@ -313,14 +314,14 @@ class Ranges:
     # -- for the thread of the first connection
 
     def began(self, response: requests.Response, size: int | None, *, safe: bool) -> None:
-        """Say what the first connection gets: from now on its speed counts."""
+        """Start to measure the speed of the first connection."""
         self._began, self._offset = time.monotonic(), self._part.offset
         able = response.status_code == 206 or "bytes" in response.headers.get("Accept-Ranges", "").lower()
         self._size = size if size is not None and able and safe else 0
         self._origin = self._part.origin
 
     def consider(self) -> None:
-        """Take further connections where the rest would take long and there are some to spare."""
+        """Start further connections if the rest would take long and connections are free."""
         if not self._size or self._refused or self._width.of_a_file < 2 or any(t.is_alive() for t in self._threads):
             return
         seconds = time.monotonic() - self._began
@@ -328,18 +329,17 @@ class Ranges:
             return
         rate = (self._part.offset - self._offset) / seconds
         rest = self._size - self._part.there
-        limit = self._client.limit.rate
         least = max(rate * self._width.worth, 2 * self._width.piece(self._size))
-        if rest < least or rate > self._width.fast or (limit and rate > limit / 2):
+        if rest < least or rate > self._width.fast:
             return
         self._start()
 
     def stop_at(self) -> int | None:
-        """Where the first connection ends: at the first piece that is there, or that somebody is at."""
+        """Return where the first connection ends: at the next piece that is there or in progress."""
         return self._part.ahead.first()
 
     def join(self) -> None:
-        """Append the pieces that the beginning has reached, when they are finished or nobody is at them any more."""
+        """Append the pieces that the beginning has reached, once no thread works on them."""
         while (start := self._reached()) is not None:
             with self._condition:
                 while start in self._working:
@@ -352,18 +352,18 @@ class Ranges:
                 self._condition.notify_all()
 
     def _reached(self) -> int | None:
-        """A piece that is there, or that somebody is at, and that the beginning has reached."""
+        """Return a piece that the beginning has reached, there or in progress."""
         with self._condition:
             starts = [*self._part.ahead.sizes, *self._working]
         return min((s for s in starts if s <= self._part.offset), default=None)
 
     def restart(self) -> None:
-        """Forget everything that came, of all connections."""
+        """Drop the bytes of all connections."""
         self.close()
         self._part.restart()
 
     def close(self) -> None:
-        """End the further connections; what they brought stays."""
+        """End the further connections; their bytes stay."""
         with self._condition:
             self._stop.set()
             self._condition.notify_all()
@@ -371,13 +371,13 @@ class Ranges:
             exchange.cut()
         end = time.monotonic() + _PATIENCE
         for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))  # who is left writes nothing when an answer comes
+            thread.join(max(0.0, end - time.monotonic()))  # a thread that is left writes nothing
         self._threads, self._stop = [], Event()
         self._working.clear()
 
     def _start(self) -> None:
         self._piece = self._width.piece(self._size)
-        self._after *= 2  # where all of them gave up, the first goes on alone for longer
+        self._after *= 2  # after all of them gave up, the first works alone for longer
         self._next = (self._part.offset // self._piece + 1) * self._piece
         for number in range(self._width.of_a_file):  # the first connection ends where the first of these began
             if not self._client.spare.acquire(blocking=False):
@@ -392,21 +392,21 @@ class Ranges:
         try:
             while (start := self._take(stop)) is not None:
                 try:
-                    self._bring(start, stop)
+                    self._fetch(start, stop)
                 finally:
                     with self._condition:
-                        if not stop.is_set():  # else it may be somebody else's by now
+                        if not stop.is_set():  # else another thread may have it by now
                             self._working.discard(start)
                         self._condition.notify_all()
-        except Refused:
+        except Permanent:
             self._refused = True
         except Exception:
-            return  # the first connection comes to it, and finds out what is wrong
+            return  # the first connection will fetch the range, and report the error
         finally:
             self._client.spare.release()
 
     def _take(self, stop: Event) -> int | None:
-        """The next piece to bring, when the beginning is near enough; None when there is nothing left to do."""
+        """Return the next piece to fetch once the beginning is near enough; None if none is left."""
         with self._condition:
             while not stop.is_set() and self._next < self._size:
                 start = self._next
@@ -423,22 +423,22 @@ class Ranges:
     def _end(self, start: int) -> int:
         return min(self._size, start + self._piece)
 
-    def _bring(self, start: int, stop: Event) -> None:
-        """Bring a piece, patiently, but not where the server wants to be left alone."""
-        patience, failures = self._client.patience, 0
+    def _fetch(self, start: int, stop: Event) -> None:
+        """Fetch a piece with retries, except if the server asks for a wait."""
+        policy, failures = self._client.policy, 0
         while True:
             before = self._part.ahead.sizes.get(start, 0)
             try:
                 return self._request(start, stop)
-            except Again as exc:
-                failures = 0 if self._part.ahead.sizes.get(start, 0) - before >= patience.least else failures + 1
+            except Retryable as exc:
+                failures = 0 if self._part.ahead.sizes.get(start, 0) - before >= policy.least else failures + 1
                 if exc.late and failures:
-                    raise Refused(exc.reason) from exc  # the first connection may be waiting for this piece
-                if exc.wait or failures >= patience.attempts or stop.wait(patience.delay(failures)):
+                    raise Permanent(exc.reason) from exc  # the first connection may be waiting for this piece
+                if exc.wait or failures >= policy.attempts or stop.wait(policy.delay(failures)):
                     raise
 
     def _request(self, start: int, stop: Event) -> None:
-        """Bring the rest of one piece."""
+        """Fetch the rest of one piece."""
         sizes, end = self._part.ahead.sizes, self._end(start)
         first = start + sizes.get(start, 0)
         if first >= end:
@@ -453,20 +453,20 @@ class Ranges:
             if stop.is_set():
                 raise Stopped
             if start not in sizes and start < self._part.offset:
-                return  # the first connection was here before
+                return  # the first connection has fetched it
             self._part.ahead.add(start)
             self._write(response, start, end, stop)
         if start + sizes[start] < end:
-            raise Again("the connection closed early")
+            raise Retryable("the connection closed early")
 
     def _check(self, response: requests.Response, first: int, end: int) -> None:
         assert self._origin is not None
         check_plain(response, self._part.target.name)
-        answered, now = range_of(response), Origin.of(response, self._url)
+        answered, now = range_of(response), PartOrigin.of(response, self._url)
         if response.status_code != 206 or answered is None or answered[0] != first or answered[1] >= end:
-            raise Refused("not the range that was asked for", response.status_code)
+            raise Permanent("not the range that was requested", response.status_code)
         if changed(self._origin, now) or disagree(self._origin.size, now.size):
-            raise Refused("the file changed meanwhile")
+            raise Permanent("the file changed during the download")
 
     def _write(self, response: requests.Response, start: int, end: int, stop: Event) -> None:
         sizes = self._part.ahead.sizes

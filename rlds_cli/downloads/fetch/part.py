@@ -1,8 +1,6 @@
-"""A file on its way: its beginning in ``<name>.part``, what that is a part of in ``<name>.part.json``.
+"""A partial download: its beginning in ``<name>.part``, its origin in ``<name>.part.json``.
 
-What other connections bring at the same time lies beside it, in `pieces`.
-
-The sha256 of bytes on their way to a file, and their way from memory to the disk, beside the work of receiving.
+Other connections write pieces ahead of it, beside it. Bytes are hashed and synced in threads of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from threading import BoundedSemaphore
 from rlds_cli import text
 from rlds_cli.downloads.fetch import sidecars
 from rlds_cli.downloads.fetch.client import Client
-from rlds_cli.downloads.fetch.sidecars import Origin, Record
+from rlds_cli.downloads.fetch.sidecars import FileRecord, PartOrigin
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import RldsError
 from rlds_cli.files import disk, hashing
@@ -32,15 +30,15 @@ from rlds_cli.files.parts import Pieces
 
 
 def path_of(target: Path) -> Path:
-    """Where the part of ``target`` stands."""
+    """Return the path of the part of ``target``."""
     return target.with_name(target.name + ".part")
 
 
 def offset_of(target: Path) -> int:
-    """Bytes of ``target`` that an earlier transfer has left, 0 where it left none that can be gone on from."""
+    """Return the bytes of ``target`` that an earlier download has left and that can be resumed."""
     part = path_of(target)
     try:
-        size = part.lstat().st_size if safe_files.is_own_file(part) and Origin.read(part) else 0
+        size = part.lstat().st_size if safe_files.is_own_file(part) and PartOrigin.read(part) else 0
     except OSError:
         return 0
     if not size:
@@ -51,33 +49,33 @@ def offset_of(target: Path) -> int:
 
 
 class Part:
-    """The bytes of a file so far, hashed as they come; made by `opened`."""
+    """The bytes of a file so far, hashed as they arrive. `opened` creates it."""
 
     def __init__(self, target: Path, descriptor: int, file: RemoteFile) -> None:
         self.target = target
         self.path = path_of(target)
         self.offset = 0
-        self.resumed = 0  # where the first request that went on from something began
-        self.joined = False  # whether pieces of other connections are in it
-        self.origin: Origin | None = None
+        self.resumed = 0  # offset at which the download was resumed
+        self.joined = False  # True if it holds pieces of other connections
+        self.origin: PartOrigin | None = None
         self.ahead = Pieces(self.path)
         self._fd = descriptor
         self._file = file
-        self._hash = self._behind()
+        self._hash = self._hasher()
 
-    def _behind(self) -> Behind:
-        """The hashes of nothing yet: with the one that is promised, where it can be told without another look."""
+    def _hasher(self) -> StreamHasher:
+        """Return a hasher for sha256 and, if the size is known, for the published kind of hash."""
         kind, size = self._file.promise[0] if self._file.promise else "sha256", self._file.size
-        return Behind(self._fd, hashing.digest(kind, size) if kind != "sha256" and size is not None else None)
+        return StreamHasher(self._fd, hashing.digest(kind, size) if kind != "sha256" and size is not None else None)
 
     @property
     def there(self) -> int:
-        """Bytes that have come: the beginning, and the pieces ahead of it."""
+        """Bytes on disk: the beginning, and the pieces ahead of it."""
         return self.offset + self.ahead.beyond(self.offset)
 
     def take_up(self) -> None:
-        """Go on from what is there: read and hash it."""
-        self.origin = Origin.read(self.path)
+        """Resume from the bytes on disk: read and hash them."""
+        self.origin = PartOrigin.read(self.path)
         if self.origin is None:
             return self.restart()
         while block := os.read(self._fd, 1 << 20):
@@ -88,7 +86,7 @@ class Part:
         return None
 
     def restart(self) -> None:
-        """Forget everything."""
+        """Drop all bytes."""
         if self.offset or self.origin or os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
@@ -96,16 +94,16 @@ class Part:
         sidecars.path_of(self.path).unlink(missing_ok=True)
         self.offset, self.resumed, self.joined, self.origin = 0, 0, False, None
         self._hash.finish()
-        self._hash = self._behind()
+        self._hash = self._hasher()
 
-    def begin(self, origin: Origin) -> None:
-        """Say what the bytes to come, and those already there, are a part of."""
+    def begin(self, origin: PartOrigin) -> None:
+        """Record the origin of the bytes on disk and of those to come."""
         if origin != self.origin:
             sidecars.write_json(sidecars.path_of(self.path), asdict(origin))
             self.origin = origin
 
     def append(self, block: bytes | memoryview) -> None:
-        """Write behind what is there; raises NoSpace or another disk error, with the part kept."""
+        """Append a block; raises NoSpace or another disk error, with the part kept."""
         rest = memoryview(block)
         while rest:
             try:
@@ -117,7 +115,7 @@ class Part:
             rest = rest[written:]
 
     def join(self, start: int) -> None:
-        """Append what is there of the piece from ``start`` on, which is not ahead any more, and remove it."""
+        """Append the piece that starts at ``start``, once the beginning has reached it, and remove it."""
         try:
             with safe_files.updating(self.ahead.path(start)) as piece:
                 piece.seek(max(0, self.offset - start))
@@ -129,21 +127,21 @@ class Part:
         self.ahead.remove(start)
 
     def close(self) -> None:
-        """Let the thread go that hashes."""
+        """Stop the thread that hashes."""
         self._hash.finish()
 
     def _disk_error(self, exc: OSError) -> RldsError:
-        kept = f"{text.size_of(self.there)} of {self.target.name} are kept; the next run goes on from there."
+        kept = f"{text.size_of(self.there)} of {self.target.name} are kept; the next run resumes there."
         return disk.disk_error(exc, self.path, kept=kept)
 
-    def record(self, *, revision: str | None, promised: str | None) -> Record:
-        """The record of the part as it is now, with the kind of hash that is promised."""
-        origin = self.origin or Origin(url="")
+    def record(self, *, revision: str | None, promised: str | None) -> FileRecord:
+        """Return the record of the part as it is now, with the published kind of hash."""
+        origin = self.origin or PartOrigin(url="")
         try:
             sha256, other = self._hash.hexdigest(), self._hash.other()
-        except OSError as exc:  # of a sync
+        except OSError as exc:  # from a sync
             raise self._disk_error(exc) from exc
-        return Record.of(
+        return FileRecord.of(
             self.path,
             url=origin.url,
             revision=revision,
@@ -154,8 +152,8 @@ class Part:
             other=other if self._file.size == self.offset else None,
         )
 
-    def publish(self, record: Record) -> None:
-        """Make the part the file: synced, recorded, renamed."""
+    def publish(self, record: FileRecord) -> None:
+        """Turn the part into the file: sync, record, rename."""
         try:
             os.fsync(self._fd)
             record.write(self.target)  # first: a record without its file is not believed
@@ -168,7 +166,7 @@ class Part:
 
 @contextmanager
 def opened(target: Path, file: RemoteFile) -> Iterator[Part]:
-    """The part of ``target``, which is to be ``file``, open for writing; the caller holds `alone`."""
+    """Open the part of ``target`` for writing; the caller holds `locked`."""
     try:
         descriptor = safe_files.open_own(path_of(target), os.O_RDWR | os.O_CREAT)
     except OSError as exc:
@@ -181,7 +179,7 @@ def opened(target: Path, file: RemoteFile) -> Iterator[Part]:
         part.close()
         if not os.fstat(descriptor).st_size:
             part.ahead.clear()
-            _forget(target)  # no empty part stays behind
+            _forget(target)  # no empty part is left
         os.close(descriptor)
 
 
@@ -193,8 +191,8 @@ def _forget(target: Path) -> None:
 
 
 @contextmanager
-def alone(target: Path, destination: Path, client: Client) -> Iterator[None]:
-    """Let one process and thread at a time work on ``target``, below ``destination``; the others wait."""
+def locked(target: Path, destination: Path, client: Client) -> Iterator[None]:
+    """Hold the lock of ``target``, below ``destination``; other processes and threads wait."""
     path = target.with_name(target.name + ".part.lock")
     try:
         safe_files.directory(target.parent, destination.parent)
@@ -211,20 +209,20 @@ def alone(target: Path, destination: Path, client: Client) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(PermissionError):  # of another user, in a directory where everybody removes their own files only
+        with suppress(PermissionError):  # a file of another user in a directory with the sticky bit
             path.unlink(missing_ok=True)
         lock.release()
 
 
-_ALONE = 8 << 20  # bytes from which on threads are worth it
-_WAITING = 4  # blocks: they are still in the cache when they are hashed
-_SYNC = 64 << 20  # bytes between two syncs: the one at the end then has little left to do
+_INLINE = 8 << 20  # bytes that are hashed without threads
+_WAITING = 4  # blocks in the queue: few enough to be in the CPU cache when they are hashed
+_SYNC = 64 << 20  # bytes between two syncs, so that the last one is short
 
 
-class Behind:
-    """Hashes blocks in the order in which they were written to a file, in a thread of its own if they are many.
+class StreamHasher:
+    """Hashes blocks in the order in which they are written to a file, in a thread if there are many.
 
-    ``other`` is a second hash, of a kind that a source has promised.
+    ``other`` is a second hash, of the kind that the source publishes.
     """
 
     def __init__(self, descriptor: int, other: Digest | None = None) -> None:
@@ -239,13 +237,13 @@ class Behind:
         self._room = BoundedSemaphore(_WAITING)
 
     def feed(self, block: bytes | memoryview) -> None:
-        """Hash ``block``, now or soon; it must not change. Raises the error of an earlier sync."""
+        """Hash ``block``, maybe later: it must not change. Raises the error of an earlier sync."""
         self._fed += len(block)
-        if self._threads is None and self._fed <= _ALONE:
+        if self._threads is None and self._fed <= _INLINE:
             self._update(block)
             return
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(2, thread_name_prefix="rlds-behind")
+            self._threads = ThreadPoolExecutor(2, thread_name_prefix="rlds-hash")
             self._hashing = self._threads.submit(self._hash)
         self._room.acquire()
         self._blocks.put(block)
@@ -255,18 +253,18 @@ class Behind:
             self._syncing = self._threads.submit(os.fsync, self._fd)
 
     def hexdigest(self) -> str:
-        """The hash of all blocks so far."""
+        """Return the sha256 of all blocks so far."""
         self.finish()
         self._check()
         return self._sha256.hexdigest()
 
     def other(self) -> str | None:
-        """The second hash of all blocks so far."""
+        """Return the second hash of all blocks so far."""
         self.finish()
         return None if self._other is None else self._other.hexdigest()
 
     def finish(self) -> None:
-        """Wait for the threads and let them go."""
+        """Wait for the threads and stop them."""
         if self._threads is not None:
             self._blocks.put(None)
             self._threads.shutdown()

@@ -1,4 +1,4 @@
-"""What has to be done to have files in a directory: decided from the disk alone, without the network."""
+"""Plan how each file of an archive is obtained, from the disk alone, without the network."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import sidecars
 from rlds_cli.downloads.fetch.part import offset_of
 from rlds_cli.downloads.fetch.part import path_of as part_path
-from rlds_cli.downloads.fetch.sidecars import Record
-from rlds_cli.downloads.sources import local
+from rlds_cli.downloads.fetch.sidecars import FileRecord
 from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.table import local_path
 from rlds_cli.files import disk
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
@@ -28,20 +28,20 @@ _LISTING = ".listing.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What happens to one file.
+class FetchStep:
+    """The way to obtain one file.
 
     Parameters
     ----------
     action : str
-        ``reuse``: there and recorded. ``verify``: there, but touched since or never recorded; its hash decides.
-        ``adopt``: another tool has a copy, its hash decides. ``link``: the source is on this machine. ``fetch``: HTTP.
+        ``reuse``: there and recorded. ``verify``: there, but changed since or not recorded; its hash decides.
+        ``adopt``: another tool has a copy; its hash decides. ``link``: the source is on this machine. ``fetch``: HTTP.
     target : Path
-        Where the file will be.
+        Path of the file.
     origin : Path, optional
-        The copy, with ``adopt`` and ``link``.
+        Path of the copy, with ``adopt`` and ``link``.
     offset : int
-        Bytes that an earlier run has left, with ``fetch``.
+        Bytes left by an earlier run, with ``fetch``.
     """
 
     file: RemoteFile
@@ -52,14 +52,14 @@ class Step:
 
     @property
     def to_fetch(self) -> int | None:
-        """Bytes that come over the network; None where the size is not known."""
+        """Bytes to download; None if the size is not known."""
         if self.action != "fetch":
             return 0
         return None if self.file.size is None else max(0, self.file.size - self.offset)
 
     @property
     def to_write(self) -> int:
-        """Bytes that the disk must hold in addition, as far as known."""
+        """Additional bytes on disk, as far as known."""
         if self.origin is None:
             return self.to_fetch or 0
         shares = self.origin.stat().st_dev == disk.existing(self.target).stat().st_dev
@@ -67,31 +67,31 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What has to be done to have all files of an archive in ``destination``."""
+class FetchPlan:
+    """The steps that put all files of an archive into ``destination``."""
 
     destination: Path
-    steps: tuple[Step, ...]
-    listed: tuple[RemoteFile, ...] | None = None  # all that the source has, where these are only some of it
+    steps: tuple[FetchStep, ...]
+    listed: tuple[RemoteFile, ...] | None = None  # all files of the source, if the plan is for some of them
 
     @property
     def finished(self) -> bool:
-        """Whether all is there already."""
+        """True if all files are there and recorded."""
         return all(s.action == "reuse" for s in self.steps)
 
     @property
     def to_fetch(self) -> int:
-        """Bytes that come over the network, as far as sizes are known."""
+        """Bytes to download, as far as sizes are known."""
         return sum(s.to_fetch or 0 for s in self.steps)
 
     @property
     def unknown_sizes(self) -> int:
-        """How many files to fetch are of a size that only their server knows."""
+        """Number of files to fetch whose size only their server knows."""
         return sum(s.to_fetch is None for s in self.steps)
 
     @property
     def to_write(self) -> int:
-        """Bytes that the disk must hold in addition, as far as sizes are known."""
+        """Additional bytes on disk, as far as sizes are known."""
         return sum(s.to_write for s in self.steps)
 
 
@@ -102,19 +102,19 @@ def plan(
     *,
     rehash: bool = False,
     listed: Iterable[RemoteFile] | None = None,
-) -> Plan:
+) -> FetchPlan:
     """Decide for each file: reuse, verify, adopt, link or fetch.
 
     Parameters
     ----------
     files : iterable of RemoteFile
-        As a source lists them.
+        Files as a source lists them.
     destination : Path
         The directory of the archive; it need not exist.
     rehash : bool
-        Verify also what is there and recorded.
+        Also verify files that are there and recorded.
     listed : iterable of RemoteFile, optional
-        All files of the archive, where ``files`` are only those wanted now.
+        All files of the archive, if ``files`` are only some of them.
 
     Raises
     ------
@@ -124,45 +124,47 @@ def plan(
     files = tuple(files)
     names.all_safe(f.path for f in files)
     steps = tuple(next(ways(f, destination, where, rehash=rehash)) for f in files)
-    return Plan(destination, steps, None if listed is None else tuple(listed))
+    return FetchPlan(destination, steps, None if listed is None else tuple(listed))
 
 
-def ways(file: RemoteFile, destination: Path, where: Settings, *, rehash: bool = False) -> Iterator[Step]:
-    """All ways to have a file, best first: where one fails, the next is tried. The last one is always ``fetch``."""
+def ways(file: RemoteFile, destination: Path, where: Settings, *, rehash: bool = False) -> Iterator[FetchStep]:
+    """Yield all ways to obtain a file, best first. If one fails, the next is tried; the last is always ``fetch``."""
     target = destination / file.path
     yield from _present(file, target, rehash)
     for url in file.urls:
-        if local.is_local(url) and (origin := local.path_of(url)).is_file():
-            yield Step(file, "link", target, origin)
+        if (origin := local_path(url)) is not None and origin.is_file():
+            yield FetchStep(file, "link", target, origin)
     if file.hashed:
-        yield from (Step(file, "adopt", target, copy) for copy in _copies(file, where) if _may_be(copy, file, target))
-    yield Step(file, "fetch", target, offset=offset_of(target))
+        yield from (
+            FetchStep(file, "adopt", target, copy) for copy in _copies(file, where) if _may_be(copy, file, target)
+        )
+    yield FetchStep(file, "fetch", target, offset=offset_of(target))
 
 
-def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[Step]:
+def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[FetchStep]:
     try:
         status = target.stat()
     except OSError:
         return
     if not stat.S_ISREG(status.st_mode):
         return
-    record = Record.read(target)
+    record = FileRecord.read(target)
     untouched = record is not None and (record.size, record.mtime_ns) == (status.st_size, status.st_mtime_ns)
     if record and untouched and not rehash and _promised(file, record):
-        yield Step(file, "reuse", target)
+        yield FetchStep(file, "reuse", target)
     elif (record or file.hashed) and file.size in (None, status.st_size):
-        yield Step(file, "verify", target)
+        yield FetchStep(file, "verify", target)
 
 
-def _promised(file: RemoteFile, record: Record) -> bool:
-    """Whether a recorded file is the one that the source promises now."""
+def _promised(file: RemoteFile, record: FileRecord) -> bool:
+    """Return whether a record has the size and hash that the source publishes now."""
     return file.size in (None, record.size) and (
         file.promise is None or getattr(record, file.promise[0]) == file.promise[1]
     )
 
 
 def _copies(file: RemoteFile, where: Settings) -> Iterator[Path]:
-    """Where other tools would keep the file: below a root by a tail of its place, in the hub's cache by its hash."""
+    """Yield paths where other tools keep the file: below a root by a tail of its key, in the hub's cache by hash."""
     for root in where.elsewhere:
         if root.is_dir():
             yield from (root / tail for tail in dict.fromkeys([*names.tails(file.key), *names.tails(file.path)]))
@@ -178,30 +180,30 @@ def _may_be(copy: Path, file: RemoteFile, target: Path) -> bool:
         return False
 
 
-def remember(plan: Plan) -> None:
-    """Note what the source listed, so that the next time it need not be asked."""
+def remember(plan: FetchPlan) -> None:
+    """Save the listing, so that the source need not be asked again."""
     sidecars.write_json(plan.destination / _LISTING, _listing(plan), lines=False)
 
 
-def check_listing(plan: Plan) -> None:
-    """Raise RldsError, before anything is fetched, where the source lists more files than can be noted."""
+def check_listing(plan: FetchPlan) -> None:
+    """Raise RldsError, before anything is fetched, if the listing is too long to be saved."""
     documents.dumps(_listing(plan), f"the list of {len(plan.listed or plan.steps):,} files", lines=False)
 
 
-def _listing(plan: Plan) -> dict[str, Any]:
+def _listing(plan: FetchPlan) -> dict[str, Any]:
     files = plan.listed or [s.file for s in plan.steps]
     known = [f.name for f in fields(RemoteFile)]
     listed = ({name: getattr(f, name) for name in known} for f in files)
     return {"files": [f | {"urls": [names.shown(u) for u in f["urls"]]} for f in listed]}
 
 
-def forget(plan: Plan) -> None:
-    """Remove the files of a plan with all that stands beside them; what else is in the directory stays there.
+def forget(plan: FetchPlan) -> None:
+    """Remove the files of a plan with their records and parts. Other files in the directory stay.
 
     Raises
     ------
     NoPermission
-        A directory of them is a link; nothing is removed.
+        One of the directories is a link; nothing is removed.
     """
     listed = plan.listed or [s.file for s in plan.steps]
     top = plan.destination
@@ -216,16 +218,16 @@ def forget(plan: Plan) -> None:
 
 
 def recorded(destination: Path) -> tuple[RemoteFile, ...] | None:
-    """The files of an archive that was once brought here whole, or None. Needs no network.
+    """Return the files of an archive that was downloaded completely, or None. Needs no network.
 
-    Whether they are still as they were says the plan of them: ``plan(files, ...).finished``.
+    ``plan(files, ...).finished`` tells whether they are unchanged.
     """
     files = remembered(destination)
     return files if files and present(files, destination) else None
 
 
 def remembered(destination: Path) -> tuple[RemoteFile, ...] | None:
-    """What the source of an archive listed when something of it was brought here whole, or None. Needs no network."""
+    """Return the saved listing of an archive, or None. Needs no network."""
     values = sidecars.read_json(destination / _LISTING)
     listed = values.get("files") if values else None
     if not isinstance(listed, list) or not all(map(_is_listed, listed)):
@@ -234,12 +236,12 @@ def remembered(destination: Path) -> tuple[RemoteFile, ...] | None:
 
 
 def present(files: Iterable[RemoteFile], destination: Path) -> bool:
-    """Whether all of the files are there."""
+    """Return whether all of the files are there."""
     return all(os.access(destination / f.path, os.R_OK) for f in files)
 
 
 def _is_listed(values: object) -> bool:
-    """Whether a value of a listing says what a file is, each part of it in its type."""
+    """Return whether a value of a saved listing describes a file, with the right type in each member."""
     if not isinstance(values, dict) or not isinstance(values.get("path"), str):
         return False
     urls, size = values.get("urls"), values.get("size")

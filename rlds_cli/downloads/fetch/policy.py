@@ -1,13 +1,9 @@
-"""Why a request did not bring what was asked for, and whether another one may.
-
-How fast bytes come, and for how many requests: neither faster than allowed, nor slower than is worth waiting for.
-"""
+"""Failures of requests, retryable or permanent; detection of stalled connections; budgets of requests."""
 
 from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 import requests
@@ -19,11 +15,11 @@ from rlds_cli.errors import RldsError
 _LONGEST = 200  # characters of a server's words
 
 
-class Refused(Exception):
-    """An answer that asking again will not change.
+class Permanent(Exception):
+    """A failure that another attempt would not change.
 
-    ``error`` is what to raise where no other source gives the file either; ``late`` says that patience ended with
-    waiting for a server, ``silent`` that it did not even begin an answer.
+    ``error`` is raised if no other source has the file either. ``late`` is True if the retries ended with waiting for
+    a server, ``silent`` if the server did not begin an answer.
     """
 
     def __init__(
@@ -45,11 +41,11 @@ class Refused(Exception):
         self.silent = silent
 
 
-class Again(Exception):
-    """A failure that may pass.
+class Retryable(Exception):
+    """A failure after which another attempt may succeed.
 
-    ``wait`` is what the server asked for, in seconds; ``late`` says that time was spent waiting for it, and
-    ``silent`` that no answer began meanwhile.
+    ``wait`` is the delay in seconds that the server asked for. ``late`` is True if time was spent waiting for the
+    server, ``silent`` if it did not begin an answer.
     """
 
     def __init__(self, reason: str, wait: float = 0.0, *, late: bool = False) -> None:
@@ -65,12 +61,12 @@ class Stopped(Exception):
 
 
 def quoted(text: str) -> str:
-    """A server's words, fit for one line of a message."""
+    """Return text from a server as one printable line."""
     return visible.quoted(visible.line(text[:_LONGEST].strip()))
 
 
 def reason(exc: BaseException) -> str:
-    """Why a request failed, in a few words that hold no URL and no header."""
+    """Return why a request failed, in a few words without URLs and headers."""
     if isinstance(exc, requests.Timeout | urllib3.exceptions.TimeoutError):
         return "timed out"
     if isinstance(exc, requests.exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(exc):
@@ -96,7 +92,7 @@ def reason(exc: BaseException) -> str:
 
 
 def _root(exc: BaseException) -> BaseException:
-    """What an exception of the HTTP libraries is about."""
+    """Return the innermost cause of an exception of the HTTP libraries."""
     root = exc
     for _ in range(10):
         causes = (getattr(root, "reason", None), *root.args, root.__cause__, root.__context__)
@@ -107,31 +103,8 @@ def _root(exc: BaseException) -> BaseException:
     return root
 
 
-class Limit:
-    """At most so many bytes a second over everything that takes from it; ``None`` lets all pass."""
-
-    def __init__(self, rate: int | None) -> None:
-        self.rate = rate
-        self._lock = threading.Lock()
-        self._paid = 0.0  # until when, on the monotonic clock, what was taken is paid for
-
-    def block(self, most: int) -> int:
-        """How many bytes to read at a time, at most ``most``: no more than come in a tenth of a second."""
-        return most if self.rate is None else max(1, min(most, self.rate // 10))
-
-    def take(self, size: int, stop: threading.Event) -> None:
-        """Wait until ``size`` bytes more are allowed, or ``stop`` is set."""
-        if self.rate is None:
-            return
-        with self._lock:
-            now = time.monotonic()
-            self._paid = max(self._paid, now) + size / self.rate
-            wait = self._paid - now
-        stop.wait(wait)
-
-
-class Floor:
-    """Watches one connection: ``least`` bytes in every ``window`` seconds that were spent waiting for it."""
+class StallDetector:
+    """Detects that a connection brings fewer than ``least`` bytes in ``window`` seconds of waiting for it."""
 
     def __init__(self, least: int, window: float) -> None:
         self._least, self._window = least, window
@@ -139,11 +112,11 @@ class Floor:
 
     @property
     def left(self) -> float:
-        """Seconds for which one more wait may go on."""
+        """Seconds that the next wait may take."""
         return self._window - self._waited + (self._window if self._came >= self._least else 0.0)
 
     def add(self, size: int, waited: float) -> str | None:
-        """Count ``size`` bytes that came after ``waited`` seconds; why the connection is too slow, if it is."""
+        """Count ``size`` bytes that came after ``waited`` seconds; returns a reason if the connection has stalled."""
         self._waited, self._came = self._waited + waited, self._came + size
         if self._waited < self._window:
             return None
@@ -151,7 +124,7 @@ class Floor:
         return None if came >= self._least else self._said(came)
 
     def over(self) -> str:
-        """Why a connection was given up whose wait went on for too long."""
+        """Return the reason for a connection that was cut after too long a wait."""
         return self._said(self._came)
 
     def _said(self, came: int) -> str:
@@ -159,9 +132,9 @@ class Floor:
 
 
 class Budget:
-    """How many requests something may still cost: a number, and one more for every MiB that was kept.
+    """Number of requests that a task may make: a constant, and one more for every MiB that was kept.
 
-    What was kept once and given up is counted once: to bring it again brings nothing new.
+    Bytes that were kept, dropped and fetched again count once.
     """
 
     def __init__(self, requests: int, kept: Callable[[], int] = lambda: 0) -> None:
@@ -170,7 +143,7 @@ class Budget:
         self._lock = threading.Lock()
 
     def spend(self) -> bool:
-        """Count one more request; whether it may be made."""
+        """Count a request and return whether it may be made."""
         with self._lock:
             self._most = max(self._most, self._kept())
             self._spent += 1
@@ -178,5 +151,5 @@ class Budget:
 
     @property
     def requests(self) -> int:
-        """How many are allowed by now."""
+        """Number of requests allowed so far."""
         return self._requests + (self._most >> 20)

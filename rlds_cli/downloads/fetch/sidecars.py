@@ -1,7 +1,4 @@
-"""What is known of a file, in a small JSON beside it.
-
-What bytes on their way are a part of, as the answer to a request tells it.
-"""
+"""JSON files beside downloads: the record of a file, and the origin of a partial download."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Any, Self
 import requests
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.policy import Refused, quoted
+from rlds_cli.downloads.fetch.policy import Permanent, quoted
 from rlds_cli.errors import NoPermission
 from rlds_cli.files import hashing
 from rlds_cli.files import json as documents
@@ -23,10 +20,10 @@ from rlds_cli.files import safe as safe_files
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """Where a file came from and what it was when it came.
+class FileRecord:
+    """The source, size and hashes of a file when it was fetched.
 
-    ``size`` in bytes; ``fetched_at`` is an ISO-8601 UTC time; ``mtime_ns`` tells a file that was touched since.
+    ``size`` is in bytes, ``fetched_at`` an ISO-8601 UTC time. Another ``mtime_ns`` means that the file was changed.
     """
 
     url: str
@@ -43,7 +40,7 @@ class Record:
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
-        """The record beside ``file``, or None where there is none that can be read."""
+        """Return the record beside ``file``; None if there is none that is valid."""
         values = read_json(path_of(file))
         if values is None or not all(is_count(values.get(k)) for k in ("size", "mtime_ns")):
             return None
@@ -66,9 +63,9 @@ class Record:
         etag: str | None = None,
         last_modified: str | None = None,
     ) -> Self:
-        """A record, made now, of a file as it is on the disk, with the kind of hash that its source has promised.
+        """Create the record of a file on the disk, with the kind of hash that its source publishes.
 
-        ``other`` is the hash of that kind, where it is known already.
+        ``other`` is the hash of that kind, if it is known already.
         """
         status = file.stat()
         kinds = {promised: other or hashing.hash_of(promised, file)} if promised not in (None, "sha256") else {}
@@ -92,17 +89,17 @@ class Record:
 
 
 def path_of(file: Path) -> Path:
-    """Where the record of ``file`` stands."""
+    """Return the path of the record of ``file``."""
     return file.with_name(file.name + ".json")
 
 
 def is_count(value: object) -> bool:
-    """Whether a value of a stranger's JSON is a number of bytes or nanoseconds."""
+    """Return whether a value of untrusted JSON is a valid number of bytes or nanoseconds."""
     return type(value) is int and 0 <= value < 1 << 63
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None where there is none."""
+    """Return the object in a JSON file; None if there is none."""
     try:
         with safe_files.reading(path) as file:
             values = documents.loads(documents.read(file, longest=documents.OWN), longest=documents.OWN)
@@ -117,7 +114,7 @@ def write_json(path: Path, values: Mapping[str, Any], *, lines: bool = True) -> 
     Raises
     ------
     RldsError
-        It would be too long to be read again.
+        The text is too long to be read back.
     """
     safe_files.replace_text(path, documents.dumps(values, path.name, lines=lines), mode=0o600)
 
@@ -130,8 +127,8 @@ _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".z")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """What the bytes of a part are a part of: an answer to one request."""
+class PartOrigin:
+    """The answer that the bytes of a part come from."""
 
     url: str
     etag: str | None = None
@@ -140,7 +137,7 @@ class Origin:
 
     @classmethod
     def read(cls, part: Path) -> Self | None:
-        """What stands beside a part, or None where nothing does that can be believed."""
+        """Return the origin recorded beside a part; None if it is missing or not valid."""
         values = read_json(path_of(part))
         if values is None or not isinstance(values.get("url"), str):
             return None
@@ -153,7 +150,7 @@ class Origin:
 
     @classmethod
     def of(cls, response: requests.Response, url: str) -> Self:
-        """What an answer says; raises Refused where its lengths are none."""
+        """Parse the headers of an answer; raises Permanent if its lengths are not valid."""
         headers = response.headers
         size: int | None = None
         if response.status_code == 206:
@@ -162,14 +159,14 @@ class Origin:
         elif not is_chunked(response) and (said := headers.get("Content-Length")) is not None:
             lengths = {length.strip() for length in said.split(",")}  # the same header twice
             if len(lengths) != 1 or not _NUMBER.fullmatch(length := lengths.pop()):
-                raise Refused("says a length that is no number")
+                raise Permanent("has a length that is not a number")
             size = int(length)
         etag, modified = (_validator(headers.get(k)) for k in ("ETag", "Last-Modified"))
         return cls(names.shown(url), etag, modified, size)
 
     @property
     def validator(self) -> str | None:
-        """What ``If-Range`` takes: a strong ETag, else the date."""
+        """Value for ``If-Range``: a strong ETag, else the date."""
         weak = self.etag is None or self.etag.startswith("W/")
         return self.last_modified if weak else self.etag
 
@@ -179,7 +176,7 @@ def _validator(value: object) -> str | None:
 
 
 def range_of(response: requests.Response) -> tuple[int, int, int | None] | None:
-    """First byte, last byte and size of the whole that a 206 speaks of; None where it says nothing that can be."""
+    """Parse Content-Range of a 206: first byte, last byte and size of the file; None if it is not valid."""
     match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
     if match is None or response.headers.get("Content-Type", "").lower().startswith("multipart/"):
         return None
@@ -188,32 +185,32 @@ def range_of(response: requests.Response) -> tuple[int, int, int | None] | None:
 
 
 def size_of(response: requests.Response) -> int | None:
-    """The size of the whole that a 416 speaks of."""
+    """Parse the size of the file from Content-Range of a 416."""
     match = _UNSATISFIED.fullmatch(response.headers.get("Content-Range", "").strip())
     return int(match[1]) if match else None
 
 
 def is_chunked(response: requests.Response) -> bool:
-    """Whether a body says itself where it ends."""
+    """Return whether a body has chunked encoding, which marks its own end."""
     return "chunked" in response.headers.get("Transfer-Encoding", "").lower()
 
 
 def check_plain(response: requests.Response, path: str) -> None:
-    """Refuse what a server packs on its own account; files that are packed themselves are often labelled so too."""
+    """Refuse a compressed answer, except for files that are compressed themselves: servers label those so too."""
     if response.headers.get("Transfer-Encoding", "chunked").strip().lower() not in ("chunked", "identity"):
-        raise Refused("answered in a transfer encoding that was not asked for")
+        raise Permanent("answered in a transfer encoding that was not requested")
     packed = response.headers.get("Content-Encoding", "identity").strip().lower()
     if packed not in ("", "identity") and not path.lower().endswith(_PACKED):
-        raise Refused(f"answered {quoted(packed)} where the bytes themselves were asked for")
+        raise Permanent(f"answered {quoted(packed)} where plain bytes were requested")
 
 
-def changed(known: Origin, now: Origin) -> bool:
-    """Whether two answers of one URL are about different contents, as far as they say."""
+def changed(known: PartOrigin, now: PartOrigin) -> bool:
+    """Return whether the ETags or dates of two answers from one URL differ."""
     if known.etag and now.etag:
         return known.etag.removeprefix("W/") != now.etag.removeprefix("W/")
     return bool(known.last_modified and now.last_modified and known.last_modified != now.last_modified)
 
 
 def disagree(*sizes: int | None) -> bool:
-    """Whether what is said of the size of one file cannot all be true."""
+    """Return whether sizes stated for one file contradict each other."""
     return len({size for size in sizes if size is not None}) > 1

@@ -1,1 +1,1 @@
-"""What the places of an archive offer: one module for each kind of place."""
+"""Places that files come from: a module for each kind, and one table of URL schemes."""

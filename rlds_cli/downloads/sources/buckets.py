@@ -1,4 +1,4 @@
-"""Listings of public buckets by plain HTTPS: GCS by its JSON API, S3 and what speaks like it by ListObjectsV2.
+"""List buckets: GCS with its JSON API, S3 and compatible servers with ListObjectsV2.
 
 ::
 
@@ -7,7 +7,7 @@
 
 ``<path>`` is a file, a directory, a pattern with ``*`` or a prefix, as on the hub.
 
-Pages of S3's ListObjectsV2: XML of strangers, read without a tree and without document types and entities.
+Pages of ListObjectsV2 are untrusted XML: read without a tree, document types and entities.
 
 ::
 
@@ -15,17 +15,16 @@ Pages of S3's ListObjectsV2: XML of strangers, read without a tree and without d
         <Contents><Key>a/b.h5</Key><Size>5</Size><ETag>"..."</ETag></Contents>
         <NextContinuationToken>...</NextContinuationToken>
 
-Buckets that are not public: listed with the user's credentials, fetched by URLs that are signed for a while.
-
-``obstore`` signs; nothing else here, on the disk or in an error holds a credential. A file is called
-``signed-s3://<region>@<bucket>/<path>`` or ``signed-gs://<bucket>/<path>`` until it is fetched.
+Private buckets are listed with the user's credentials and fetched by signed URLs, both with ``obstore``. No file and no
+error holds a credential: a private file has the address ``signed-s3://<region>@<bucket>/<path>`` or
+``signed-gs://<bucket>/<path>``, which is signed just before the request.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,9 +32,10 @@ from urllib.parse import quote, urlencode
 from xml.parsers import expat
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Refused
+from rlds_cli.downloads.fetch.client import Client, Permanent
 from rlds_cli.downloads.sources import limits
-from rlds_cli.downloads.sources.limits import Allowance
+from rlds_cli.downloads.sources.limits import ListingLimits
+from rlds_cli.downloads.sources.protocol import FileSource
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.files import json as documents
@@ -52,8 +52,8 @@ _FIELDS = "items(name,size,md5Hash,crc32c,generation,contentEncoding),nextPageTo
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A file, a directory, a pattern or a prefix in a bucket; ``region`` where S3 has sent us to one."""
+class BucketLocation:
+    """A file, a directory, a pattern or a prefix in a bucket; ``region`` if S3 redirected to one."""
 
     scheme: str
     bucket: str
@@ -76,7 +76,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """What a bucket says of one of its files; ``generation`` names its content in GCS."""
+    """A listed file. ``generation`` identifies its content in GCS."""
 
     name: str
     size: int | None
@@ -85,12 +85,7 @@ class _Object:
     generation: str | None = None
 
 
-def is_bucket(url: str) -> bool:
-    """Whether a URL names something in a bucket."""
-    return url.startswith(("gs://", "s3://"))
-
-
-def parse(url: str) -> Place:
+def parse(url: str) -> BucketLocation:
     """Read ``gs://<bucket>[/<path>]`` or ``s3://<bucket>[/<path>]``; the path is taken as it is, without escapes.
 
     Raises
@@ -102,19 +97,11 @@ def parse(url: str) -> Place:
     if match is None:
         raise DownloadFailed(f"{url} does not name a bucket.", hint="gs://BUCKET/PATH or s3://BUCKET/PATH")
     path = (match["path"] or "").strip("/")
-    return Place(match["scheme"], match["bucket"], names.safe(path) if path else "")
-
-
-def https(url: str, where: Settings) -> str:
-    """Where a file is fetched: URLs of files in buckets, public or private, as HTTPS, others as they are."""
-    if not is_bucket(url):
-        return signed_https(url, where)
-    place = parse(url)
-    return f"{place.root(where)}/{quote(place.path)}"
+    return BucketLocation(match["scheme"], match["bucket"], names.safe(path) if path else "")
 
 
 def list_bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
-    """The files that a bucket URL means, with their sizes and the bucket's own hashes.
+    """List the files of a bucket URL, with sizes and the bucket's own hashes.
 
     Raises
     ------
@@ -124,7 +111,7 @@ def list_bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
     asked = parse(url)
     try:
         place, objects = _found(asked, client)
-    except Refused as exc:
+    except Permanent as exc:
         if exc.status in (401, 403) and has_credentials(asked.scheme, client.where):
             return _list_private(replace(asked, region=exc.headers.get("x-amz-bucket-region")), client.where)
         raise _not_listed(asked, exc) from exc
@@ -136,8 +123,8 @@ def list_bucket(url: str, client: Client) -> tuple[RemoteFile, ...]:
     return tuple(_file(place, objects[name], f"{root}/{quote(name)}", path) for name, path in chosen.items())
 
 
-def _list_private(place: Place, where: Settings) -> tuple[RemoteFile, ...]:
-    """What the user's credentials open. An ETag is no md5 here: the bucket may be encrypted."""
+def _list_private(place: BucketLocation, where: Settings) -> tuple[RemoteFile, ...]:
+    """List with the user's credentials. ETags are not used as md5: the bucket may be encrypted."""
     bucket, path = place.bucket, place.path
     above = names.fixed_directory(path) if "*" in path else path
     for directory in dict.fromkeys((above, names.fixed_directory(path))):
@@ -158,7 +145,7 @@ def _list_private(place: Place, where: Settings) -> tuple[RemoteFile, ...]:
     )
 
 
-def _file(place: Place, found: _Object, url: str, path: str) -> RemoteFile:
+def _file(place: BucketLocation, found: _Object, url: str, path: str) -> RemoteFile:
     return RemoteFile(
         path=path,
         urls=(url,),
@@ -170,8 +157,8 @@ def _file(place: Place, found: _Object, url: str, path: str) -> RemoteFile:
     )
 
 
-def _found(place: Place, client: Client) -> tuple[Place, dict[str, _Object]]:
-    """What may belong to the place, by name: what lies below the directory, else what begins alike."""
+def _found(place: BucketLocation, client: Client) -> tuple[BucketLocation, dict[str, _Object]]:
+    """Return files that may belong to the location, by name: those in the directory, else those with the prefix."""
     fixed = place.path.split("*")[0]
     directory = [f"{fixed}/"] if fixed == place.path != "" and not names.has_suffix(fixed) else []
     for prefix in (*directory, fixed):
@@ -181,41 +168,41 @@ def _found(place: Place, client: Client) -> tuple[Place, dict[str, _Object]]:
     return place, objects
 
 
-def _listed(place: Place, prefix: str, client: Client) -> tuple[Place, dict[str, _Object]]:
+def _listed(place: BucketLocation, prefix: str, client: Client) -> tuple[BucketLocation, dict[str, _Object]]:
     if place.scheme == "gs":
         return place, {o.name: o for o in _gcs(place, prefix, client)}
     try:
         return place, {o.name: o for o in _s3(place, prefix, client)}
-    except Refused as exc:
+    except Permanent as exc:
         region = exc.headers.get("x-amz-bucket-region", "")
         if place.region or client.where.s3 or not re.fullmatch(r"[a-z0-9-]+", region):
             raise
-        return _listed(Place(place.scheme, place.bucket, place.path, region), prefix, client)
+        return _listed(BucketLocation(place.scheme, place.bucket, place.path, region), prefix, client)
 
 
-def _gcs(place: Place, prefix: str, client: Client) -> Iterator[_Object]:
-    root, allowance = f"{client.where.gcs}/storage/v1/b/{place.bucket}/o", Allowance()
+def _gcs(place: BucketLocation, prefix: str, client: Client) -> Iterator[_Object]:
+    root, limit = f"{client.where.gcs}/storage/v1/b/{place.bucket}/o", ListingLimits()
     page: str | None = ""
-    while page is not None and allowance.ask(page):
+    while page is not None and limit.ask(page):
         query = {"prefix": prefix, "fields": _FIELDS, "maxResults": 1000} | ({"pageToken": page} if page else {})
-        answer = _json(allowance.read(limits.body(client, f"{root}?{urlencode(query)}")))
+        answer = _json(limit.read(limits.body(client, f"{root}?{urlencode(query)}")))
         for item in answer.get("items") or ():
-            if not allowance.take(item["name"]).endswith("/"):
+            if not limit.take(item["name"]).endswith("/"):
                 yield _gcs_object(item)
         following = answer.get("nextPageToken")
         page = following if isinstance(following, str) else None
 
 
 def _json(body: bytes) -> dict[str, Any]:
-    """A page of a listing: an object, whose items have a name each."""
+    """Parse a page of a listing: an object whose items have a name each."""
     try:
         answer = documents.loads(body)
     except ValueError as exc:
-        raise Refused("the answer is not a list of files") from exc
+        raise Permanent("the answer is not a list of files") from exc
     items = (answer.get("items") or []) if isinstance(answer, dict) else None
     if isinstance(items, list) and all(isinstance(i, dict) and isinstance(i.get("name"), str) for i in items):
         return dict(answer)
-    raise Refused("the answer is not a list of files")
+    raise Permanent("the answer is not a list of files")
 
 
 def _gcs_object(item: dict[str, Any]) -> _Object:
@@ -223,7 +210,7 @@ def _gcs_object(item: dict[str, Any]) -> _Object:
     if item.get("contentEncoding") in (None, "", "identity"):
         md5, crc32c = _hex(item.get("md5Hash"), 16), _hex(item.get("crc32c"), 4)
         return _Object(item["name"], _size(item.get("size")), md5, crc32c, generation)
-    # Kept packed and sent unpacked: the size and the hashes are those of what is kept.
+    # GCS decompresses such a file when it sends it: size and hashes are those of the compressed one.
     return _Object(item["name"], None, generation=generation)
 
 
@@ -233,7 +220,7 @@ def _size(text: object) -> int | None:
 
 
 def _hex(encoded: object, length: int) -> str | None:
-    """Base64 as GCS writes its hashes, as hexadecimal."""
+    """Convert a hash of GCS from Base64 to hexadecimal."""
     try:
         raw = base64.b64decode(encoded if isinstance(encoded, str) else "", validate=True)
     except ValueError:
@@ -241,25 +228,25 @@ def _hex(encoded: object, length: int) -> str | None:
     return raw.hex() if len(raw) == length else None
 
 
-def _s3(place: Place, prefix: str, client: Client) -> Iterator[_Object]:
-    root, allowance = place.root(client.where), Allowance()
+def _s3(place: BucketLocation, prefix: str, client: Client) -> Iterator[_Object]:
+    root, limit = place.root(client.where), ListingLimits()
     page: str | None = ""
-    while page is not None and allowance.ask(page):
+    while page is not None and limit.ask(page):
         query = {"list-type": 2, "prefix": prefix} | ({"continuation-token": page} if page else {})
-        found, page = objects(allowance.read(limits.body(client, f"{root}/?{urlencode(query)}")))
+        found, page = objects(limit.read(limits.body(client, f"{root}/?{urlencode(query)}")))
         for said in found:
-            if not allowance.take(said.get("Key", "/")).endswith("/"):
+            if not limit.take(said.get("Key", "/")).endswith("/"):
                 yield _s3_object(place, said)
 
 
-def _s3_object(place: Place, found: dict[str, str]) -> _Object:
-    """The ETag of an object that came in one piece is its md5, except in directory buckets."""
+def _s3_object(place: BucketLocation, found: dict[str, str]) -> _Object:
+    """Return a listed file. Its ETag is its md5 if it was uploaded in one piece, except in directory buckets."""
     etag = found.get("ETag", "").strip('"').lower()
     md5 = etag if _MD5.fullmatch(etag) and not place.bucket.endswith("--x-s3") else None
     return _Object(found["Key"], _size(found.get("Size")), md5)
 
 
-def _not_listed(place: Place, exc: Refused) -> DownloadFailed:
+def _not_listed(place: BucketLocation, exc: Permanent) -> DownloadFailed:
     bucket = f"{place.scheme}://{place.bucket}"
     elsewhere = "--from DIR|URL takes the files from somewhere else"
     if exc.status in (401, 403):
@@ -278,16 +265,16 @@ _TAGS = ("Key", "Size", "ETag")
 
 
 def objects(body: bytes) -> tuple[list[dict[str, str]], str | None]:
-    """The fields of each object that a page lists, and the token of the next page; raises Refused."""
-    reader = _Reader()
+    """Parse a page: the fields of each object, and the token of the next page; raises Permanent."""
+    reader = _S3PageParser()
     try:
         reader.parser.Parse(body, True)
-    except (expat.ExpatError, ValueError, LookupError) as exc:  # LookupError: an encoding that nobody knows
-        raise Refused("the answer is not a list of files") from exc
+    except (expat.ExpatError, ValueError, LookupError) as exc:  # LookupError: an unknown encoding
+        raise Permanent("the answer is not a list of files") from exc
     return reader.found, reader.following or None
 
 
-class _Reader:
+class _S3PageParser:
     def __init__(self) -> None:
         self.found: list[dict[str, str]] = []
         self.following = ""
@@ -300,12 +287,12 @@ class _Reader:
         self.parser.StartDoctypeDeclHandler = self._refuse
 
     def _refuse(self, *declared: object) -> NoReturn:
-        raise Refused("the answer declares a document type, as no list of files does")
+        raise Permanent("the answer declares a document type")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._path.append(name.rpartition(" ")[2])
         if self._path[0] != _ROOT or len(self._path) > 32:
-            raise Refused("the answer is not a list of files")
+            raise Permanent("the answer is not a list of files")
         if self._path == [_ROOT, _OBJECT]:
             self.found.append({})
 
@@ -322,7 +309,7 @@ class _Reader:
 
 def _longer(text: str, more: str) -> str:
     if len(text) > _LONGEST:
-        raise Refused(f"the answer has a value of more than {_LONGEST:,} characters")
+        raise Permanent(f"the answer has a value of more than {_LONGEST:,} characters")
     return text + more
 
 
@@ -339,24 +326,24 @@ _SAID = {
 
 
 def has_credentials(scheme: str, where: Settings) -> bool:
-    """Whether the user has said who they are."""
+    """Return whether credentials are set for the scheme."""
     return bool(where.aws) if scheme == "s3" else where.google is not None
 
 
 def url_of(scheme: str, bucket: str, path: str, region: str | None) -> str:
-    """What a file is called until it is fetched."""
+    """Return the address of a private file before it is signed."""
     return f"signed-{scheme}://{f'{region}@' if region else ''}{bucket}/{path}"
 
 
 def signed_https(url: str, where: Settings) -> str:
-    """A signed URL of a private file, good for twelve hours; other URLs as they are.
+    """Sign the URL of a private file for twelve hours; other URLs are returned as they are.
 
     Raises
     ------
     MissingPackage
         obstore is not installed.
     DownloadFailed
-        There are no credentials any more, or they cannot sign.
+        Credentials are missing, or cannot sign.
     """
     match = _SIGNED_URL.fullmatch(url)
     if match is None:
@@ -372,20 +359,20 @@ def signed_https(url: str, where: Settings) -> str:
 def list_below(
     scheme: str, bucket: str, directory: str, region: str | None, where: Settings
 ) -> Iterator[tuple[str, int]]:
-    """Names and sizes of all files below a directory of a bucket; of all of it where that is empty.
+    """Yield names and sizes of all files below a directory of a bucket, or of the whole bucket if it is empty.
 
     Raises
     ------
     MissingPackage, DownloadFailed
-        As `https`; or the credentials do not open the bucket.
+        As `signed_https`; or the credentials do not open the bucket.
     """
     obstore = _obstore()
-    allowance = Allowance()
+    limit = ListingLimits()
     try:
         for k, found in enumerate(obstore.list(_store(scheme, bucket, region, where), prefix=directory or None)):
-            allowance.ask(str(k))
-            yield from ((allowance.take(str(f["path"])), int(f["size"])) for f in found)
-    except Refused as exc:
+            limit.ask(str(k))
+            yield from ((limit.take(str(f["path"])), int(f["size"])) for f in found)
+    except Permanent as exc:
         raise DownloadFailed(
             f"{scheme}://{bucket} does not list its files: {exc.reason}. Nothing was written."
         ) from exc
@@ -423,7 +410,7 @@ def _store(scheme: str, bucket: str, region: str | None, where: Settings) -> S3S
 
 
 def _not_signed(scheme: str, bucket: str, exc: Exception) -> DownloadFailed:
-    """What went wrong without what was asked: a request holds a signature."""
+    """Return an error without the request, which holds a signature."""
     status = re.search(r"status code: (\d{3}) ([A-Za-z ]*)", str(exc))
     said = _SAID.get(status[1] if status else type(exc).__name__)
     why = said or (f"HTTP {status[1]} {status[2].strip()}" if status else type(exc).__name__)
@@ -431,3 +418,56 @@ def _not_signed(scheme: str, bucket: str, exc: Exception) -> DownloadFailed:
     if scheme == "gs":
         hint = "GOOGLE_APPLICATION_CREDENTIALS names the key file of a service account: others cannot sign"
     return DownloadFailed(f"{scheme}://{bucket} with your credentials: {why}. Nothing was written.", hint=hint)
+
+
+class _BucketSource(FileSource):
+    """``gs://<bucket>/<path>`` and ``s3://<bucket>/<path>``."""
+
+    usage = "gs://, s3://"
+
+    def key(self, url: str) -> str:
+        place = parse(url)
+        return f"{place.bucket}/{place.path}".rstrip("/")
+
+    def list(self, url: str, client: Client) -> tuple[RemoteFile, ...]:
+        return list_bucket(url, client)
+
+    def list_offline(self, url: str) -> None:
+        parse(url)
+
+    def single_file(self, url: str) -> RemoteFile | None:
+        place = parse(url)
+        if "*" in place.path or not names.has_suffix(place.path):
+            return None
+        return RemoteFile(place.path.rpartition("/")[2], (url,), key=f"{place.bucket}/{place.path}")
+
+    def request_url(self, url: str, where: Settings) -> str:
+        place = parse(url)
+        return f"{place.root(where)}/{quote(place.path)}"
+
+    def root(self, url: str, where: Settings) -> str:
+        place = parse(url)
+        return f"{place.root(where)}/{place.path}"
+
+    def mirror_urls(self, mirror: str, tails: Sequence[str]) -> Iterator[str]:
+        yield from (f"{mirror.rstrip('/')}/{tail}" for tail in tails[:2])
+
+
+class _SignedSource(FileSource):
+    """``signed-s3://`` and ``signed-gs://``: a file of a private bucket, until its request is signed."""
+
+    shareable = False
+
+    def key(self, url: str) -> str:
+        match = _SIGNED_URL.fullmatch(url)
+        return f"{match['bucket']}/{match['path']}" if match else url
+
+    def list(self, url: str, client: Client) -> tuple[RemoteFile, ...]:
+        raise DownloadFailed(f"{names.shown(url)} names a signed file, which cannot be listed.")
+
+    def request_url(self, url: str, where: Settings) -> str:
+        return signed_https(url, where)
+
+
+BUCKETS = _BucketSource()
+SIGNED = _SignedSource()

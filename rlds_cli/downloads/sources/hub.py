@@ -1,4 +1,4 @@
-"""Listings of dataset repositories over the hub's public HTTP API; their files are plain HTTPS."""
+"""List dataset repositories with the hub's public HTTP API. Their files are plain HTTPS downloads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 from urllib.parse import quote
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Refused
-from rlds_cli.downloads.sources.limits import Allowance
+from rlds_cli.downloads.fetch.client import Client, Permanent
+from rlds_cli.downloads.sources.limits import ListingLimits
+from rlds_cli.downloads.sources.protocol import FileSource, Unanswered
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed
+from rlds_cli.settings import Settings
 
 _URL = re.compile(
     r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<pin>refs/(?:pr|convert)/[\w.-]+|[^/@]+))?"
@@ -20,12 +22,8 @@ _URL = re.compile(
 )
 
 
-class Unanswered(DownloadFailed):
-    """A hub that did not say whether it has something; it would not say so of another revision either."""
-
-
 @dataclass(frozen=True, slots=True)
-class Place:
+class HubLocation:
     """A file, a directory, a pattern or a prefix in a dataset repository at a revision."""
 
     repo: str
@@ -33,11 +31,11 @@ class Place:
     revision: str
 
     def url_of(self, path: str, endpoint: str) -> str:
-        """Where a file of the repository is fetched."""
+        """Return the HTTP address of a file of the repository."""
         return f"{endpoint}/datasets/{self.repo}/resolve/{quote(self.revision, safe='')}/{quote(path)}"
 
 
-def parse(url: str) -> Place:
+def parse(url: str) -> HubLocation:
     """Read ``hf://datasets/<owner>/<repo>[@rev][/<path>]`` or ``...[/<path>]@rev``; without a revision, ``main``.
 
     Raises
@@ -52,27 +50,11 @@ def parse(url: str) -> Place:
             hint="hf://datasets/OWNER/REPO[/PATH][@REVISION]",
         )
     path = (match["path"] or "").strip("/")
-    return Place(match["repo"], names.safe(path) if path else "", match["pin"] or match["rev"] or "main")
-
-
-def at(url: str, revision: str) -> str:
-    """The same place at another revision; URLs that are none of the hub as they are."""
-    if not url.startswith("hf://"):
-        return url
-    place = parse(url)
-    return f"hf://datasets/{place.repo}@{revision}" + (f"/{place.path}" if place.path else "")
-
-
-def https(url: str, endpoint: str) -> str:
-    """Where a file is fetched: ``hf://`` URLs of files as HTTPS, others as they are."""
-    if not url.startswith("hf://"):
-        return url
-    place = parse(url)
-    return place.url_of(place.path, endpoint)
+    return HubLocation(match["repo"], names.safe(path) if path else "", match["pin"] or match["rev"] or "main")
 
 
 def list_hub(url: str, client: Client, *, endpoint: str | None = None) -> tuple[RemoteFile, ...]:
-    """The files that a hub URL means, with their sizes, hashes and the commit that they are pinned to.
+    """List the files of a hub URL, with sizes, hashes and the commit that they are pinned to.
 
     Raises
     ------
@@ -83,7 +65,7 @@ def list_hub(url: str, client: Client, *, endpoint: str | None = None) -> tuple[
     endpoint = endpoint or client.where.hub
     try:
         place, entries = _pinned(asked, client, endpoint)
-    except Refused as exc:
+    except Permanent as exc:
         kind = DownloadFailed if exc.status == 404 else Unanswered
         raise kind(
             f"{endpoint} does not list {asked.repo} at {asked.revision}: {exc.reason}. Nothing was written.",
@@ -102,29 +84,29 @@ def list_hub(url: str, client: Client, *, endpoint: str | None = None) -> tuple[
 
 
 def _also_unpinned(file: RemoteFile, url: str) -> RemoteFile:
-    """Servers that stand in for the hub may hold the named revision only; the hash tells whether it is the same."""
+    """Add the unpinned address: a mirror may hold only the named revision, and the hash decides if it is the same."""
     return replace(file, urls=(*file.urls, url)) if file.hashed else file
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """What a listing says of a file, as far as it can be true; anything else counts as not said."""
+class _HubFile:
+    """Size and hashes of a listed file; None for values that are not valid."""
 
     size: int | None = None
     sha256: str | None = None
     git_sha1: str | None = None
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> _Entry:
+    def of(cls, said: dict[str, Any]) -> _HubFile:
         lfs = said.get("lfs")
         if isinstance(lfs, dict) and lfs:
             sha256 = _hash(_text(lfs.get("oid")).removeprefix("sha256:"), 64)
             return cls(_size(lfs.get("size", said.get("size"))), sha256)
-        # What is in LFS has a pointer for its content in git, whose name says nothing of the file.
+        # Git holds only a pointer for a file in LFS: the hash of the pointer is not that of the file.
         return cls(_size(said.get("size")), None, None if lfs else _hash(_text(said.get("oid")), 40))
 
 
-def _file(place: Place, path: str, name: str, entry: _Entry, endpoint: str) -> RemoteFile:
+def _file(place: HubLocation, path: str, name: str, entry: _HubFile, endpoint: str) -> RemoteFile:
     return RemoteFile(
         path=name,
         urls=(place.url_of(path, endpoint),),
@@ -145,48 +127,48 @@ def _size(value: object) -> int | None:
 
 
 def _hash(text: str, digits: int) -> str | None:
-    """A hash in lower case; None for the zeros or the running number of a server that knows none."""
+    """Return a hash in lower case; None for the zeros or running numbers of servers without hashes."""
     text = text.lower()
     return text if re.fullmatch(f"[0-9a-f]{{{digits}}}", text) and len(set(text)) >= 8 else None
 
 
 def _commit(value: object) -> str | None:
-    """What a server calls a commit, where that can be part of an address."""
+    """Return the commit that a server names, if it can be part of an address."""
     return value if isinstance(value, str) and re.fullmatch(r"\w[\w.-]{0,127}", value, re.ASCII) else None
 
 
-def _pinned(place: Place, client: Client, endpoint: str) -> tuple[Place, dict[str, _Entry]]:
-    """The place at its commit where the hub tells it, and the entries of its files by path."""
+def _pinned(place: HubLocation, client: Client, endpoint: str) -> tuple[HubLocation, dict[str, _HubFile]]:
+    """Return the location, pinned to its commit if the hub names one, and its files by path."""
     info = _info(place, client, endpoint)
     if commit := _commit(info.get("sha")):
-        pinned = Place(place.repo, place.path, commit)
+        pinned = HubLocation(place.repo, place.path, commit)
         try:
             return pinned, _Tree(client, endpoint, pinned).files()
-        except Refused as exc:
+        except Permanent as exc:
             if exc.status != 404:
                 raise
     tree = _Tree(client, endpoint, place)
     try:
         entries = tree.files()
-    except Refused as exc:
+    except Permanent as exc:
         entries = _siblings(info)
         if exc.status != 404 or not entries:
             raise
-    return Place(place.repo, place.path, tree.commit or place.revision), entries
+    return HubLocation(place.repo, place.path, tree.commit or place.revision), entries
 
 
-def _siblings(info: dict[str, Any]) -> dict[str, _Entry]:
-    """The files that the revision call lists; their sizes and hashes are not told there."""
-    said, allowance = info.get("siblings"), Allowance()
+def _siblings(info: dict[str, Any]) -> dict[str, _HubFile]:
+    """Return the files that the revision call lists, without sizes and hashes."""
+    said, limit = info.get("siblings"), ListingLimits()
     found = [s.get("rfilename") for s in said if isinstance(s, dict)] if isinstance(said, list) else []
-    return {allowance.take(name): _Entry() for name in found if isinstance(name, str)}
+    return {limit.take(name): _HubFile() for name in found if isinstance(name, str)}
 
 
-def _info(place: Place, client: Client, endpoint: str) -> dict[str, Any]:
-    """What the hub says of the revision; empty where the server does not know the call."""
+def _info(place: HubLocation, client: Client, endpoint: str) -> dict[str, Any]:
+    """Return the hub's answer about the revision; empty if the server does not have the call."""
     try:
         value = client.json(f"{endpoint}/api/datasets/{place.repo}/revision/{quote(place.revision, safe='')}").value
-    except Refused as exc:
+    except Permanent as exc:
         if not exc.status or exc.status in (401, 429):
             raise
         return {}
@@ -194,24 +176,24 @@ def _info(place: Place, client: Client, endpoint: str) -> dict[str, Any]:
 
 
 class _Tree:
-    """The tree call, for servers that know subdirectories, recursion and pages, and for those that do not."""
+    """The tree call, on servers with or without subdirectories, recursion and pages."""
 
-    def __init__(self, client: Client, endpoint: str, place: Place) -> None:
+    def __init__(self, client: Client, endpoint: str, place: HubLocation) -> None:
         self._client = client
         self._place = place
         self._root = f"{endpoint}/api/datasets/{place.repo}/tree/{quote(place.revision, safe='')}"
-        self._allowance = Allowance()
+        self._allowance = ListingLimits()
         self.commit: str | None = None
 
-    def files(self) -> dict[str, _Entry]:
-        """Entries of all files that may belong to the place, by path; raises Refused."""
+    def files(self) -> dict[str, _HubFile]:
+        """Return all files that may belong to the location, by path; raises Permanent."""
         path = self._place.path
         start = names.fixed_directory(path) if "*" in path else path
         while True:
-            self._allowance = Allowance()  # of this walk: the one before may have been to the same directories
+            self._allowance = ListingLimits()  # a new one: the previous walk may have read the same directories
             try:
                 entries = self._below(start)
-            except Refused as exc:
+            except Permanent as exc:
                 if exc.status != 404 or not start:
                     raise
             else:
@@ -220,8 +202,8 @@ class _Tree:
                     return entries
             start = start.rpartition("/")[0]
 
-    def _below(self, directory: str) -> dict[str, _Entry]:
-        files: dict[str, _Entry] = {}
+    def _below(self, directory: str) -> dict[str, _HubFile]:
+        files: dict[str, _HubFile] = {}
         opened: set[str] = set()  # directories whose files are listed already
         waiting = [directory]
         while waiting:
@@ -233,7 +215,7 @@ class _Tree:
             for path, said in self._entries(here):
                 kind = said.get("type", "file")
                 if kind == "file":
-                    files[path] = _Entry.of(said)
+                    files[path] = _HubFile.of(said)
                     opened.update(_above(path))
                 elif kind == "directory" and self._concerns(path):
                     folders.add(path)
@@ -241,7 +223,7 @@ class _Tree:
         return files
 
     def _concerns(self, folder: str) -> bool:
-        """Whether files of the place may lie in the folder."""
+        """Return whether a folder may hold files of the location."""
         fixed = self._place.path.split("*")[0]
         return folder.startswith(fixed) or fixed.startswith(folder + "/")
 
@@ -252,16 +234,64 @@ class _Tree:
             page = self._client.json(url)
             self.commit = self.commit or _commit(page.commit)
             if not isinstance(page.value, list):
-                raise Refused("the answer is not a list of files")
+                raise Permanent("the answer is not a list of files")
             for entry in page.value:
                 path = entry.get("path") if isinstance(entry, dict) else None
                 if not isinstance(path, str):
-                    raise Refused("the answer is not a list of files")
+                    raise Permanent("the answer is not a list of files")
                 yield self._allowance.take(path), entry
             url = page.following
 
 
 def _above(path: str) -> Iterator[str]:
-    """The directories that a file is in, from the nearest up."""
+    """Yield the directories above a file, nearest first."""
     while path := path.rpartition("/")[0]:
         yield path
+
+
+class _HubSource(FileSource):
+    """``hf://datasets/<owner>/<repo>[@<revision>][/<path>]``."""
+
+    usage = "hf://datasets/"
+    has_api = True
+
+    def key(self, url: str) -> str:
+        place = parse(url)
+        return f"{place.repo}/{place.path}".rstrip("/")
+
+    def list(self, url: str, client: Client) -> tuple[RemoteFile, ...]:
+        return list_hub(url, client)
+
+    def list_at(self, url: str, mirror: str, client: Client) -> tuple[RemoteFile, ...]:
+        return list_hub(url, client, endpoint=mirror.rstrip("/"))
+
+    def list_offline(self, url: str) -> None:
+        parse(url)
+
+    def single_file(self, url: str) -> RemoteFile | None:
+        place = parse(url)
+        if "*" in place.path or not names.has_suffix(place.path):
+            return None
+        name = place.path.rpartition("/")[2]
+        return RemoteFile(path=name, urls=(url,), revision=place.revision, key=f"{place.repo}/{place.path}")
+
+    def request_url(self, url: str, where: Settings) -> str:
+        place = parse(url)
+        return place.url_of(place.path, where.hub)
+
+    def root(self, url: str, where: Settings) -> str:
+        """All revisions of the repository."""
+        return f"{where.hub}/datasets/{parse(url).repo}/resolve/"
+
+    def at_revision(self, url: str, revision: str) -> str:
+        place = parse(url)
+        return f"hf://datasets/{place.repo}@{revision}" + (f"/{place.path}" if place.path else "")
+
+    def service(self, url: str) -> str:
+        return parse(url).repo
+
+    def is_repository(self, url: str) -> bool:
+        return not parse(url).path
+
+
+HUB = _HubSource()

@@ -1,26 +1,23 @@
-"""What one listing may take: pages, names, bytes and time. A server that never ends is told so, not listened to.
-
-A small document of a source, read into memory.
-"""
+"""Limits of a listing: pages, names, bytes and time. A server cannot make a listing endless."""
 
 from __future__ import annotations
 
 import time
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Refused
+from rlds_cli.downloads.fetch.client import Client, Permanent
 
 PAGES = 10_000
 NAMES = 200_000  # three times as many as the largest archives have files
 BYTES = 64 << 20  # of all names together
 PAGE = 16 << 20  # bytes of a page; parsed it takes up to thirty times as much memory
 ADDRESS = 8192  # characters of the address of a page
-BARREN = 100  # pages one after the other that bring no name
-_SECONDS, _PACE = 60.0, 10  # a listing may take this long, and a second more for so many names
+BARREN = 100  # consecutive pages without a new name
+_SECONDS, _PACE = 60.0, 10  # a listing may take 60 s, and a second more for every 10 names
 
 
-class Allowance:
-    """Counts what a server lists; every method raises Refused where that is too much."""
+class ListingLimits:
+    """Counts pages and names of one listing; every method raises Permanent beyond a limit."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -29,43 +26,43 @@ class Allowance:
         self._names: set[str] = set()
 
     def ask(self, page: str) -> bool:
-        """Whether to ask for a page, named by its address or token: not twice, so that circles end."""
+        """Return whether to ask for a page, by its address or token; False the second time, so that loops end."""
         if len(page) > ADDRESS:
-            raise Refused(f"the address of its next page has {len(page):,} characters")
+            raise Permanent(f"the address of its next page has {len(page):,} characters")
         if page in self._asked:
             return False
         self._asked.add(page)
         self._pages += 1
         self._barren += 1
         if self._pages > PAGES:
-            raise Refused(f"it has more than {PAGES:,} pages")
+            raise Permanent(f"it has more than {PAGES:,} pages")
         if self._barren > BARREN:
-            raise Refused(f"{BARREN} pages one after the other list nothing new")
+            raise Permanent(f"{BARREN} consecutive pages list nothing new")
         if time.monotonic() - self._begun > _SECONDS + len(self._names) / _PACE:
-            raise Refused(f"it listed only {len(self._names):,} names in {time.monotonic() - self._begun:.0f} s")
+            raise Permanent(f"it listed only {len(self._names):,} names in {time.monotonic() - self._begun:.0f} s")
         return True
 
     def read(self, body: bytes) -> bytes:
-        """A page that came."""
+        """Return a page that is not too long."""
         if len(body) > PAGE:
-            raise Refused(f"a page of it has {len(body):,} B; at most {PAGE:,} are read")
+            raise Permanent(f"a page of it has {len(body):,} B; at most {PAGE:,} are read")
         return body
 
     def take(self, name: str) -> str:
-        """A name that a page lists, of a file or of a directory."""
+        """Return the name of a file or directory that a page lists, counted."""
         if why := names.too_long(name):
-            raise Refused(f"it lists a name that {why}")
+            raise Permanent(f"it lists a name that {why}")
         if name not in self._names:
             self._names.add(name)
             self._barren = 0
             self._bytes += len(name)
         if len(self._names) > NAMES:
-            raise Refused(f"it lists more than {NAMES:,} names")
+            raise Permanent(f"it lists more than {NAMES:,} names")
         if self._bytes > BYTES:
-            raise Refused(f"its names have more than {BYTES:,} characters")
+            raise Permanent(f"its names have more than {BYTES:,} characters")
         return name
 
 
 def body(client: Client, url: str) -> bytes:
-    """What a URL answers, asked for with patience; raises Refused, also over more than 64 MiB."""
+    """Read a document of at most 64 MiB with retries; raises Permanent."""
     return client.document(url)[0]

@@ -1,30 +1,30 @@
-"""Files that are on this machine already: ``file:`` URLs, paths, and samples inside the installed package."""
+"""Files on this machine: ``file:`` URLs, paths, and samples inside the installed package."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files as resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli import settings
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import sidecars
+from rlds_cli.downloads.sources.protocol import FileSource
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.files import trees
 
+if TYPE_CHECKING:
+    from rlds_cli.downloads.fetch.client import Client
+
 _PACKAGE = "package:"
 
 
-def is_local(url: str) -> bool:
-    """Whether a source is on this machine."""
-    return "://" not in url or url.startswith("file:")
-
-
 def path_of(url: str) -> Path:
-    """The path that a ``file:`` URL, a ``package:`` URL or a plain path means; it need not exist."""
+    """Return the path of a ``file:`` URL, a ``package:`` URL or a plain path; it need not exist."""
     if url.startswith(_PACKAGE):
         inside = url.removeprefix(_PACKAGE)
         return Path(str(resources("rlds_cli")), names.safe(inside) if inside else "")
@@ -37,12 +37,12 @@ def path_of(url: str) -> Path:
 
 
 def list_local(url: str) -> tuple[RemoteFile, ...]:
-    """The file, the files below the directory, or those that match the ``*`` that a local source means.
+    """List a file, the files below a directory, or those that match a pattern with ``*``.
 
     Raises
     ------
     DownloadFailed
-        Where there is nothing.
+        There are none.
     """
     wanted = path_of(url)
     base = wanted.parent
@@ -64,7 +64,7 @@ def _file(url: str, path: Path, name: str) -> RemoteFile:
 
 
 def _below(base: Path, pattern: str) -> Iterator[str]:
-    """Names of files, relative to ``base``, that may match; other parts of ``base`` are not walked."""
+    """Yield names of files, relative to ``base``, that may match; walks no other directory."""
     start = pattern.split("*")[0].split("/")[0]
     try:
         entries = [e for e in os.scandir(base) if (e.name.startswith(start) if "*" in pattern else e.name == start)]
@@ -78,9 +78,35 @@ def _below(base: Path, pattern: str) -> Iterator[str]:
 
 
 def _is_record(path: Path) -> bool:
-    """Whether a file is a record, beside the file that it describes; those of other users cannot be read."""
+    """Return whether a file is the record of the file beside it. Records of other users may be unreadable."""
     return (
         path.suffix == ".json"
         and path.with_suffix("").is_file()
-        and (sidecars.Record.read(path.with_suffix("")) is not None or not os.access(path, os.R_OK))
+        and (sidecars.FileRecord.read(path.with_suffix("")) is not None or not os.access(path, os.R_OK))
     )
+
+
+class _LocalSource(FileSource):
+    """Paths, ``file:`` URLs, and ``package:`` names of files inside the installed package."""
+
+    usage = "file://"
+    shareable = False
+
+    def key(self, url: str) -> str:
+        return path_of(url).as_posix()
+
+    def list(self, url: str, client: Client) -> tuple[RemoteFile, ...]:
+        return list_local(url)
+
+    def list_offline(self, url: str) -> tuple[RemoteFile, ...]:
+        return list_local(url)
+
+    def local_path(self, url: str) -> Path:
+        return path_of(url)
+
+    def mirror_urls(self, mirror: str, tails: Sequence[str]) -> Iterator[str]:
+        path = path_of(mirror)
+        yield from (p.as_uri() for p in (path / tail for tail in tails) if p.is_file())
+
+
+LOCAL = _LocalSource()

@@ -9,22 +9,22 @@ KINDS = ("sha256", "git_sha1", "md5", "crc32c")  # of hashes, strongest first
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file that a source offers, and what the source promises of it.
+    """A file that a source offers, with its published size and hashes.
 
     Parameters
     ----------
     path : str
-        Where it belongs below the destination: relative, POSIX, checked.
+        Path below the destination: relative, POSIX, checked.
     urls : tuple of str
-        Where it may be had, in order: ``http(s):``, ``file:`` or ``package:``.
+        Addresses to try, in order, of any scheme in `table`.
     size : int, optional
         Bytes.
     sha256, git_sha1, md5, crc32c : str, optional
-        Lower-case hexadecimal; ``git_sha1`` is the name of the content in git.
+        Lower-case hexadecimal; ``git_sha1`` is the id of the blob in git.
     revision : str, optional
-        The commit of the repository, else the name of the revision that was asked for; of a bucket the generation.
+        Commit of the repository, else the revision that was requested; in a bucket the generation.
     key : str
-        Its full place at the source, host or repository first; copies elsewhere are called by a tail of it.
+        Full path at the source, host or repository first. Copies elsewhere are named by a tail of it.
     """
 
     path: str
@@ -39,10 +39,10 @@ class RemoteFile:
 
     @property
     def promise(self) -> tuple[str, str] | None:
-        """The strongest hash that the source promises, which is the one that is checked: its kind and its value."""
+        """Kind and value of the strongest hash that the source publishes. It is the one that is checked."""
         return next(((kind, value) for kind in KINDS if (value := getattr(self, kind))), None)
 
     @property
     def hashed(self) -> bool:
-        """Whether the source promises a hash."""
+        """True if the source publishes a hash."""
         return self.promise is not None

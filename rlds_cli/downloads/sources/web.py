@@ -1,4 +1,7 @@
-"""Directories that a web server shows as a page of links, as Apache, nginx and Python's http.server do."""
+"""Web servers: single files, and directories that a server shows as a page of links.
+
+Apache, nginx and Python's http.server show such pages.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from html import unescape
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Refused
+from rlds_cli.downloads.fetch.client import Client, Permanent, Retryable, RetryPolicy
 from rlds_cli.downloads.sources import limits
-from rlds_cli.downloads.sources.limits import Allowance
+from rlds_cli.downloads.sources.limits import ListingLimits
+from rlds_cli.downloads.sources.protocol import FileSource
 from rlds_cli.downloads.sources.remote import RemoteFile
 from rlds_cli.errors import DownloadFailed
+from rlds_cli.settings import Settings
 
 _DEEP = 16  # directories in directories
 _TAG = re.compile(r"<(?:(?P<passed>!--|script\b|style\b)|a\s(?P<attributes>[^<>]{1,8192})>)", re.IGNORECASE)
@@ -21,21 +26,21 @@ _TARGET = re.compile(r"""(?:^|\s)href\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)'|([^\s
 
 
 def list_index(url: str, client: Client) -> tuple[RemoteFile, ...]:
-    """The files below a directory, or those that a pattern with ``*`` means. Their sizes are not known.
+    """List the files below a directory, or those that match a pattern with ``*``. Their sizes are not known.
 
     Raises
     ------
     DownloadFailed
-        There is no such directory, or the server does not show what is in it.
+        There is no such directory, or the server does not list it.
     """
     parts = names.split(url)
-    query = f"?{parts.query}" if parts.query else ""  # often what opens the door: asked of every page and file
+    query = f"?{parts.query}" if parts.query else ""  # often a token: sent with every page and file
     root = urlunsplit((parts.scheme, parts.netloc, "/", "", ""))
     wanted = unquote(parts.path).strip("/")
     start = names.fixed_directory(wanted) if "*" in wanted else wanted
     try:
         found = set(_below(root, f"{start}/" if start else "", query, client))
-    except Refused as exc:
+    except Permanent as exc:
         raise DownloadFailed(
             f"{names.shown(url)} does not show its files: {exc.reason}. Nothing was written.",
             hint="--from DIR|URL takes the files from somewhere else",
@@ -51,16 +56,16 @@ def list_index(url: str, client: Client) -> tuple[RemoteFile, ...]:
 
 
 def _below(root: str, start: str, query: str, client: Client) -> Iterator[str]:
-    """Paths of all files below a directory, relative to the root of the server."""
-    waiting, seen, allowance = [start], {start}, Allowance()
+    """Yield the paths of all files below a directory, relative to the root of the server."""
+    waiting, seen, limit = [start], {start}, ListingLimits()
     while waiting:
         here = waiting.pop()
-        allowance.ask(here)
-        found = links(allowance.read(limits.body(client, root + quote(here) + query)))
+        limit.ask(here)
+        found = links(limit.read(limits.body(client, root + quote(here) + query)))
         if here == start and not found:
-            raise Refused("the answer is no page of links")
+            raise Permanent("the answer is not a page of links")
         for name in _names(found, root, here):
-            if not allowance.take(name).endswith("/"):
+            if not limit.take(name).endswith("/"):
                 yield name
             elif name not in seen and name.count("/") - start.count("/") <= _DEEP:
                 seen.add(name)
@@ -68,7 +73,7 @@ def _below(root: str, start: str, query: str, client: Client) -> Iterator[str]:
 
 
 def links(page: bytes) -> list[str]:
-    """What a page links to. Comments and scripts are passed over; the page is read once, however odd it is."""
+    """Return the links of a page, without comments and scripts. Takes linear time for any input."""
     text, found, at = page.decode(errors="replace"), [], 0
     while tag := _TAG.search(text, at):
         at = tag.end()
@@ -86,7 +91,7 @@ def _position(text: str, what: str, at: int) -> int:
 
 
 def _names(links: Iterable[str], root: str, here: str) -> Iterator[str]:
-    """What a page links to right below it; neither other servers, nor the directory above, nor ways to sort it."""
+    """Yield linked names directly below a directory; not other servers, the parent directory or sort orders."""
     for link in links:
         try:
             target = urljoin(root + quote(here), link)
@@ -98,3 +103,47 @@ def _names(links: Iterable[str], root: str, here: str) -> Iterator[str]:
         below = name.removeprefix(here)
         if name.startswith(here) and below and "/" not in below[:-1]:
             yield name
+
+
+def http_file(url: str) -> RemoteFile:
+    """Return the file that an HTTP URL names, without a request; raises DownloadFailed where it names none."""
+    parts = names.split(url)
+    host = parts.netloc.rpartition("@")[2]
+    if not host:
+        raise DownloadFailed(f"{names.shown(url)} names no host.")
+    return RemoteFile(path=names.basename(url), urls=(url,), key=unquote(f"{host}{parts.path}"))
+
+
+class _WebSource(FileSource):
+    """``http://`` and ``https://``."""
+
+    usage = "http(s)://"
+    lists_mirrors = False
+
+    def key(self, url: str) -> str:
+        parts = names.split(url)
+        return unquote(f"{parts.netloc.rpartition('@')[2]}{parts.path}").rstrip("/")
+
+    def list(self, url: str, client: Client) -> tuple[RemoteFile, ...]:
+        return list_index(url, client)
+
+    def list_offline(self, url: str) -> tuple[RemoteFile, ...] | None:
+        file = self.single_file(url)
+        return None if file is None else (file,)
+
+    def single_file(self, url: str) -> RemoteFile | None:
+        path = names.split(url).path
+        return None if "*" in path or path.endswith("/") else http_file(url)
+
+    def answers(self, mirror: str, where: Settings) -> bool:
+        with Client(where, policy=RetryPolicy(connect=5.0, read=5.0)) as client:
+            try:
+                with client.open(mirror):
+                    return True
+            except Permanent as exc:
+                return exc.status > 0
+            except (Retryable, ValueError):  # ValueError: not a valid address
+                return False
+
+
+WEB = _WebSource()
