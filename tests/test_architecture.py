@@ -19,8 +19,6 @@ EXCEPTIONS = {
     ("convert", "checks"): 2,
     ("downloads", "maintenance"): 2,
     ("formats", "ted"): 9,
-    ("preprocess", "checks"): 2,
-    ("preprocess", "downloads"): 1,
     ("preprocess", "loader"): 4,
     ("registry", "home"): 1,
 }

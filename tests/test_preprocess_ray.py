@@ -96,21 +96,18 @@ def test_both_nodes_work_and_this_process_is_told(ds, connected, tmp_path):
     assert not list((made.path.parents[2] / "locks").glob("*.seen"))
 
 
-def test_by_address_with_a_script_a_tensordict_and_a_verified_chunk(ds, nodes, home, tmp_path, monkeypatch):
+def test_by_address_with_a_script_and_a_tensordict(ds, nodes, home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = run(
         ds,
         functions.obs_norm,
         address=nodes.address,
         arrays="tensordict",
-        verify=True,
         jobs=1,
-        progress=(said := []).append,
     )
     assert not ray.is_initialized()
     norms = np.linalg.norm(ds.episode(7)["observation"], axis=-1)
     np.testing.assert_allclose(made.episode(7)["obs_norm"], norms, rtol=1e-6)
-    assert any("came out the same again" in e.note for e in said)
     Path("script.py").write_text(
         "import sys\nfrom rlds_cli import preprocess\n"
         "def main_s_own(e):\n    return {**e, 'action': e['action'] + OFFSET}\n"

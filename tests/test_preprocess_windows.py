@@ -222,5 +222,5 @@ def test_what_no_window_is(ds):
 
 def test_the_command_to_run_again_says_how_far_a_window_reaches(ds):
     with pytest.raises(PreprocessError) as e:
-        preprocess.run(ds, "preprocess_functions:window_fails", unit="window", history=4)
-    assert "--unit window --history 4 --future 0 --episode 0 --step 0 -j 0" in e.value.hint
+        preprocess.run(ds.select(episodes=[0]), "preprocess_functions:window_fails", unit="window", history=4)
+    assert "--unit window --history 4 --future 0 --episode 0 -j 0" in e.value.hint

@@ -89,9 +89,6 @@ def preprocess(
         typer.Option("--shard", metavar="I/N", help="Do this share of it, 1/N to N/N, on any machine."),
     ] = None,
     finish: Annotated[bool, typer.Option("--finish", help="Publish what all shards have made.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Do one chunk again in a fresh process, and compare the bytes.")
-    ] = False,
     executor: Annotated[
         Executor, typer.Option("--executor", help="Processes of this machine, or the nodes of a Ray cluster.")
     ] = Executor.local,
@@ -118,7 +115,7 @@ def preprocess(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
     from rlds_cli.cli.pages import preprocess
-    from rlds_cli.preprocess import trial
+    from rlds_cli.report import derived
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
     how |= {"unit": _one_or_all(unit), "arrays": _one_or_all(arrays) or "numpy"}
@@ -133,8 +130,6 @@ def preprocess(
         raise typer.BadParameter("needs --episode", param_hint="--step")
     if alone + finish + (shard is not None) > 1:
         raise typer.BadParameter("one of them at a time", param_hint="--try, --shard, --finish")
-    if verify and (alone or shard is not None):
-        raise typer.BadParameter("is for a whole result", param_hint="--verify")
     if executor != Executor.local and (alone or finish or shard is not None):
         raise typer.BadParameter("is for a whole job", param_hint="--executor")
     if address is not None and executor == Executor.local:
@@ -156,7 +151,7 @@ def preprocess(
         else:
             where = {} if finish else {"executor": executor.value, "address": address}
             make: Callable[..., Any] = library.finish if finish else library.run
-            made = trial.of(make(id, which, name, progress=progress, verify=verify, **where, **making_it, **how))
+            made = derived.summarise(make(id, which, name, progress=progress, **where, **making_it, **how))
             text = preprocess.outcome(made)
     return out.result(report if alone else share if shard is not None else made, text)
 

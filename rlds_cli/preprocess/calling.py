@@ -6,7 +6,7 @@ What the first pass of a function finds out: numbers, texts, arrays, lists and d
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import inspect
 import json
 import math
@@ -15,10 +15,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import GeneratorType, ModuleType
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +31,8 @@ from rlds_cli.preprocess.task import Task
 from rlds_cli.store import arrays
 from rlds_cli.store.files import component
 from rlds_cli.ted import Array
+
+_ALONE = "--keep-going (keep_going=True) tries each episode alone and leaves out those that fail"
 
 
 class Given(NamedTuple):
@@ -60,6 +60,7 @@ class Given(NamedTuple):
     seen: Callable[[], Mapping[str, Array]]
     seed: int = 0
     step: int | None = None
+    is_single: bool = True
 
 
 class Caller:
@@ -126,7 +127,9 @@ class Caller:
         where = given.where
         episode, step = where.at if isinstance(where, StepName) else (given.episode, given.step)
         failed = f"{what} on {where}: {shapes(given.seen())}."
-        return PreprocessError(failed, hint=again(self._task, episode, step)).at(episode, step)
+        return PreprocessError(failed, hint=again(self._task, episode, step) if given.is_single else _ALONE).at(
+            episode, step
+        )
 
     @contextmanager
     def refusing(self, episode: int) -> Iterator[None]:
@@ -198,74 +201,44 @@ def seed(task: Task, number: int) -> None:
     np.random.seed(value)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(value)
-    _Torch.seed = value
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Leave the global generators and torch's number of threads as they were; torch works with one thread meanwhile.
+def undisturbed(task: Task) -> Iterator[None]:
+    """Restore the global random generators and torch's number of threads afterwards; torch runs on one thread inside.
 
-    The order in which threads add up would be part of the result.
+    With several threads the order in which floats are summed, and so the result, would depend on the machine.
     """
     kept = random.getstate(), np.random.get_state()
-    torch = _Torch()
-    state = torch.begin()
+    with _single_thread_torch(task):
+        try:
+            yield
+        finally:
+            random.setstate(kept[0])
+            np.random.set_state(kept[1])
+
+
+@contextmanager
+def _single_thread_torch(task: Task) -> Iterator[None]:
+    """Run torch on one thread, if the task uses it, and restore its generator and its number of threads.
+
+    A function may import torch in the middle of its first call, in each worker anew. Torch is imported before that, so
+    that this call is seeded like all others.
+    """
+    if task.arrays != "numpy" or task.function.uses_torch:
+        with suppress(ImportError):
+            importlib.import_module("torch")
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
-        torch.end(state)
-
-
-class _Torch(MetaPathFinder):
-    """Torch while a function is at work; also where the function is what imports it first, in the middle of a call."""
-
-    seed = 0  # of the call at work
-
-    def __init__(self) -> None:
-        self._threads: int | None = None
-
-    def begin(self) -> Any:
-        """One thread from now on; gives the generator's state, None where there is no torch yet."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            sys.meta_path.insert(0, self)
-            return None
-        self._alone(torch)
-        return torch.get_rng_state()
-
-    def end(self, state: Any) -> None:
-        """As it was."""
-        with suppress(ValueError):
-            sys.meta_path.remove(self)
-        if self._threads is not None:
-            torch = sys.modules["torch"]
-            torch.set_num_threads(self._threads)
-            if state is not None:
-                torch.set_rng_state(state)
-
-    def _alone(self, torch: ModuleType) -> None:
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Where Python would find torch, which is seeded when it is imported."""
-        if fullname != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        run = spec.loader.exec_module
-
-        def seeded(module: ModuleType) -> None:
-            run(module)
-            self._alone(module)
-            module.manual_seed(self.seed)
-
-        spec.loader.exec_module = seeded  # type: ignore[method-assign]
-        return spec
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
 
 
 _ARRAY = "__array__"
@@ -365,22 +338,6 @@ def _decode(value: Any, writeable: bool) -> Any:
     array = np.array(value["values"], value[_ARRAY]).reshape(value["shape"])
     array.flags.writeable = writeable
     return array if array.ndim else array[()]
-
-
-def differ(a: Any, b: Any, at: str = "the state") -> str:
-    """Where two states are not the same first, in words; empty where they are."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys():
-        return next(filter(None, (differ(a[k], b[k], f"{at}[{k!r}]") for k in a)), "")
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return next(filter(None, (differ(x, y, f"{at}[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True)))), "")
-    if json.dumps(_encode(a, "", "")) == json.dumps(_encode(b, "", "")):
-        return ""
-    return f"{at} was {_short(a)}, is {_short(b)}"
-
-
-def _short(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) < 60 else brief(value)
 
 
 def brief(value: Any) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import settings
-from rlds_cli.downloads import names
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
+from rlds_cli.files import names
 from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.sources import Files

@@ -75,7 +75,7 @@ def fitted_on(task: Task, episode: int, work: Path) -> tuple[Task, str]:
         return replace(task, state=state), "all"
     chunks = chunks_of(task)
     number = next(i for i, part in enumerate(chunks) if part.args["first"] <= episode < part.args["last"])
-    with undisturbed():
+    with undisturbed(task):
         state = _merged(task, [fit_chunk(task, chunks[number])])
     return replace(task, state=state), f"chunk {number + 1:,} of {len(chunks):,}"
 
@@ -85,11 +85,6 @@ def chunks_of(task: Task) -> tuple[Part, ...]:
     seen = _as_fit_sees_it(task)
     rows = int((seen.dataset.episodes["length"] + 1).sum())
     return job.parts(seen, kept=True, rows=max(_LEAST_ROWS, rows // _CHUNKS))
-
-
-def state_of(task: Task, number: int, work: Path) -> str | None:
-    """The state of one chunk as the first pass below ``work`` found it; None where there was no first pass."""
-    return _Journal(work / JOURNAL, task.key).read().get(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +167,7 @@ def fit_chunk(task: Task, part: Part) -> str:
         runner = job.runner_of(_as_fit_sees_it(task))
         caller = Caller(task)
         state: Any = None
-        with undisturbed():
+        with undisturbed(task):
             for given in runner.inputs(part):
                 calling.seed(task, given.seed)
                 state = caller.fit(state, given)
@@ -210,7 +205,7 @@ def _merged(task: Task, texts: list[str]) -> str:
     _, merge = functions.first_pass(task.function.load()) or (None, None)
     assert merge is not None
     a, b = (calling.from_json(text, writeable=True) for text in texts)
-    with undisturbed():
+    with undisturbed(task):
         calling.seed(task, 0)
         try:
             merged = merge(a, b, **named_arguments(merge, task.args))

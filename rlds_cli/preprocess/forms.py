@@ -296,19 +296,6 @@ class Block:
         total = self.size + len(final)
         return np.delete(np.arange(total), final), final, total
 
-    def cut(self, first: int, last: int) -> Block:
-        """Its steps number ``first`` to ``last``."""
-        pieces, runs, numbers = [], [], []
-        at = 0
-        for p, (start, _), number in zip(self.pieces, self.runs, self.numbers, strict=True):
-            a, b = max(first - at, 0), min(last - at, p.steps)
-            if a < b:
-                pieces.append(Piece(p.k, p.first + a, p.first + b, p.ends and b == p.steps))
-                runs.append((start + a, start + b + 1))
-                numbers.append(number)
-            at += p.steps
-        return Block(pieces, runs, self.observed[first:last], np.array(numbers))
-
     def at(self, step: int) -> tuple[int, int]:
         """Episode (in the whole dataset) and step of step number ``step``."""
         for number, p in zip(self.numbers, self.pieces, strict=True):

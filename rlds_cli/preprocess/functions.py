@@ -23,6 +23,7 @@ from rlds_cli.preprocess import builtin, sources, traits
 from rlds_cli.preprocess.sources import Files
 
 UNITS = ("episode", "batch", "step", "window")
+_TORCH = "torch"
 _UNIT, _SPAN = "__rlds_unit__", "__rlds_span__"
 _FORM = "MODULE:FUNCTION, as in my_prep:norm; FILE.py:FUNCTION, as in prep/my_prep.py:norm; or a built-in one's name"
 
@@ -92,6 +93,7 @@ class Function:
     file: str | None = None
     pickled: bytes | None = None
     path: tuple[str, ...] = ()
+    uses_torch: bool = False  # its source mentions torch, perhaps in an import that runs in the middle of a call
     call: Callable[..., Any] | None = field(default=None, compare=False)
 
     @property
@@ -208,13 +210,13 @@ def _referenced(reference: str) -> Function:
         with importable(path):
             module = _load_file(file)
         files = sources.made_of(file, [Path.cwd()])
-        where: dict[str, Any] = {"file": str(file)}
+        where: dict[str, Any] = {"file": str(file), "uses_torch": sources.mentions(file, [Path.cwd()], _TORCH)}
     else:
         path = (str(Path.cwd()),)
         with importable(path):
             module = _import(target)
         files = sources.module_files(target, [Path.cwd()])
-        where = {"module": target}
+        where = {"module": target, "uses_torch": _mentions_torch(target)}
     call = _attribute(module, name, reference)
     if traits.of(call).version:
         return _built_in(call)
@@ -330,8 +332,16 @@ def _given(fn: Callable[..., Any]) -> Function:
     files = sources.module_files(module, [Path.cwd()]) if _is_found(module, name, kind) else ()
     code = _code_of(fn, kind, reference, files)
     if kind is fn and _is_found(module, name, fn):
-        return Function(reference, name, code, files, module=module, call=fn)
-    return Function(reference, name.rpartition(".")[2], code, files, pickled=_pickled(fn), call=fn)
+        return Function(reference, name, code, files, module=module, uses_torch=_mentions_torch(module), call=fn)
+    pickled = _pickled(fn)
+    uses_torch = _TORCH.encode() in (pickled or b"") or (bool(files) and _mentions_torch(module))
+    name = name.rpartition(".")[2]
+    return Function(reference, name, code, files, pickled=pickled, uses_torch=uses_torch, call=fn)
+
+
+def _mentions_torch(module: str) -> bool:
+    file = sources.module_file(module)
+    return file is not None and sources.mentions(file, [Path.cwd()], _TORCH)
 
 
 def _code_of(fn: Callable[..., Any], kind: Any, reference: str, files: Files) -> str:

@@ -72,7 +72,7 @@ class PreprocessJob:
         # What the function prints in a worker is no output of the program.
         with redirect_stdout(sys.stderr) if parent_process() else nullcontext():
             runner = runner_of(self.task)
-            with undisturbed():
+            with undisturbed(self.task):
                 yield from runner.chunks(part, self.plan)
 
     def name(self, number: int) -> str:
@@ -86,8 +86,6 @@ class PreprocessJob:
 
 def runner_of(task: Task) -> WholeEpisodes | Transitions:
     """What runs the function of a task."""
-    if task.arrays != "numpy":
-        import torch  # noqa: F401  (so that `undisturbed` finds it)
     return WholeEpisodes(task) if task.unit == "episode" else Transitions(task)
 
 
@@ -100,7 +98,7 @@ def plan(task: Task, known: Known) -> tuple[Plan, float]:
         The function failed on one of them, or dropped all episodes.
     """
     runner = runner_of(task)
-    with undisturbed():
+    with undisturbed(task):
         probes = [_probe(task, runner, k, known) for k in _looked_at(task)]
         first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, known)
     known = replace(known, kept=known.kept and all(p.kept for p in probes))

@@ -35,7 +35,7 @@ from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import calling, fit, functions, job, sources, task, traits, verifying
+from rlds_cli.preprocess import calling, fit, functions, job, sources, task, traits
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.job import PreprocessJob, Staff
@@ -176,7 +176,6 @@ def make_pipeline(
     work: Path,
     target: Path,
     *,
-    verify: bool = False,
     checks: Sequence[Callable[[Dataset], None]] = (),
 ) -> None:
     """Run the functions and publish what the last one makes as ``target``; what is finished is gone on with.
@@ -185,8 +184,6 @@ def make_pipeline(
     ----------
     staff : Staff
         Who works; it is given each function's task in turn.
-    verify : bool
-        Do one chunk of each again, and compare.
     checks : sequence of callables
         Are given what the last one made before it is published; nothing is where one raises.
     """
@@ -200,7 +197,7 @@ def make_pipeline(
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True, exist_ok=True)
         try:
-            make(replace(staff, task=t), rows, made, verify=verify, checks=checks if made == target else ())
+            make(replace(staff, task=t), rows, made, checks=checks if made == target else ())
         except PreprocessError as e:
             assert t.chain is not None
             raise t.chain.told(e) from e.__cause__
@@ -225,7 +222,7 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
         try:
             t = fit.fitted(t, rows, staff)
             runner = job.runner_of(t)
-            with undisturbed():
+            with undisturbed(t):
                 probes = [runner.probe(k, Known())[0] for k in range(dataset.num_episodes)]
             if all(probe.schema is None for probe in probes):
                 return None
@@ -246,24 +243,20 @@ def _between(work: Path, number: int) -> Path:
 _LONG = 20.0  # seconds
 
 
-def make(
-    staff: Staff, work: Path, target: Path, *, verify: bool = False, checks: Iterable[Callable[[Dataset], None]] = ()
-) -> None:
+def make(staff: Staff, work: Path, target: Path, *, checks: Iterable[Callable[[Dataset], None]] = ()) -> None:
     """Do the task and publish its result as ``target``.
 
     Parameters
     ----------
     work : Path
         Where it is done; what an interrupted run of the same task left there is gone on with. Removed at the end.
-    verify : bool
-        Do one chunk again before it is published, and compare.
     checks : iterable of callables
         Are given the result before it is published; nothing is where one raises.
 
     Raises
     ------
     PreprocessError
-        The function failed; finished chunks are kept. Or a chunk is not the same again; nothing is kept.
+        The function failed; finished chunks are kept.
     """
     known = _recall(work)
     t = fit.fitted(staff.task, work, staff)
@@ -285,8 +278,7 @@ def make(
             kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
             staff.progress(Event(str(t.id), "note", note=f"{kept}; the same again goes on from there"))
             raise
-        again = [verifying.checking(todo, built, work, staff)] if verify else []
-        publish(built, t, plan, target, threads=staff.threads, checks=[*again, *checks])
+        publish(built, t, plan, target, threads=staff.threads, checks=checks)
         trees.discard(work)
         return
 

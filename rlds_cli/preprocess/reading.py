@@ -51,11 +51,6 @@ def _opened(path: Path, fingerprint: str) -> tuple[Store, EpisodeTable]:
     return store, store.table()
 
 
-def forget() -> None:
-    """Let go of the dataset that was read last: its directory is about to be another's."""
-    _opened.cache_clear()
-
-
 class Reader:
     """Reads the selected episodes of a dataset."""
 

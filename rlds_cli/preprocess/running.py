@@ -15,8 +15,8 @@ from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive, writing
-from rlds_cli.preprocess import pipeline, ray_cluster, shards, verifying
+from rlds_cli.home.locks import exclusive
+from rlds_cli.preprocess import pipeline, ray_cluster, shards
 from rlds_cli.preprocess.job import Staff
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
@@ -42,7 +42,6 @@ def run(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
-    verify: bool = False,
     executor: Literal["local", "ray"] = "local",
     address: str | None = None,
     cache_dir: StrPath | None = None,
@@ -91,9 +90,6 @@ def run(
         those that its arguments name.
     force : bool
         Do it again, and replace a dataset of this name.
-    verify : bool
-        Do one chunk again, alone in a fresh process, and compare the bytes, before the result is published; or, where
-        it was published before, with that. The chunk is drawn at random.
     executor : {"local", "ray"}
         Processes of this machine, or the nodes of a Ray cluster; all must see the home, the source and the function's
         files. Who works does not change a byte.
@@ -104,7 +100,7 @@ def run(
     ------
     PreprocessError
         The function is not found, fails, or returns what cannot be stored; episode and field are named. Nothing is
-        published. Or it does not make the same of the same; or the cluster cannot be reached.
+        published. Or the cluster cannot be reached.
     MissingPackage
         Ray is not installed.
     NameTaken
@@ -121,7 +117,7 @@ def run(
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        _Making(t, cache_dir, jobs, force, verify, _office(executor, address), shown(progress)).run()
+        _Making(t, cache_dir, jobs, force, _office(executor, address), shown(progress)).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -139,7 +135,7 @@ def run_checked(
 ) -> Dataset:
     """Do as `run`, and publish what was made only where ``check`` of it raises no WrongFingerprint; else it goes."""
     with _described(source, fn, name, cache_dir=cache_dir, **how) as t:
-        _Making(t, cache_dir, jobs, force, False, None, progress, (check,)).run()
+        _Making(t, cache_dir, jobs, force, None, progress, (check,)).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -172,7 +168,6 @@ class _Making:
     cache_dir: StrPath | None
     jobs: int | None
     force: bool
-    verify: bool
     office: Callable[..., AbstractContextManager[Executor]] | None
     progress: Progress
     checks: tuple[Callable[[Dataset], None], ...] = ()
@@ -183,19 +178,20 @@ class _Making:
         place = Home(where.home)
         if not self.force and pipeline.is_made(t, where):
             self._say("is here: made before of the same source, function and arguments")
-            return self._verify_made(place) if self.verify else None
+            return
         with exclusive(place, t.id, self.progress):
             if not self.force and pipeline.is_made(t, where):
-                return None  # by whoever held the lock
+                return  # by whoever held the lock
             work = place.partial(t.id, t.key[:16])
             _forget_others(place, t, None if self.force else work)
             safe_files.work_directory(work, place.root)
             with _source_stays(t.dataset):
                 if self.office is None:
-                    return self._make_here(work, place)
+                    self._make_here(work, place)
+                    return
                 mark = place.lock(t.id).with_suffix(".seen")
                 with self.office(place, mark, jobs=self.jobs, tell=self._say) as nodes:
-                    return self._make(_portable(t), nodes, work, place)
+                    self._make(_portable(t), nodes, work, place)
 
     def _make_here(self, work: Path, place: Home) -> None:
         try:
@@ -208,21 +204,9 @@ class _Making:
         first = t if isinstance(t, Task) else t.task(0, t.dataset)
         staff = Staff(first, self.jobs, self.progress, nodes)
         if isinstance(t, Task):
-            pipeline.make(staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
+            pipeline.make(staff, work, place.dataset(t.id), checks=self.checks)
         else:
-            pipeline.make_pipeline(t, staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
-
-    def _verify_made(self, place: Home) -> None:
-        t = self.task
-        if isinstance(t, Pipeline):
-            raise PreprocessError(
-                f"{t.id} was made by {len(t.stages)} functions: each is verified while what it works on is there.",
-                hint="--force --verify (force=True, verify=True) makes it anew, and verifies all",
-            )
-        made, work = open_dataset(str(t.id), cache_dir=self.cache_dir), place.partial(t.id, f"{t.key[:16]}-again")
-        with writing(place):
-            safe_files.work_directory(work, place.root)
-            verifying.verify_made(t, made, work, Staff(t, self.jobs, self.progress))
+            pipeline.make_pipeline(t, staff, work, place.dataset(t.id), checks=self.checks)
 
     def _say(self, note: str) -> None:
         self.progress(Event(str(self.task.id), "note", note=note))

@@ -45,7 +45,7 @@ from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, Held
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
-from rlds_cli.preprocess import fit, job, pipeline, verifying
+from rlds_cli.preprocess import fit, job, pipeline
 from rlds_cli.preprocess.job import PreprocessJob, Staff
 from rlds_cli.preprocess.plan import Known, Otherwise
 from rlds_cli.preprocess.reading import Reader
@@ -149,7 +149,6 @@ def finish(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
-    verify: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
@@ -163,14 +162,11 @@ def finish(
         Threads that hash.
     force : bool
         Replace a dataset of this name.
-    verify : bool
-        Do one chunk again before it is published, as in `run`.
 
     Raises
     ------
     PreprocessError
-        Shards are missing; the message says which. Nothing is published, and what there is stays. Or a chunk is not the
-        same when it is done again; nothing is kept.
+        Shards are missing; the message says which. Nothing is published, and what there is stays.
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
@@ -180,7 +176,7 @@ def finish(
         if force or not pipeline.is_made(t, where):
             with exclusive(place, t.id, tell):
                 if force or not pipeline.is_made(t, where):
-                    _publish(t, place, Staff(t, jobs, tell), verify=verify)
+                    _publish(t, place, Staff(t, jobs, tell))
         return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -291,7 +287,7 @@ def _fitted(t: Task, work: Path, staff: Staff) -> Task:
 # -- all of them
 
 
-def _publish(t: Task, place: Home, staff: Staff, *, verify: bool) -> None:
+def _publish(t: Task, place: Home, staff: Staff) -> None:
     work = directory(place, t)
     if work.exists():
         safe_files.work_directory(work, place.root)
@@ -305,8 +301,7 @@ def _publish(t: Task, place: Home, staff: Staff, *, verify: bool) -> None:
     _check_complete(t, plan, done)
     trees.discard(plan.below / build.PLACE)  # of a finish that was stopped
     built = build.assemble(plan.job, plan.below, done)
-    checks = [verifying.checking(plan.job, built, work, staff)] if verify else []
-    pipeline.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads, checks=checks)
+    pipeline.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads)
     trees.discard(work)
 
 

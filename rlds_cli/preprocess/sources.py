@@ -45,6 +45,11 @@ def compiled(file: Path, roots: Iterable[Path]) -> list[Path]:
     return sorted(p for p, sha in _read(file, _tops(file, roots)) if not sha)
 
 
+def mentions(file: Path, roots: Iterable[Path], name: str) -> bool:
+    """Whether the source of ``file``, or of a file under ``roots`` that it imports, contains ``name``."""
+    return any(name.encode() in p.read_bytes() for p, sha in _read(file, _tops(file, roots)) if sha)
+
+
 def _tops(file: Path, roots: Iterable[Path]) -> list[Path]:
     return [package_root(file.resolve()), *(r.resolve() for r in roots)]
 
@@ -120,10 +125,16 @@ def _modules(directory: Path, name: str) -> Iterator[Path]:
     yield from (p for p in (directory / f"{name}{suffix}" for suffix in others) if p.is_file())
 
 
-def module_files(module: str, roots: Iterable[Path]) -> Files:
-    """The files of an imported module, as ``made_of``; none where it has no source."""
+def module_file(module: str) -> Path | None:
+    """Return the source file of an imported module; None if it has none."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    return made_of(Path(file), roots) if file and Path(file).suffix == ".py" and Path(file).is_file() else ()
+    return Path(file) if file and Path(file).suffix == ".py" and Path(file).is_file() else None
+
+
+def module_files(module: str, roots: Iterable[Path]) -> Files:
+    """Return the files of an imported module, as `made_of` does; none if it has no source."""
+    file = module_file(module)
+    return made_of(file, roots) if file else ()
 
 
 def files_hash(files: Files) -> str:

@@ -1,12 +1,9 @@
-"""Functions of transitions, many or one at a time: every step comes back, and the final rows from its next values.
-
-The fewest steps of a block that a function of many steps fails on.
-"""
+"""Functions of transitions, many or one at a time: every step comes back, and the final rows from its next values."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +12,7 @@ import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms, rows, task
-from rlds_cli.preprocess.calling import Caller, Given, line_of
+from rlds_cli.preprocess.calling import Caller, Given
 from rlds_cli.preprocess.episodes import Result, extended
 from rlds_cli.preprocess.forms import Block, Piece, StepName
 from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
@@ -75,7 +72,6 @@ class Transitions:
         self._caller = Caller(task)
         self._reader = Reader(task.dataset)
         self._pairs = Pairs(task, self._reader)
-        self.narrows = True  # a failure down to a step
         self._fields = task.dataset.schema
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
@@ -115,25 +111,9 @@ class Transitions:
 
     def _input(self, block: Block, data: Any, given: Mapping[str, Array]) -> Given:
         step = block.pieces[0].first if block.size == 1 else None
-        return Given(data, int(block.numbers[0]), str(block), lambda: given, block.runs[0][0], step)
-
-    def _narrowing(self, block: Block, given: Given) -> Any:
-        """What the function returns; where it fails, the failure on the fewest steps that it fails on alone."""
-        try:
-            return self._caller(given)
-        except PreprocessError as e:
-            if self.narrows:
-                raise narrowed(block, e, self._fails) from e.__cause__
-            raise
-
-    def _fails(self, block: Block) -> PreprocessError | None:
-        given = self._input_of(block)
-        calling.seed(self._task, given.seed)
-        try:
-            self._caller(given)
-        except PreprocessError as e:
-            return e
-        return None
+        return Given(
+            data, int(block.numbers[0]), str(block), lambda: given, block.runs[0][0], step, len(block.numbers) == 1
+        )
 
     def _given(self, block: Block, original: Mapping[str, Array]) -> dict[str, Array]:
         observed = block.observed if self._partial and self._task.unit != "window" else None
@@ -146,7 +126,7 @@ class Transitions:
         batch = forms.hand(given, self._task.arrays)
         first = int(block.numbers[0])
         if self._task.unit == "batch":
-            value = self._narrowing(block, self._input(block, batch, given))
+            value = self._caller(self._input(block, batch, given))
             with self._caller.refusing(first):
                 return forms.take_back(_returned(value, str(block)), str(block))
         return self._call_steps(block, batch, given)
@@ -177,7 +157,7 @@ class Transitions:
     def _call_windows(self, block: Block, before: Mapping[str, Array]) -> Flat:
         given, where = self._windows(block), str(block)
         handed = rows.hand(given, self._task.arrays)
-        value = self._narrowing(block, self._input(block, handed, given))
+        value = self._caller(self._input(block, handed, given))
         with self._caller.refusing(int(block.numbers[0])):
             return rows.laid_over(_returned(value, where), handed, dict(before), self._fields, where)
 
@@ -273,7 +253,6 @@ class Transitions:
 
     def _without_failing(self, first: int, last: int, limit: int, plan: Plan) -> list[Chunk]:
         """Episodes together; where the function fails, each by itself, and those on which it fails left out."""
-        self.narrows = last - first == 1
         try:
             return list(self._chunks(first, last, limit, plan))
         except PreprocessError as e:
@@ -399,34 +378,3 @@ def _place(f: Field, root: Any, after: Any, block: Block) -> Column:
 
 def _column(values: Any) -> Array:
     return np.array(values, object) if isinstance(values, list) else values
-
-
-def narrowed(block: Block, e: PreprocessError, fails: Callable[[Block], PreprocessError | None]) -> PreprocessError:
-    """The failure, with the smallest part of the block that shows it, by halves.
-
-    Parameters
-    ----------
-    e : PreprocessError
-        The failure on all of it.
-    fails : callable
-        The failure on a part of it alone, None where there is none. Another exception, or one of another line, is
-        another failure: few steps may be too few for a function.
-    """
-    smallest = None
-    while block.size > 1:
-        for half in (block.cut(0, block.size // 2), block.cut(block.size // 2, block.size)):
-            found = fails(half)
-            if found is not None and _kind(found) == _kind(e):
-                block, smallest = half, found
-                break
-        else:
-            break
-    if smallest is None or smallest.episode is None:
-        return e
-    return PreprocessError(f"{e.message} It fails on {block} alone.", hint=smallest.hint).at(
-        smallest.episode, smallest.step
-    )
-
-
-def _kind(e: PreprocessError) -> tuple[type, str]:
-    return type(e.__cause__), line_of(e.__cause__) if e.__cause__ is not None else ""

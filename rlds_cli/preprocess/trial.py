@@ -1,8 +1,6 @@
 """A function on one episode, before and after, and what the whole dataset would take; nothing is kept.
 
 What a function does to an episode: its fields before and after, and what that takes on disk.
-
-What a derived dataset takes on disk, and what of that it shares with its source.
 """
 
 from __future__ import annotations
@@ -17,12 +15,9 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli import settings
-from rlds_cli.checks.findings import Finding, ranked
-from rlds_cli.checks.running import manifest_findings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.home.usage import size_on_disk
 from rlds_cli.preprocess import fit, functions, job, pipeline, task
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.episodes import Result, WholeEpisodes
@@ -110,7 +105,7 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
     def look(k: int, step: int | None) -> tuple[Probe, Episode, list[Result]]:
         return runner.probe(k, Known()) if isinstance(runner, WholeEpisodes) else runner.attempt(k, step)
 
-    with undisturbed():
+    with undisturbed(t):
         probe, before, results = look(k, step)
         if _WARM < probe.seconds * before.length < _LONG:  # the first call may have imported things
             probe, before, results = look(k, step)
@@ -297,56 +292,3 @@ def _values(values: Value | None) -> Values | None:
     finite = x[np.isfinite(x)]
     moments = [float(m(finite)) for m in (np.mean, np.std, np.min, np.max)] if finite.size else [None] * 4
     return Values(values.dtype.name, values.shape, *moments)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A derived dataset. ``bytes`` on disk are ``added`` and ``shared`` ones; ``copied`` are fields that could not be.
-
-    ``notes`` are what a user should know, such as episodes left out; ``findings`` are the errors and warnings of the
-    quick checks about what was changed, such as NaN; ``errors`` is the file that names the episodes on which the
-    function failed.
-    """
-
-    id: str
-    path: Path
-    fingerprint: str
-    episodes: int
-    steps: int
-    bytes: int
-    added: int
-    shared: int
-    copied: tuple[str, ...]
-    notes: tuple[str, ...]
-    findings: tuple[Finding, ...] = ()
-    errors: Path | None = None
-
-
-def of(ds: Dataset) -> Outcome:
-    """Measure the files of a dataset that ``run`` made."""
-    m = ds.manifest
-    errors = ds.path / task.FILE
-    whole = size_on_disk(ds.path)
-    linked = [f for f in m.fields if m.shared.get(f.name) in ("link", "reflink")]
-    shared = sum(size_on_disk(ds.path / above / f.path) for f in linked for above in ("", "digests", "text"))
-    return Outcome(
-        id=ds.id,
-        path=ds.path,
-        fingerprint=ds.fingerprint,
-        episodes=m.counts.episodes,
-        steps=m.counts.steps,
-        bytes=whole,
-        added=whole - shared,
-        shared=shared,
-        copied=tuple(sorted(n for n, how in m.shared.items() if how == "copy")),
-        notes=tuple(f"{n['text']} ({n['count']:,})" for n in m.notes),
-        findings=_findings(ds),
-        errors=errors if errors.exists() else None,
-    )
-
-
-def _findings(ds: Dataset) -> tuple[Finding, ...]:
-    """What is wrong with the fields that the function made or changed; of the others their source says it."""
-    changed = {n for step in ds.manifest.provenance[-1:] for n in step.get("changed", ())}
-    about = (f for f in manifest_findings(ds) if f.severity != "note" and f.check != "defects")
-    return ranked(f for f in about if f.field is not None and f.field in changed)

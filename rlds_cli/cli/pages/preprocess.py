@@ -13,7 +13,8 @@ from rlds_cli.files.hashing import short
 if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin import Argument, Builtin
     from rlds_cli.preprocess.shards import ShardReport
-    from rlds_cli.preprocess.trial import Change, Outcome, Report, Values
+    from rlds_cli.preprocess.trial import Change, Report, Values
+    from rlds_cli.report.derived import Outcome
 
 _SHARDS = 10  # that are named; the others are counted
 _NAMED = 2  # fields of which nothing is to be said that are named; the others are counted
