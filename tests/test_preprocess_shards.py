@@ -21,7 +21,7 @@ from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.maintenance import gc
 from rlds_cli.preprocess import shards
-from rlds_cli.preprocess.shards import at_work
+from rlds_cli.preprocess.shards import is_running
 from rlds_cli.store.shards import Shard
 
 LENGTHS = [60 + i % 41 for i in range(60)]
@@ -247,7 +247,7 @@ def test_shards_that_are_none(ds, shard):
 def test_an_ordinary_job_leaves_shards_alone_that_are_at_work(ds, home):
     preprocess.run_shard(ds, functions.normalise, "part", shard=(1, 2), jobs=0)
     work = next((home / "partial").iterdir())
-    assert not at_work(work)
+    assert not is_running(work)
     preprocess.run(ds, functions.normalise, "part")  # the same: its shards wait, and are in nobody's way
     assert work.exists()
     preprocess.run(ds, functions.same, "part", force=True)
@@ -322,13 +322,13 @@ def test_all_at_once_and_one_of_them_twice(ds, home, start):
     while any(p.poll() is None for p in processes):
         if work is None and (found := list(home.glob("partial/local+ds@part.*/running/*.lock"))):
             work = found[0].parents[1]
-            assert at_work(work)
+            assert is_running(work)
             assert [g.path for g in gc.plan().removed] == []
         time.sleep(0.01)
     for p in processes:
         _, error = p.communicate()
         assert p.returncode == 0, error
-    assert work is not None and not at_work(work)
+    assert work is not None and not is_running(work)
     fits = [json.loads(line)["chunk"] for line in (work / "state.jsonl").read_text().splitlines()]
     assert sorted(fits) == list(range(-1, 8))  # the first pass was done once
     made = preprocess.finish(ds, functions.standardise, "part")
@@ -343,7 +343,7 @@ def test_a_finish_that_was_stopped_is_done_again(ds, home, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr("rlds_cli.preprocess.pipeline.publish", stopped)
+        m.setattr("rlds_cli.preprocess.publish.publish", stopped)
         with pytest.raises(KeyboardInterrupt):
             preprocess.finish(ds, functions.halves, "part")
     place = next(home.glob("partial/local+ds@part.*/*/dataset"))
@@ -358,7 +358,7 @@ def test_a_shard_at_work_is_seen_where_there_are_no_locks(home, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     work = home / "partial/local+ds@x.0123456789abcdef-shards"
-    with shards._at_work(work, Home(home)):
-        assert at_work(work)
+    with shards._running(work, Home(home)):
+        assert is_running(work)
         assert [g.why for g in gc.plan(cache_dir=home).kept] == ["another process is at it"]
-    assert not at_work(work)
+    assert not is_running(work)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess.forms import Block, Piece
-from rlds_cli.preprocess.rows import neighbours
+from rlds_cli.preprocess.blocks import StepBlock, StepRange
+from rlds_cli.preprocess.windows import neighbours
 
 LENGTHS = [5, 8, 3, 9, 10, 1, 6]
 
@@ -63,9 +63,9 @@ def test_windows_hold_what_a_loop_puts_into_them(lengths, history, future, data)
     for k in chosen:
         first = data.draw(st.integers(0, lengths[k][0] - 1))
         last = data.draw(st.integers(first + 1, lengths[k][0]))
-        pieces.append(Piece(k, first, last, last == lengths[k][0]))
+        pieces.append(StepRange(k, first, last, last == lengths[k][0]))
     size = sum(p.steps for p in pieces)
-    block = Block(pieces, [], np.ones(size, bool), np.array(chosen))
+    block = StepBlock(pieces, [], np.ones(size, bool), np.array(chosen))
     of = [lengths[k] for k in chosen]
     n = neighbours(block, starts[chosen], np.array([t for t, _ in of]), np.array([f for _, f in of]), (history, future))
     rows = np.concatenate([np.arange(a, b) for a, b in n.runs])

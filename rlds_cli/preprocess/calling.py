@@ -9,33 +9,34 @@ import hashlib
 import importlib
 import inspect
 import json
-import math
 import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import GeneratorType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DamagedDataset, InvalidEpisode, PreprocessError
+from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import traits
-from rlds_cli.preprocess.forms import StepName
+from rlds_cli.preprocess.blocks import StepName
+from rlds_cli.preprocess.failures import Failure
+from rlds_cli.preprocess.fit_state import from_json
 from rlds_cli.preprocess.functions import Function, first_pass
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
 from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store import arrays
-from rlds_cli.store.files import component
-from rlds_cli.ted import Array
+from rlds_cli.store.build import FAILED, FAILURES
+from rlds_cli.ted import Array, Note
 
 _ALONE = "--keep-going (keep_going=True) tries each episode alone and leaves out those that fail"
 
 
-class Given(NamedTuple):
+class CallInput(NamedTuple):
     """What a function is given, and what to call it.
 
     Parameters
@@ -74,7 +75,7 @@ class Caller:
         state = {"state": from_json(task.state) if task.state is not None else None} if fits else {}
         self._args = traits.complete(self._function, task.dataset, {**task.args, **state})
 
-    def __call__(self, given: Given) -> Any:
+    def __call__(self, given: CallInput) -> Any:
         """What the function returns.
 
         Raises
@@ -84,7 +85,7 @@ class Caller:
         """
         return self.of(given.data, lambda: given)
 
-    def of(self, data: Any, given: Callable[[], Given]) -> Any:
+    def of(self, data: Any, given: Callable[[], CallInput]) -> Any:
         """What the function returns of ``data``; only where it raises, what it was ``given`` is asked for.
 
         The pieces of a generator come one at a time: it may fill the arrays of one piece anew for the next.
@@ -95,13 +96,13 @@ class Caller:
             raise self._failure(e, "", given()) from e
         return self._pieces(result, given) if isinstance(result, GeneratorType) else result
 
-    def _pieces(self, generator: Iterator[Any], given: Callable[[], Given]) -> Iterator[Any]:
+    def _pieces(self, generator: Iterator[Any], given: Callable[[], CallInput]) -> Iterator[Any]:
         try:
             yield from generator
         except (Exception, SystemExit) as e:
             raise self._failure(e, "", given()) from e
 
-    def fit(self, state: Any, given: Given) -> Any:
+    def fit(self, state: Any, given: CallInput) -> Any:
         """What the first pass makes of ``state`` and what it is given.
 
         Raises
@@ -112,7 +113,7 @@ class Caller:
         fit, _ = first_pass(self._function) or (None, None)
         assert fit is not None
         try:
-            new = fit(given.data, state, **named_arguments(fit, self._task.args))
+            new = fit(given.data, state, **accepted_arguments(fit, self._task.args))
         except (Exception, SystemExit) as e:
             raise self._failure(e, ".fit", given) from e
         if new is None:
@@ -122,8 +123,8 @@ class Caller:
             )
         return new
 
-    def _failure(self, e: BaseException, of: str, given: Given) -> PreprocessError:
-        what = f"{self._task.function.reference}{of} raised {type(e).__name__}: {e}{line_of(e)}"
+    def _failure(self, e: BaseException, of: str, given: CallInput) -> PreprocessError:
+        what = f"{self._task.function.reference}{of} raised {type(e).__name__}: {e}{raised_at(e)}"
         where = given.where
         episode, step = where.at if isinstance(where, StepName) else (given.episode, given.step)
         failed = f"{what} on {where}: {shapes(given.seen())}."
@@ -140,8 +141,34 @@ class Caller:
             message = f"{self._task.function.reference}: {e.message}"
             raise PreprocessError(message, hint=e.hint or again(self._task, episode)).at(episode) from e
 
+    def left_out(self, episode: int, plan: WritePlan, e: PreprocessError) -> Note:
+        """Return the failure of an episode as a note, if the task goes on without that episode.
 
-def named_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
+        Raises
+        ------
+        PreprocessError
+            The failure itself, if the task stops at one.
+        Otherwise
+            The plan keeps all episodes.
+        """
+        if not self._task.keep_going:
+            raise e
+        if plan.kept:
+            raise AssumptionBroken(Assumptions(kept=False))
+        failure = Failure(
+            self._task.dataset.id,
+            episode,
+            e.step,
+            self._task.function.reference,
+            type(e.__cause__).__name__ if e.__cause__ is not None else "",
+            e.message,
+            e.hint or "",
+        )
+        what = f"episodes on which the function failed were left out: {FAILURES}"
+        return Note(FAILED, what, where=json.dumps(asdict(failure)))
+
+
+def accepted_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
     """Of ``args``, those that a ``fit`` or ``merge`` takes by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -161,7 +188,7 @@ def shapes(arrays: Mapping[str, Array]) -> str:
 def again(task: Task, episode: int, step: int | None = None) -> str:
     """What to type to see it happen."""
     f = task.function
-    words = words_of(f, task.unit, task.span, task.arrays, task.args)
+    words = command_words(f, task.unit, task.span, task.arrays, task.args)
     if words is None:
         at, what = ("", "episode") if step is None else (f", step={step}", "step")
         return f"rlds_cli.preprocess.attempt(dataset, {f.name}, episode={episode}{at}) runs that {what} alone"
@@ -169,7 +196,7 @@ def again(task: Task, episode: int, step: int | None = None) -> str:
     return f"rlds preprocess {task.dataset.id} {words} {which} -j 0"
 
 
-def words_of(
+def command_words(
     f: Function, unit: str, span: tuple[int, int], arrays: str, args: Mapping[str, Any], of: str = ""
 ) -> str | None:
     """How the command line names a function and what goes with it; None where it cannot.
@@ -186,7 +213,7 @@ def words_of(
     return " ".join(words)
 
 
-def line_of(e: BaseException) -> str:
+def raised_at(e: BaseException) -> str:
     """Where it was raised: the last line of the user's own code, when that is on the way."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != __file__]
     own = [f for f in frames if is_users(Path(f.filename))] or frames
@@ -239,113 +266,3 @@ def _single_thread_torch(task: Task) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.set_rng_state(state)
-
-
-_ARRAY = "__array__"
-_INLINE = 4096  # characters of a state that stand in the manifest too
-
-
-def to_json(state: Any, where: str) -> str:
-    """A state as text. Tuples become lists, tensors and NumPy's numbers arrays; arrays keep their dtype.
-
-    Raises
-    ------
-    PreprocessError
-        It holds something else; ``where`` says who returned it.
-    """
-    return json.dumps(_encode(state, where, ""), sort_keys=True)
-
-
-def from_json(text: str, *, writeable: bool = False) -> Any:
-    """The state; its arrays are read-only unless said otherwise, for every call is given the same."""
-    return _decode(json.loads(text), writeable)
-
-
-def digest(text: str) -> str:
-    """The sha256 of a state."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def in_provenance(text: str, name: str) -> dict[str, Any]:
-    """What the manifest says of a state that is kept as the metadata ``name``; a short one stands there as well."""
-    said: dict[str, Any] = {"metadata": name, "sha256": digest(text)}
-    return {**said, "value": json.loads(text)} if len(text) <= _INLINE else said
-
-
-def state(ds: Dataset, function: str | None = None) -> Any:
-    """What a function found out in its first pass, when it made ``ds``.
-
-    Parameters
-    ----------
-    ds : Dataset
-        A derived dataset, or one that was derived of one.
-    function : str, optional
-        The function's name; by default the last that had a first pass.
-
-    Returns
-    -------
-    Any
-        What its ``fit`` and ``merge`` returned last; arrays read-only.
-
-    Raises
-    ------
-    PreprocessError
-        There is none.
-
-    Examples
-    --------
-    >>> preprocess.state(ds)["mean"]  # doctest: +SKIP
-    """
-    for step in reversed(ds.manifest.provenance):
-        if "state" in step and function in (None, step.get("function")):
-            path = ds.path.joinpath("metadata", *map(component, step["state"]["metadata"].split("/")))
-            try:
-                return from_json(arrays.read_string(path))
-            except (ValueError, TypeError, KeyError, RecursionError) as e:
-                raise DamagedDataset(f"{path} holds no state: {e}.", hint=f"rlds verify {ds.id}") from e
-    which = f"called {function} " if function else ""
-    raise PreprocessError(f"{ds.id} was made by no function {which}with a first pass (fit, merge).")
-
-
-def _encode(value: Any, where: str, at: str) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str) or key == _ARRAY:
-                raise PreprocessError(f"{where}: the state{at} has the key {key!r}; keys are texts.")
-        return {key: _encode(item, where, f"{at}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encode(item, where, f"{at}[{i}]") for i, item in enumerate(value)]
-    if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf" and value.dtype != np.longdouble:
-        return {_ARRAY: value.dtype.name, "shape": list(value.shape), "values": np.ravel(value).tolist()}
-    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-    raise PreprocessError(
-        f"{where}: the state{at} is {kind}.",
-        hint="a state is made of numbers, texts, arrays of numbers, lists, dicts and None",
-    )
-
-
-def _decode(value: Any, writeable: bool) -> Any:
-    if isinstance(value, list):
-        return [_decode(item, writeable) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if _ARRAY not in value:
-        return {key: _decode(item, writeable) for key, item in value.items()}
-    array = np.array(value["values"], value[_ARRAY]).reshape(value["shape"])
-    array.flags.writeable = writeable
-    return array if array.ndim else array[()]
-
-
-def brief(value: Any) -> str:
-    """A state in a line, for people: of arrays the shape, of numbers four digits."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {brief(item)}" for key, item in value.items())
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{list(value.shape)}"
-    if isinstance(value, list):
-        return f"[{len(value)}]"
-    return f"{value:.4g}" if isinstance(value, float | np.floating) and math.isfinite(value) else str(value)

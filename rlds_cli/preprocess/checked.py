@@ -29,7 +29,7 @@ _CACHE = "PYTHONPYCACHEPREFIX"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LockedFunction:
     """A function of the user's, in ``file``, which is as it was; nothing of it is imported yet."""
 
     reference: str
@@ -38,7 +38,7 @@ class Found:
     files: Files
 
 
-def find(reference: str, files: Files) -> Found | None:
+def find(reference: str, files: Files) -> LockedFunction | None:
     """Where a function is; None where it is a built-in one.
 
     Parameters
@@ -70,10 +70,10 @@ def find(reference: str, files: Files) -> Found | None:
         raise WrongFingerprint(f"{reference} has another source now: {_difference(files, now)}.")
     if compiled := sources.compiled(file, [Path.cwd()]):
         raise _refused(reference, f"it imports {compiled[0]}, which has no source")
-    return Found(reference, file, name, files)
+    return LockedFunction(reference, file, name, files)
 
 
-def load(found: Found) -> Function:
+def load(found: LockedFunction) -> Function:
     """Import the function; inside `from_source`.
 
     Raises

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
-from rlds_cli.preprocess import calling, forms, task
-from rlds_cli.preprocess.calling import Caller, Given
-from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
-from rlds_cli.preprocess.reading import Episode, Reader
+from rlds_cli.preprocess import calling, forms
+from rlds_cli.preprocess.calling import Caller, CallInput
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, Probe, WritePlan, infer
+from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
 from rlds_cli.ted import (
     CUT,
@@ -47,7 +47,7 @@ _ALL = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class EpisodeResult:
     """One episode as it came back. ``rows[name]`` says which rows of the source a field is, where it is just that."""
 
     flat: Flat
@@ -57,55 +57,59 @@ class Result:
     rows: Mapping[str, slice]
 
 
-class WholeEpisodes:
+class EpisodeRunner:
     """Runs a function of whole episodes."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._caller = Caller(task)
-        self._reader = Reader(task.dataset)
+        self._reader = SourceReader(task.dataset)
         self._fields = task.dataset.schema
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
     # -- one episode
 
-    def results(self, ep: Episode, apart: frozenset[str]) -> list[Result]:
+    def results(self, ep: SourceEpisode, apart: frozenset[str]) -> list[EpisodeResult]:
         """What the function makes of ``ep``, checked."""
         given = self._given(ep)
         return self._results(self._call(ep, given), ep, given, apart)
 
-    def _call(self, ep: Episode, given: Mapping[str, Array]) -> Any:
+    def _call(self, ep: SourceEpisode, given: Mapping[str, Array]) -> Any:
         calling.seed(self._task, ep.number)
         return self._caller(self._input(ep, given))
 
-    def _results(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str]) -> list[Result]:
+    def _results(
+        self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str]
+    ) -> list[EpisodeResult]:
         with self._caller.refusing(ep.number):
             if isinstance(value, GeneratorType):
                 return [self._piece(p, ep, given, apart, i) for i, p in enumerate(value)]
             made = [] if value is None else value if isinstance(value, list | tuple) else [value]
             return [self._result(p, ep, given, apart, _where(ep, i, len(made))) for i, p in enumerate(made)]
 
-    def _piece(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], i: int) -> Result:
+    def _piece(
+        self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str], i: int
+    ) -> EpisodeResult:
         """A result in memory of its own: the generator may fill the same arrays for its next piece."""
         r = self._result(value, ep, given, apart, f"{ep.name}, piece {i}")
         return replace(r, flat=episodes.owned(r.flat))
 
-    def inputs(self, part: Part) -> Iterator[Given]:
+    def inputs(self, part: Part) -> Iterator[CallInput]:
         """What the function is given of a part, episode by episode."""
         limit = self._limit(0)
         for ep in self._reader.episodes(part.args["first"], part.args["last"], self._task.read, limit):
             yield self._input(ep, self._given(ep))
 
-    def _input(self, ep: Episode, given: Mapping[str, Array]) -> Given:
+    def _input(self, ep: SourceEpisode, given: Mapping[str, Array]) -> CallInput:
         where = f"{ep.name} ({ep.length:,} steps)"
-        return Given(forms.hand(given, self._task.arrays), ep.number, where, lambda: given, ep.number)
+        return CallInput(forms.hand(given, self._task.arrays), ep.number, where, lambda: given, ep.number)
 
     def _limit(self, made: int) -> int:
         """Rows that are read at a time, when so many bytes are made of one."""
         width = made + sum(f.row_bytes for f in self._fields.values())
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, width)))
 
-    def _given(self, ep: Episode) -> dict[str, Array]:
+    def _given(self, ep: SourceEpisode) -> dict[str, Array]:
         if self._task.arrays != "tensordict":
             return {n: v.copy() for n, v in ep.original.items()}
         observed = np.arange(ep.length) < ep.length - (not ep.observed) if self._partial else None
@@ -115,8 +119,10 @@ class WholeEpisodes:
         )
         return forms.numbered(given, np.full(ep.length, ep.number), self._fields)
 
-    def _result(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Result:
-        flat = forms.take_back(value, where, frames=self._task.arrays != "tensordict")
+    def _result(
+        self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str], where: str
+    ) -> EpisodeResult:
+        flat = forms.from_output(value, where, frames=self._task.arrays != "tensordict")
         returned = flat
         if self._task.arrays == "tensordict":
             flat = self._joined(flat, ep, given, apart, where)
@@ -130,9 +136,9 @@ class WholeEpisodes:
         if length != ep.length and self._task.arrays != "tensordict":
             views = ((n, _rows_of(returned[n], given[n], ep.original[n])) for n in ep.original if n in returned)
             rows |= {n: r for n, r in views if r is not None}
-        return Result(flat, length, end, self._observed(flat, length, ep), rows)
+        return EpisodeResult(flat, length, end, self._observed(flat, length, ep), rows)
 
-    def _observed(self, flat: Flat, length: int, ep: Episode) -> bool:
+    def _observed(self, flat: Flat, length: int, ep: SourceEpisode) -> bool:
         """Whether the final observation is there."""
         if any(len(v) == length + 1 for v in flat.values()):
             return True
@@ -140,11 +146,13 @@ class WholeEpisodes:
             return False
         return ep.observed or length != ep.length
 
-    def _joined(self, flat: Flat, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Flat:
+    def _joined(
+        self, flat: Flat, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str], where: str
+    ) -> Flat:
         """Transitions as an episode: a field and its next as T+1 rows."""
         known = flat.get(forms.OBSERVED)
         flat = forms.without_numbers(forms.without_root_flags(flat, self._fields), ep.number, self._fields)
-        flat = forms.without_extras(flat, given, self._fields, where)
+        flat = forms.without_lookups(flat, given, self._fields, where)
         forms.check_pairs(flat, self._fields, where)
         length = episodes.count_steps(flat, where)
         observed = ep.observed and length == ep.length if known is None else bool(np.asarray(known)[-1:].all())
@@ -166,7 +174,7 @@ class WholeEpisodes:
                     hint="edit both alike, or return observations of T+1 rows alone (arrays numpy, unit episode)",
                 )
 
-    def probe(self, k: int, known: Known) -> tuple[Probe, Episode, list[Result]]:
+    def probe(self, k: int, known: Assumptions) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
         """Try the function on episode ``k`` of the selection."""
         ep = self._reader.episode(k, self._task.read)
         began = time.perf_counter()
@@ -181,7 +189,7 @@ class WholeEpisodes:
                 schema = infer(whole[0].flat, self._placements(whole[0]), tuple(self._fields.values()), untouched)
         return Probe(schema, untouched, kept, seconds), ep, results
 
-    def _placements(self, r: Result) -> dict[str, Placement]:
+    def _placements(self, r: EpisodeResult) -> dict[str, Placement]:
         inferred = {f.name: f.placement for f in episodes.infer_schema(r.flat, r.length)}
         if not r.observed:  # then T rows say nothing: what was known at both ends still is
             inferred |= {n: "both" for n in r.flat if n in self._fields and self._fields[n].placement == "both"}
@@ -189,14 +197,14 @@ class WholeEpisodes:
 
     # -- many
 
-    def chunks(self, part: Part, plan: Plan) -> Iterator[Chunk]:
+    def chunks(self, part: Part, plan: WritePlan) -> Iterator[Chunk]:
         """The rows of a part."""
         first, last = part.args["first"], part.args["last"]
         table = self._reader.table(first, last)
         limit = self._limit(sum(f.row_bytes for f in plan.schema))
-        if possible(self._task, plan):
+        if takes_fast_path(self._task, plan):
             for episodes, rows in self._reader.blocks(first, last, self._task.read, limit):
-                yield self._together(episodes, rows, plan, table)
+                yield self._fast_chunk(episodes, rows, plan, table)
                 table = table.take(np.arange(len(episodes), len(table)))
             return
         pending = _Pending(plan.written)
@@ -206,7 +214,7 @@ class WholeEpisodes:
                 self._check(ep, results, plan)
                 made = [self._data(ep, r, plan, table, i, j) for j, r in enumerate(results)]
             except PreprocessError as e:
-                pending.notes.append(task.left_out(self._task, ep.number, plan, e))
+                pending.notes.append(self._caller.left_out(ep.number, plan, e))
                 continue
             for data, r in zip(made, results, strict=True):
                 pending.add(data, r.observed)
@@ -215,9 +223,11 @@ class WholeEpisodes:
         if pending.rows or pending.notes:
             yield pending.take()
 
-    def _together(self, block: list[Episode], rows: Mapping[str, Array], plan: Plan, table: EpisodeTable) -> Chunk:
+    def _fast_chunk(
+        self, block: list[SourceEpisode], rows: Mapping[str, Array], plan: WritePlan, table: EpisodeTable
+    ) -> Chunk:
         """The rows of episodes that keep their lengths; most are expected to come back as planned."""
-        made = Together(plan, block, rows)
+        made = FastPath(plan, block, rows)
         for i, ep in enumerate(block):
             given = made.give(ep)
             try:
@@ -230,27 +240,29 @@ class WholeEpisodes:
                 self._check(ep, results, plan)
                 data = self._data(ep, results[0], plan, table, i, 0)
             except PreprocessError as e:
-                made.notes.append(task.left_out(self._task, ep.number, plan, e))
+                made.notes.append(self._caller.left_out(ep.number, plan, e))
             else:
                 made.put(i, data.columns, data.length, data.end, results[0].observed)
             made.restore(ep, given)
         if touched := made.touched():
-            raise Otherwise(Known(touched))
+            raise AssumptionBroken(Assumptions(touched))
         return made.chunk(table)
 
-    def _check(self, ep: Episode, results: list[Result], plan: Plan) -> None:
+    def _check(self, ep: SourceEpisode, results: list[EpisodeResult], plan: WritePlan) -> None:
         """Raise Otherwise where the plan assumes what is not so."""
         if plan.kept and not _kept(ep, results):
-            raise Otherwise(Known(kept=False))
+            raise AssumptionBroken(Assumptions(kept=False))
         whole = [r for r in results if r.length]
         touched = frozenset(n for n in plan.untouched if _touched(n, whole, plan.kept))
         apart = frozenset(
             f.name for f in plan.schema for r in results if f.placement == "both" and f"next/{f.name}" in r.flat
         )
         if touched or apart - plan.apart:
-            raise Otherwise(Known(touched, plan.kept, apart))
+            raise AssumptionBroken(Assumptions(touched, plan.kept, apart))
 
-    def _data(self, ep: Episode, r: Result, plan: Plan, table: EpisodeTable, i: int, j: int) -> EpisodeData:
+    def _data(
+        self, ep: SourceEpisode, r: EpisodeResult, plan: WritePlan, table: EpisodeTable, i: int, j: int
+    ) -> EpisodeData:
         with self._caller.refusing(ep.number):
             columns = self._columns(ep, r, plan) if r.length else {}
         return EpisodeData(
@@ -266,11 +278,11 @@ class WholeEpisodes:
             extra={name: values[i] for name, values in table.extra.items()},
         )
 
-    def _columns(self, ep: Episode, r: Result, plan: Plan) -> dict[str, Column]:
+    def _columns(self, ep: SourceEpisode, r: EpisodeResult, plan: WritePlan) -> dict[str, Column]:
         copied, shared, encoded = plan.copied, plan.shared, plan.encoded
-        fitted = [f for f in plan.schema if f.name not in encoded | plan.carried]
-        columns = episodes.fit({n: v for n, v in r.flat.items() if n not in encoded | copied}, fitted, ep.name)
-        _check_placements(r, fitted, ep.name)
+        fitting = [f for f in plan.schema if f.name not in encoded | plan.carried]
+        columns = episodes.fit({n: v for n, v in r.flat.items() if n not in encoded | copied}, fitting, ep.name)
+        _check_placements(r, fitting, ep.name)
         # Copies: the function may fill one buffer again and again, and rows are written some episodes later.
         columns = {
             n: v.copy() if isinstance(v, np.ndarray | list) else v for n, v in columns.items() if n not in shared
@@ -279,7 +291,7 @@ class WholeEpisodes:
             columns[name] = self._copied(ep, r, plan.renamed.get(name, name))
         return columns
 
-    def _copied(self, ep: Episode, r: Result, name: str) -> Column:
+    def _copied(self, ep: SourceEpisode, r: EpisodeResult, name: str) -> Column:
         """A field as the source stores it, at the rows that the result is of."""
         rows = ep.length + (self._fields[name].placement == "both" and ep.observed and r.observed)
         column = self._reader.column(name, [(ep.start, ep.start + rows)])
@@ -318,21 +330,21 @@ class _Pending:
         return chunk
 
 
-def _kept(ep: Episode, results: list[Result]) -> bool:
+def _kept(ep: SourceEpisode, results: list[EpisodeResult]) -> bool:
     """Whether the episode came back as one, of its length."""
     return len(results) == 1 and results[0].length == ep.length and results[0].observed == ep.observed
 
 
-def _touched(name: str, results: list[Result], kept: bool) -> bool:
+def _touched(name: str, results: list[EpisodeResult], kept: bool) -> bool:
     """Whether a field is anything but rows of the source; where lengths are kept, all of them."""
     return any(r.rows.get(name) != _ALL if kept else name not in r.rows for r in results)
 
 
-def _where(ep: Episode, i: int, pieces: int) -> str:
+def _where(ep: SourceEpisode, i: int, pieces: int) -> str:
     return ep.name if pieces == 1 else f"{ep.name}, piece {i}"
 
 
-def _with_flags(flat: Flat, ep: Episode, where: str) -> Flat:
+def _with_flags(flat: Flat, ep: SourceEpisode, where: str) -> Flat:
     """``flat`` with the source's flags where the function did not return them; an episode has flags."""
     missing = [n for n in FLAGS if n not in flat]
     if not missing or forms.DONE in flat:
@@ -361,7 +373,7 @@ def _allowed(name: str, length: int) -> tuple[int, ...]:
     return (length,) if name.startswith("next/") else (length, length + 1)
 
 
-def _check_lengths(flat: Flat, ep: Episode, where: str) -> None:
+def _check_lengths(flat: Flat, ep: SourceEpisode, where: str) -> None:
     """Name the field that has another number of rows than the others."""
     rows = _rows(flat)
     length = episodes.count_steps(flat, where)
@@ -374,7 +386,7 @@ def _check_lengths(flat: Flat, ep: Episode, where: str) -> None:
     raise InvalidEpisode(f"{where}: the fields returned have different numbers of rows: {listed}.")
 
 
-def _check_placements(r: Result, schema: list[Field], where: str) -> None:
+def _check_placements(r: EpisodeResult, schema: list[Field], where: str) -> None:
     for f in schema:
         rows, wanted = len(r.flat[f.name]), r.length + (f.placement == "both" and r.observed)
         if rows != wanted:
@@ -416,7 +428,7 @@ def extended(root: Any, after: Any) -> Any:
 EMPTY = Note("empty-episodes", "episodes without steps were left out")
 
 
-def possible(task: Task, plan: Plan) -> bool:
+def takes_fast_path(task: Task, plan: WritePlan) -> bool:
     """Whether episodes of a task can be taken as planned: arrays of NumPy, as many steps as there were, given flags."""
     names = _returned(plan)
     return (
@@ -429,12 +441,12 @@ def possible(task: Task, plan: Plan) -> bool:
     )
 
 
-def _returned(plan: Plan) -> frozenset[str]:
+def _returned(plan: WritePlan) -> frozenset[str]:
     """What the function gives back."""
     return frozenset(f.name for f in plan.schema) - plan.carried
 
 
-class Together:
+class FastPath:
     """A block of episodes: what is given of them, and the rows that are made of them.
 
     Parameters
@@ -445,7 +457,7 @@ class Together:
         As the source has them.
     """
 
-    def __init__(self, plan: Plan, episodes: list[Episode], rows: Mapping[str, Array]) -> None:
+    def __init__(self, plan: WritePlan, episodes: list[SourceEpisode], rows: Mapping[str, Array]) -> None:
         self._plan = plan
         self._original = rows
         self._given = {n: v.copy() for n, v in rows.items()}
@@ -463,12 +475,12 @@ class Together:
         self._observed: list[bool] = []
         self.notes: list[Note] = []
 
-    def give(self, ep: Episode) -> dict[str, Array]:
+    def give(self, ep: SourceEpisode) -> dict[str, Array]:
         """What the function is given of the next episode: its rows in copies, which it may write to."""
         at, self._next = self._next, self._next + ep.length + 1
         return {n: self._given[n][at : at + len(v)] for n, v in ep.original.items()}
 
-    def columns(self, value: Any, ep: Episode, given: Mapping[str, Array]) -> dict[str, Array] | None:
+    def columns(self, value: Any, ep: SourceEpisode, given: Mapping[str, Array]) -> dict[str, Array] | None:
         """The fields of an episode that came back as planned; None where that takes a closer look."""
         if not isinstance(value, dict) or not ep.observed or not ep.length:
             return None
@@ -484,7 +496,7 @@ class Together:
                 return None
         return found
 
-    def restore(self, ep: Episode, given: Mapping[str, Array]) -> None:
+    def restore(self, ep: SourceEpisode, given: Mapping[str, Array]) -> None:
         """Forget what the function wrote into what it was given: it is of no account, or has been looked at."""
         for name in self._plan.untouched:
             given[name][:] = ep.original[name]

@@ -25,9 +25,9 @@ from typing import Any
 
 from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.files import safe as safe_files
-from rlds_cli.preprocess import calling, functions, job
-from rlds_cli.preprocess.calling import Caller, named_arguments, undisturbed
-from rlds_cli.preprocess.job import Staff
+from rlds_cli.preprocess import calling, fit_state, functions, job
+from rlds_cli.preprocess.calling import Caller, accepted_arguments, undisturbed
+from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.task import Task
 from rlds_cli.progress import Event
 from rlds_cli.store.workers import WorkerDied
@@ -40,7 +40,7 @@ _CHUNKS, _LEAST_ROWS = 32, 1 << 10  # of the first pass, and rows of one, where 
 Fitted = Iterator[tuple[int, str]]  # numbers of chunks, and their states
 
 
-def fitted(task: Task, work: Path, staff: Staff) -> Task:
+def with_state(task: Task, work: Path, pool: WorkerPool) -> Task:
     """The task with what the first pass of its function finds out; as it is where there is none.
 
     Parameters
@@ -61,12 +61,12 @@ def fitted(task: Task, work: Path, staff: Staff) -> Task:
     known = journal.read()
     state = known.pop(_ALL, None)
     if state is None:
-        state = _pass(task, known, journal, staff)
+        state = _pass(task, known, journal, pool)
         journal.write(_ALL, state)
     return replace(task, state=state)
 
 
-def fitted_on(task: Task, episode: int, work: Path) -> tuple[Task, str]:
+def with_trial_state(task: Task, episode: int, work: Path) -> tuple[Task, str]:
     """The task with a state to try it with, and what that is of: all, where it was found out before, else one chunk."""
     if not task.fits:
         return task, ""
@@ -101,12 +101,12 @@ class _Journal:
         found: dict[int, str] = {}
         for line in text[: text.rfind("\n") + 1].splitlines():  # what a kill cut short is not there
             entry = json.loads(line)
-            if entry["key"] == self.key and calling.digest(entry["state"]) == entry["sha256"]:
+            if entry["key"] == self.key and fit_state.digest(entry["state"]) == entry["sha256"]:
                 found[entry["chunk"]] = entry["state"]
         return found
 
     def write(self, chunk: int, state: str) -> None:
-        line = json.dumps({"key": self.key, "chunk": chunk, "sha256": calling.digest(state), "state": state}) + "\n"
+        line = json.dumps({"key": self.key, "chunk": chunk, "sha256": fit_state.digest(state), "state": state}) + "\n"
         descriptor = safe_files.open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         with os.fdopen(descriptor, "a+b") as f:
             f.seek(0, os.SEEK_END)
@@ -116,7 +116,7 @@ class _Journal:
             f.write(line.encode())
 
 
-def _pass(task: Task, known: dict[int, str], journal: _Journal, staff: Staff) -> str:
+def _pass(task: Task, known: dict[int, str], journal: _Journal, pool: WorkerPool) -> str:
     chunks = chunks_of(task)
     rows = [int(p.rows or 0) for p in chunks]
     done = sum(rows[i] for i in known)
@@ -124,24 +124,24 @@ def _pass(task: Task, known: dict[int, str], journal: _Journal, staff: Staff) ->
     held = dict(known)
     merge = _Merge(task)
     merge.take(held)
-    for number, state in _fit(task, todo, len(chunks), staff):
+    for number, state in _fit(task, todo, len(chunks), pool):
         journal.write(number, state)
         held[number] = state
         merge.take(held)
         done += rows[number]
-        staff.progress(Event(str(task.id), "preprocess", "first pass", done, sum(rows), "rows"))
+        pool.progress(Event(str(task.id), "preprocess", "first pass", done, sum(rows), "rows"))
     assert merge.state is not None
     return merge.state
 
 
-def _fit(task: Task, todo: dict[int, Part], chunks: int, staff: Staff) -> Fitted:
+def _fit(task: Task, todo: dict[int, Part], chunks: int, pool: WorkerPool) -> Fitted:
     """States of chunks as they are done: the first here, the others by as many processes as pay."""
     first = next(iter(todo), None)
     if first is None:
         return
     began = time.perf_counter()
     yield first, fit_chunk(task, todo.pop(first))
-    executor = staff.executor((time.perf_counter() - began) * len(todo), len(todo)) if todo else None
+    executor = pool.executor((time.perf_counter() - began) * len(todo), len(todo)) if todo else None
     if executor is None:
         for number, part in todo.items():
             yield number, fit_chunk(task, part)
@@ -149,7 +149,7 @@ def _fit(task: Task, todo: dict[int, Part], chunks: int, staff: Staff) -> Fitted
 
     def died(number: int, how: str) -> None:
         what = f"the process that worked at chunk {number + 1:,} of {chunks:,} in the first pass {how}; trying again"
-        staff.progress(Event(str(task.id), "note", note=what))
+        pool.progress(Event(str(task.id), "note", note=what))
 
     try:
         yield from executor.work_through(fit_chunk, {i: (task, part) for i, part in todo.items()}, died)
@@ -171,7 +171,7 @@ def fit_chunk(task: Task, part: Part) -> str:
             for given in runner.inputs(part):
                 calling.seed(task, given.seed)
                 state = caller.fit(state, given)
-        return calling.to_json(state, f"{task.function.reference}.fit")
+        return fit_state.to_json(state, f"{task.function.reference}.fit")
 
 
 def _as_fit_sees_it(task: Task) -> Task:
@@ -204,16 +204,17 @@ def _merged(task: Task, texts: list[str]) -> str:
         return texts[0]
     _, merge = functions.first_pass(task.function.load()) or (None, None)
     assert merge is not None
-    a, b = (calling.from_json(text, writeable=True) for text in texts)
+    a, b = (fit_state.from_json(text, writeable=True) for text in texts)
     with undisturbed(task):
         calling.seed(task, 0)
         try:
-            merged = merge(a, b, **named_arguments(merge, task.args))
+            merged = merge(a, b, **accepted_arguments(merge, task.args))
         except (Exception, SystemExit) as e:
-            what = f"{task.function.reference}.merge raised {type(e).__name__}: {e}{calling.line_of(e)}"
-            raise PreprocessError(f"{what} on {calling.brief(a)} and {calling.brief(b)}. Nothing was published.") from e
+            what = f"{task.function.reference}.merge raised {type(e).__name__}: {e}{calling.raised_at(e)}"
+            states = f"{fit_state.brief(a)} and {fit_state.brief(b)}"
+            raise PreprocessError(f"{what} on {states}. Nothing was published.") from e
     if merged is None:
         raise PreprocessError(
             f"{task.function.reference}.merge returned None.", hint="merge(a, b) returns one state of two"
         )
-    return calling.to_json(merged, f"{task.function.reference}.merge")
+    return fit_state.to_json(merged, f"{task.function.reference}.merge")

@@ -172,7 +172,7 @@ def importable(path: tuple[str, ...]) -> Iterator[None]:
                 sys.path.remove(p)
 
 
-def searched(fns: Iterable[object]) -> tuple[str, ...]:
+def search_path(fns: Iterable[object]) -> tuple[str, ...]:
     """Where modules of functions are searched first: the current directory, unless all are built-in ones' names."""
     return () if all(isinstance(fn, str) and ":" not in fn for fn in fns) else (str(Path.cwd()),)
 

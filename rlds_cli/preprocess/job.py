@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,18 +26,14 @@ import numpy as np
 
 from rlds_cli.errors import PreprocessError
 from rlds_cli.files import safe as safe_files
-from rlds_cli.preprocess import functions
 from rlds_cli.preprocess.calling import undisturbed
-from rlds_cli.preprocess.episodes import WholeEpisodes
-from rlds_cli.preprocess.plan import Known, Plan, Probe
-from rlds_cli.preprocess.steps import Transitions, at_once, runs
+from rlds_cli.preprocess.episodes import EpisodeRunner
+from rlds_cli.preprocess.plan import Assumptions, Probe, WritePlan
+from rlds_cli.preprocess.steps import StepRunner, at_once, runs
 from rlds_cli.preprocess.task import PART_ROWS, Task
-from rlds_cli.progress import Event, Progress, Stage
+from rlds_cli.progress import Stage
 from rlds_cli.store import files
-from rlds_cli.store.workers import Executor, Processes
 from rlds_cli.ted import Chunk, Field, Part
-
-_WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class PreprocessJob:
     """What is to be written; picklable where the function is."""
 
     task: Task
-    plan: Plan
+    plan: WritePlan
     parts: Sequence[Part]
     stage: Stage = "preprocess"
 
@@ -84,12 +79,12 @@ class PreprocessJob:
         return {**self.__dict__, "parts": ()}  # a worker is told its own
 
 
-def runner_of(task: Task) -> WholeEpisodes | Transitions:
+def runner_of(task: Task) -> EpisodeRunner | StepRunner:
     """What runs the function of a task."""
-    return WholeEpisodes(task) if task.unit == "episode" else Transitions(task)
+    return EpisodeRunner(task) if task.unit == "episode" else StepRunner(task)
 
 
-def plan(task: Task, known: Known) -> tuple[Plan, float]:
+def plan(task: Task, known: Assumptions) -> tuple[WritePlan, float]:
     """What the task will write, from a few of its episodes; and the seconds that a step of them takes.
 
     Raises
@@ -106,7 +101,7 @@ def plan(task: Task, known: Known) -> tuple[Plan, float]:
     return plan_of(task, known, first, [p for p in probes if p.schema]), seconds
 
 
-def _probe(task: Task, runner: WholeEpisodes | Transitions, k: int, known: Known) -> Probe:
+def _probe(task: Task, runner: EpisodeRunner | StepRunner, k: int, known: Assumptions) -> Probe:
     """What an episode shows; one on which the function fails is as one that it drops, where the task goes on."""
     try:
         return runner.probe(k, known)[0]
@@ -123,7 +118,7 @@ def _looked_at(task: Task) -> list[int]:
     return sorted({int(of[0]), int(of[len(of) // 2]), int(of[-1])})
 
 
-def _first_kept(task: Task, runner: WholeEpisodes | Transitions, known: Known) -> Probe:
+def _first_kept(task: Task, runner: EpisodeRunner | StepRunner, known: Assumptions) -> Probe:
     failure: PreprocessError | None = None
     for k in range(len(task.dataset.episodes)):
         try:
@@ -145,7 +140,7 @@ def _first_kept(task: Task, runner: WholeEpisodes | Transitions, known: Known) -
     )
 
 
-def plan_of(task: Task, known: Known, first: Probe, probes: Sequence[Probe] = ()) -> Plan:
+def plan_of(task: Task, known: Assumptions, first: Probe, probes: Sequence[Probe] = ()) -> WritePlan:
     """What the task will write, when ``first`` gives the fields and all are like these."""
     assert first.schema is not None
     source = task.dataset.schema
@@ -167,7 +162,7 @@ def plan_of(task: Task, known: Known, first: Probe, probes: Sequence[Probe] = ()
     fields = tuple(schema[n] for n in sorted(schema))
     apart = task.apart | known.apart | frozenset(a for p in (first, *probes) for a in p.apart)
     renamed = {new: old for new, old in carried.items() if new != old}
-    return Plan(fields, untouched, frozenset(carried), kept, linked, apart, renamed)
+    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed)
 
 
 def _carried(task: Task, made: Mapping[str, Field]) -> dict[str, str]:
@@ -197,18 +192,6 @@ def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> 
     return frozenset(n for n in untouched if places[n].lower() in taken)
 
 
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def processes(jobs: int | None, seconds: float) -> int:
-    """How many processes to work with: as asked for, else as many as pay, when one takes so many seconds."""
-    if jobs is not None:
-        return jobs
-    return min(cores(), math.floor(seconds / _WORTH_A_WORKER))
-
-
 def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tuple[Part, ...]:
     """Chunks of whole episodes, each of about ``rows`` rows, at most ``PART_ROWS``; or of one episode.
 
@@ -233,7 +216,7 @@ def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tu
     )
 
 
-def divided(task: Task, plan: Plan, rows: int) -> PreprocessJob:
+def divided(task: Task, plan: WritePlan, rows: int) -> PreprocessJob:
     """What is to be written, in chunks of about so many ``rows``."""
     made = sum(f.row_bytes for f in plan.schema)
     return PreprocessJob(task, plan, parts(task, kept=plan.kept, made=made, rows=rows))
@@ -276,47 +259,3 @@ def _read(file: Path) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return rows if isinstance(rows, int) and rows > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Staff:
-    """Those that may work at a task: a ``cluster`` where there is one, else ``jobs`` processes, or as many as pay.
-
-    ``in_place`` says whether processes may write to one file.
-    """
-
-    task: Task
-    jobs: int | None
-    progress: Progress
-    cluster: Executor | None = None
-    in_place: bool = True
-
-    def executor(self, seconds: float, chunks: int) -> Executor | None:
-        """Who works at so many chunks, for which this process may need so many seconds; None where it does it alone."""
-        if self.cluster is not None:
-            return self.cluster
-        count = min(processes(self.jobs, seconds), chunks)
-        if count < 2:
-            return None
-        why = cannot_leave(self.task)
-        if why:
-            self.progress(Event(str(self.task.id), "note", note=f"working in this process: {why}"))
-            return None
-        return Processes(count, self.in_place)
-
-    @property
-    def threads(self) -> int:
-        """How many to hash with in this process."""
-        return max(2, self.jobs if self.jobs is not None and self.cluster is None else cores())
-
-
-def cannot_leave(t: Task) -> str:
-    """Why no other process can run the function; empty where one can."""
-    if not t.function.portable:
-        return f"{t.function.name} is in no module and cannot be pickled (pip install cloudpickle)"
-    script = functions.script()
-    if script is None and hasattr(sys.modules.get("__main__"), "__file__"):
-        return "a program from standard input cannot be run again by workers"
-    if script and script.suffix == ".py" and "__name__" not in script.read_text(errors="replace"):
-        return f'workers would run {script.name} again: put its main part under `if __name__ == "__main__":`'
-    return ""

@@ -21,37 +21,29 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home, ids, text
+from rlds_cli import ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import calling, fit, functions, job, sources, task, traits
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.functions import Function
-from rlds_cli.preprocess.job import PreprocessJob, Staff
-from rlds_cli.preprocess.plan import Known, Otherwise, Plan
-from rlds_cli.preprocess.task import Chain, Task
-from rlds_cli.progress import Event, Progress, silent
-from rlds_cli.settings import Settings
-from rlds_cli.store import arrays, manifest, publishing
-from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.files import component
-from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.manifest import Manifest, Stats
-from rlds_cli.store.publishing import Shared
-from rlds_cli.store.videos import Extent
-from rlds_cli.store.workers import Executor
-from rlds_cli.ted import FLAGS, Array
+from rlds_cli.preprocess.plan import Assumptions
+from rlds_cli.preprocess.pool import WorkerPool
+from rlds_cli.preprocess.publish import run_task
+from rlds_cli.preprocess.task import StagePosition, Task
+from rlds_cli.progress import silent
+from rlds_cli.store import publishing
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.ted import FLAGS
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,7 @@ class Pipeline:
             depends_on=self.depends_on,
         )
         record = {"key": self.key, **self.parts_of_key} if last else {}
-        return replace(t, chain=Chain(self.dataset, dataset, number, len(self.stages), self._again, record))
+        return replace(t, chain=StagePosition(self.dataset, dataset, number, len(self.stages), self._again, record))
 
     def _fields(self, dataset: Dataset) -> list[str] | None:
         """What is read of ``dataset``: the fields asked for that it still has, and all that are new."""
@@ -132,7 +124,7 @@ class Pipeline:
     def _again(self) -> str:
         """The command that runs an episode of the source again."""
         references = [
-            calling.words_of(s.function, s.unit, s.span, s.arrays, s.args, f"{i + 1}.")
+            calling.command_words(s.function, s.unit, s.span, s.arrays, s.args, f"{i + 1}.")
             for i, s in enumerate(self.stages)
         ]
         if None in references:
@@ -156,7 +148,7 @@ def described(
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Pipeline]:
     """The pipeline of functions; their modules can be imported meanwhile."""
-    with functions.importable(functions.searched(fns)):
+    with functions.importable(functions.search_path(fns)):
         made = stages(fns, unit=unit, span=span, arrays=arrays, args=args)
         name = name or "-".join(s.function.name.rpartition(".")[2] for s in made)
         if "<lambda>" in name:
@@ -170,9 +162,9 @@ def described(
             yield p
 
 
-def make_pipeline(
+def run_pipeline(
     p: Pipeline,
-    staff: Staff,
+    pool: WorkerPool,
     work: Path,
     target: Path,
     *,
@@ -197,7 +189,7 @@ def make_pipeline(
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True, exist_ok=True)
         try:
-            make(replace(staff, task=t), rows, made, checks=checks if made == target else ())
+            run_task(replace(pool, task=t), rows, made, checks=checks if made == target else ())
         except PreprocessError as e:
             assert t.chain is not None
             raise t.chain.told(e) from e.__cause__
@@ -216,18 +208,18 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
     dataset = p.dataset
     for number in range(len(p.stages)):
         t = p.task(number, dataset)
-        staff = Staff(t, 0, silent)
+        pool = WorkerPool(t, 0, silent)
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True)
         try:
-            t = fit.fitted(t, rows, staff)
+            t = fit.with_state(t, rows, pool)
             runner = job.runner_of(t)
             with undisturbed(t):
-                probes = [runner.probe(k, Known())[0] for k in range(dataset.num_episodes)]
+                probes = [runner.probe(k, Assumptions())[0] for k in range(dataset.num_episodes)]
             if all(probe.schema is None for probe in probes):
                 return None
             took(min(probe.seconds for probe in probes))
-            make(replace(staff, task=t), rows, _between(work, number + 1))
+            run_task(replace(pool, task=t), rows, _between(work, number + 1))
         except PreprocessError as e:
             assert t.chain is not None
             raise t.chain.told(e) from e.__cause__
@@ -238,191 +230,6 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
 def _between(work: Path, number: int) -> Path:
     """What the first ``number`` functions made."""
     return work / str(number) / "dataset"
-
-
-_LONG = 20.0  # seconds
-
-
-def make(staff: Staff, work: Path, target: Path, *, checks: Iterable[Callable[[Dataset], None]] = ()) -> None:
-    """Do the task and publish its result as ``target``.
-
-    Parameters
-    ----------
-    work : Path
-        Where it is done; what an interrupted run of the same task left there is gone on with. Removed at the end.
-    checks : iterable of callables
-        Are given the result before it is published; nothing is where one raises.
-
-    Raises
-    ------
-    PreprocessError
-        The function failed; finished chunks are kept.
-    """
-    known = _recall(work)
-    t = fit.fitted(staff.task, work, staff)
-    while True:
-        plan, seconds = job.plan(t, known)
-        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps))
-        executor = staff.executor(seconds * t.dataset.num_steps, len(todo.parts))
-        _tell_long(todo, seconds * t.dataset.num_steps, executor, staff.progress)
-        try:
-            built = write_rows(todo, work, jobs=0, progress=staff.progress, executor=executor)
-        except Otherwise as e:
-            known = known | e.known
-            _remember(work, known)
-            staff.progress(Event(str(t.id), "note", note=f"writing anew, as a later episode showed: {e.known.told()}"))
-            continue
-        except PreprocessError as e:
-            raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
-        except KeyboardInterrupt:
-            kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
-            staff.progress(Event(str(t.id), "note", note=f"{kept}; the same again goes on from there"))
-            raise
-        publish(built, t, plan, target, threads=staff.threads, checks=checks)
-        trees.discard(work)
-        return
-
-
-def _recall(work: Path) -> Known:
-    """What an earlier run learned before it was interrupted."""
-    try:
-        return Known.from_json((work / "known.json").read_text())
-    except OSError:
-        return Known()
-
-
-def _remember(work: Path, known: Known) -> None:
-    for path in work.iterdir():
-        if path.name not in (fit.JOURNAL, job.FILE):
-            trees.remove(path) if path.is_dir() else path.unlink()
-    safe_files.replace_text(work / "known.json", known.to_json())
-
-
-def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:
-    """Say of long work that it may be stopped."""
-    workers = getattr(executor, "count", 1)
-    if seconds / workers > _LONG:
-        takes = f"about {text.duration(seconds / workers)} with {text.plural(workers, 'worker')}"
-        kept = f"{text.plural(len(todo.parts), 'chunk')}, each kept when it is finished"
-        tell(Event(todo.id, "note", note=f"{takes}, {kept}: stopped (Ctrl-C), the same again goes on from there"))
-
-
-def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
-    tail = f" {_finished(work)} of {parts} chunks are kept." if parts > 1 else ""
-    told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
-    told.episode, told.step = e.episode, e.step
-    return told
-
-
-def _finished(work: Path) -> int:
-    """How many chunks the journal has."""
-    try:
-        return max(0, (work / "journal.jsonl").read_text().count("\n") - 1)
-    except OSError:
-        return 0
-
-
-def is_made(t: Task | Pipeline, where: Settings) -> bool:
-    """Whether the result is there already.
-
-    Raises
-    ------
-    NameTaken
-        Something else is there, under its name.
-    """
-    path = home.find(t.id, where)
-    if path is None:
-        return False
-    t.check_name(manifest.read(path))
-    return True
-
-
-def publish(
-    built: Built,
-    t: Task,
-    plan: Plan,
-    target: Path,
-    *,
-    threads: int,
-    checks: Iterable[Callable[[Dataset], None]] = (),
-) -> None:
-    """Complete the dataset and move it to ``target``, where it is seen as a whole, unless one of ``checks`` raises."""
-    found = t.chain.failures(built.notes) if t.chain else tuple(task.of(built.notes))
-    task.write(built.directory, found)
-    built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *task.told(built.notes)))
-    store = t.dataset.store
-
-    def locate(field: str, number: str) -> Extent:
-        return store.videos(plan.renamed.get(field, field)).extent(int(number))
-
-    described = _description(t, plan)
-    finish(built, described, metadata=_metadata(t), shared=_shared(t, plan), locate=locate, threads=threads)
-    for check in checks:
-        check(open_dataset(built.directory))
-    publishing.publish(built.directory, target)
-
-
-def _description(t: Task, plan: Plan) -> Description:
-    m = t.dataset.manifest
-    spaces = {k: v for k, v in m.spaces.items() if _keeps_space(k, t, plan)}
-    return Description(
-        id=str(t.id),
-        encoding=m.encoding,
-        reader="preprocess",
-        reader_version=1,
-        episodes_by=m.episodes_by,
-        facts=m.facts,
-        spaces=spaces,
-        env=m.env,
-        options=m.options,
-        provenance=(
-            *m.provenance,
-            {**t.provenance(), **_state(t), "changed": _changed(t, plan), "keeps_steps": plan.kept},
-        ),
-        sources=t.dataset.store.sources,
-    )
-
-
-def _state(t: Task) -> dict[str, Any]:
-    return {} if t.state is None else {"state": calling.in_provenance(t.state, _state_name(t))}
-
-
-def _changed(t: Task, plan: Plan) -> list[str]:
-    """Fields that are not as they were in the source; new ones and those left out are among them."""
-    names = {*t.dataset.schema, *(f.name for f in plan.schema)}
-    return sorted(names - plan.same)
-
-
-def _keeps_space(name: str, t: Task, plan: Plan) -> bool:
-    """Whether a space still describes its fields: all are there, and as they were."""
-    before = {n for n in t.dataset.schema if n.split("/")[0] == name}
-    after = {f.name for f in plan.schema if f.name.split("/")[0] == name}
-    return before == after and before <= plan.same
-
-
-def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
-    for name in t.dataset.manifest.metadata:
-        path = t.dataset.path.joinpath("metadata", *(component(c) for c in name.split("/")))
-        yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
-    if t.state is not None:
-        yield _state_name(t), t.state
-
-
-def _state_name(t: Task) -> str:
-    """Where the metadata keep what the first pass found out: under the function's name, the first that is free."""
-    name = f"state/{t.function.name}"
-    numbered = chain([name], (f"{name}-{n}" for n in count(2)))
-    return next(n for n in numbered if n not in t.dataset.manifest.metadata)
-
-
-def _shared(t: Task, plan: Plan) -> dict[str, Shared]:
-    m = t.dataset.manifest
-    stats = {n: Stats(**s) for n, s in m.stats.items()}
-    fields = {f.name: f for f in m.fields}
-    before = {n: plan.renamed.get(n, n) for n in plan.shared}
-    # What lies between two functions is removed: only what it shares with the source itself is shared in the end.
-    lasting = m.shared if t.chain and t.chain.number else fields
-    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n, old in lasting) for n, old in before.items()}
 
 
 Functions = Sequence[Callable[..., Any] | str]

@@ -15,15 +15,15 @@ from rlds_cli.ted.episodes import Flat, field_of
 
 
 @dataclass(frozen=True)
-class Known:
+class Assumptions:
     """What was seen so far that no later episode takes back."""
 
     touched: frozenset[str] = frozenset()
     kept: bool = True
     apart: frozenset[str] = frozenset()
 
-    def __or__(self, other: Known) -> Known:
-        return Known(self.touched | other.touched, self.kept and other.kept, self.apart | other.apart)
+    def __or__(self, other: Assumptions) -> Assumptions:
+        return Assumptions(self.touched | other.touched, self.kept and other.kept, self.apart | other.apart)
 
     def told(self) -> str:
         """In words, what turned out otherwise."""
@@ -37,7 +37,7 @@ class Known:
         return json.dumps({"touched": sorted(self.touched), "kept": self.kept, "apart": sorted(self.apart)})
 
     @classmethod
-    def from_json(cls, text: str) -> Known:
+    def from_json(cls, text: str) -> Assumptions:
         """From what `to_json` gave; nothing where it is no such text."""
         try:
             d = json.loads(text)
@@ -46,16 +46,16 @@ class Known:
             return cls()
 
 
-class Otherwise(Exception):
+class AssumptionBroken(Exception):
     """An episode is not as planned; start again, knowing it."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Assumptions) -> None:
         super().__init__(known)
         self.known = known
 
 
 @dataclass(frozen=True)
-class Plan:
+class WritePlan:
     """The fields of the result, and what is assumed of all episodes.
 
     Parameters

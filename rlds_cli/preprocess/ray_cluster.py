@@ -48,9 +48,9 @@ _TRY = f"import sys, ray; ray.init(address=sys.argv[1], **{_QUIET}); ray.shutdow
 
 
 @contextmanager
-def connected(
+def connect(
     home: Home, mark: Path, address: str | None, *, jobs: int | None, tell: Callable[[str], None]
-) -> Iterator[Cluster]:
+) -> Iterator[RayCluster]:
     """A cluster to work on, let go of afterwards; one that this process is connected to already is used, and kept.
 
     Parameters
@@ -81,7 +81,7 @@ def connected(
     if ours:
         _connect(ray, address or os.environ.get("RAY_ADDRESS") or "auto")
     try:
-        yield Cluster(ray, home, mark, jobs, tell)
+        yield RayCluster(ray, home, mark, jobs, tell)
     finally:
         if ours:
             ray.shutdown()
@@ -148,7 +148,7 @@ def portable(function: Function) -> Function:
 
 
 @dataclass(slots=True)
-class _Tries:
+class _Attempts:
     """How often an item was tried, and in vain."""
 
     deaths: int = 0
@@ -156,7 +156,7 @@ class _Tries:
 
 
 @dataclass(slots=True)
-class Cluster:
+class RayCluster:
     """The nodes of a cluster, as an `Executor`."""
 
     ray: Any
@@ -164,7 +164,7 @@ class Cluster:
     mark: Path
     jobs: int | None
     tell: Callable[[str], None]
-    in_place: bool = field(default=False, init=False)
+    in_environment: bool = field(default=False, init=False)
 
     def work_through(
         self, call: Callable[..., R], items: Mapping[int, tuple[Any, ...]], died: Callable[[int, str], None]
@@ -178,12 +178,12 @@ class Cluster:
         Exception
             Whatever ``call`` raised first; after the items that nodes are at, which are yielded.
         """
-        waiting, tries = deque(items), {number: _Tries() for number in items}
+        waiting, tries = deque(items), {number: _Attempts() for number in items}
         busy: dict[Any, int] = {}
         failed: Exception | None = None
         self._check_processors()
-        with self._place() as place:
-            hand_out = _HandOut(self.ray, call, place)
+        with self._environment() as environment:
+            hand_out = _Submitter(self.ray, call, environment)
             try:
                 while waiting or busy:
                     while waiting and len(busy) < self._at_once():
@@ -193,7 +193,7 @@ class Cluster:
                     number = busy.pop(ref)
                     try:
                         result = self._answer(ref)
-                    except _Lost as e:
+                    except _TaskLost as e:
                         if failed or not _again(tries[number], e):
                             failed, waiting = failed or WorkerDied(number, e.how, _times(tries[number])), deque()
                             continue
@@ -221,13 +221,13 @@ class Cluster:
             self.tell("the cluster has no processors now: waiting for some")
 
     @contextmanager
-    def _place(self) -> Iterator[Place]:
+    def _environment(self) -> Iterator[JobEnvironment]:
         """What nodes compare with what they see."""
         word, search = secrets.token_hex(8), tuple(str(Path(p).absolute()) for p in sys.path)
         safe_files.directory(self.mark.parent, self.home.root)
         safe_files.replace_text(self.mark, word)
         try:
-            yield Place(self.home.root, self.mark, word, str(Path.cwd()), search)
+            yield JobEnvironment(self.home.root, self.mark, word, str(Path.cwd()), search)
         finally:
             self.mark.unlink(missing_ok=True)
 
@@ -235,21 +235,21 @@ class Cluster:
         """What a task gave; raises what it raised, or _Lost."""
         errors = self.ray.exceptions
         try:
-            answer: Answer = self.ray.get(ref)
+            answer: RayResult = self.ray.get(ref)
         except errors.OutOfMemoryError as e:
-            raise _Lost("was killed: its node ran out of memory", died=True) from e
+            raise _TaskLost("was killed: its node ran out of memory", died=True) from e
         except errors.WorkerCrashedError as e:
-            raise _Lost("died", died=True) from e
+            raise _TaskLost("died", died=True) from e
         except (errors.NodeDiedError, errors.ObjectLostError) as e:
-            raise _Lost("was lost with its node", died=False) from e
+            raise _TaskLost("was lost with its node", died=False) from e
         except errors.RayError as e:
             raise _refused(e) from e
         if answer.failure is None:
             return answer.value
-        raise pickle.loads(answer.failure) from Elsewhere(f"\n{answer.trace}")
+        raise pickle.loads(answer.failure) from RemoteTraceback(f"\n{answer.trace}")
 
 
-class _Lost(Exception):
+class _TaskLost(Exception):
     """An item without an answer; ``died`` where its own process is to blame, as far as that is known."""
 
     def __init__(self, how: str, *, died: bool) -> None:
@@ -257,13 +257,13 @@ class _Lost(Exception):
         self.how, self.died = how, died
 
 
-def _again(tries: _Tries, lost: _Lost) -> bool:
+def _again(tries: _Attempts, lost: _TaskLost) -> bool:
     """Whether to try once more."""
     tries.deaths, tries.losses = tries.deaths + lost.died, tries.losses + (not lost.died)
     return tries.deaths < _DEATHS and tries.losses < _LOSSES
 
 
-def _times(tries: _Tries) -> str:
+def _times(tries: _Attempts) -> str:
     total = tries.deaths + tries.losses
     return "twice" if total == 2 else f"{total} times"
 
@@ -275,28 +275,28 @@ def _refused(e: Exception) -> RldsError:
     return PreprocessError(f"Ray could not run the job: {type(e).__name__}: {text.splitlines()[-1] if text else ''}")
 
 
-class _HandOut:
+class _Submitter:
     """Gives items to Ray; their first argument, which is the same for many, travels once."""
 
-    def __init__(self, ray: Any, call: Callable[..., Any], place: Place) -> None:
-        self._ray, self._call, self._place = ray, pickle.dumps(call), place
+    def __init__(self, ray: Any, call: Callable[..., Any], environment: JobEnvironment) -> None:
+        self._ray, self._call, self._environment = ray, pickle.dumps(call), environment
         # Ray would not tell of what it tries again itself.
         options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD"}
-        self._task = ray.remote(**options)(work)
+        self._task = ray.remote(**options)(run_item)
         self._first: tuple[Any, Any] | None = None
 
     def __call__(self, arguments: tuple[Any, ...]) -> Any:
         first, *others = arguments
         if self._first is None or self._first[0] is not first:
             self._first = (first, self._ray.put(pickle.dumps(first)))
-        return self._task.remote(self._call, self._first[1], pickle.dumps(tuple(others)), self._place)
+        return self._task.remote(self._call, self._first[1], pickle.dumps(tuple(others)), self._environment)
 
 
 _SHARED = "the home, the sources and the function's files must be on storage that all nodes see, under the same paths"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobEnvironment:
     """Where the process that asks for the work is; a node must find the same.
 
     Parameters
@@ -319,7 +319,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RayResult:
     """What an item gave, or the exception that it raised, pickled, and where in words."""
 
     value: Any = None
@@ -327,16 +327,16 @@ class Answer:
     trace: str = ""
 
 
-class Elsewhere(Exception):
+class RemoteTraceback(Exception):
     """The traceback of a failure on a node, as text: the cause of that failure here."""
 
 
-def node() -> str:
+def node_name() -> str:
     """How messages call this machine."""
     return f"node {socket.gethostname()}"
 
 
-def work(call: bytes, first: bytes, others: bytes, place: Place) -> Answer:
+def run_item(call: bytes, first: bytes, others: bytes, environment: JobEnvironment) -> RayResult:
     """Do one item: ``call(first, *others)``, all pickled, for they can be read only where the files are.
 
     Parameters
@@ -345,13 +345,13 @@ def work(call: bytes, first: bytes, others: bytes, place: Place) -> Answer:
         A `Task`, or a job that has one.
     """
     try:
-        check(place)
-        with at(place):
+        check(environment)
+        with working_as(environment):
             given = _given(first)
             check_function(getattr(given, "task", given).function)
-            return Answer(pickle.loads(call)(given, *pickle.loads(others)))
+            return RayResult(pickle.loads(call)(given, *pickle.loads(others)))
     except Exception as e:
-        return Answer(failure=_pickled(e), trace=traceback.format_exc())
+        return RayResult(failure=_pickled(e), trace=traceback.format_exc())
 
 
 def _given(first: bytes) -> Any:
@@ -360,7 +360,7 @@ def _given(first: bytes) -> Any:
         return pickle.loads(first)
     except (RldsError, OSError) as e:
         message = e.message if isinstance(e, RldsError) else str(e)
-        raise PreprocessError(f"{node()} cannot open the source: {message}", hint=_SHARED) from e
+        raise PreprocessError(f"{node_name()} cannot open the source: {message}", hint=_SHARED) from e
 
 
 def _pickled(e: Exception) -> bytes:
@@ -372,30 +372,30 @@ def _pickled(e: Exception) -> bytes:
     return pickled
 
 
-def check(place: Place) -> None:
+def check(environment: JobEnvironment) -> None:
     """Raise PreprocessError unless this node sees the same home, and has the same version of this program."""
-    if place.version != __version__:
+    if environment.version != __version__:
         raise PreprocessError(
-            f"{node()} has rlds {__version__}; the job was started with {place.version}.",
-            hint=f"pip install rlds-cli=={place.version} on every node",
+            f"{node_name()} has rlds {__version__}; the job was started with {environment.version}.",
+            hint=f"pip install rlds-cli=={environment.version} on every node",
         )
     try:
-        seen = place.mark.read_text()
+        seen = environment.mark.read_text()
     except OSError:
         seen = ""
-    if seen != place.word:
-        what = "has another directory there" if place.home.exists() else "has no such directory"
+    if seen != environment.word:
+        what = "has another directory there" if environment.home.exists() else "has no such directory"
         raise PreprocessError(
-            f"{node()} does not see the home {place.home}: it {what}. Nothing was published.", hint=_SHARED
+            f"{node_name()} does not see the home {environment.home}: it {what}. Nothing was published.", hint=_SHARED
         )
 
 
 @contextmanager
-def at(place: Place) -> Iterator[None]:
+def working_as(environment: JobEnvironment) -> Iterator[None]:
     """Work in the same directory, where there is one, and find the same modules."""
-    sys.path[:0] = [p for p in place.search if p not in sys.path]
+    sys.path[:0] = [p for p in environment.search if p not in sys.path]
     with suppress(OSError):
-        os.chdir(place.directory)
+        os.chdir(environment.directory)
     yield
 
 
@@ -408,17 +408,19 @@ def check_function(function: Function) -> Callable[..., Any]:
         It is not found, or its file is another one.
     """
     if function.file and not Path(function.file).is_file():
-        raise PreprocessError(f"{node()} does not see {function.file}. Nothing was published.", hint=_SHARED)
+        raise PreprocessError(f"{node_name()} does not see {function.file}. Nothing was published.", hint=_SHARED)
     try:
         call = function.load()
     except ModuleNotFoundError as e:
         raise PreprocessError(
-            f"{node()} finds no module {e.name}, which {function.reference} is in or needs. Nothing was published.",
+            f"{node_name()} finds no module {e.name}, which {function.reference} is in or needs. Nothing was published.",
             hint=f"install it on every node; {_SHARED}",
         ) from e
     file = Path(getattr(sys.modules.get(function.module or ""), "__file__", None) or os.devnull)
     if function.files and file.is_file():
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         if digest not in (sha for _, sha in function.files):
-            raise PreprocessError(f"{node()} has another {file} than the one the job was started with.", hint=_SHARED)
+            raise PreprocessError(
+                f"{node_name()} has another {file} than the one the job was started with.", hint=_SHARED
+            )
     return call

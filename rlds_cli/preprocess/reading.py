@@ -18,11 +18,11 @@ from rlds_cli.store.frames import check_frames, decode_frame
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, Array, Column, EncodedFrames, EpisodeTable, Field, IntArray, VideoFrames
 
-Run = tuple[int, int]  # rows of the store, first and one past the last
+RowRun = tuple[int, int]  # rows of the store, first and one past the last
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class SourceEpisode:
     """One episode as the source has it.
 
     ``original[name]`` has T+1 rows for fields placed ``both`` (T where the final observation is not recorded), else T;
@@ -51,7 +51,7 @@ def _opened(path: Path, fingerprint: str) -> tuple[Store, EpisodeTable]:
     return store, store.table()
 
 
-class Reader:
+class SourceReader:
     """Reads the selected episodes of a dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
@@ -79,18 +79,18 @@ class Reader:
         """Whether the final observation of episode ``k`` is recorded."""
         return bool(self._table.observed[self._index[k]])
 
-    def episode(self, k: int, names: Sequence[str]) -> Episode:
+    def episode(self, k: int, names: Sequence[str]) -> SourceEpisode:
         """Episode ``k`` of the selection."""
         return next(self.episodes(k, k + 1, names, 1))
 
-    def episodes(self, first: int, last: int, names: Sequence[str], rows: int) -> Iterator[Episode]:
+    def episodes(self, first: int, last: int, names: Sequence[str], rows: int) -> Iterator[SourceEpisode]:
         """Episodes ``first`` to ``last``, read about ``rows`` rows at a time."""
         for episodes, _ in self.blocks(first, last, names, rows):
             yield from episodes
 
     def blocks(
         self, first: int, last: int, names: Sequence[str], rows: int
-    ) -> Iterator[tuple[list[Episode], dict[str, Array]]]:
+    ) -> Iterator[tuple[list[SourceEpisode], dict[str, Array]]]:
         """Episodes read together, and the rows that they are views of, one episode after the other."""
         for a, b in self._blocks(first, last, rows):
             runs = [(self.start(k), self.start(k) + self.length(k) + 1) for k in range(a, b)]
@@ -101,14 +101,16 @@ class Reader:
                 at += stop - start
             yield episodes, block
 
-    def _episode(self, k: int, rows: dict[str, Array]) -> Episode:
+    def _episode(self, k: int, rows: dict[str, Array]) -> SourceEpisode:
         length, observed = self.length(k), self.observed(k)
         both = length + observed
         fields = self.store.fields
         original = {n: v[: both if fields[n].placement == "both" else length] for n, v in rows.items()}
-        return Episode(self.number(k), self.start(k), length, observed, int(self._table.end[self._index[k]]), original)
+        return SourceEpisode(
+            self.number(k), self.start(k), length, observed, int(self._table.end[self._index[k]]), original
+        )
 
-    def _blocks(self, first: int, last: int, rows: int) -> Iterator[Run]:
+    def _blocks(self, first: int, last: int, rows: int) -> Iterator[RowRun]:
         a = first
         while a < last:
             b, held = a, 0
@@ -118,7 +120,7 @@ class Reader:
             yield a, b
             a = b
 
-    def rows(self, name: str, runs: Iterable[Run]) -> Array:
+    def rows(self, name: str, runs: Iterable[RowRun]) -> Array:
         """The rows of ``runs``, one after the other, as values: frames decoded, text as strings or None. Read-only."""
         f = self.store.fields[name]
         joined = _joined(runs)
@@ -129,7 +131,7 @@ class Reader:
         values = self._stored(self.store.directory(name), joined)
         return self.store.texts(name, values) if f.kind == "text" else values
 
-    def column(self, name: str, runs: Iterable[Run]) -> Column:
+    def column(self, name: str, runs: Iterable[RowRun]) -> Column:
         """The rows of ``runs`` as the store takes them: frames encoded, text as a list."""
         f = self.store.fields[name]
         if f.codec == VIDEO:
@@ -145,12 +147,12 @@ class Reader:
             self._arrays[directory] = compression.open_rows(directory)
         return self._arrays[directory]
 
-    def _stored(self, directory: Path, runs: Sequence[Run]) -> Array:
+    def _stored(self, directory: Path, runs: Sequence[RowRun]) -> Array:
         opened = self._opened(directory)
         blocks = [np.asarray(opened[a:b]) for a, b in runs]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
-    def _encoded(self, f: Field, runs: Sequence[Run]) -> EncodedFrames:
+    def _encoded(self, f: Field, runs: Sequence[RowRun]) -> EncodedFrames:
         directory = self.store.directory(f.name)
         data, lengths = [np.zeros(0, np.uint8)], [np.zeros(0, np.int64)]
         for a, b in runs:
@@ -160,7 +162,7 @@ class Reader:
             lengths.append(np.diff(offsets))
         return EncodedFrames(np.concatenate(data), np.concatenate(lengths))
 
-    def _decoded(self, f: Field, runs: Sequence[Run]) -> Array:
+    def _decoded(self, f: Field, runs: Sequence[RowRun]) -> Array:
         frames = self._encoded(f, runs)
         ends = np.cumsum(frames.lengths)
         numbers = (row for a, b in runs for row in range(a, b))
@@ -171,9 +173,9 @@ class Reader:
         return out
 
 
-def _joined(runs: Iterable[Run]) -> list[Run]:
+def _joined(runs: Iterable[RowRun]) -> list[RowRun]:
     """Runs that follow each other made one."""
-    joined: list[Run] = []
+    joined: list[RowRun] = []
     for a, b in runs:
         if joined and joined[-1][1] == a:
             joined[-1] = (joined[-1][0], b)

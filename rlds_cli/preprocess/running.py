@@ -16,9 +16,9 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
-from rlds_cli.preprocess import pipeline, ray_cluster, shards
-from rlds_cli.preprocess.job import Staff
+from rlds_cli.preprocess import pipeline, publish, ray_cluster, shards
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
+from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
@@ -117,7 +117,7 @@ def run(
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        _Making(t, cache_dir, jobs, force, _office(executor, address), shown(progress)).run()
+        _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), shown(progress)).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -135,7 +135,7 @@ def run_checked(
 ) -> Dataset:
     """Do as `run`, and publish what was made only where ``check`` of it raises no WrongFingerprint; else it goes."""
     with _described(source, fn, name, cache_dir=cache_dir, **how) as t:
-        _Making(t, cache_dir, jobs, force, None, progress, (check,)).run()
+        _ResultMaker(t, cache_dir, jobs, force, None, progress, (check,)).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -149,7 +149,7 @@ def _described(
     return pipeline.described(dataset, fn, name, **how)
 
 
-def _office(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
+def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
     """What connects to a cluster; None where this machine works."""
     if executor not in EXECUTORS:
         raise PreprocessError(f'There is no executor "{executor}".', hint=f"one of {', '.join(EXECUTORS)}")
@@ -157,18 +157,18 @@ def _office(executor: str, address: str | None) -> Callable[..., AbstractContext
         if address is not None:
             raise PreprocessError(f"address={address} is of a cluster.", hint='executor="ray" (--executor ray)')
         return None
-    return lambda home, mark, **how: ray_cluster.connected(home, mark, address, **how)
+    return lambda home, mark, **how: ray_cluster.connect(home, mark, address, **how)
 
 
 @dataclass(frozen=True, slots=True)
-class _Making:
+class _ResultMaker:
     """How a result is made, where it is not there."""
 
     task: Task | Pipeline
     cache_dir: StrPath | None
     jobs: int | None
     force: bool
-    office: Callable[..., AbstractContextManager[Executor]] | None
+    executor: Callable[..., AbstractContextManager[Executor]] | None
     progress: Progress
     checks: tuple[Callable[[Dataset], None], ...] = ()
 
@@ -176,21 +176,21 @@ class _Making:
         """Make it, or see that it is there."""
         t, where = self.task, settings.read(self.cache_dir)
         place = Home(where.home)
-        if not self.force and pipeline.is_made(t, where):
+        if not self.force and publish.is_made(t, where):
             self._say("is here: made before of the same source, function and arguments")
             return
         with exclusive(place, t.id, self.progress):
-            if not self.force and pipeline.is_made(t, where):
+            if not self.force and publish.is_made(t, where):
                 return  # by whoever held the lock
             work = place.partial(t.id, t.key[:16])
             _forget_others(place, t, None if self.force else work)
             safe_files.work_directory(work, place.root)
             with _source_stays(t.dataset):
-                if self.office is None:
+                if self.executor is None:
                     self._make_here(work, place)
                     return
                 mark = place.lock(t.id).with_suffix(".seen")
-                with self.office(place, mark, jobs=self.jobs, tell=self._say) as nodes:
+                with self.executor(place, mark, jobs=self.jobs, tell=self._say) as nodes:
                     self._make(_portable(t), nodes, work, place)
 
     def _make_here(self, work: Path, place: Home) -> None:
@@ -202,11 +202,11 @@ class _Making:
 
     def _make(self, t: Task | Pipeline, nodes: Executor | None, work: Path, place: Home) -> None:
         first = t if isinstance(t, Task) else t.task(0, t.dataset)
-        staff = Staff(first, self.jobs, self.progress, nodes)
+        pool = WorkerPool(first, self.jobs, self.progress, nodes)
         if isinstance(t, Task):
-            pipeline.make(staff, work, place.dataset(t.id), checks=self.checks)
+            publish.run_task(pool, work, place.dataset(t.id), checks=self.checks)
         else:
-            pipeline.make_pipeline(t, staff, work, place.dataset(t.id), checks=self.checks)
+            pipeline.run_pipeline(t, pool, work, place.dataset(t.id), checks=self.checks)
 
     def _say(self, note: str) -> None:
         self.progress(Event(str(self.task.id), "note", note=note))
@@ -240,5 +240,5 @@ def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:
     kept = [] if keep is None else [keep]
     kept += [shards.directory(place, t)] if keep and isinstance(t, Task) else []
     for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # those of ID@NAME.x are of others
-        if path not in kept and safe_files.is_own_directory(path) and not shards.at_work(path):
+        if path not in kept and safe_files.is_own_directory(path) and not shards.is_running(path):
             trees.discard(path)

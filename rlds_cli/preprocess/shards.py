@@ -45,10 +45,11 @@ from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, Held
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
-from rlds_cli.preprocess import fit, job, pipeline
-from rlds_cli.preprocess.job import PreprocessJob, Staff
-from rlds_cli.preprocess.plan import Known, Otherwise
-from rlds_cli.preprocess.reading import Reader
+from rlds_cli.preprocess import fit, job, publish
+from rlds_cli.preprocess.job import PreprocessJob
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
+from rlds_cli.preprocess.pool import WorkerPool
+from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
@@ -122,14 +123,14 @@ def run_shard(
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         tell = shown(progress)
-        if not force and pipeline.is_made(t, where):
+        if not force and publish.is_made(t, where):
             tell(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
         place = Home(where.home)
         work = directory(place, t)
-        with writing(place), _at_work(work, place):
-            report = _work(t, work, number, Staff(t, jobs, tell, in_place=False))
-        if not force and pipeline.is_made(t, where):
+        with writing(place), _running(work, place):
+            report = _work(t, work, number, WorkerPool(t, jobs, tell, in_place=False))
+        if not force and publish.is_made(t, where):
             trees.discard(work)  # another attempt at the same was enough
         return report
 
@@ -173,10 +174,10 @@ def finish(
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
-        if force or not pipeline.is_made(t, where):
+        if force or not publish.is_made(t, where):
             with exclusive(place, t.id, tell):
-                if force or not pipeline.is_made(t, where):
-                    _publish(t, place, Staff(t, jobs, tell))
+                if force or not publish.is_made(t, where):
+                    _publish(t, place, WorkerPool(t, jobs, tell))
         return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -185,7 +186,7 @@ def directory(place: Home, t: Task) -> Path:
     return place.partial(t.id, f"{t.key[:16]}{SUFFIX}")
 
 
-def at_work(work: Path) -> bool:
+def is_running(work: Path) -> bool:
     """Whether some shard is being worked at below ``work``, or nobody can tell."""
     with ExitStack() as held:
         try:
@@ -210,7 +211,7 @@ def _checked(shard: tuple[int, int]) -> Shard:
 
 
 @contextmanager
-def _at_work(work: Path, place: Home) -> Iterator[None]:
+def _running(work: Path, place: Home) -> Iterator[None]:
     """Hold a lock that says so."""
     safe_files.work_directory(work, place.root)
     lock = FileLock(safe_files.directory(work / "running", work) / f"{shards.attempt()}.lock")
@@ -225,11 +226,11 @@ def _at_work(work: Path, place: Home) -> Iterator[None]:
 # -- one shard
 
 
-def _work(t: Task, work: Path, shard: Shard, staff: Staff) -> ShardReport:
+def _work(t: Task, work: Path, shard: Shard, pool: WorkerPool) -> ShardReport:
     write_once(work / "task.json", json.dumps(t.provenance()))
-    t = _fitted(t, work, staff)
+    t = _fitted(t, work, pool)
     while True:
-        plan, seconds = planned(t, work)
+        plan, seconds = shared_plan(t, work)
         steps = seconds * t.dataset.num_steps / max(1, len(plan.job.parts))
         try:
             done = shards.write(
@@ -237,11 +238,11 @@ def _work(t: Task, work: Path, shard: Shard, staff: Staff) -> ShardReport:
                 plan.below,
                 shard,
                 there=plan.finished,
-                executor=lambda chunks, steps=steps: staff.executor(steps * chunks, chunks),  # type: ignore[misc]
-                progress=staff.progress,
+                executor=lambda chunks, steps=steps: pool.executor(steps * chunks, chunks),  # type: ignore[misc]
+                progress=pool.progress,
                 check=plan.check,
             )
-        except Otherwise as e:
+        except AssumptionBroken as e:
             learn(work, e.known)
             continue
         except PreprocessError as e:
@@ -262,7 +263,7 @@ def _missing(parts: int, there: Collection[int], count: int) -> tuple[int, ...]:
     return tuple(s.number for s in numbered if not set(s.parts(parts)) <= set(there))
 
 
-def _fitted(t: Task, work: Path, staff: Staff) -> Task:
+def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
     """The task with the state of the first pass; one shard at a time is at it."""
     if not t.fits:
         return t
@@ -270,16 +271,16 @@ def _fitted(t: Task, work: Path, staff: Staff) -> Task:
     try:
         lock.acquire(timeout=0)
     except Held:
-        staff.progress(Event(str(t.id), "note", note="another shard is at the first pass: waiting"))
+        pool.progress(Event(str(t.id), "note", note="another shard is at the first pass: waiting"))
         lock.acquire()
     except OSError:  # a mark would keep all others waiting, where its holder was killed on another machine
         note = "the file system has no locks: each shard does the first pass for itself"
-        staff.progress(Event(str(t.id), "note", note=note))
+        pool.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{shards.attempt()}"
         alone.mkdir()
-        return fit.fitted(t, alone, staff)
+        return fit.with_state(t, alone, pool)
     try:
-        return fit.fitted(t, work, staff)
+        return fit.with_state(t, work, pool)
     finally:
         lock.release()
 
@@ -287,7 +288,7 @@ def _fitted(t: Task, work: Path, staff: Staff) -> Task:
 # -- all of them
 
 
-def _publish(t: Task, place: Home, staff: Staff) -> None:
+def _publish(t: Task, place: Home, pool: WorkerPool) -> None:
     work = directory(place, t)
     if work.exists():
         safe_files.work_directory(work, place.root)
@@ -295,13 +296,13 @@ def _publish(t: Task, place: Home, staff: Staff) -> None:
         raise PreprocessError(
             f"No shard of {t.id} is here{_others(t, place)}.", hint="--shard 1/4, and so on, makes them"
         )
-    t = fit.fitted(t, work, replace(staff, task=t))
-    plan, _ = planned(t, work)
+    t = fit.with_state(t, work, replace(pool, task=t))
+    plan, _ = shared_plan(t, work)
     done = plan.finished(range(len(plan.job.parts)))
     _check_complete(t, plan, done)
     trees.discard(plan.below / build.PLACE)  # of a finish that was stopped
     built = build.assemble(plan.job, plan.below, done)
-    pipeline.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads)
+    publish.publish(built, t, plan.job.plan, place.dataset(t.id), threads=pool.threads)
     trees.discard(work)
 
 
@@ -313,7 +314,7 @@ def _others(t: Task, place: Home) -> str:
     return ""
 
 
-def _check_complete(t: Task, plan: Planned, done: Finished) -> None:
+def _check_complete(t: Task, plan: SharedPlan, done: Finished) -> None:
     parts = len(plan.job.parts)
     if len(done) == parts:
         return
@@ -328,11 +329,11 @@ def _check_complete(t: Task, plan: Planned, done: Finished) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class SharedPlan:
     """What is to be written as far as is ``known``, and ``below`` which directory of the ``work``."""
 
     job: PreprocessJob
-    known: Known
+    known: Assumptions
     work: Path
 
     @property
@@ -344,7 +345,7 @@ class Planned:
         """Raise Otherwise where another shard has learned something."""
         now = _recall(self.work)
         if now != self.known:
-            raise Otherwise(now)
+            raise AssumptionBroken(now)
 
     def finished(self, numbers: Collection[int]) -> Finished:
         """The parts that are there; of earlier plans those that can be completed, and are."""
@@ -360,40 +361,40 @@ class Planned:
         """The parts that somebody says are there."""
         return set().union(*(shards.said(p.job, p.below) for p in (self, *self._earlier())))
 
-    def _earlier(self) -> list[Planned]:
+    def _earlier(self) -> list[SharedPlan]:
         """Plans made when less was known, whose parts can be completed."""
         found = []
         for file in sorted(self.work.glob("*/known.json")):
-            known = Known.from_json(file.read_text())
+            known = Assumptions.from_json(file.read_text())
             if known != self.known and known | self.known == self.known:
-                plan = _planned_as(self.job.task, self.work, known)[0]
+                plan = _shared_plan_under(self.job.task, self.work, known)[0]
                 if plan.below == file.parent and fits(plan.job, self.job):
                     found.append(plan)
         return found
 
 
-def planned(t: Task, work: Path) -> tuple[Planned, float]:
+def shared_plan(t: Task, work: Path) -> tuple[SharedPlan, float]:
     """What is to be written as far as any shard knows, and the seconds that a step takes."""
-    plan, seconds = _planned_as(t, work, _recall(work))
+    plan, seconds = _shared_plan_under(t, work, _recall(work))
     plan.below.mkdir(parents=True, exist_ok=True)
     write_once(plan.below / "known.json", plan.known.to_json())
     return plan, seconds
 
 
-def _planned_as(t: Task, work: Path, known: Known) -> tuple[Planned, float]:
+def _shared_plan_under(t: Task, work: Path, known: Assumptions) -> tuple[SharedPlan, float]:
     plan, seconds = job.plan(t, known)
     rows = job.decided(work, seconds, t.dataset.num_steps)
-    return Planned(job.divided(t, plan, rows), known, work), seconds
+    return SharedPlan(job.divided(t, plan, rows), known, work), seconds
 
 
-def _recall(work: Path) -> Known:
-    known = Known()
+def _recall(work: Path) -> Assumptions:
+    known = Assumptions()
     for file in sorted(work.glob("known-*.json")):
-        known |= Known.from_json(file.read_text())
+        known |= Assumptions.from_json(file.read_text())
     return known
 
 
-def learn(work: Path, known: Known) -> None:
+def learn(work: Path, known: Assumptions) -> None:
     """Tell the others."""
     text = known.to_json()
     write_once(work / f"known-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json", text)
@@ -452,7 +453,7 @@ def complete(
 
 def _rows(task: Task, fields: list[Field], number: int, job: PreprocessJob) -> Iterator[Chunk]:
     """The source's rows of a part, of these fields, block by block."""
-    reader = Reader(task.dataset)
+    reader = SourceReader(task.dataset)
     first, last = job.parts[number].args["first"], job.parts[number].args["last"]
     row, end = reader.start(first), reader.start(last - 1) + reader.length(last - 1) + 1
     at_once = max(1, BLOCK_BYTES // max(1, sum(f.row_bytes for f in fields)))

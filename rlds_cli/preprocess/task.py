@@ -13,9 +13,8 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,13 +22,11 @@ import numpy as np
 from rlds_cli import __version__, ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.files import safe as safe_files
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import functions, sources, traits
+from rlds_cli.preprocess.failures import Failure, failures_of, read_failures
 from rlds_cli.preprocess.functions import Function
-from rlds_cli.preprocess.plan import Known, Otherwise, Plan
 from rlds_cli.settings import StrPath
-from rlds_cli.store.build import FAILED
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, Note, join_name
 
@@ -70,7 +67,7 @@ class Task:
     keep_going: bool = False
     depends_on: tuple[str, ...] = ()  # files that the function reads, beside those that its arguments name
     state: str | None = None  # what the first pass found out, see `states`; not part of the key, which it follows from
-    chain: Chain | None = None  # the pipeline that it is of
+    chain: StagePosition | None = None  # the pipeline that it is of
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "chain": None}  # workers have no use for it
@@ -212,7 +209,7 @@ def described(
 ) -> Iterator[Task]:
     """The task that `describe` gives; the function's modules can be imported meanwhile."""
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    with functions.importable(functions.searched([fn])):
+    with functions.importable(functions.search_path([fn])):
         t = describe(dataset, fn, name, **how)
         with functions.importable(t.function.path):
             yield t
@@ -367,7 +364,7 @@ _COMMANDS = ("rlds preprocess ", "rlds_cli.preprocess.")
 
 
 @dataclass(frozen=True)
-class Chain:
+class StagePosition:
     """Function ``number`` of ``count``, from 0 on, which works on ``dataset``; the pipeline began with ``source``.
 
     ``again`` is the command for one episode of the source but for the episode; ``record`` is what the manifest of the
@@ -406,11 +403,11 @@ class Chain:
 
     def failures(self, notes: Iterable[Note]) -> tuple[Failure, ...]:
         """All failures of the pipeline up to here, by episodes of the source."""
-        own = of(notes)
+        own = failures_of(notes)
         if self.number == 0:
             return tuple(own)
         of_source = (replace(f, id=self.source.id, episode=self.origin(f.episode)) for f in own)
-        return (*read(self.dataset.path), *(replace(f, again=self._again(f.episode)) for f in of_source))
+        return (*read_failures(self.dataset.path), *(replace(f, again=self._again(f.episode)) for f in of_source))
 
     def notes(self) -> tuple[Note, ...]:
         """What was noted of the functions before."""
@@ -418,94 +415,3 @@ class Chain:
 
     def _again(self, episode: int) -> str:
         return self.again.replace("EPISODE", str(episode))
-
-
-FILE = "errors.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One episode that was left out.
-
-    Parameters
-    ----------
-    id : str
-        The source.
-    episode : int
-        Its number there.
-    step : int or None
-        Where that is known.
-    function : str
-    exception : str
-        The name of what was raised; empty where something was returned that cannot be stored.
-    message : str
-        All that is known of it.
-    again : str
-        The command that makes it happen again.
-    """
-
-    id: str
-    episode: int
-    step: int | None
-    function: str
-    exception: str
-    message: str
-    again: str
-
-
-def left_out(task: Task, episode: int, plan: Plan, e: PreprocessError) -> Note:
-    """The failure of an episode as a note of the part that it is of, where the task goes on without it.
-
-    Raises
-    ------
-    PreprocessError
-        It does not: the failure itself.
-    Otherwise
-        All episodes were to be kept.
-    """
-    if not task.keep_going:
-        raise e
-    if plan.kept:
-        raise Otherwise(Known(kept=False))
-    failure = Failure(
-        task.dataset.id,
-        episode,
-        e.step,
-        task.function.reference,
-        type(e.__cause__).__name__ if e.__cause__ is not None else "",
-        e.message,
-        e.hint or "",
-    )
-    return Note(
-        FAILED, f"episodes on which the function failed were left out: {FILE}", where=json.dumps(asdict(failure))
-    )
-
-
-def of(notes: Iterable[Note]) -> Iterator[Failure]:
-    """The failures among notes."""
-    return (Failure(**json.loads(n.where)) for n in notes if n.code == FAILED)
-
-
-def told(notes: Iterable[Note]) -> tuple[Note, ...]:
-    """The notes as the manifest has them: failures by their episode alone."""
-    return tuple(replace(n, where=_episode(n)) if n.code == FAILED else n for n in notes)
-
-
-def _episode(n: Note) -> str:
-    return f"episode {json.loads(n.where)['episode']}"
-
-
-def write(directory: Path, found: Iterable[Failure]) -> None:
-    """Write ``errors.jsonl``, one failure a line, unless there is none."""
-    lines = [json.dumps(asdict(failure)) + "\n" for failure in found]
-    if lines:
-        directory.mkdir(parents=True, exist_ok=True)
-        safe_files.write_bytes(directory / FILE, "".join(lines).encode())
-
-
-def read(directory: Path) -> tuple[Failure, ...]:
-    """The failures that stand in ``errors.jsonl`` of a dataset's directory."""
-    try:
-        return tuple(Failure(**json.loads(line)) for line in (directory / FILE).read_text().splitlines())
-    except OSError:
-        return ()

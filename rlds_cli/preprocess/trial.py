@@ -20,10 +20,11 @@ from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.preprocess import fit, functions, job, pipeline, task
 from rlds_cli.preprocess.calling import undisturbed
-from rlds_cli.preprocess.episodes import Result, WholeEpisodes
+from rlds_cli.preprocess.episodes import EpisodeResult, EpisodeRunner
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
-from rlds_cli.preprocess.plan import Known, Plan, Probe
-from rlds_cli.preprocess.reading import Episode, Reader
+from rlds_cli.preprocess.plan import Assumptions, Probe, WritePlan
+from rlds_cli.preprocess.pool import process_count
+from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import Arrays, Task, Unit
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import EncodedFrames, Field
@@ -73,12 +74,12 @@ def attempt(
                 raise PreprocessError(f"step={step}: several functions are tried on an episode.", hint="leave out step")
             return _rehearse(p, _number(dataset, episode), jobs)
     alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args}
-    with functions.importable(functions.searched([fn])):
+    with functions.importable(functions.search_path([fn])):
         t = task.describe(dataset, fn, name, span=(history, future), fields=fields, **alone)
         with functions.importable(t.function.path):
             number = _number(t.dataset, episode)
             work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
-            return _try(*fit.fitted_on(t, number, work), number, _step(t, number, step), jobs)
+            return _try(*fit.with_trial_state(t, number, work), number, _step(t, number, step), jobs)
 
 
 def _number(dataset: Dataset, episode: int) -> int:
@@ -102,8 +103,8 @@ def _step(t: Task, episode: int, step: int | None) -> int | None:
 def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Report:
     runner = job.runner_of(t)
 
-    def look(k: int, step: int | None) -> tuple[Probe, Episode, list[Result]]:
-        return runner.probe(k, Known()) if isinstance(runner, WholeEpisodes) else runner.attempt(k, step)
+    def look(k: int, step: int | None) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
+        return runner.probe(k, Assumptions()) if isinstance(runner, EpisodeRunner) else runner.attempt(k, step)
 
     with undisturbed(t):
         probe, before, results = look(k, step)
@@ -112,8 +113,8 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
         pace = probe.seconds
         if step is None and jobs != 0:  # 0 is for a debugger, which shows no other call
             pace = _pace(t.dataset, pace, before.length, lambda typical: look(typical, None)[0].seconds)
-    made = job.plan_of(t, Known(), probe) if probe.schema else None
-    workers = max(1, job.processes(jobs, pace * t.dataset.num_steps))
+    made = job.plan_of(t, Assumptions(), probe) if probe.schema else None
+    workers = max(1, process_count(jobs, pace * t.dataset.num_steps))
     fields = changes(t.dataset, before, results, made)
     return Report(
         source=t.dataset.id,
@@ -149,14 +150,14 @@ def _pace(ds: Dataset, seconds: float, steps: int, look: Callable[[int], float])
 def _rehearse(p: Pipeline, k: int, jobs: int | None) -> Report:
     """All functions of a pipeline, on one episode, in a directory that is removed."""
     alone = replace(p, dataset=p.dataset.select(episodes=[k]))
-    before = Reader(p.dataset).episode(k, alone.task(0, alone.dataset).read)
+    before = SourceReader(p.dataset).episode(k, alone.task(0, alone.dataset).read)
     with TemporaryDirectory(prefix="rlds-") as directory:
         took: list[float] = []
         made = pipeline.rehearse(alone, Path(directory), took.append)
         results = () if made is None else _episodes(made)
         plan = None if made is None else _plan(p.dataset, made, results, before)
         fields = changes(p.dataset, before, [replace(r, rows=_same(r, before, plan)) for r in results], plan)
-    workers = max(1, job.processes(jobs, sum(took) * p.dataset.num_steps))
+    workers = max(1, process_count(jobs, sum(took) * p.dataset.num_steps))
     return Report(
         source=p.dataset.id,
         id=str(p.id),
@@ -174,24 +175,24 @@ def _rehearse(p: Pipeline, k: int, jobs: int | None) -> Report:
     )
 
 
-def _episodes(made: Dataset) -> tuple[Result, ...]:
+def _episodes(made: Dataset) -> tuple[EpisodeResult, ...]:
     """The episodes of a dataset, as results."""
-    reader, names = Reader(made), list(made.schema)
+    reader, names = SourceReader(made), list(made.schema)
     episodes = [reader.episode(k, names) for k in range(made.num_episodes)]
-    return tuple(Result(dict(e.original), e.length, e.end, e.observed, {}) for e in episodes)
+    return tuple(EpisodeResult(dict(e.original), e.length, e.end, e.observed, {}) for e in episodes)
 
 
-def _plan(source: Dataset, made: Dataset, results: Sequence[Result], before: Episode) -> Plan:
+def _plan(source: Dataset, made: Dataset, results: Sequence[EpisodeResult], before: SourceEpisode) -> WritePlan:
     """What all of it would share, and write, if all episodes came back like this one."""
     kept = len(results) == 1 and results[0].length == before.length
     changed = {
         n for step in made.manifest.provenance[len(source.manifest.provenance) :] for n in step.get("changed", ())
     }
     untouched = frozenset(n for n in made.schema if kept and n not in changed)
-    return Plan(tuple(made.schema.values()), untouched, frozenset(), kept, kept, frozenset())
+    return WritePlan(tuple(made.schema.values()), untouched, frozenset(), kept, kept, frozenset())
 
 
-def _same(r: Result, before: Episode, plan: Plan | None) -> dict[str, slice]:
+def _same(r: EpisodeResult, before: SourceEpisode, plan: WritePlan | None) -> dict[str, slice]:
     untouched = plan.untouched if plan else frozenset()
     return {n: slice(None) for n in r.flat if n in untouched}
 
@@ -246,7 +247,9 @@ class Report:
     step: int | None = None
 
 
-def changes(dataset: Dataset, before: Episode, results: Sequence[Result], made: Plan | None) -> tuple[Change, ...]:
+def changes(
+    dataset: Dataset, before: SourceEpisode, results: Sequence[EpisodeResult], made: WritePlan | None
+) -> tuple[Change, ...]:
     """What became of every field of an episode, and what the whole ``dataset`` would take when made as planned."""
     if not results:
         return ()

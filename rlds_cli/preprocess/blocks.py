@@ -1,23 +1,11 @@
-"""Rows that come back one at a time, put into columns as they come.
-
-Whether an observation and the next one are still one: what came back for a field and for its ``next/``.
-
-Steps with their neighbours in the episode, for functions of windows, and what those give back.
-
-::
-
-    history=2, future=1, an episode of T = 4 steps        step:   -2 -1  0  1  2  3  4
-    window of step 0                                        [ o0 o0 o0 o1 ]            mask 0 0 1 1
-    window of step 3                                                 [ o1 o2 o3 o4 ]   mask 1 1 1 0
-
-Outside of the episode the nearest row is repeated: of observations the first or the final one, of what belongs to
-steps that of the first or last step.
-"""
+"""Blocks of steps that are read and given to a function together, and the columns that come back for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -26,17 +14,143 @@ import numpy as np
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.preprocess import forms
-from rlds_cli.preprocess.forms import Block
-from rlds_cli.preprocess.reading import Reader
+from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import Task
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, EncodedFrames, Field, IntArray
+from rlds_cli.ted import Array, BoolArray, EncodedFrames, IntArray
 from rlds_cli.ted.episodes import Flat
+
+_LONG = 32  # steps of a piece, on average, from which copying piece by piece is faster than row by row
+
+
+@dataclass(frozen=True, slots=True)
+class StepRange:
+    """Steps ``first`` to ``last`` of episode ``k`` of the selection; ``ends`` when the episode does."""
+
+    k: int
+    first: int
+    last: int
+    ends: bool
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return self.last - self.first
+
+
+@dataclass(frozen=True)
+class StepBlock:
+    """Pieces that are read and given to the function together.
+
+    Every piece is read with the row behind it: its last step's next observation.
+    """
+
+    pieces: Sequence[StepRange]
+    runs: Sequence[tuple[int, int]]
+    observed: BoolArray  # [B]: the next observation of the step is recorded
+    numbers: IntArray  # [pieces]: of the episodes in the whole dataset
+
+    @property
+    def size(self) -> int:
+        """Steps."""
+        return len(self.observed)
+
+    @cached_property
+    def steps(self) -> IntArray:
+        """Places of the steps among the rows read."""
+        behind = np.cumsum([p.steps + 1 for p in self.pieces]) - 1
+        return np.delete(np.arange(self.size + len(self.pieces)), behind)
+
+    @cached_property
+    def episodes(self) -> IntArray:
+        """Numbers of the steps' episodes in the whole dataset [B]."""
+        return np.repeat(self.numbers, [p.steps for p in self.pieces])
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """Of every piece its first step and one past its last, among the steps."""
+        ends = np.cumsum([p.steps for p in self.pieces]).tolist()
+        return list(pairwise([0, *ends]))
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the pieces are worth a loop in Python."""
+        return self.size >= _LONG * len(self.pieces)
+
+    def pick(self, values: Array, ahead: int = 0) -> Array:
+        """Of rows that were read [rows, ...], a copy of those of the steps [B, ...], or of the ones ``ahead``."""
+        if not self.is_long:
+            picked: Array = values[self.steps + ahead]
+            return picked
+        picked = np.empty((self.size, *values.shape[1:]), values.dtype)
+        for k, (a, b) in enumerate(self.spans):
+            picked[a:b] = values[a + k + ahead : b + k + ahead]
+        return picked
+
+    def spread(self, values: Array, rows: Array) -> None:
+        """Put values of the steps [B, ...] in their places among the rows to write."""
+        if not self.is_long:
+            rows[self.out[0]] = values
+            return
+        at = 0
+        for p, (a, b) in zip(self.pieces, self.spans, strict=True):
+            rows[at : at + b - a] = values[a:b]
+            at += b - a + p.ends
+
+    @cached_property
+    def ends(self) -> IntArray:
+        """Numbers of the steps after which an episode ends."""
+        last = np.cumsum([p.steps for p in self.pieces]) - 1
+        return last[[p.ends for p in self.pieces]]
+
+    @cached_property
+    def out(self) -> tuple[IntArray, IntArray, int]:
+        """Places of the steps and of the final rows among the rows to write, and the number of those."""
+        final = self.ends + 1 + np.arange(len(self.ends))
+        total = self.size + len(final)
+        return np.delete(np.arange(total), final), final, total
+
+    def at(self, step: int) -> tuple[int, int]:
+        """Episode (in the whole dataset) and step of step number ``step``."""
+        for number, p in zip(self.numbers, self.pieces, strict=True):
+            if step < p.steps:
+                return int(number), p.first + step
+            step -= p.steps
+        raise IndexError(step)
+
+    def name(self, step: int) -> str:
+        """How messages call a step."""
+        episode, t = self.at(step)
+        return f"episode {episode:,}, step {t:,}"
+
+    def __str__(self) -> str:
+        if self.size == 1:
+            return self.name(0)
+        if len(self.pieces) == 1:
+            p = self.pieces[0]
+            return f"episode {self.numbers[0]:,}, steps {p.first:,} to {p.last - 1:,}"
+        return f"{self.size:,} transitions of episodes {self.numbers[0]:,} to {self.numbers[-1]:,}"
+
+
+class StepName:
+    """The name of a step, made when it is asked for."""
+
+    def __init__(self, block: StepBlock, step: int) -> None:
+        self._block, self._step = block, step
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Episode (in the whole dataset) and step."""
+        return self._block.at(self._step)
+
+    def __str__(self) -> str:
+        return self._block.name(self._step)
+
 
 # Path of a dict, number of its keys, and its leaves from it, as a tuple.
 Groups = list[tuple[tuple[str, ...], int, Callable[[Any], tuple[Any, ...]]]]
 
 
-class Stack:
+class ColumnStack:
     """Columns of ``size`` rows, with the fields of the first row.
 
     A row is copied when it is added: a function may return one buffer again and again. What comes back as the very
@@ -63,10 +177,10 @@ class Stack:
             It has other fields, shapes or kinds than the first.
         """
         if not self._columns:
-            self._start(forms.take_back(value, where), value, where)
+            self._start(forms.from_output(value, where), value, where)
         returned = self._pick(value) if self._groups else None
         if returned is None:
-            returned = self._named(forms.take_back(value, where), where)
+            returned = self._named(forms.from_output(value, where), where)
         for j, leaf in enumerate(returned):
             kept = self._kept[j]
             if kept >= 0:
@@ -138,7 +252,7 @@ class Stack:
     def _put(self, j: int, i: int, leaf: Any, where: Any) -> None:
         """What is no array of the column's dtype: text, numbers of Python, tensors, other dtypes."""
         name, column = self._names[j], self._columns[j]
-        value = forms.take_back({name: leaf}, where)[name]
+        value = forms.from_output({name: leaf}, where)[name]
         assert not isinstance(value, EncodedFrames)
         if isinstance(value, list) != isinstance(column, list):
             raise InvalidEpisode(f"{where}: {name} is text at some steps only.")
@@ -175,15 +289,15 @@ def _groups(value: Any, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], in
     return groups
 
 
-class Pairs:
+class PairCheck:
     """Compares what a function made of a block with the source, and the steps of it with each other."""
 
-    def __init__(self, task: Task, reader: Reader) -> None:
+    def __init__(self, task: Task, reader: SourceReader) -> None:
         self._task = task
         self._reader = reader
         self._fields = task.dataset.schema
 
-    def same(self, name: str, flat: Flat, original: Mapping[str, Array], block: Block) -> bool:
+    def same(self, name: str, flat: Flat, original: Mapping[str, Array], block: StepBlock) -> bool:
         """Whether a field of the source came back as it was, next included."""
         if name not in flat or not forms.same(flat[name], block.pick(original[name])):
             return False
@@ -191,7 +305,7 @@ class Pairs:
         return not both or forms.same(flat[f"next/{name}"], block.pick(original[name], 1))
 
     def disagreeing(
-        self, flat: Flat, block: Block, untouched: frozenset[str], before: Mapping[str, Any]
+        self, flat: Flat, block: StepBlock, untouched: frozenset[str], before: Mapping[str, Any]
     ) -> frozenset[str]:
         """Fields whose next value is not the value one step on. Those that the source keeps once must stay so.
 
@@ -221,7 +335,7 @@ class Pairs:
                 found.append(name)
         return frozenset(found)
 
-    def _refuse(self, name: str, flat: Flat, block: Block, at: IntArray) -> None:
+    def _refuse(self, name: str, flat: Flat, block: StepBlock, at: IntArray) -> None:
         if name not in self._fields or self._fields[name].placement != "both" or self._task.unit == "window":
             return
         original = self._reader.rows(name, block.runs)
@@ -244,7 +358,7 @@ class Pairs:
         )
 
 
-def _agree(root: Any, after: Any, at: IntArray, block: Block) -> bool:
+def _agree(root: Any, after: Any, at: IntArray, block: StepBlock) -> bool:
     """Whether the next values at the steps ``at``, which go on in their piece, are the values one step on."""
     if block.is_long and not isinstance(root, list) and not isinstance(after, list):
         return all(forms.agree(root[a + 1 : b], after[a : b - 1]) for a, b in block.spans)
@@ -254,160 +368,3 @@ def _agree(root: Any, after: Any, at: IntArray, block: Block) -> bool:
 def take(values: Any, index: Any) -> Any:
     """Rows of a column, of text too."""
     return [values[i] for i in index] if isinstance(values, list) else values[index]
-
-
-MASK, NEXT_MASK = "mask", "next/mask"
-_COLUMNS = (REWARD, *FLAGS)  # [B, L, 1] in windows
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """Where the L rows of each of B windows lie among rows read.
-
-    ``runs`` are the rows to read; ``steps observed after`` [B, L] are places among them of what belongs to steps, of
-    observations, and of next observations; ``mask next_mask`` [B, L] say which are inside of the episode.
-    """
-
-    runs: tuple[tuple[int, int], ...]
-    steps: IntArray
-    observed: IntArray
-    after: IntArray
-    mask: BoolArray
-    next_mask: BoolArray
-
-
-def neighbours(
-    block: Block, starts: IntArray, lengths: IntArray, final: BoolArray, span: tuple[int, int]
-) -> Neighbours:
-    """The windows of all steps of a block.
-
-    Parameters
-    ----------
-    starts, lengths, final : array [pieces]
-        Of the pieces' episodes: first row in the store, steps, and whether the final observation is recorded.
-    span : tuple of int
-        How many steps a window has before and after its own.
-    """
-    history, future = span
-    first = np.array([p.first for p in block.pieces])
-    last = np.array([p.last for p in block.pieces])
-    low, high = np.maximum(first - history, 0), np.minimum(last + future, lengths)  # rows that are needed
-    sizes = high - low + 1
-    offset = np.cumsum(sizes) - sizes - low
-    piece = np.repeat(np.arange(len(first)), last - first)
-    t = np.arange(block.size) - np.repeat(np.cumsum(last - first) - last, last - first)
-    at = t[:, None] + np.arange(-history, future + 1)
-    steps, top, base = (x[piece][:, None] for x in (lengths - 1, lengths - ~final, offset))
-    return Neighbours(
-        tuple(zip((starts + low).tolist(), (starts + high + 1).tolist(), strict=True)),
-        base + np.clip(at, 0, steps),
-        base + np.clip(at, 0, top),
-        base + np.clip(at + 1, 0, top),
-        (at >= 0) & (at <= steps),
-        (at >= -1) & (at < top),
-    )
-
-
-def given(
-    rows: Callable[[str], Array], names: Iterable[str], fields: Mapping[str, Field], n: Neighbours
-) -> dict[str, Array]:
-    """The windows of the fields: [B, L, ...], rewards and flags [B, L, 1]; ``mask`` and ``next/mask`` [B, L].
-
-    Raises
-    ------
-    InvalidEpisode
-        A field has the name of a mask.
-    """
-    windows: dict[str, Array] = {}
-    for name in names:
-        if name in (MASK, NEXT_MASK):
-            raise InvalidEpisode(
-                f'the source has a field "{name}", which is what windows call their mask.', hint="leave it out: fields="
-            )
-        values = rows(name)
-        if fields[name].placement == "both":
-            windows[name] = values[n.observed]
-            windows[f"next/{name}"] = values[n.after]
-        else:
-            one = values[n.steps]
-            windows[name] = one[..., None] if name in _COLUMNS and one.ndim == 2 else one
-    windows[forms.DONE] = windows[FLAGS[0]] | windows[FLAGS[1]]
-    return {**windows, MASK: n.mask, NEXT_MASK: n.next_mask}
-
-
-def hand(windows: Mapping[str, Array], arrays: str) -> Any:
-    """As the function wants them. NumPy arrays are read-only: what is written into a window would be lost."""
-    if arrays == "numpy":
-        for values in windows.values():
-            values.flags.writeable = False
-    return forms.hand(windows, arrays)
-
-
-def laid_over(value: Any, handed: Any, before: Flat, fields: Mapping[str, Field], where: str) -> Flat:
-    """What a function of windows returned, over the fields as they were.
-
-    Parameters
-    ----------
-    value : mapping
-        Fields that it adds or changes, one row per step [B, ...], and None for those that it removes; the others stay.
-    handed : mapping
-        What it was given.
-    before : dict
-        The transitions as the source has them.
-
-    Raises
-    ------
-    InvalidEpisode
-        It is no mapping; it is all that was given; a window was edited in place; or an observation was returned
-        without the next one.
-    """
-    if not _is_nested(value):
-        raise InvalidEpisode(f"{where}: a {type(value).__name__} was returned; a dict of fields is needed.")
-    known = dict(_leaves(handed, ()))
-    new, removed = {}, set[str]()
-    for name, leaf in _leaves(value, ()):
-        if name in (MASK, NEXT_MASK) and leaf is known[name]:
-            raise InvalidEpisode(
-                f"{where}: windows came back whole, with their mask.",
-                hint="return only the fields that are added or changed, one row per step; the others stay",
-            )
-        if leaf is None:
-            removed |= {name, f"next/{name}"} if name in fields and fields[name].placement == "both" else {name}
-        else:
-            new[name] = leaf
-    _check_edits(known, where)
-    _check_observations(new, fields, where)
-    kept = {n: v for n, v in before.items() if not any(n == r or n.startswith(f"{r}/") for r in removed)}
-    if forms.DONE not in new:
-        kept.pop(forms.DONE, None)
-    return forms.take_back({**kept, **new}, where)
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "items"))
-
-
-def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    if not _is_nested(value):
-        yield "/".join(path), value
-        return
-    for key, below in value.items():
-        yield from _leaves(below, (*path, *(key if isinstance(key, tuple) else (str(key),))))
-
-
-def _check_edits(handed: Mapping[str, Any], where: str) -> None:
-    for name, value in handed.items():
-        if getattr(value, "_version", 0):
-            raise InvalidEpisode(
-                f"{where}: the windows of {name} were edited in place.",
-                hint="return the new values, one row per step, under the field's name",
-            )
-
-
-def _check_observations(new: Mapping[str, Any], fields: Mapping[str, Field], where: str) -> None:
-    for name, f in fields.items():
-        if f.placement == "both" and name in new and f"next/{name}" not in new:
-            raise InvalidEpisode(
-                f'{where}: "{name}" came back changed and "next/{name}" did not.',
-                hint='return both: windows have "next/..." too, made alike of them the two stay one observation',
-            )
