@@ -129,7 +129,7 @@ REFUSED: dict[str, str] = {
     "space:f": "has no source file",
     "nothing:f": "there is no module nothing",
     "nothing.py:f": "there is no file",
-    "scale_rewards": "no built-in function is called so",
+    "scale_rewards": "there is no built-in function of this name",
     "__main__:f": "has no source file|is a library's|a module of Python",
     "a-b:f": "cannot be the name of a module",
     "venv/site-packages/x.py:f": "is a library's",
@@ -164,7 +164,7 @@ def test_another_source_is_not_imported(alone: dict[str, Any]) -> None:
     with pytest.raises(WrongFingerprint, match=f"prep.py has sha256 {sha256('prep.py')}, the lock says"):
         pinning.sync(write(alone), allow_code=True)
     made(alone, "f")["files"] = []
-    with pytest.raises(WrongFingerprint, match="the lock names no file of it"):
+    with pytest.raises(WrongFingerprint, match="the lock lists no files of it"):
         pinning.sync(write(alone), allow_code=True)
     assert not Path("hit").exists()
 

@@ -84,7 +84,7 @@ def test_names_references_and_functions_are_one(ds):
 
 def test_what_is_not_there_or_cannot_be_asked_for(ds):
     for fn, how, what in (
-        ("normalize", {}, "no built-in one is called so. Did you mean normalise"),
+        ("normalize", {}, "nor a built-in function. Did you mean normalise"),
         ("nothing-like-it", {}, r"called so\."),
         ("normalise", {"unit": "batch"}, "works on whole episodes"),
         ("normalise", {"arrays": "torch"}, "works on whole episodes"),

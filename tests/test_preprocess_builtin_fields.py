@@ -219,7 +219,7 @@ def test_vectors_are_joined_in_the_order_given(ds, truth):
     assert {n for n in made.schema if n.startswith("observation")} == {"observation"}
     assert (made.schema["observation"].placement, made.schema["observation"].dtype) == ("both", "float64")
     assert "action" in made.manifest.shared and len(made.manifest.provenance) == 2
-    with pytest.raises(PreprocessError, match="observation was returned, and observation/word"):
+    with pytest.raises(PreprocessError, match="observation was returned, but the source has observation/word"):
         preprocess.run(ds, "concatenate", "all", args={"fields": "observation/speed,observation/position"})
 
 

@@ -132,7 +132,7 @@ def test_the_state_stays_with_the_result_and_those_made_of_it(ds):
     assert preprocess.state(one)["mean"] == pytest.approx(preprocess.state(one, "standardise")["mean"])
     said = one.manifest.provenance[-1]["state"]
     assert said["value"]["count"] == sum(LENGTHS) and said["metadata"] == "state/standardise"
-    with pytest.raises(PreprocessError, match="local/ds was made by no function with a first pass"):
+    with pytest.raises(PreprocessError, match="local/ds was not made by a function with a first pass"):
         preprocess.state(ds)
     with pytest.raises(ValueError, match="read-only"):
         preprocess.state(one)["mean"][0] = 0
@@ -239,7 +239,7 @@ def test_starting_anew_does_not_fit_again(ds):
     f.fit, f.merge = fit, lambda a, b: b
     said = []
     made = preprocess.run(ds, f, jobs=0, progress=lambda e: said.append(e.note))
-    assert any("writing anew" in s for s in said) and fitted == list(range(60)) and made.num_episodes == 59
+    assert any("; restarting" in s for s in said) and fitted == list(range(60)) and made.num_episodes == 59
 
 
 # -- what a state is
@@ -266,7 +266,7 @@ def test_a_state_comes_back_as_it_was():
     [
         (object(), "the state is a object"),
         ({"a": [1, {2}]}, r"the state\['a'\]\[1\] is a set"),
-        ({1: 2}, "the state has the key 1; keys are texts"),
+        ({1: 2}, "the state has the key 1; keys must be str"),
         (np.array(["a"]), "the state is an array of <U1"),
         (np.array([object()]), "the state is an array of object"),
     ],
@@ -311,7 +311,7 @@ def test_what_fails_is_named(ds):
         (made_of(lambda b, s: 1, lambda a, b: None), {}, "f.merge returned None"),
         (made_of(lambda b, s: {1}, max), {}, "f.fit: the state is a set"),
         (no_state, {}, "no_state.* cannot be called with one argument, state=...: got an unexpected keyword"),
-        (half, {}, "f has fit and no merge"),
+        (half, {}, "f has fit but no merge"),
         (functions.standardise, {"args": {"state": 1}}, "state= is what the first pass found out"),
         (made_of(lambda b, s: np.zeros(2), lambda a, b: a, spoils), {}, "raised ValueError: output array is read-only"),
     ):

@@ -104,7 +104,7 @@ def test_a_function_whose_file_is_gone_or_another_is_named(ds, place):
     Path("mod_of_the_test.py").unlink()
     sys.modules.pop("mod_of_the_test")
     error = failure(work(place, t))
-    assert "finds no module mod_of_the_test, which mod_of_the_test:same is in or needs" in error.message
+    assert "has no module mod_of_the_test, which mod_of_the_test:same needs" in error.message
 
 
 def test_without_ray(ds, monkeypatch):

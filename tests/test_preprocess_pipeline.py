@@ -147,7 +147,7 @@ def test_units_and_arrays_for_each(ds, truth):
         preprocess.run(ds, [look] * 3, "x", unit=["batch", "step"])
     with pytest.raises(PreprocessError, match="for unit window, which no function has"):
         preprocess.run(ds, [functions.same] * 2, "x", history=3)
-    with pytest.raises(PreprocessError, match="There is no function in the list"):
+    with pytest.raises(PreprocessError, match="The list of functions is empty"):
         preprocess.run(ds, [], "x")
 
 
@@ -179,13 +179,13 @@ def test_a_failure_names_function_and_episode_of_the_source_and_its_command(ds):
         preprocess.run(ds, fns, "x")
     assert e.value.message.startswith("Function 2 of 2: preprocess_functions:fails raised KeyError: 'no such sensor'")
     assert "on episode 8 (5 steps)" in e.value.message
-    assert "Its episode 8 is of episode 4 of local/ds." in e.value.message
+    assert "Its episode 8 was made from episode 4 of local/ds." in e.value.message
     assert e.value.hint == (
         "rlds preprocess local/ds --fn preprocess_functions:halves --unit episode --arrays numpy "
         "--fn preprocess_functions:fails --unit episode --arrays numpy --episode 4 -j 0"
     )
     assert e.value.episode == 4
-    with pytest.raises(PreprocessError, match=r"Function 2 of 2: .* KeyError.* is of episode 4 of local/ds"):
+    with pytest.raises(PreprocessError, match=r"Function 2 of 2: .* KeyError.* was made from episode 4 of local/ds"):
         preprocess.attempt(ds, fns, episode=4)
     assert preprocess.attempt(ds, fns, episode=3).returned == (4, 5)
     with pytest.raises(PreprocessError, match=r"Function 1 of 2: .*KeyError") as e:

@@ -203,7 +203,7 @@ def test_a_function_that_a_node_does_not_find_is_named(ds, connected, monkeypatc
     import only_here
 
     monkeypatch.setattr("os.getcwd", lambda: "/nowhere")
-    with pytest.raises(PreprocessError, match=r"node \S+ finds no module only_here, which only_here:same"):
+    with pytest.raises(PreprocessError, match=r"node \S+ has no module only_here, which only_here:same"):
         run(ds, only_here.same)
 
 
@@ -268,7 +268,7 @@ def test_a_cluster_that_cannot_be_reached(ds, home, monkeypatch):
             run(ds, functions.same, address=there)
         assert time.monotonic() - began < 15
     for wrong in ("somewhere", "127.0.0.1:port"):
-        with pytest.raises(PreprocessError, match=f'"{wrong}" is no address'):
+        with pytest.raises(PreprocessError, match=f'"{wrong}" is not the address'):
             run(ds, functions.same, address=wrong)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(PreprocessError, match=r"The Ray cluster at 127.0.0.1:1 \(RAY_ADDRESS\) cannot be reached"):

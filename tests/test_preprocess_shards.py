@@ -145,7 +145,7 @@ def test_again_and_in_other_numbers(ds):
 
 
 def test_missing_shards_are_named_and_nothing_is_published(ds, home):
-    with pytest.raises(PreprocessError, match="No shard of local/ds@part is here") as e:
+    with pytest.raises(PreprocessError, match="There is no shard of local/ds@part") as e:
         preprocess.finish(ds, functions.normalise, "part")
     assert "--shard 1/4" in e.value.hint
     for number in (4, 2):
@@ -154,7 +154,9 @@ def test_missing_shards_are_named_and_nothing_is_published(ds, home):
     with pytest.raises(PreprocessError, match="shards 1/4, 3/4 are not finished: 4 of 8 chunks are missing") as e:
         preprocess.finish(ds, functions.normalise, "part")
     assert "Nothing was published" in e.value.message and "--shard 1/4" in e.value.hint
-    with pytest.raises(PreprocessError, match=r"No shard .* is here; those that are differ: fn was normalise, is good"):
+    with pytest.raises(
+        PreprocessError, match=r"There is no shard .*; there are others, which differ: fn was normalise, is good"
+    ):
         preprocess.finish(ds, functions.good, "part", args={"at_least": 1})
     assert [p.name for p in (home / "datasets" / "local").iterdir()] == ["ds"]
 

@@ -189,10 +189,10 @@ def test_attempt_shows_an_episode_before_and_after(ds):
     ("fn", "arrays", "what"),
     [
         (lambda w: w["action"].__setitem__(..., 0), "numpy", "raised ValueError: assignment destination is read-only"),
-        (lambda w: {"action": w["action"].mul_(2)}, "torch", "the windows of action were edited in place"),
+        (lambda w: {"action": w["action"].mul_(2)}, "torch", "the windows of action were changed in place"),
         (lambda w: {"observation": w["observation"][:, 0]}, "numpy", '"observation" came back changed and "next/obs'),
-        (lambda w: {"x": w["action"][:-1]}, "numpy", r'returned 4 rows for "x", episode 0, steps 0 to 4 are 5'),
-        (lambda w: {**w, "x": w["action"][:, 0]}, "numpy", "windows came back whole, with their mask"),
+        (lambda w: {"x": w["action"][:-1]}, "numpy", r'returned 4 rows for "x" instead of 5 .episode 0, steps 0 to 4'),
+        (lambda w: {**w, "x": w["action"][:, 0]}, "numpy", "the function returned the windows with their mask"),
         (lambda w: None, "numpy", "None was returned"),
         (lambda w: w["action"], "numpy", "a ndarray was returned"),
         (lambda w: {"action/x": w["action"][:, 0]}, "numpy", "action is a field, and a group that holds action/x"),

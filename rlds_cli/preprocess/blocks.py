@@ -19,7 +19,7 @@ from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import Array, BoolArray, EncodedFrames, IntArray
 from rlds_cli.ted.episodes import Flat
 
-_LONG = 32  # steps of a piece, on average, from which copying piece by piece is faster than row by row
+_LONG = 32  # average steps of a piece from which copying slices is faster than indexing rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,51 +33,51 @@ class StepRange:
 
     @property
     def steps(self) -> int:
-        """How many."""
+        """Number of steps."""
         return self.last - self.first
 
 
 @dataclass(frozen=True)
 class StepBlock:
-    """Pieces that are read and given to the function together.
+    """Pieces of episodes that are read and passed to the function together.
 
-    Every piece is read with the row behind it: its last step's next observation.
+    Each piece is read with the row after it, which holds the next observation of its last step.
     """
 
     pieces: Sequence[StepRange]
     runs: Sequence[tuple[int, int]]
-    observed: BoolArray  # [B]: the next observation of the step is recorded
-    numbers: IntArray  # [pieces]: of the episodes in the whole dataset
+    observed: BoolArray  # [B]: whether the next observation of the step is recorded
+    numbers: IntArray  # [pieces]: numbers of the episodes in the whole dataset
 
     @property
     def size(self) -> int:
-        """Steps."""
+        """Number of steps."""
         return len(self.observed)
 
     @cached_property
     def steps(self) -> IntArray:
-        """Places of the steps among the rows read."""
+        """Positions of the steps among the rows read."""
         behind = np.cumsum([p.steps + 1 for p in self.pieces]) - 1
         return np.delete(np.arange(self.size + len(self.pieces)), behind)
 
     @cached_property
     def episodes(self) -> IntArray:
-        """Numbers of the steps' episodes in the whole dataset [B]."""
+        """Number of each step's episode in the whole dataset [B]."""
         return np.repeat(self.numbers, [p.steps for p in self.pieces])
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """Of every piece its first step and one past its last, among the steps."""
+        """The range of steps of each piece, as (first, one past the last)."""
         ends = np.cumsum([p.steps for p in self.pieces]).tolist()
         return list(pairwise([0, *ends]))
 
     @property
     def is_long(self) -> bool:
-        """Whether the pieces are worth a loop in Python."""
+        """Whether a loop over the pieces is faster than indexing rows."""
         return self.size >= _LONG * len(self.pieces)
 
     def pick(self, values: Array, ahead: int = 0) -> Array:
-        """Of rows that were read [rows, ...], a copy of those of the steps [B, ...], or of the ones ``ahead``."""
+        """Copy the rows of the steps [B, ...], shifted by ``ahead``, from the rows read [rows, ...]."""
         if not self.is_long:
             picked: Array = values[self.steps + ahead]
             return picked
@@ -87,7 +87,7 @@ class StepBlock:
         return picked
 
     def spread(self, values: Array, rows: Array) -> None:
-        """Put values of the steps [B, ...] in their places among the rows to write."""
+        """Copy values of the steps [B, ...] to their positions among the rows to write."""
         if not self.is_long:
             rows[self.out[0]] = values
             return
@@ -98,19 +98,19 @@ class StepBlock:
 
     @cached_property
     def ends(self) -> IntArray:
-        """Numbers of the steps after which an episode ends."""
+        """Positions of the steps that are the last of their episode."""
         last = np.cumsum([p.steps for p in self.pieces]) - 1
         return last[[p.ends for p in self.pieces]]
 
     @cached_property
     def out(self) -> tuple[IntArray, IntArray, int]:
-        """Places of the steps and of the final rows among the rows to write, and the number of those."""
+        """Positions of the steps and of the final rows among the rows to write, and the number of rows."""
         final = self.ends + 1 + np.arange(len(self.ends))
         total = self.size + len(final)
         return np.delete(np.arange(total), final), final, total
 
     def at(self, step: int) -> tuple[int, int]:
-        """Episode (in the whole dataset) and step of step number ``step``."""
+        """Return the episode (in the whole dataset) and the step in it of step number ``step``."""
         for number, p in zip(self.numbers, self.pieces, strict=True):
             if step < p.steps:
                 return int(number), p.first + step
@@ -118,7 +118,7 @@ class StepBlock:
         raise IndexError(step)
 
     def name(self, step: int) -> str:
-        """How messages call a step."""
+        """Return the name of a step in messages."""
         episode, t = self.at(step)
         return f"episode {episode:,}, step {t:,}"
 
@@ -132,7 +132,7 @@ class StepBlock:
 
 
 class StepName:
-    """The name of a step, made when it is asked for."""
+    """The name of a step, formatted only when needed."""
 
     def __init__(self, block: StepBlock, step: int) -> None:
         self._block, self._step = block, step
@@ -146,15 +146,15 @@ class StepName:
         return self._block.name(self._step)
 
 
-# Path of a dict, number of its keys, and its leaves from it, as a tuple.
+# For each nested dict: its path, its number of keys, and a function that returns its leaves as a tuple.
 Groups = list[tuple[tuple[str, ...], int, Callable[[Any], tuple[Any, ...]]]]
 
 
 class ColumnStack:
-    """Columns of ``size`` rows, with the fields of the first row.
+    """Stacks rows into columns of ``size`` rows; the first row determines the fields.
 
-    A row is copied when it is added: a function may return one buffer again and again. What comes back as the very
-    array that was given is not: a field of which every row does is the column in ``given`` itself.
+    Rows are copied, since a function may return the same buffer each time. A leaf that is the very array in the input
+    is not copied: a field that every row returns that way uses the column in ``given`` itself.
     """
 
     def __init__(self, size: int, given: Any) -> None:
@@ -164,17 +164,17 @@ class ColumnStack:
         self._order = {n: k for k, n in enumerate(arrays)}
         self._names: list[str] = []
         self._columns: list[Array | list[str | None]] = []
-        self._kept: list[int] = []  # per column: which of the leaves given it is so far; -1 for none
+        self._kept: list[int] = []  # per column: index of the input leaf that it still equals, or -1
         self._groups: Groups | None = None
         self._first: Any = None
 
     def add(self, i: int, value: Any, where: Any, leaves: Sequence[Any] = ()) -> None:
-        """Add what came back for step ``i``, of which the arrays ``leaves`` were given, as ``forms.each`` does.
+        """Add the output for step ``i``; ``leaves`` are the arrays of its input, from `forms.iterate_steps`.
 
         Raises
         ------
         InvalidEpisode
-            It has other fields, shapes or kinds than the first.
+            Its fields, shapes or kinds differ from those of the first step.
         """
         if not self._columns:
             self._start(forms.from_output(value, where), value, where)
@@ -199,7 +199,7 @@ class ColumnStack:
                 self._put(j, i, leaf, where)
 
     def _part(self, j: int, rows: int) -> None:
-        """Give a column memory of its own, in which so many rows are as given."""
+        """Replace a column of the input by a new one, and copy the first ``rows`` rows."""
         given = self._columns[j]
         assert isinstance(given, np.ndarray)
         self._columns[j] = column = np.zeros_like(given)
@@ -207,7 +207,7 @@ class ColumnStack:
         self._kept[j] = -1
 
     def columns(self) -> Flat:
-        """The columns, all rows added."""
+        """Return the columns, after all rows were added."""
         return dict(zip(self._names, self._columns, strict=True))
 
     def _start(self, flat: Flat, value: Any, where: Any) -> None:
@@ -229,7 +229,7 @@ class ColumnStack:
         self._columns = [self._given.get(n, c) for n, c in zip(self._names, self._columns, strict=True)]
 
     def _pick(self, value: Any) -> list[Any] | None:
-        """The leaves of a dict that is built like the first; None where it is not."""
+        """Return the leaves of a dict nested like the first one; None if it is not."""
         leaves: list[Any] = []
         try:
             for path, size, pick in self._groups or ():
@@ -246,11 +246,11 @@ class ColumnStack:
     def _named(self, flat: Flat, where: Any) -> list[Any]:
         if flat.keys() != set(self._names):
             differ = ", ".join(sorted(set(flat) ^ set(self._names)))
-            raise InvalidEpisode(f"{where}: other fields than {self._first}: {differ}.")
+            raise InvalidEpisode(f"{where}: the fields differ from those of {self._first}: {differ}.")
         return [flat[n] for n in self._names]
 
     def _put(self, j: int, i: int, leaf: Any, where: Any) -> None:
-        """What is no array of the column's dtype: text, numbers of Python, tensors, other dtypes."""
+        """Store a leaf that is no array of the column's dtype: text, a Python number, a tensor, another dtype."""
         name, column = self._names[j], self._columns[j]
         value = forms.from_output({name: leaf}, where)[name]
         assert not isinstance(value, EncodedFrames)
@@ -276,7 +276,7 @@ def _picker(keys: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _groups(value: Any, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], int, tuple[str, ...]]] | None:
-    """The dicts in ``value`` with the keys of their leaves; None where it is not plainly nested."""
+    """Return the nested dicts with the keys of their leaves; None for other mappings and for keys with a slash."""
     if not isinstance(value, dict) or not all(isinstance(k, str) and "/" not in k for k in value):
         return None
     inner = [k for k, v in value.items() if isinstance(v, Mapping)]
@@ -290,7 +290,7 @@ def _groups(value: Any, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], in
 
 
 class PairCheck:
-    """Compares what a function made of a block with the source, and the steps of it with each other."""
+    """Checks whether fields of a block changed, and whether next values still equal the values one step later."""
 
     def __init__(self, task: Task, reader: SourceReader) -> None:
         self._task = task
@@ -298,7 +298,7 @@ class PairCheck:
         self._fields = task.dataset.schema
 
     def same(self, name: str, flat: Flat, original: Mapping[str, Array], block: StepBlock) -> bool:
-        """Whether a field of the source came back as it was, next included."""
+        """Return whether a field and its next values are unchanged."""
         if name not in flat or not forms.same(flat[name], block.pick(original[name])):
             return False
         both = self._fields[name].placement == "both"
@@ -307,19 +307,19 @@ class PairCheck:
     def disagreeing(
         self, flat: Flat, block: StepBlock, untouched: frozenset[str], before: Mapping[str, Any]
     ) -> frozenset[str]:
-        """Fields whose next value is not the value one step on. Those that the source keeps once must stay so.
+        """Return the fields whose next value differs from the value one step later.
 
         Parameters
         ----------
         untouched : frozenset of str
-            What need not be looked at.
+            Fields that need no check.
         before : mapping
-            The next values of the step before the block, in the same episode.
+            Next values of the step before the block, in the same episode.
 
         Raises
         ------
         InvalidEpisode
-            One that the source keeps once does not, and the unit is not window.
+            The source stores such a field once, and the unit is not window.
         """
         inner = np.ones(block.size, bool)
         inner[np.cumsum([p.steps for p in block.pieces]) - 1] = False
@@ -353,18 +353,18 @@ class PairCheck:
             (int(i) for i in at if not forms.agree(take(flat[name], [i + 1]), take(flat[f"next/{name}"], [i]))), 0
         )
         raise InvalidEpisode(
-            f"{what}: after {block.name(step)} they are no longer the same observation.",
-            hint="edit both, or use unit=episode (--unit episode), which gives every observation once",
+            f"{what}: they are no longer the same observation after {block.name(step)}.",
+            hint="change both, or use unit=episode (--unit episode), which passes every observation once",
         )
 
 
 def _agree(root: Any, after: Any, at: IntArray, block: StepBlock) -> bool:
-    """Whether the next values at the steps ``at``, which go on in their piece, are the values one step on."""
+    """Return whether the next values at the steps ``at`` equal the values one step later in the piece."""
     if block.is_long and not isinstance(root, list) and not isinstance(after, list):
         return all(forms.agree(root[a + 1 : b], after[a : b - 1]) for a, b in block.spans)
     return forms.agree(take(root, at + 1), take(after, at))
 
 
 def take(values: Any, index: Any) -> Any:
-    """Rows of a column, of text too."""
+    """Index the rows of a column, which may be a list of text."""
     return [values[i] for i in index] if isinstance(values, list) else values[index]

@@ -1,7 +1,4 @@
-"""Calling the user's function: what it raises, with episode, step and shapes; and the same numbers everywhere.
-
-What the first pass of a function finds out: numbers, texts, arrays, lists and dicts, as JSON that loses nothing.
-"""
+"""Call the user's function with seeded generators, and report its errors with episode, step and shapes."""
 
 from __future__ import annotations
 
@@ -37,22 +34,24 @@ _ALONE = "--keep-going (keep_going=True) tries each episode alone and leaves out
 
 
 class CallInput(NamedTuple):
-    """What a function is given, and what to call it.
+    """The input of one call of a function.
 
     Parameters
     ----------
     data : object
-        Nested fields, in the kind of arrays that the function wants.
+        Nested fields, in the kind of arrays that the task asks for.
     episode : int
-        Its number, or that of the first episode of a batch; for the command that runs it again.
+        Number of the episode, or of the first one in a batch; the command that repeats the call names it.
     where : object
-        As text, the episode and the step, for people.
+        The episode and the step in words, made by ``str``.
     seen : callable
-        Gives the arrays in ``data``, for their shapes.
+        Returns the arrays in ``data``; error messages state their shapes.
     seed : int
-        Tells it from all others, for what the function draws.
+        A number unique to this call, from which the random generators are seeded.
     step : int or None
-        Its number in the episode, where it is a single one; of a `StepName`, that says it.
+        Number of the step in its episode, if the input is a single step. A `StepName` as ``where`` overrides it.
+    is_single : bool
+        The input comes from one episode.
     """
 
     data: Any
@@ -65,30 +64,30 @@ class CallInput(NamedTuple):
 
 
 class Caller:
-    """Calls the function of a task, and the ``fit`` of its first pass."""
+    """Calls the function of a task, and ``fit`` in its first pass."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._function = task.function.load()
-        # In the first pass there is no state yet, and the function itself is not called.
+        # During the first pass there is no state yet, and only `fit` is called.
         fits = first_pass(self._function) is not None
         state = {"state": from_json(task.state) if task.state is not None else None} if fits else {}
         self._args = traits.complete(self._function, task.dataset, {**task.args, **state})
 
     def __call__(self, given: CallInput) -> Any:
-        """What the function returns.
+        """Call the function and return its result.
 
         Raises
         ------
         PreprocessError
             The function raised; its own exception is the cause.
         """
-        return self.of(given.data, lambda: given)
+        return self.call(given.data, lambda: given)
 
-    def of(self, data: Any, given: Callable[[], CallInput]) -> Any:
-        """What the function returns of ``data``; only where it raises, what it was ``given`` is asked for.
+    def call(self, data: Any, given: Callable[[], CallInput]) -> Any:
+        """Call the function with ``data``; ``given`` describes the input and is only called for an error message.
 
-        The pieces of a generator come one at a time: it may fill the arrays of one piece anew for the next.
+        A generator is passed on as one and not collected: it may reuse its arrays for the next piece.
         """
         try:
             result = self._function(data, **self._args)
@@ -103,12 +102,12 @@ class Caller:
             raise self._failure(e, "", given()) from e
 
     def fit(self, state: Any, given: CallInput) -> Any:
-        """What the first pass makes of ``state`` and what it is given.
+        """Call ``fit`` with the input and the state so far, and return the new state.
 
         Raises
         ------
         PreprocessError
-            ``fit`` raised, or forgot to return the state.
+            ``fit`` raised, or returned None.
         """
         fit, _ = first_pass(self._function) or (None, None)
         assert fit is not None
@@ -119,7 +118,7 @@ class Caller:
         if new is None:
             raise PreprocessError(
                 f"{self._task.function.reference}.fit returned None on {given.where}.",
-                hint="fit(batch, state) returns the state, also when it changed it in place; at first it is None",
+                hint="fit(batch, state) returns the state, even if changed in place; it is None at first",
             )
         return new
 
@@ -128,18 +127,18 @@ class Caller:
         where = given.where
         episode, step = where.at if isinstance(where, StepName) else (given.episode, given.step)
         failed = f"{what} on {where}: {shapes(given.seen())}."
-        return PreprocessError(failed, hint=again(self._task, episode, step) if given.is_single else _ALONE).at(
+        return PreprocessError(failed, hint=rerun_command(self._task, episode, step) if given.is_single else _ALONE).at(
             episode, step
         )
 
     @contextmanager
     def refusing(self, episode: int) -> Iterator[None]:
-        """Say of what cannot be stored that the function returned it."""
+        """Turn InvalidEpisode inside the block into a PreprocessError that names the function."""
         try:
             yield
         except InvalidEpisode as e:
             message = f"{self._task.function.reference}: {e.message}"
-            raise PreprocessError(message, hint=e.hint or again(self._task, episode)).at(episode) from e
+            raise PreprocessError(message, hint=e.hint or rerun_command(self._task, episode)).at(episode) from e
 
     def left_out(self, episode: int, plan: WritePlan, e: PreprocessError) -> Note:
         """Return the failure of an episode as a note, if the task goes on without that episode.
@@ -169,10 +168,10 @@ class Caller:
 
 
 def accepted_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
-    """Of ``args``, those that a ``fit`` or ``merge`` takes by name."""
+    """Return the arguments that ``fit`` or ``merge`` accepts by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # of some built into Python
+    except (TypeError, ValueError):  # some functions built into Python have no signature
         return {}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return dict(args)
@@ -181,12 +180,12 @@ def accepted_arguments(function: Callable[..., Any], args: Mapping[str, Any]) ->
 
 
 def shapes(arrays: Mapping[str, Array]) -> str:
-    """``observation float32 [1001, 11], action float32 [1000, 3]``."""
+    """Describe arrays: ``observation float32 [1001, 11], action float32 [1000, 3]``."""
     return ", ".join(f"{n} {'text' if a.dtype == object else a.dtype} {list(a.shape)}" for n, a in arrays.items())
 
 
-def again(task: Task, episode: int, step: int | None = None) -> str:
-    """What to type to see it happen."""
+def rerun_command(task: Task, episode: int, step: int | None = None) -> str:
+    """Return the command that runs one episode or step again."""
     f = task.function
     words = command_words(f, task.unit, task.span, task.arrays, task.args)
     if words is None:
@@ -199,9 +198,9 @@ def again(task: Task, episode: int, step: int | None = None) -> str:
 def command_words(
     f: Function, unit: str, span: tuple[int, int], arrays: str, args: Mapping[str, Any], of: str = ""
 ) -> str | None:
-    """How the command line names a function and what goes with it; None where it cannot.
+    """Return the options that name a function on the command line; None if it cannot be named there.
 
-    ``of`` stands before the names of its arguments, where there are several functions.
+    ``of`` is put before the names of its arguments, as a pipeline of several functions needs.
     """
     if f.file is None and (f.module is None or f.module == "__main__"):
         return None
@@ -214,14 +213,14 @@ def command_words(
 
 
 def raised_at(e: BaseException) -> str:
-    """Where it was raised: the last line of the user's own code, when that is on the way."""
+    """Return `` (file.py, line 12)``: the last line of the user's own code in the traceback."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != __file__]
     own = [f for f in frames if is_users(Path(f.filename))] or frames
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def seed(task: Task, number: int) -> None:
-    """Seed the global generators for one episode or batch: a function that draws gives the same wherever it runs."""
+    """Seed the global generators for one episode or batch, so that every worker draws the same numbers."""
     digest = hashlib.sha256(f"{task.source} {number}".encode()).digest()
     value = int.from_bytes(digest[:4], "little")
     random.seed(value)

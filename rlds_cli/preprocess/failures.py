@@ -14,23 +14,23 @@ from rlds_cli.ted import Note
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One episode that was left out.
+    """An episode that was left out.
 
     Parameters
     ----------
     id : str
-        The source.
+        Id of the source.
     episode : int
-        Its number there.
+        Number of the episode in the source.
     step : int or None
-        Where that is known.
+        Number of the step, if it is known.
     function : str
     exception : str
-        The name of what was raised; empty where something was returned that cannot be stored.
+        Name of the exception's class; empty if the function returned something that cannot be stored.
     message : str
-        All that is known of it.
+        Message with step, shapes and line.
     again : str
-        The command that makes it happen again.
+        The command that runs the episode again.
     """
 
     id: str
@@ -43,12 +43,12 @@ class Failure:
 
 
 def failures_of(notes: Iterable[Note]) -> Iterator[Failure]:
-    """The failures among notes."""
+    """Yield the failures among notes."""
     return (Failure(**json.loads(n.where)) for n in notes if n.code == FAILED)
 
 
 def for_manifest(notes: Iterable[Note]) -> tuple[Note, ...]:
-    """The notes as the manifest has them: failures by their episode alone."""
+    """Shorten the notes of failures to the episode, as the manifest stores them."""
     return tuple(replace(n, where=_episode(n)) if n.code == FAILED else n for n in notes)
 
 
@@ -57,7 +57,7 @@ def _episode(n: Note) -> str:
 
 
 def write_failures(directory: Path, found: Iterable[Failure]) -> None:
-    """Write ``errors.jsonl``, one failure a line, unless there is none."""
+    """Write ``errors.jsonl``, one failure per line; no file if there are no failures."""
     lines = [json.dumps(asdict(failure)) + "\n" for failure in found]
     if lines:
         directory.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def write_failures(directory: Path, found: Iterable[Failure]) -> None:
 
 
 def read_failures(directory: Path) -> tuple[Failure, ...]:
-    """The failures that stand in ``errors.jsonl`` of a dataset's directory."""
+    """Read ``errors.jsonl`` of a dataset's directory; empty if there is no such file."""
     try:
         return tuple(Failure(**json.loads(line)) for line in (directory / FAILURES).read_text().splitlines())
     except OSError:

@@ -16,55 +16,55 @@ from rlds_cli.store import arrays
 from rlds_cli.store.files import component
 
 _ARRAY = "__array__"
-_INLINE = 4096  # characters of a state that stand in the manifest too
+_INLINE = 4096  # characters of a state that the manifest repeats
 
 
 def to_json(state: Any, where: str) -> str:
-    """A state as text. Tuples become lists, tensors and NumPy's numbers arrays; arrays keep their dtype.
+    """Encode a state. Tuples become lists; tensors and NumPy numbers become arrays; arrays keep their dtype.
 
     Raises
     ------
     PreprocessError
-        It holds something else; ``where`` says who returned it.
+        It holds something else; ``where`` names the function that returned it.
     """
     return json.dumps(_encode(state, where, ""), sort_keys=True)
 
 
 def from_json(text: str, *, writeable: bool = False) -> Any:
-    """The state; its arrays are read-only unless said otherwise, for every call is given the same."""
+    """Decode a state. Its arrays are read-only by default, since all calls share them."""
     return _decode(json.loads(text), writeable)
 
 
 def digest(text: str) -> str:
-    """The sha256 of a state."""
+    """Return the sha256 of an encoded state."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def in_provenance(text: str, name: str) -> dict[str, Any]:
-    """What the manifest says of a state that is kept as the metadata ``name``; a short one stands there as well."""
+    """Return the manifest entry of a state stored as metadata ``name``; a short state is included by value."""
     said: dict[str, Any] = {"metadata": name, "sha256": digest(text)}
     return {**said, "value": json.loads(text)} if len(text) <= _INLINE else said
 
 
 def state(ds: Dataset, function: str | None = None) -> Any:
-    """What a function found out in its first pass, when it made ``ds``.
+    """Return the state of the first pass of a function that made ``ds``.
 
     Parameters
     ----------
     ds : Dataset
-        A derived dataset, or one that was derived of one.
+        A preprocessed dataset, or one made from it.
     function : str, optional
-        The function's name; by default the last that had a first pass.
+        Name of the function; by default the last one with a first pass.
 
     Returns
     -------
     Any
-        What its ``fit`` and ``merge`` returned last; arrays read-only.
+        The final state that ``fit`` and ``merge`` returned; its arrays are read-only.
 
     Raises
     ------
     PreprocessError
-        There is none.
+        No function of that name with a first pass made the dataset.
 
     Examples
     --------
@@ -76,9 +76,9 @@ def state(ds: Dataset, function: str | None = None) -> Any:
             try:
                 return from_json(arrays.read_string(path))
             except (ValueError, TypeError, KeyError, RecursionError) as e:
-                raise DamagedDataset(f"{path} holds no state: {e}.", hint=f"rlds verify {ds.id}") from e
+                raise DamagedDataset(f"{path} is not a valid state: {e}.", hint=f"rlds verify {ds.id}") from e
     which = f"called {function} " if function else ""
-    raise PreprocessError(f"{ds.id} was made by no function {which}with a first pass (fit, merge).")
+    raise PreprocessError(f"{ds.id} was not made by a function {which}with a first pass (fit, merge).")
 
 
 def _encode(value: Any, where: str, at: str) -> Any:
@@ -87,7 +87,7 @@ def _encode(value: Any, where: str, at: str) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) or key == _ARRAY:
-                raise PreprocessError(f"{where}: the state{at} has the key {key!r}; keys are texts.")
+                raise PreprocessError(f"{where}: the state{at} has the key {key!r}; keys must be str.")
         return {key: _encode(item, where, f"{at}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_encode(item, where, f"{at}[{i}]") for i, item in enumerate(value)]
@@ -98,7 +98,7 @@ def _encode(value: Any, where: str, at: str) -> Any:
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     raise PreprocessError(
         f"{where}: the state{at} is {kind}.",
-        hint="a state is made of numbers, texts, arrays of numbers, lists, dicts and None",
+        hint="a state consists of numbers, text, arrays of numbers, lists, dicts and None",
     )
 
 
@@ -115,7 +115,7 @@ def _decode(value: Any, writeable: bool) -> Any:
 
 
 def brief(value: Any) -> str:
-    """A state in a line, for people: of arrays the shape, of numbers four digits."""
+    """Summarise a state in one line: shapes of arrays, four digits of numbers."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {brief(item)}" for key, item in value.items())
     if isinstance(value, np.ndarray):

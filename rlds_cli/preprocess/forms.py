@@ -1,17 +1,15 @@
-"""What a function is given, and what it gave back: arrays by field name in between.
+"""Convert between arrays by field name and the input and output of a function.
 
 =============  =======================================================================================
-unit           what the function sees
+unit           input of the function
 =============  =======================================================================================
 episode        ``observation`` [T+1, ...], ``action`` [T, ...], ``next/reward`` [T], as ``create`` takes them
 batch          transitions: ``observation`` and ``next/observation`` [B, ...], ``next/reward`` [B, 1]
 step           one transition: ``observation`` [...], ``next/reward`` [1]
 =============  =======================================================================================
 
-With ``arrays="tensordict"`` an episode comes as its T transitions too, batch size [T]; and ``episode`` [B], its number,
-is among the fields, as in TorchRL's datasets.
-
-Steps that are read and given to a function together, and where they lie among rows.
+With ``arrays="tensordict"`` an episode is passed as its T transitions, batch size [T], and the field ``episode`` [B]
+holds its number, as in TorchRL's datasets.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ def transitions(
     pick: Callable[[Array, int], Array],
     observed: Array | None,
 ) -> dict[str, Array]:
-    """Copies of the transitions in ``original``, root and next, writable and apart.
+    """Copy the transitions in ``original``, with root and next values in separate, writable arrays.
 
-    ``pick`` copies the rows of steps of some values, and with 1 those one step ahead. ``observed`` [B] says whose next
-    observation is known; None where all are.
+    ``pick(values, ahead)`` copies the rows of the steps, or with ``ahead=1`` the rows after them. ``observed`` [B] is
+    False where the next observation is not recorded; None if all are.
     """
     given: dict[str, Array] = {}
     for name, values in original.items():
@@ -56,14 +54,14 @@ def transitions(
 
 
 def numbered(given: dict[str, Array], numbers: Array, fields: Mapping[str, Field]) -> dict[str, Array]:
-    """Transitions with the ``numbers`` [B] of their episodes, unless the source has a field of that name."""
+    """Add the field ``episode`` with ``numbers`` [B], unless the source has a field of that name."""
     if any(n.split("/")[0] == EPISODE for n in fields):
         return given
     return {**given, EPISODE: numbers.copy()}
 
 
 def without_numbers(flat: Flat, numbers: Array | int, fields: Mapping[str, Field]) -> Flat:
-    """``flat`` less the ``numbers`` that `numbered` gave; changed ones are a field like any other."""
+    """Remove the field that `numbered` added; if the function changed it, it is a field like any other."""
     values = flat.get(EPISODE)
     if EPISODE in fields or not isinstance(values, np.ndarray) or values.ndim != 1:
         return flat
@@ -71,8 +69,8 @@ def without_numbers(flat: Flat, numbers: Array | int, fields: Mapping[str, Field
     return {n: v for n, v in flat.items() if n != EPISODE} if same else flat
 
 
-def hand(given: Mapping[str, Array], arrays: str) -> Any:
-    """As the function wants it: nested, in its kind of arrays."""
+def to_input(given: Mapping[str, Array], arrays: str) -> Any:
+    """Nest the fields and convert them to the kind of arrays that the task asks for."""
     batch = Batch.nest(given)
     if arrays == "numpy":
         return batch
@@ -80,14 +78,14 @@ def hand(given: Mapping[str, Array], arrays: str) -> Any:
 
 
 def iterate_steps(batch: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """The transitions of what ``hand`` gave, one by one, each with its leaves in the order of ``batch.names()``."""
+    """Yield the transitions of a batch from `to_input`, each with its leaves in the order of ``batch.names()``."""
     if not isinstance(batch, Batch):  # a TensorDict
         yield from ((batch[i], ()) for i in range(len(batch)))
         return
     groups: list[tuple[int, str, list[tuple[str, int]]]] = []
     columns: list[Any] = []
     _group(batch, -1, "", groups, columns)
-    put = dict.__setitem__  # names of single components: Batch's own need not look for more
+    put = dict.__setitem__  # dict's own: these names have one component, which Batch's would have to find out
     for leaves in zip(*columns, strict=True):
         nodes = [Batch() for _ in groups]
         for node, (above, name, places) in zip(nodes, groups, strict=True):
@@ -101,7 +99,7 @@ def iterate_steps(batch: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 def _group(
     batch: Batch, above: int, name: str, groups: list[tuple[int, str, list[tuple[str, int]]]], columns: list[Any]
 ) -> None:
-    """Add a batch and those in it to ``groups``: which one it is in, as what, and where its leaves are."""
+    """Append a batch and those nested in it to ``groups``: the parent, the key in it, and the columns of leaves."""
     here, places = len(groups), list[tuple[str, int]]()
     groups.append((above, name, places))
     for key, value in batch.items():
@@ -113,33 +111,33 @@ def _group(
 
 
 def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
-    """Fields by name of what a function returned; encoded ``frames`` where they may be among them.
+    """Flatten the output of a function to fields by name; ``frames`` allows encoded frames.
 
     Raises
     ------
     InvalidEpisode
-        It is no mapping, or holds what cannot be stored.
+        It is not a mapping, or holds something that cannot be stored.
     """
-    if hasattr(value, "to_dict") and hasattr(value, "batch_size"):  # a TensorDict: its texts become lists
+    if hasattr(value, "to_dict") and hasattr(value, "batch_size"):  # a TensorDict: its text becomes lists
         value = value.to_dict()
     if not isinstance(value, Mapping):
         raise InvalidEpisode(f"{where}: a {type(value).__name__} was returned; a dict of fields is needed.")
     flat = flatten(value, where)
     for name in () if frames else (n for n, v in flat.items() if isinstance(v, EncodedFrames)):
         raise InvalidEpisode(
-            f"{where}: {name} came back as encoded frames, of which only whole episodes are made.",
+            f"{where}: {name} came back as encoded frames, which only unit episode may return.",
             hint="unit=episode (--unit episode)",
         )
     return flat
 
 
 def without_lookups(flat: Flat, given: Mapping[str, Array], fields: Mapping[str, Field], where: str) -> Flat:
-    """Transitions less what was only given to be looked at, with reward and flags [B].
+    """Remove the fields that only inform the function, and turn reward and flags into [B].
 
     Raises
     ------
     InvalidEpisode
-        ``next/done`` was changed without the flags that it follows from.
+        ``next/done`` was changed, but not the flags that it is computed from.
     """
     flat = dict(flat)
     flat.pop(OBSERVED, None)
@@ -158,18 +156,18 @@ def _check_done(done: Array, flat: Flat, given: Mapping[str, Array], where: str)
     either = np.logical_or(*(np.asarray(flat[n]) for n in FLAGS))
     if not np.array_equal(done, either) and not np.array_equal(done, given[DONE].reshape(-1)):
         raise InvalidEpisode(
-            f"{where}: next/done was changed; it follows from next/terminated and next/truncated.",
+            f"{where}: next/done was changed, but it is computed from next/terminated and next/truncated.",
             hint="change next/terminated (the task is over) or next/truncated (time is up) instead",
         )
 
 
 def without_root_flags(flat: Flat, fields: Mapping[str, Field]) -> Flat:
-    """``flat`` less the root flags that a TensorDict of transitions has and no dataset keeps."""
+    """Remove the root flags that a TensorDict of transitions has but no dataset stores."""
     return {n: v for n, v in flat.items() if n not in ROOT_FLAGS or n in fields}
 
 
 def check_pairs(flat: Flat, fields: Mapping[str, Field], where: str) -> None:
-    """Raise InvalidEpisode where of a field that is kept once, observation and next observation, only one is there."""
+    """Raise InvalidEpisode if a field that has root and next values came back with only one of them."""
     for name in (n for n, f in fields.items() if f.placement == "both"):
         pair = [n for n in (name, f"next/{name}") if n in flat]
         if len(pair) == 1:
@@ -180,7 +178,7 @@ def check_pairs(flat: Flat, fields: Mapping[str, Field], where: str) -> None:
 
 
 def agree(a: Any, b: Any) -> bool:
-    """Whether two columns hold the same; NaN equals itself."""
+    """Return whether two columns are equal; NaN equals NaN."""
     if isinstance(a, list) or isinstance(b, list):
         return isinstance(a, list) and isinstance(b, list) and a == b
     return same(a, b) or (
@@ -189,7 +187,7 @@ def agree(a: Any, b: Any) -> bool:
 
 
 def same(a: Any, b: Array) -> bool:
-    """Whether a returned field is, bit for bit, what the source has."""
+    """Return whether a returned field equals the source bit for bit."""
     if isinstance(a, list):
         return b.dtype == object and a == b.tolist()
     if isinstance(a, EncodedFrames):

@@ -1,18 +1,11 @@
-"""Several functions one after the other, as one result: each works on what the one before it made.
+"""Run several functions one after the other, each on the result of the one before.
 
 ::
 
     source  ──a──►  <work>/1/dataset  ──b──►  <work>/2/dataset  ──c──►  ID@NAME
 
-What lies between is a dataset like any other, so that each function has its own unit, its own first pass, and the
-statistics of what it works on. It shares what is untouched, is gone on with after an interruption, and is removed when
-the next one is made.
-
-A task from its plan to its published result: done in parts, gone on with, and planned anew where need be.
-
-From the rows that a task wrote to its published dataset: what the manifest says of it, and what it shares.
-
-The functions of a pipeline, each with its unit, its kind of arrays and its share of the arguments.
+Each intermediate result is an ordinary dataset, so every function has its own unit, its own first pass, and the
+statistics of its input. It shares untouched fields, survives an interruption, and is removed once the next one exists.
 """
 
 from __future__ import annotations
@@ -48,7 +41,7 @@ from rlds_cli.ted import FLAGS
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Functions on a dataset, one after the other."""
+    """A list of functions to run on a dataset, one after the other."""
 
     dataset: Dataset
     stages: tuple[Stage, ...]
@@ -59,7 +52,7 @@ class Pipeline:
 
     @cached_property
     def parts_of_key(self) -> dict[str, Any]:
-        """What the result depends on."""
+        """The inputs that the result depends on."""
         return {
             "source": task.source_of(self.dataset),
             "fields": sorted(self.fields) if self.fields is not None else None,
@@ -70,18 +63,18 @@ class Pipeline:
 
     @cached_property
     def key(self) -> str:
-        """Identifies the result."""
+        """Hash that identifies the result."""
         return hashlib.sha256(json.dumps({"format": 1, **self.parts_of_key}, sort_keys=True).encode()).hexdigest()
 
     def check_name(self, m: Manifest) -> None:
-        """Raise NameTaken when ``m``, of the dataset of this name, is of something else."""
+        """Raise NameTaken if ``m``, the manifest of the dataset with this id, belongs to another result."""
         made = dict(m.provenance[-1].get("pipeline", {})) if m.provenance else {}
         if made.get("key") == self.key:
             return
         hint = "another name (--name, name=), or --force (force=True) to replace it"
         if not m.provenance or str(m.provenance[-1].get("id")).lower() != str(self.id).lower():
-            raise NameTaken(f"{self.id} exists, and preprocess did not make it.", hint=hint)
-        raise NameTaken(f"{self.id} exists and was made otherwise: {self._differs(made)}.", hint=hint)
+            raise NameTaken(f"{self.id} exists, and was not made by preprocess.", hint=hint)
+        raise NameTaken(f"{self.id} exists and was made differently: {self._differs(made)}.", hint=hint)
 
     def _differs(self, made: Mapping[str, Any]) -> str:
         before = made.get("functions", [{}])
@@ -92,7 +85,7 @@ class Pipeline:
         return "; ".join(filter(None, [whole, *(f"function {i + 1}: {d}" for i, d in enumerate(each) if d)]))
 
     def task(self, number: int, dataset: Dataset) -> Task:
-        """What function ``number`` has to do with ``dataset``, which those before it made."""
+        """Return the task of function ``number``, with the result of the functions before it as its source."""
         stage, last = self.stages[number], number == len(self.stages) - 1
         name = self.id.variant or ""
         t = task.describe(
@@ -111,7 +104,7 @@ class Pipeline:
         return replace(t, chain=StagePosition(self.dataset, dataset, number, len(self.stages), self._again, record))
 
     def _fields(self, dataset: Dataset) -> list[str] | None:
-        """What is read of ``dataset``: the fields asked for that it still has, and all that are new."""
+        """Return the fields to read of ``dataset``: those of ``fields=`` that it still has, and all new ones."""
         if self.fields is None or dataset is self.dataset:
             return None if self.fields is None else list(self.fields)
         there = dataset.schema
@@ -122,7 +115,7 @@ class Pipeline:
 
     @property
     def _again(self) -> str:
-        """The command that runs an episode of the source again."""
+        """The command that runs an episode of the source again, with EPISODE as a placeholder."""
         references = [
             calling.command_words(s.function, s.unit, s.span, s.arrays, s.args, f"{i + 1}.")
             for i, s in enumerate(self.stages)
@@ -147,12 +140,12 @@ def described(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Pipeline]:
-    """The pipeline of functions; their modules can be imported meanwhile."""
+    """Describe the pipeline of functions; their modules can be imported inside the block."""
     with functions.importable(functions.search_path(fns)):
         made = stages(fns, unit=unit, span=span, arrays=arrays, args=args)
         name = name or "-".join(s.function.name.rpartition(".")[2] for s in made)
         if "<lambda>" in name:
-            raise PreprocessError("A lambda has no name to call the result by.", hint='name="..."')
+            raise PreprocessError("A lambda has no name for the result.", hint='name="..."')
         id = ids.parse(dataset.id).with_variant(name)
         if id == ids.parse(dataset.id):
             raise PreprocessError(f"The result would replace its own source, {id}.", hint="another name: --name, name=")
@@ -170,14 +163,14 @@ def run_pipeline(
     *,
     checks: Sequence[Callable[[Dataset], None]] = (),
 ) -> None:
-    """Run the functions and publish what the last one makes as ``target``; what is finished is gone on with.
+    """Run the functions and publish the last result as ``target``; an interrupted run continues.
 
     Parameters
     ----------
     staff : Staff
-        Who works; it is given each function's task in turn.
+        The workers, for the task of each function in turn.
     checks : sequence of callables
-        Are given what the last one made before it is published; nothing is where one raises.
+        Called with the last result before it is published; if one raises, nothing is published.
     """
     count = len(p.stages)
     there = [number for number in range(1, count) if (_between(work, number) / "zarr.json").exists()]
@@ -192,7 +185,7 @@ def run_pipeline(
             run_task(replace(pool, task=t), rows, made, checks=checks if made == target else ())
         except PreprocessError as e:
             assert t.chain is not None
-            raise t.chain.told(e) from e.__cause__
+            raise t.chain.explain(e) from e.__cause__
         if number:
             publishing.remove(_between(work, number))
         if made != target:
@@ -201,9 +194,9 @@ def run_pipeline(
 
 
 def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset | None:
-    """Run the functions on few episodes; what they make, or None where one of them drops all.
+    """Run the functions on a few episodes, and return the result; None if one of them drops all episodes.
 
-    ``took`` is told for every function the seconds of a step.
+    ``took`` is called for each function with the seconds per step.
     """
     dataset = p.dataset
     for number in range(len(p.stages)):
@@ -222,13 +215,13 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
             run_task(replace(pool, task=t), rows, _between(work, number + 1))
         except PreprocessError as e:
             assert t.chain is not None
-            raise t.chain.told(e) from e.__cause__
+            raise t.chain.explain(e) from e.__cause__
         dataset = open_dataset(_between(work, number + 1))
     return dataset
 
 
 def _between(work: Path, number: int) -> Path:
-    """What the first ``number`` functions made."""
+    """Return the directory of the result of the first ``number`` functions."""
     return work / str(number) / "dataset"
 
 
@@ -238,7 +231,7 @@ Several = str | None | Sequence[str | None]  # one for all functions, or one for
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One function of a pipeline; ``unit`` and ``span`` as its decorator says unless given."""
+    """One function of a pipeline, with its unit, its kind of arrays and its arguments."""
 
     function: Function
     unit: str
@@ -248,7 +241,7 @@ class Stage:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What its result depends on, but for what it is given."""
+        """The inputs that its result depends on, except its source."""
         return task.identity(self.function, self.args, self.unit, self.span, self.arrays)
 
 
@@ -260,23 +253,23 @@ def stages(
     arrays: Several,
     args: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> tuple[Stage, ...]:
-    """Find the functions, and give each what is its.
+    """Find the functions, and assign each its unit, kind of arrays and arguments.
 
     Parameters
     ----------
     unit, arrays : str or sequence of str
-        One for all, or one for each.
+        One for all functions, or one for each.
     args : mapping or sequence of mappings
-        One mapping for each; or one for all, of which each function gets what it takes by name. A name with the
-        function's name or number (from 1) before it, ``norm.eps`` or ``2.eps``, is for that one alone.
+        One mapping for each function; or one for all, from which each function gets the arguments that it accepts.
+        ``norm.eps`` or ``2.eps``, with a function's name or number (from 1), is for that function alone.
 
     Raises
     ------
     PreprocessError
-        There are no functions; one is not found; there is not one of each; or an argument is taken by none.
+        There are no functions, one is not found, the numbers of values differ, or no function accepts an argument.
     """
     if not fns:
-        raise PreprocessError("There is no function in the list.", hint="a pipeline is a list of functions")
+        raise PreprocessError("The list of functions is empty.", hint="a pipeline is a list of functions")
     found = [functions.find(fn) for fn in fns]
     made = []
     for f, kind, what, given in zip(
@@ -293,7 +286,7 @@ def stages(
 
 @contextmanager
 def importable(made: Sequence[Stage]) -> Iterator[None]:
-    """The modules of all functions can be imported meanwhile."""
+    """Make the modules of all functions importable inside the block."""
     with ExitStack() as held:
         for stage in made:
             held.enter_context(functions.importable(stage.function.path))

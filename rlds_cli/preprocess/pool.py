@@ -17,9 +17,9 @@ _WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
 
 @dataclass(frozen=True, slots=True)
 class WorkerPool:
-    """Those that may work at a task: a ``cluster`` where there is one, else ``jobs`` processes, or as many as pay.
+    """The workers of a task: a ``cluster``, or else ``jobs`` processes of this machine; None for as many as pay off.
 
-    ``in_place`` says whether processes may write to one file.
+    ``in_place`` allows several processes to write to one file.
     """
 
     task: Task
@@ -29,7 +29,7 @@ class WorkerPool:
     in_place: bool = True
 
     def executor(self, seconds: float, chunks: int) -> Executor | None:
-        """Who works at so many chunks, for which this process may need so many seconds; None where it does it alone."""
+        """Return an executor for the chunks, which take ``seconds`` in one process; None to work in this process."""
         if self.cluster is not None:
             return self.cluster
         count = min(process_count(self.jobs, seconds), chunks)
@@ -43,12 +43,12 @@ class WorkerPool:
 
     @property
     def threads(self) -> int:
-        """How many to hash with in this process."""
+        """Number of threads that hash in this process."""
         return max(2, self.jobs if self.jobs is not None and self.cluster is None else cores())
 
 
 def why_not_portable(t: Task) -> str:
-    """Why no other process can run the function; empty where one can."""
+    """Say why no other process can run the function; empty if one can."""
     if not t.function.portable:
         return f"{t.function.name} is in no module and cannot be pickled (pip install cloudpickle)"
     script = functions.script()
@@ -60,12 +60,12 @@ def why_not_portable(t: Task) -> str:
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def process_count(jobs: int | None, seconds: float) -> int:
-    """How many processes to work with: as asked for, else as many as pay, when one takes so many seconds."""
+    """Return the number of processes: ``jobs``, or else as many as pay off for work of ``seconds``."""
     if jobs is not None:
         return jobs
     return min(cores(), math.floor(seconds / _WORTH_A_WORKER))

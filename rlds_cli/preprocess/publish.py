@@ -35,14 +35,14 @@ _LONG = 20.0  # seconds
 
 
 def run_task(pool: WorkerPool, work: Path, target: Path, *, checks: Iterable[Callable[[Dataset], None]] = ()) -> None:
-    """Do the task and publish its result as ``target``.
+    """Run a task and publish its result as ``target``.
 
     Parameters
     ----------
     work : Path
-        Where it is done; what an interrupted run of the same task left there is gone on with. Removed at the end.
+        Working directory; an interrupted run of the same task continues from it. Removed at the end.
     checks : iterable of callables
-        Are given the result before it is published; nothing is where one raises.
+        Called with the result before it is published; if one raises, nothing is published.
 
     Raises
     ------
@@ -61,13 +61,13 @@ def run_task(pool: WorkerPool, work: Path, target: Path, *, checks: Iterable[Cal
         except AssumptionBroken as e:
             known = known | e.known
             _remember(work, known)
-            pool.progress(Event(str(t.id), "note", note=f"writing anew, as a later episode showed: {e.known.told()}"))
+            pool.progress(Event(str(t.id), "note", note=f"{e.known.describe()}; restarting"))
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
         except KeyboardInterrupt:
             kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
-            pool.progress(Event(str(t.id), "note", note=f"{kept}; the same again goes on from there"))
+            pool.progress(Event(str(t.id), "note", note=f"{kept}; the same command continues from there"))
             raise
         publish(built, t, plan, target, threads=pool.threads, checks=checks)
         trees.discard(work)
@@ -75,7 +75,7 @@ def run_task(pool: WorkerPool, work: Path, target: Path, *, checks: Iterable[Cal
 
 
 def _recall(work: Path) -> Assumptions:
-    """What an earlier run learned before it was interrupted."""
+    """Return the assumptions of an earlier run that was interrupted."""
     try:
         return Assumptions.from_json((work / "known.json").read_text())
     except OSError:
@@ -90,12 +90,12 @@ def _remember(work: Path, known: Assumptions) -> None:
 
 
 def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:
-    """Say of long work that it may be stopped."""
+    """Announce how long the work takes, if that is long, and that it can be stopped."""
     workers = getattr(executor, "count", 1)
     if seconds / workers > _LONG:
         takes = f"about {text.duration(seconds / workers)} with {text.plural(workers, 'worker')}"
         kept = f"{text.plural(len(todo.parts), 'chunk')}, each kept when it is finished"
-        tell(Event(todo.id, "note", note=f"{takes}, {kept}: stopped (Ctrl-C), the same again goes on from there"))
+        tell(Event(todo.id, "note", note=f"{takes}, {kept}: after Ctrl-C the same command continues from there"))
 
 
 def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
@@ -106,7 +106,7 @@ def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> Preprocess
 
 
 def _finished(work: Path) -> int:
-    """How many chunks the journal has."""
+    """Return the number of chunks in the journal."""
     try:
         return max(0, (work / "journal.jsonl").read_text().count("\n") - 1)
     except OSError:
@@ -125,12 +125,12 @@ class Publishable(Protocol):
 
 
 def is_made(t: Publishable, where: Settings) -> bool:
-    """Whether the result is there already.
+    """Return whether the result exists already.
 
     Raises
     ------
     NameTaken
-        Something else is there, under its name.
+        A dataset of this name exists that is something else.
     """
     path = home.find(t.id, where)
     if path is None:
@@ -148,7 +148,7 @@ def publish(
     threads: int,
     checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
-    """Complete the dataset and move it to ``target``, where it is seen as a whole, unless one of ``checks`` raises."""
+    """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
     found = t.chain.failures(built.notes) if t.chain else tuple(failures.failures_of(built.notes))
     failures.write_failures(built.directory, found)
     built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *failures.for_manifest(built.notes)))
@@ -190,13 +190,13 @@ def _state(t: Task) -> dict[str, Any]:
 
 
 def _changed(t: Task, plan: WritePlan) -> list[str]:
-    """Fields that are not as they were in the source; new ones and those left out are among them."""
+    """Return the fields that differ from the source, including new and removed ones."""
     names = {*t.dataset.schema, *(f.name for f in plan.schema)}
     return sorted(names - plan.same)
 
 
 def _keeps_space(name: str, t: Task, plan: WritePlan) -> bool:
-    """Whether a space still describes its fields: all are there, and as they were."""
+    """Return whether a space still describes its fields: none of them changed or is missing."""
     before = {n for n in t.dataset.schema if n.split("/")[0] == name}
     after = {f.name for f in plan.schema if f.name.split("/")[0] == name}
     return before == after and before <= plan.same
@@ -211,7 +211,7 @@ def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
 
 
 def _state_name(t: Task) -> str:
-    """Where the metadata keep what the first pass found out: under the function's name, the first that is free."""
+    """Return the metadata name of the first-pass state: the first free one for the function's name."""
     name = f"state/{t.function.name}"
     numbered = chain([name], (f"{name}-{n}" for n in count(2)))
     return next(n for n in numbered if n not in t.dataset.manifest.metadata)
@@ -222,6 +222,6 @@ def _shared(t: Task, plan: WritePlan) -> dict[str, Shared]:
     stats = {n: Stats(**s) for n, s in m.stats.items()}
     fields = {f.name: f for f in m.fields}
     before = {n: plan.renamed.get(n, n) for n in plan.shared}
-    # What lies between two functions is removed: only what it shares with the source itself is shared in the end.
+    # Datasets between two functions are removed, so only fields that they share with the source stay shared.
     lasting = m.shared if t.chain and t.chain.number else fields
     return {n: Shared(t.dataset.path, fields[old], stats.get(old), n, old in lasting) for n, old in before.items()}

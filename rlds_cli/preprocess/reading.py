@@ -1,4 +1,4 @@
-"""The rows of a source, run by run: mapped or decoded block by block, never a whole column at once."""
+"""Read the rows of a source block by block: memory-mapped or decoded, never a whole column at once."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlds_cli.store.frames import check_frames, decode_frame
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, Array, Column, EncodedFrames, EpisodeTable, Field, IntArray, VideoFrames
 
-RowRun = tuple[int, int]  # rows of the store, first and one past the last
+RowRun = tuple[int, int]  # rows of the store: first, and one past the last
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEpisode:
-    """One episode as the source has it.
+    """One episode of the source.
 
     ``original[name]`` has T+1 rows for fields placed ``both`` (T where the final observation is not recorded), else T;
     frames decoded, text as an object array. Read-only.
@@ -38,13 +38,13 @@ class SourceEpisode:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """The name of the episode in messages."""
         return f"episode {self.number:,}"
 
 
 @lru_cache(maxsize=1)
 def _opened(path: Path, fingerprint: str) -> tuple[Store, EpisodeTable]:
-    """The store of a dataset; kept, for a worker reads many parts of one."""
+    """Open the store of a dataset; cached, since a worker reads many parts of the same one."""
     store = Store(path)
     if store.manifest.fingerprint != fingerprint:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="run the same command again")
@@ -60,38 +60,38 @@ class SourceReader:
         self._arrays: dict[Path, Array | Compressed] = {}
 
     def table(self, first: int, last: int) -> EpisodeTable:
-        """The episodes ``first`` to ``last`` of the selection, as the source describes them."""
+        """Return the table of episodes ``first`` to ``last`` of the selection."""
         return self._table.take(self._index[first:last])
 
     def number(self, k: int) -> int:
-        """Number in the whole dataset of episode ``k`` of the selection."""
+        """Return the number in the whole dataset of episode ``k`` of the selection."""
         return int(self._index[k])
 
     def start(self, k: int) -> int:
-        """First row in the store of episode ``k`` of the selection."""
+        """Return the first row in the store of episode ``k`` of the selection."""
         return int(self.store.episodes["start"][self._index[k]])
 
     def length(self, k: int) -> int:
-        """Steps of episode ``k`` of the selection."""
+        """Return the number of steps of episode ``k`` of the selection."""
         return int(self._table.length[self._index[k]])
 
     def observed(self, k: int) -> bool:
-        """Whether the final observation of episode ``k`` is recorded."""
+        """Return whether the final observation of episode ``k`` is recorded."""
         return bool(self._table.observed[self._index[k]])
 
     def episode(self, k: int, names: Sequence[str]) -> SourceEpisode:
-        """Episode ``k`` of the selection."""
+        """Read episode ``k`` of the selection."""
         return next(self.episodes(k, k + 1, names, 1))
 
     def episodes(self, first: int, last: int, names: Sequence[str], rows: int) -> Iterator[SourceEpisode]:
-        """Episodes ``first`` to ``last``, read about ``rows`` rows at a time."""
+        """Yield episodes ``first`` to ``last``, read about ``rows`` rows at a time."""
         for episodes, _ in self.blocks(first, last, names, rows):
             yield from episodes
 
     def blocks(
         self, first: int, last: int, names: Sequence[str], rows: int
     ) -> Iterator[tuple[list[SourceEpisode], dict[str, Array]]]:
-        """Episodes read together, and the rows that they are views of, one episode after the other."""
+        """Yield blocks of episodes that are read together, each with the rows that they are views of."""
         for a, b in self._blocks(first, last, rows):
             runs = [(self.start(k), self.start(k) + self.length(k) + 1) for k in range(a, b)]
             block = {n: self.rows(n, runs) for n in names}
@@ -121,7 +121,7 @@ class SourceReader:
             a = b
 
     def rows(self, name: str, runs: Iterable[RowRun]) -> Array:
-        """The rows of ``runs``, one after the other, as values: frames decoded, text as strings or None. Read-only."""
+        """Read the rows of ``runs`` as values, read-only: frames decoded, text as strings or None."""
         f = self.store.fields[name]
         joined = _joined(runs)
         if f.codec == VIDEO:
@@ -132,7 +132,7 @@ class SourceReader:
         return self.store.texts(name, values) if f.kind == "text" else values
 
     def column(self, name: str, runs: Iterable[RowRun]) -> Column:
-        """The rows of ``runs`` as the store takes them: frames encoded, text as a list."""
+        """Read the rows of ``runs`` in the form that the store writes: frames encoded, text as a list."""
         f = self.store.fields[name]
         if f.codec == VIDEO:
             index = self._stored(self.store.directory(name), _joined(runs))
@@ -174,7 +174,7 @@ class SourceReader:
 
 
 def _joined(runs: Iterable[RowRun]) -> list[RowRun]:
-    """Runs that follow each other made one."""
+    """Join consecutive runs."""
     joined: list[RowRun] = []
     for a, b in runs:
         if joined and joined[-1][1] == a:

@@ -1,26 +1,19 @@
-"""A task done in shards: on machines that share a home and nothing else, in any order; published when all are there.
+"""Run a task in shards, on machines that share only a home, in any order; publish when all shards are finished.
 
 ::
 
     <home>/partial/<dataset>.<key>-shards/
-        task.json                what is being made
-        running/<attempt>.lock   held while a shard is at work
-        state.jsonl              the first pass, done by whichever shard comes first
-        known-<hash>.json        what some shard learned of episodes that are not as planned
-        <plan>/                  journals and rows, see `rlds_cli.store.shards`; what was learned makes another plan
+        task.json                provenance of the task
+        chunks.json              rows per chunk
+        running/<attempt>.lock   held while a shard runs
+        state.jsonl              states of the first pass, which the first shard runs
+        known-<hash>.json        assumptions that some shard found broken
+        <plan>/known.json        the assumptions that this plan is based on
+        <plan>/                  journals and rows, see `rlds_cli.store.shards`
 
-What shards agree on that do not speak to each other: files that each reads before it begins a chunk.
-
-::
-
-    <work>/chunks.json           how many rows a chunk has
-    <work>/known-<hash>.json     what some shard learned of episodes that are not as planned
-    <work>/<plan>/known.json     what was known when this was the plan
-
-Parts that were written as an earlier plan had it, completed to what the present one asks for.
-
-A later episode shows that not all of them stay, or that a field does change: then fields that were to be shared with
-the source must be written after all. In parts that are finished they are the source's rows, and are copied.
+Shards do not communicate; each reads these files before it begins a chunk. If an episode breaks an assumption, all
+shards go on with a new plan, in which fields that were to be shared with the source are written. Finished parts of the
+earlier plan are completed with the rows of the source.
 """
 
 from __future__ import annotations
@@ -59,15 +52,15 @@ from rlds_cli.store.shards import Finished, Shard
 from rlds_cli.ted import Chunk, EpisodeTable, Field
 
 SUFFIX = "-shards"
-_NAMED = 10  # missing shards that are named; the others are counted
+_NAMED = 10  # missing shards to name; the others are counted
 
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
-    """What a call of `run_shard` left behind.
+    """The outcome of `run_shard`.
 
-    ``parts`` and ``rows`` are those of the shard; ``missing`` the numbers of the shards that are not all there yet, of
-    so many ``shards``. ``published`` where the dataset was made before.
+    ``parts`` and ``rows`` count what the shard wrote; ``missing`` are the numbers of unfinished shards, out of
+    ``shards``. ``published`` is True if the dataset existed already.
     """
 
     id: str
@@ -98,10 +91,10 @@ def run_shard(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> ShardReport:
-    """Do a part of what `run` does, on any machine that has the same home; `finish` publishes when all are done.
+    """Run one shard of a task, on any machine with the same home; `finish` publishes when all are finished.
 
-    Shards run in any order, at the same time, and again where one was stopped: it goes on where it was. A first pass
-    (``fit``) is done by the shard that comes first; the others wait for it.
+    Shards run in any order and at the same time; a stopped shard continues when it is run again. The first shard runs
+    the first pass (``fit``), and the others wait for it.
 
     Parameters
     ----------
@@ -110,12 +103,12 @@ def run_shard(
     source, fn, name, unit, history, future, arrays, args, fields, jobs, keep_going, depends_on, cache_dir
         As in `run`, and the same for all shards, but for ``jobs``.
     force : bool
-        Work also where a dataset of this name exists.
+        Run even if a dataset of this name exists.
 
     Raises
     ------
     PreprocessError
-        There is no such shard; or as in `run`. What is finished is kept.
+        There is no such shard; or as in `run`. Finished chunks are kept.
     """
     number = _checked(shard)
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
@@ -124,14 +117,14 @@ def run_shard(
         where = settings.read(cache_dir)
         tell = shown(progress)
         if not force and publish.is_made(t, where):
-            tell(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
+            tell(Event(str(t.id), "note", note="already exists, made from the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
         place = Home(where.home)
         work = directory(place, t)
         with writing(place), _running(work, place):
             report = _work(t, work, number, WorkerPool(t, jobs, tell, in_place=False))
         if not force and publish.is_made(t, where):
-            trees.discard(work)  # another attempt at the same was enough
+            trees.discard(work)  # another attempt has published it
         return report
 
 
@@ -153,21 +146,21 @@ def finish(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
-    """Publish what all shards made: the same bytes as `run` makes alone.
+    """Publish the result of all shards: the same bytes that `run` writes.
 
     Parameters
     ----------
     source, fn, name, unit, history, future, arrays, args, fields, keep_going, depends_on, cache_dir
-        Those of the shards.
+        As for the shards.
     jobs : int, optional
-        Threads that hash.
+        Number of threads that hash.
     force : bool
         Replace a dataset of this name.
 
     Raises
     ------
     PreprocessError
-        Shards are missing; the message says which. Nothing is published, and what there is stays.
+        Shards are missing; the message names them. Nothing is published, and finished shards stay.
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
@@ -182,12 +175,12 @@ def finish(
 
 
 def directory(place: Home, t: Task) -> Path:
-    """Where shards of a task lie."""
+    """Return the directory of the shards of a task."""
     return place.partial(t.id, f"{t.key[:16]}{SUFFIX}")
 
 
 def is_running(work: Path) -> bool:
-    """Whether some shard is being worked at below ``work``, or nobody can tell."""
+    """Return whether a shard is running below ``work``; True as well if that cannot be found out."""
     with ExitStack() as held:
         try:
             for file in (work / "running").glob("*.lock"):
@@ -212,7 +205,7 @@ def _checked(shard: tuple[int, int]) -> Shard:
 
 @contextmanager
 def _running(work: Path, place: Home) -> Iterator[None]:
-    """Hold a lock that says so."""
+    """Hold a lock that shows that a shard is running."""
     safe_files.work_directory(work, place.root)
     lock = FileLock(safe_files.directory(work / "running", work) / f"{shards.attempt()}.lock")
     lock.acquire(timeout=0)
@@ -264,17 +257,17 @@ def _missing(parts: int, there: Collection[int], count: int) -> tuple[int, ...]:
 
 
 def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
-    """The task with the state of the first pass; one shard at a time is at it."""
+    """Return the task with the state of the first pass, which one shard at a time runs."""
     if not t.fits:
         return t
     lock = FileLock(work / "first-pass.lock", marks=False)
     try:
         lock.acquire(timeout=0)
     except Held:
-        pool.progress(Event(str(t.id), "note", note="another shard is at the first pass: waiting"))
+        pool.progress(Event(str(t.id), "note", note="another shard runs the first pass: waiting"))
         lock.acquire()
-    except OSError:  # a mark would keep all others waiting, where its holder was killed on another machine
-        note = "the file system has no locks: each shard does the first pass for itself"
+    except OSError:  # a lock by a mark would block the others forever if its holder is killed on another machine
+        note = "the file system has no locks: each shard runs the first pass itself"
         pool.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{shards.attempt()}"
         alone.mkdir()
@@ -294,23 +287,23 @@ def _publish(t: Task, place: Home, pool: WorkerPool) -> None:
         safe_files.work_directory(work, place.root)
     else:
         raise PreprocessError(
-            f"No shard of {t.id} is here{_others(t, place)}.", hint="--shard 1/4, and so on, makes them"
+            f"There is no shard of {t.id}{_others(t, place)}.", hint="--shard 1/4 and so on make them"
         )
     t = fit.with_state(t, work, replace(pool, task=t))
     plan, _ = shared_plan(t, work)
     done = plan.finished(range(len(plan.job.parts)))
     _check_complete(t, plan, done)
-    trees.discard(plan.below / build.PLACE)  # of a finish that was stopped
+    trees.discard(plan.below / build.PLACE)  # from an interrupted finish
     built = build.assemble(plan.job, plan.below, done)
     publish.publish(built, t, plan.job.plan, place.dataset(t.id), threads=pool.threads)
     trees.discard(work)
 
 
 def _others(t: Task, place: Home) -> str:
-    """What shards of this name there are of, where they are of something else."""
+    """Describe shards of this name that belong to another task."""
     mine = place.partial(t.id, "")
     for file in sorted(mine.parent.glob(f"{mine.name}*{SUFFIX}/task.json")):
-        return f"; those that are differ: {t.differs(json.loads(file.read_text()))}"
+        return f"; there are others, which differ: {t.differs(json.loads(file.read_text()))}"
     return ""
 
 
@@ -324,13 +317,13 @@ def _check_complete(t: Task, plan: SharedPlan, done: Finished) -> None:
     raise PreprocessError(
         f"{t.id}: {f'shards {listed} are' if len(missing) > 1 else f'shard {listed} is'} not finished: "
         f"{parts - len(done)} of {parts} chunks are missing. Nothing was published.",
-        hint=f"the same command with --shard {missing[0]} in the place of --finish does what is missing of it",
+        hint=f"the same command with --shard {missing[0]} instead of --finish completes it",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """What is to be written as far as is ``known``, and ``below`` which directory of the ``work``."""
+    """The plan that all shards share, based on the assumptions ``known``; its parts lie in ``below``."""
 
     job: PreprocessJob
     known: Assumptions
@@ -338,17 +331,17 @@ class SharedPlan:
 
     @property
     def below(self) -> Path:
-        """Where its parts are."""
+        """The directory of its parts."""
         return self.work / self.job.key[:16]
 
     def check(self) -> None:
-        """Raise Otherwise where another shard has learned something."""
+        """Raise AssumptionBroken if another shard has recorded further assumptions."""
         now = _recall(self.work)
         if now != self.known:
             raise AssumptionBroken(now)
 
     def finished(self, numbers: Collection[int]) -> Finished:
-        """The parts that are there; of earlier plans those that can be completed, and are."""
+        """Return the finished parts; parts of earlier plans are completed if possible."""
         done = shards.finished(self.job, self.below, numbers)
         for earlier in self._earlier() if len(done) < len(numbers) else ():
             left = set(numbers) - done.keys()
@@ -358,11 +351,11 @@ class SharedPlan:
         return done
 
     def said(self) -> set[int]:
-        """The parts that somebody says are there."""
+        """Return the parts that journals record, without checking them."""
         return set().union(*(shards.said(p.job, p.below) for p in (self, *self._earlier())))
 
     def _earlier(self) -> list[SharedPlan]:
-        """Plans made when less was known, whose parts can be completed."""
+        """Return plans with fewer assumptions broken, whose parts can be completed."""
         found = []
         for file in sorted(self.work.glob("*/known.json")):
             known = Assumptions.from_json(file.read_text())
@@ -374,7 +367,7 @@ class SharedPlan:
 
 
 def shared_plan(t: Task, work: Path) -> tuple[SharedPlan, float]:
-    """What is to be written as far as any shard knows, and the seconds that a step takes."""
+    """Return the current plan of all shards, and the seconds per step."""
     plan, seconds = _shared_plan_under(t, work, _recall(work))
     plan.below.mkdir(parents=True, exist_ok=True)
     write_once(plan.below / "known.json", plan.known.to_json())
@@ -395,19 +388,19 @@ def _recall(work: Path) -> Assumptions:
 
 
 def learn(work: Path, known: Assumptions) -> None:
-    """Tell the others."""
+    """Record assumptions for the other shards."""
     text = known.to_json()
     write_once(work / f"known-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json", text)
 
 
 def write_once(file: Path, text: str) -> None:
-    """Write a file in one step, unless it is there."""
+    """Write a file atomically, unless it exists."""
     if not file.exists():
         safe_files.replace_text(file, text)
 
 
 def fits(before: PreprocessJob, now: PreprocessJob) -> bool:
-    """Whether parts of the plan ``before`` can be completed: what they lack are fields as the source has them."""
+    """Return whether parts of the plan ``before`` can be completed: they lack only fields equal to the source."""
     schema, written = now.task.dataset.schema, {f.name: f for f in before.schema}
     paths, ours = (files.paths(f.name for f in j.schema) for j in (before, now))
     return (
@@ -428,7 +421,7 @@ def fits(before: PreprocessJob, now: PreprocessJob) -> bool:
 def complete(
     before: PreprocessJob, now: PreprocessJob, number: int, segment: Path, written: Written, work: Path
 ) -> tuple[str, Written]:
-    """Part ``number``, of which ``segment`` holds the fields of the plan before; as `build.write_part` would say it."""
+    """Complete part ``number``, written to ``segment`` by an earlier plan, and return it as `build.write_part` does."""
     where = f"segments/{number}.{secrets.token_hex(4)}"
     paths = files.paths(f.name for f in now.schema)
     for f in before.schema:
@@ -452,7 +445,7 @@ def complete(
 
 
 def _rows(task: Task, fields: list[Field], number: int, job: PreprocessJob) -> Iterator[Chunk]:
-    """The source's rows of a part, of these fields, block by block."""
+    """Yield the rows of the source for a part and some fields, block by block."""
     reader = SourceReader(task.dataset)
     first, last = job.parts[number].args["first"], job.parts[number].args["last"]
     row, end = reader.start(first), reader.start(last - 1) + reader.length(last - 1) + 1

@@ -1,4 +1,7 @@
-"""Functions of transitions, many or one at a time: every step comes back, and the final rows from its next values."""
+"""Run functions of transitions, of one or many at a time, which return every step.
+
+The final row of an episode comes from the next values of its last step.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,9 @@ PROBE_STEPS = 256
 
 
 def at_once(task: Task, made: int) -> int:
-    """Steps that a function is given at once, when so many bytes are made of one; of unit step, that are read at once.
+    """Return the number of steps in one call, or read at once for unit step, if ``made`` bytes are written per step.
 
-    They are those of whole episodes, or of a part of one that is longer.
+    They are whole episodes, or a part of one that is longer.
     """
     width = made + sum(f.row_bytes for f in task.dataset.schema.values())
     limit = STEP_ROWS if task.unit == "step" else BLOCK_ROWS
@@ -49,10 +52,10 @@ def at_once(task: Task, made: int) -> int:
 
 
 def runs(lengths: IntArray, steps: int) -> list[int]:
-    """Where runs of episodes begin that have at most ``steps`` steps together, or are one episode.
+    """Return the first episode of each run: consecutive episodes of at most ``steps`` steps, or one episode.
 
-    A run depends on nothing but the episodes from its first one on. So where parts begin with runs, what the function
-    is given does not depend on how many runs a part has.
+    A run depends only on the episodes from its first one on. If parts begin with runs, the input of a call does not
+    depend on the number of runs in a part.
     """
     ends = np.cumsum(lengths)
     firsts, at, before = [], 0, 0
@@ -64,7 +67,7 @@ def runs(lengths: IntArray, steps: int) -> list[int]:
 
 
 class StepRunner:
-    """Runs a function of transitions."""
+    """Runs a function of transitions: unit batch, step or window."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -77,7 +80,7 @@ class StepRunner:
     # -- one block
 
     def run(self, block: StepBlock) -> tuple[Flat, dict[str, Array], Array]:
-        """What the function makes of a block, checked: (fields [B], rows of the source, how its episodes end)."""
+        """Call the function on a block and check the output: fields [B], rows of the source, ends of its episodes."""
         original = {n: self._reader.rows(n, block.runs) for n in self._task.read}
         given = self._given(block, original)
         done = {forms.DONE: given[forms.DONE].copy()}
@@ -95,7 +98,7 @@ class StepRunner:
         return flat, original, ends
 
     def inputs(self, part: Part) -> Iterator[CallInput]:
-        """What the function is given of a part, block by block; of unit step, all steps of a block together."""
+        """Yield the input of each block of a part; with unit step, all steps of a block together."""
         steps = part.args["steps"]
         for a, b in self._runs(part):
             for pieces in self._pieces(a, b, steps):
@@ -104,9 +107,9 @@ class StepRunner:
     def _input_of(self, block: StepBlock) -> CallInput:
         if self._task.unit == "window":
             given = self._windows(block)
-            return self._input(block, windows.hand(given, self._task.arrays), given)
+            return self._input(block, windows.to_input(given, self._task.arrays), given)
         given = self._given(block, {n: self._reader.rows(n, block.runs) for n in self._task.read})
-        return self._input(block, forms.hand(given, self._task.arrays), given)
+        return self._input(block, forms.to_input(given, self._task.arrays), given)
 
     def _input(self, block: StepBlock, data: Any, given: Mapping[str, Array]) -> CallInput:
         step = block.pieces[0].first if block.size == 1 else None
@@ -122,7 +125,7 @@ class StepRunner:
         return forms.numbered(given, block.episodes, self._fields)
 
     def _call(self, block: StepBlock, given: Mapping[str, Array]) -> Flat:
-        batch = forms.hand(given, self._task.arrays)
+        batch = forms.to_input(given, self._task.arrays)
         first = int(block.numbers[0])
         if self._task.unit == "batch":
             value = self._caller(self._input(block, batch, given))
@@ -140,28 +143,28 @@ class StepRunner:
         with self._caller.refusing(first):
             for i, (step, leaves) in enumerate(forms.iterate_steps(batch)):
                 where = StepName(block, i)
-                stack.add(i, _returned(self._caller.of(step, described), where), where, leaves)
+                stack.add(i, _returned(self._caller.call(step, described), where), where, leaves)
         return stack.columns()
 
     def _windows(self, block: StepBlock) -> dict[str, Array]:
-        """The windows of a block's steps, by field name."""
+        """Return the windows of a block's steps, by field name."""
         starts, lengths, final = (
             np.array([of(p.k) for p in block.pieces])
             for of in (self._reader.start, self._reader.length, self._reader.observed)
         )
         near = windows.neighbours(block, starts, lengths, final, self._task.span)
         with self._caller.refusing(int(block.numbers[0])):
-            return windows.given(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
+            return windows.window_fields(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
 
     def _call_windows(self, block: StepBlock, before: Mapping[str, Array]) -> Flat:
         given, where = self._windows(block), str(block)
-        handed = windows.hand(given, self._task.arrays)
+        handed = windows.to_input(given, self._task.arrays)
         value = self._caller(self._input(block, handed, given))
         with self._caller.refusing(int(block.numbers[0])):
             return windows.merge_output(_returned(value, where), handed, dict(before), self._fields, where)
 
     def _read_flags(self, flat: Flat, block: StepBlock) -> Array:
-        """Make flags bool; how the episodes end that do. Without a flag they are cut; an end inside is refused."""
+        """Make flags bool, and return how episodes end; without a flag they are cut. Refuse an early end."""
         for name in FLAGS:
             flat[name] = episodes.flag(flat[name], block.size, name, str(block))
         terminated, truncated = (np.asarray(flat[n]) for n in FLAGS)
@@ -169,7 +172,7 @@ class StepRunner:
         inside[block.ends] = False
         if inside.any():
             raise InvalidEpisode(
-                f"{block.name(int(np.argmax(inside)))}: truncated, and the episode goes on.",
+                f"{block.name(int(np.argmax(inside)))}: truncated before the last step of the episode.",
                 hint="unit=episode (--unit episode) can split it there",
             )
         ends = np.where(terminated[block.ends], TERMINATED, np.where(truncated[block.ends], TRUNCATED, CUT))
@@ -179,12 +182,12 @@ class StepRunner:
     # -- what is planned
 
     def probe(self, k: int, known: Assumptions) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
-        """Try the function on the first steps of episode ``k`` of the selection."""
+        """Call the function on the first steps of episode ``k`` of the selection, to plan the output."""
         steps = min(self._reader.length(k), PROBE_STEPS)
         return self.probe_piece(StepRange(k, 0, steps, steps == self._reader.length(k)), known)
 
     def attempt(self, k: int, step: int | None = None) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
-        """Try the function on all steps of episode ``k`` of the selection, or on one; they come back as an episode."""
+        """Call the function on all steps of episode ``k``, or on one, and return them as an episode."""
         ep = self._reader.episode(k, self._task.read)
         if step is None:
             piece = StepRange(k, 0, ep.length, True)
@@ -201,7 +204,7 @@ class StepRunner:
         return probe, ep, [EpisodeResult(columns, ep.length, ep.end, ep.observed, rows)]
 
     def probe_piece(self, piece: StepRange, known: Assumptions) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
-        """Try the function on a piece."""
+        """Call the function on a piece of an episode."""
         block = self._block([piece])
         began = time.perf_counter()
         flat, original, _ = self.run(block)
@@ -225,7 +228,7 @@ class StepRunner:
     # -- many
 
     def chunks(self, part: Part, plan: WritePlan) -> Iterator[Chunk]:
-        """The rows of a part."""
+        """Yield the rows of a part."""
         steps = part.args["steps"]
         for a, b in self._runs(part):
             if self._task.keep_going:
@@ -234,7 +237,7 @@ class StepRunner:
                 yield from self._chunks(a, b, steps, plan)
 
     def _runs(self, part: Part) -> Iterator[tuple[int, int]]:
-        """Of a part, the episodes that are worked at together."""
+        """Yield the runs of episodes of a part, as (first, one past the last)."""
         first, last = part.args["first"], part.args["last"]
         firsts = runs(np.array([self._reader.length(k) for k in range(first, last)]), part.args["steps"])
         return pairwise([*(first + f for f in firsts), last])
@@ -251,7 +254,7 @@ class StepRunner:
             yield self._chunk(columns, ends, block)
 
     def _without_failing(self, first: int, last: int, limit: int, plan: WritePlan) -> list[Chunk]:
-        """Episodes together; where the function fails, each by itself, and those on which it fails left out."""
+        """Return the rows of episodes; if the function fails, try each alone and leave out those that fail."""
         try:
             return list(self._chunks(first, last, limit, plan))
         except PreprocessError as e:
@@ -262,7 +265,7 @@ class StepRunner:
             return [nothing]
 
     def _pieces(self, first: int, last: int, steps: int) -> Iterator[list[StepRange]]:
-        """The episodes cut into blocks of ``steps`` steps."""
+        """Cut episodes into blocks of ``steps`` steps."""
         block: list[StepRange] = []
         held = 0
         for k in range(first, last):
@@ -291,7 +294,7 @@ class StepRunner:
     def _check(
         self, flat: Flat, original: Mapping[str, Array], block: StepBlock, plan: WritePlan, tail: Mapping[str, Any]
     ) -> None:
-        """Raise Otherwise where the plan assumes what is not so."""
+        """Raise AssumptionBroken if a block contradicts the plan."""
         same = frozenset(n for n in plan.untouched if self._pairs.same(n, flat, original, block))
         with self._caller.refusing(int(block.numbers[0])):
             apart = self._pairs.disagreeing(flat, block, same, tail) - plan.apart
@@ -299,7 +302,7 @@ class StepRunner:
             raise AssumptionBroken(Assumptions(plan.untouched - same, True, apart))
 
     def _columns(self, flat: Flat, block: StepBlock, plan: WritePlan) -> dict[str, Column]:
-        """The rows to write: steps in their places, and the final rows."""
+        """Return the rows to write: steps at their positions, and final rows."""
         carried = plan.copied | plan.encoded | (frozenset() if plan.linked else plan.untouched)
         wanted = [f for f in plan.schema if f.name not in carried | plan.carried]
         pairs = [replace(f, name=f"next/{f.name}") for f in wanted if f.placement == "both"]
@@ -325,7 +328,7 @@ class StepRunner:
 
 
 def _one_step(ep: SourceEpisode, step: int, fields: Mapping[str, Field]) -> SourceEpisode:
-    """An episode of one step of another."""
+    """Return an episode that consists of one step of another."""
     rows = {n: step + 1 + (fields[n].placement == "both") for n in ep.original}
     original = {n: v[step : rows[n]] for n, v in ep.original.items()}
     return replace(ep, start=ep.start + step, length=1, observed=ep.observed or step + 1 < ep.length, original=original)
@@ -334,7 +337,7 @@ def _one_step(ep: SourceEpisode, step: int, fields: Mapping[str, Field]) -> Sour
 def _returned(value: Any, where: object) -> Any:
     if value is None:
         raise InvalidEpisode(
-            f"{where}: None was returned; units batch and step give every transition back.",
+            f"{where}: None was returned; units batch and step return every transition.",
             hint="return it; to drop episodes, use unit=episode (--unit episode)",
         )
     return value
@@ -349,8 +352,8 @@ def _check_rows(flat: Flat, block: StepBlock) -> None:
         if _rows(values) != block.size:
             rows = "a single value" if _rows(values) < 0 else f"{len(values):,} rows"
             raise InvalidEpisode(
-                f'returned {rows} for "{name}", {block} are {block.size:,}',
-                hint="units batch and step must not change which steps exist; unit episode may (--unit episode)",
+                f'returned {rows} for "{name}" instead of {block.size:,} ({block})',
+                hint="units batch and step must keep the number of steps; unit episode need not (--unit episode)",
             )
 
 
@@ -359,12 +362,12 @@ def _rows(values: Value) -> int:
 
 
 def _kept_runs(block: StepBlock) -> list[tuple[int, int]]:
-    """The rows of the source that are rows of the result: of each piece its steps, and the final row where it ends."""
+    """Return the rows of the source that are kept: the steps of each piece, and the final row of each episode."""
     return [(a, b if p.ends else b - 1) for (a, b), p in zip(block.runs, block.pieces, strict=True)]
 
 
 def _place(f: Field, root: Any, after: Any, block: StepBlock) -> Column:
-    """Values of steps in their rows; a final row holds the next value of the step before, or repeats it unrecorded."""
+    """Place values of steps in rows. A final row holds the last next value, or repeats the row before if unrecorded."""
     _, final, total = block.out
     rows: Array = np.full(total, None, object) if f.kind == "text" else np.zeros((total, *f.shape), f.dtype)
     block.spread(_column(root), rows)

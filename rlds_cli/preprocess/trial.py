@@ -1,7 +1,4 @@
-"""A function on one episode, before and after, and what the whole dataset would take; nothing is kept.
-
-What a function does to an episode: its fields before and after, and what that takes on disk.
-"""
+"""Try a function on one episode: its fields before and after, and estimates for the whole dataset; writes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from rlds_cli.settings import StrPath
 from rlds_cli.ted import EncodedFrames, Field
 from rlds_cli.ted.episodes import Value
 
-_WARM, _LONG = 0.02, 2.0  # seconds of a call that is timed again
+_WARM, _LONG = 0.02, 2.0  # seconds: a call between these is timed again
 
 
 def attempt(
@@ -49,29 +46,29 @@ def attempt(
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
 ) -> Report:
-    """Run a function on one episode and say what it changes; nothing is kept. Arguments are those of ``run``.
+    """Run a function on one episode and report what it changes; nothing is kept. Arguments are those of ``run``.
 
-    Of several functions, those after the first are given that episode alone: what they find out in a first pass, or
-    take from the statistics of what they work on, is of it.
+    In a pipeline, the functions after the first see only that episode, so their first passes and statistics come
+    from it alone.
 
     Parameters
     ----------
     episode : int
-        Which one, by its number in ``source``; negative ones count from the end.
+        Number of the episode in ``source``; negative numbers count from the end.
     step : int, optional
-        Of it, this step alone; not with unit ``episode``.
+        Run on this step of the episode alone; not with unit ``episode``.
 
     Raises
     ------
     PreprocessError
-        There is no such episode, step or function, or it fails there.
+        There is no such episode, step or function, or the function fails.
     """
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     if isinstance(fn, list | tuple):
         how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args}
         with pipeline.described(dataset, fn, name, fields=fields, **how) as p:
             if step is not None:
-                raise PreprocessError(f"step={step}: several functions are tried on an episode.", hint="leave out step")
+                raise PreprocessError(f"step={step}: several functions are tried on a whole episode.", hint="omit step")
             return _rehearse(p, _number(dataset, episode), jobs)
     alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args}
     with functions.importable(functions.search_path([fn])):
@@ -93,7 +90,7 @@ def _step(t: Task, episode: int, step: int | None) -> int | None:
     if step is None:
         return None
     if t.unit == "episode":
-        raise PreprocessError(f"step={step}: the unit is episode, and has no single steps.", hint="leave out step")
+        raise PreprocessError(f"step={step}: the unit is episode, and has no single steps.", hint="omit step")
     length = int(t.dataset.episodes["length"][episode])
     if not 0 <= step < length:
         raise PreprocessError(f"Episode {episode:,} has no step {step:,}.", hint=f"0 to {length - 1:,}")
@@ -108,10 +105,10 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
 
     with undisturbed(t):
         probe, before, results = look(k, step)
-        if _WARM < probe.seconds * before.length < _LONG:  # the first call may have imported things
+        if _WARM < probe.seconds * before.length < _LONG:  # the first call may have included imports
             probe, before, results = look(k, step)
         pace = probe.seconds
-        if step is None and jobs != 0:  # 0 is for a debugger, which shows no other call
+        if step is None and jobs != 0:  # 0 is for a debugger, which should stop in one call only
             pace = _pace(t.dataset, pace, before.length, lambda typical: look(typical, None)[0].seconds)
     made = job.plan_of(t, Assumptions(), probe) if probe.schema else None
     workers = max(1, process_count(jobs, pace * t.dataset.num_steps))
@@ -136,7 +133,7 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
 
 
 def _pace(ds: Dataset, seconds: float, steps: int, look: Callable[[int], float]) -> float:
-    """Seconds that a step takes; of a typical episode where these steps are so few that a call is most of it."""
+    """Return the seconds per step; measured on an episode of median length if this one is much shorter."""
     lengths = ds.episodes["length"]
     typical = int(np.argsort(lengths, kind="stable")[len(lengths) // 2])
     if 2 * steps >= lengths[typical]:
@@ -148,7 +145,7 @@ def _pace(ds: Dataset, seconds: float, steps: int, look: Callable[[int], float])
 
 
 def _rehearse(p: Pipeline, k: int, jobs: int | None) -> Report:
-    """All functions of a pipeline, on one episode, in a directory that is removed."""
+    """Run all functions of a pipeline on one episode, in a temporary directory."""
     alone = replace(p, dataset=p.dataset.select(episodes=[k]))
     before = SourceReader(p.dataset).episode(k, alone.task(0, alone.dataset).read)
     with TemporaryDirectory(prefix="rlds-") as directory:
@@ -176,14 +173,14 @@ def _rehearse(p: Pipeline, k: int, jobs: int | None) -> Report:
 
 
 def _episodes(made: Dataset) -> tuple[EpisodeResult, ...]:
-    """The episodes of a dataset, as results."""
+    """Return the episodes of a dataset as results."""
     reader, names = SourceReader(made), list(made.schema)
     episodes = [reader.episode(k, names) for k in range(made.num_episodes)]
     return tuple(EpisodeResult(dict(e.original), e.length, e.end, e.observed, {}) for e in episodes)
 
 
 def _plan(source: Dataset, made: Dataset, results: Sequence[EpisodeResult], before: SourceEpisode) -> WritePlan:
-    """What all of it would share, and write, if all episodes came back like this one."""
+    """Return the plan for the whole dataset if all episodes were like this one."""
     kept = len(results) == 1 and results[0].length == before.length
     changed = {
         n for step in made.manifest.provenance[len(source.manifest.provenance) :] for n in step.get("changed", ())
@@ -199,7 +196,7 @@ def _same(r: EpisodeResult, before: SourceEpisode, plan: WritePlan | None) -> di
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """One field of one episode. ``mean std min max`` are over all elements; None where not numeric."""
+    """One field of one episode. ``mean``, ``std``, ``min`` and ``max`` are over all elements; None if not numeric."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -211,7 +208,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of a field. ``bytes`` is what it would add on disk for the whole dataset; 0 where it is shared."""
+    """The change of a field. ``bytes`` is its size on disk for the whole dataset; 0 if it is shared."""
 
     name: str
     what: Literal["changed", "new", "removed", "untouched", "not read"]
@@ -222,12 +219,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A function tried on one episode, or on one ``step`` of it.
+    """The trial of a function on one episode, or on one ``step`` of it.
 
-    ``returned`` are the lengths of the episodes that it made of it (none when it is dropped); ``seconds`` is what the
-    call took, ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers; ``linked`` says
-    whether untouched fields would be shared with the source. ``fitted`` says on what the first pass was run, where the
-    function has one: all, or the chunk of the episode.
+    ``returned`` are the lengths of the returned episodes (empty if it is dropped). ``seconds`` is the time of the call;
+    ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers. ``linked`` is True if
+    untouched fields would be shared with the source. ``fitted`` names the data of the first pass, if there is one:
+    all, or the chunk of the episode.
     """
 
     source: str
@@ -250,7 +247,7 @@ class Report:
 def changes(
     dataset: Dataset, before: SourceEpisode, results: Sequence[EpisodeResult], made: WritePlan | None
 ) -> tuple[Change, ...]:
-    """What became of every field of an episode, and what the whole ``dataset`` would take when made as planned."""
+    """Compare each field of an episode before and after, and estimate its size for the whole ``dataset``."""
     if not results:
         return ()
     schema, after = dataset.schema, results[0].flat
@@ -276,7 +273,7 @@ def changes(
 
 
 def _row_bytes(f: Field, values: Value | None) -> float:
-    """Bytes of a row on disk; of encoded frames, as those of the episode."""
+    """Return the bytes per row on disk; of encoded frames, the average of the episode."""
     if isinstance(values, EncodedFrames):
         return len(values.data) / max(1, len(values))
     return f.row_bytes

@@ -6,8 +6,8 @@
     window of step 0                                        [ o0 o0 o0 o1 ]            mask 0 0 1 1
     window of step 3                                                 [ o1 o2 o3 o4 ]   mask 1 1 1 0
 
-Outside of the episode the nearest row is repeated: of observations the first or the final one, of what belongs to
-steps that of the first or last step.
+Outside of the episode the nearest row is repeated: the first or final observation, and for fields of steps the value of
+the first or last step.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _COLUMNS = (REWARD, *FLAGS)  # [B, L, 1] in windows
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Where the L rows of each of B windows lie among rows read.
+    """The positions of the L rows of each of B windows among the rows to read.
 
-    ``runs`` are the rows to read; ``steps observed after`` [B, L] are places among them of what belongs to steps, of
-    observations, and of next observations; ``mask next_mask`` [B, L] say which are inside of the episode.
+    ``runs`` are the rows to read. ``steps``, ``observed`` and ``after`` [B, L] index them for fields of steps, for
+    observations and for next observations; ``mask`` and ``next_mask`` [B, L] are True inside the episode.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -47,14 +47,15 @@ class Neighbours:
 def neighbours(
     block: StepBlock, starts: IntArray, lengths: IntArray, final: BoolArray, span: tuple[int, int]
 ) -> Neighbours:
-    """The windows of all steps of a block.
+    """Find the windows of all steps of a block.
 
     Parameters
     ----------
     starts, lengths, final : array [pieces]
-        Of the pieces' episodes: first row in the store, steps, and whether the final observation is recorded.
+        First row in the store and number of steps of each piece's episode, and whether its final observation is
+        recorded.
     span : tuple of int
-        How many steps a window has before and after its own.
+        Steps of a window before and after its own step.
     """
     history, future = span
     first = np.array([p.first for p in block.pieces])
@@ -76,10 +77,10 @@ def neighbours(
     )
 
 
-def given(
+def window_fields(
     rows: Callable[[str], Array], names: Iterable[str], fields: Mapping[str, Field], n: Neighbours
 ) -> dict[str, Array]:
-    """The windows of the fields: [B, L, ...], rewards and flags [B, L, 1]; ``mask`` and ``next/mask`` [B, L].
+    """Gather the windows of the fields: [B, L, ...], rewards and flags [B, L, 1]; ``mask`` and ``next/mask`` [B, L].
 
     Raises
     ------
@@ -90,7 +91,7 @@ def given(
     for name in names:
         if name in (MASK, NEXT_MASK):
             raise InvalidEpisode(
-                f'the source has a field "{name}", which is what windows call their mask.', hint="leave it out: fields="
+                f'the source has a field "{name}", the name of the mask of windows.', hint="exclude it with fields="
             )
         values = rows(name)
         if fields[name].placement == "both":
@@ -103,30 +104,30 @@ def given(
     return {**windows, MASK: n.mask, NEXT_MASK: n.next_mask}
 
 
-def hand(windows: Mapping[str, Array], arrays: str) -> Any:
-    """As the function wants them. NumPy arrays are read-only: what is written into a window would be lost."""
+def to_input(windows: Mapping[str, Array], arrays: str) -> Any:
+    """Convert windows for the function. NumPy arrays are read-only, since changes to a window would be lost."""
     if arrays == "numpy":
         for values in windows.values():
             values.flags.writeable = False
-    return forms.hand(windows, arrays)
+    return forms.to_input(windows, arrays)
 
 
 def merge_output(value: Any, handed: Any, before: Flat, fields: Mapping[str, Field], where: str) -> Flat:
-    """What a function of windows returned, over the fields as they were.
+    """Apply the output of a function of windows to the fields of the source.
 
     Parameters
     ----------
     value : mapping
-        Fields that it adds or changes, one row per step [B, ...], and None for those that it removes; the others stay.
+        The added or changed fields, one row per step [B, ...], and None for removed ones; the others stay.
     handed : mapping
-        What it was given.
+        The input of the function.
     before : dict
-        The transitions as the source has them.
+        The transitions of the source.
 
     Raises
     ------
     InvalidEpisode
-        It is no mapping; it is all that was given; a window was edited in place; or an observation was returned
+        It is not a mapping, or is the whole input; a window was changed in place; or an observation was returned
         without the next one.
     """
     if not _is_nested(value):
@@ -136,8 +137,8 @@ def merge_output(value: Any, handed: Any, before: Flat, fields: Mapping[str, Fie
     for name, leaf in _leaves(value, ()):
         if name in (MASK, NEXT_MASK) and leaf is known[name]:
             raise InvalidEpisode(
-                f"{where}: windows came back whole, with their mask.",
-                hint="return only the fields that are added or changed, one row per step; the others stay",
+                f"{where}: the function returned the windows with their mask.",
+                hint="return only added or changed fields, one row per step; the others stay",
             )
         if leaf is None:
             removed |= {name, f"next/{name}"} if name in fields and fields[name].placement == "both" else {name}
@@ -167,7 +168,7 @@ def _check_edits(handed: Mapping[str, Any], where: str) -> None:
     for name, value in handed.items():
         if getattr(value, "_version", 0):
             raise InvalidEpisode(
-                f"{where}: the windows of {name} were edited in place.",
+                f"{where}: the windows of {name} were changed in place.",
                 hint="return the new values, one row per step, under the field's name",
             )
 
@@ -177,5 +178,5 @@ def _check_observations(new: Mapping[str, Any], fields: Mapping[str, Field], whe
         if f.placement == "both" and name in new and f"next/{name}" not in new:
             raise InvalidEpisode(
                 f'{where}: "{name}" came back changed and "next/{name}" did not.',
-                hint='return both: windows have "next/..." too, made alike of them the two stay one observation',
+                hint='compute both alike, from the window and from its "next/..."',
             )

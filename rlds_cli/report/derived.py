@@ -1,4 +1,4 @@
-"""What a dataset that ``rlds preprocess`` made takes on disk, and what the quick checks find in it."""
+"""Summarise a dataset that ``rlds preprocess`` made: its size on disk, and findings of the quick checks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rlds_cli.store.build import FAILURES
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A derived dataset. ``bytes`` on disk are ``added`` and ``shared`` ones; ``copied`` are fields that could not be.
+    """A preprocessed dataset. Its ``bytes`` on disk are either ``added`` or ``shared`` with its source.
 
-    ``notes`` are what a user should know, such as episodes left out; ``findings`` are the errors and warnings of the
-    quick checks about what was changed, such as NaN; ``errors`` is the file that names the episodes on which the
-    function failed.
+    ``copied`` are fields that could not be shared. ``notes`` tell the user about such things as omitted episodes.
+    ``findings`` are errors and warnings of the quick checks about changed fields, such as NaN. ``errors`` is the file
+    that lists the episodes on which the function failed.
     """
 
     id: str
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def summarise(ds: Dataset) -> Outcome:
-    """Measure the files of a dataset that ``run`` made."""
+    """Measure the files of a dataset that `rlds_cli.preprocess.run` made, and check it."""
     m = ds.manifest
     errors = ds.path / FAILURES
     whole = size_on_disk(ds.path)
@@ -59,7 +59,7 @@ def summarise(ds: Dataset) -> Outcome:
 
 
 def _findings(ds: Dataset) -> tuple[Finding, ...]:
-    """What is wrong with the fields that the function made or changed; of the others their source says it."""
+    """Return findings about new and changed fields; checks of the source report the others."""
     changed = {n for step in ds.manifest.provenance[-1:] for n in step.get("changed", ())}
     about = (f for f in manifest_findings(ds) if f.severity != "note" and f.check != "defects")
     return ranked(f for f in about if f.field is not None and f.field in changed)
