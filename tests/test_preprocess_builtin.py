@@ -173,10 +173,10 @@ def test_cast_changes_the_dtype_and_no_value(ds, truth):
 @pytest.mark.parametrize(
     ("fields", "dtype", "what"),
     [
-        ("count", "uint8", "count holds 300, which uint8 does not"),
-        ("action", "int32", "action holds .*, which int32 does not"),
-        ("count", "text", "is no dtype of numbers"),
-        ("count", "complex64", "is no dtype of numbers"),
+        ("count", "uint8", "count holds 300, which uint8 cannot represent"),
+        ("action", "int32", "action holds .*, which int32 cannot represent"),
+        ("count", "text", "is not a numeric dtype"),
+        ("count", "complex64", "is not a numeric dtype"),
         ("next/terminated", "int8", "is a flag"),
     ],
 )
@@ -187,7 +187,7 @@ def test_cast_loses_nothing(ds, fields, dtype, what):
 
 def test_cast_overflows_to_no_infinity():
     big = rlds_cli.create("local/big", [{"observation": np.array([[1.0], [7e4]]), "action": [[0.0]], "next": {}}])
-    with pytest.raises(PreprocessError, match=r"holds 70000\.0, which float16 does not"):
+    with pytest.raises(PreprocessError, match=r"holds 70000\.0, which float16 cannot represent"):
         preprocess.run(big, "cast", args={"fields": "observation", "dtype": "float16"})
 
 
@@ -242,7 +242,10 @@ def test_sparse_rewards_come_at_the_end_or_above_a_threshold(ds, truth):
         want = np.zeros(len(reward), np.float32)
         want[-1] = reward.sum(dtype=np.float64)
         assert np.array_equal(end.episode(k)["next/reward"][:, 0], want)
-    for args, what in (({"how": "never"}, '"end" or "threshold"'), ({"threshold": float("nan")}, "no finite number")):
+    for args, what in (
+        ({"how": "never"}, 'neither "end" nor "threshold"'),
+        ({"threshold": float("nan")}, "not a finite number"),
+    ):
         with pytest.raises(InvalidArgument, match=what):
             preprocess.run(ds, "sparsify_reward", args=args)
 
@@ -264,7 +267,7 @@ def test_functions_of_rewards_need_some():
     for bad, what in (
         ({"gamma": 2}, "discount"),
         ({"into": "action"}, "taken"),
-        ({"dtype": "int8"}, "no dtype of ret"),
+        ({"dtype": "int8"}, "is not a floating dtype"),
     ):
         with pytest.raises(InvalidArgument, match=what):
             preprocess.run(rlds_cli.create("local/some", trajectories(), force=True), "return_to_go", args=bad)
