@@ -85,7 +85,7 @@ def test_names_references_and_functions_are_one(ds):
 def test_what_is_not_there_or_cannot_be_asked_for(ds):
     for fn, how, what in (
         ("normalize", {}, "nor a built-in function. Did you mean normalise"),
-        ("nothing-like-it", {}, r"called so\."),
+        ("nothing-like-it", {}, r"nor a built-in function\."),
         ("normalise", {"unit": "batch"}, "works on whole episodes"),
         ("normalise", {"arrays": "torch"}, "works on whole episodes"),
         ("normalise", {"args": {"std": 1}}, "cannot be called with one argument, std="),
@@ -315,11 +315,11 @@ def test_a_last_step_without_a_final_observation_achieves_its_own():
     ("args", "what"),
     [
         ({"goal": [1.0]}, "the goal has 1 elements, observation 3"),
-        ({"goal": "next/reward"}, r"next/reward is float32 \[\]; vectors"),
+        ({"goal": "next/reward"}, r"next/reward is float32 \[\], not a vector"),
         ({"achieved": "position"}, 'no field "position"'),
         ({"elements": [3]}, "observation has elements 0 to 2"),
         ({"elements": []}, "observation has elements 0 to 2"),
-        ({"threshold": -1}, "no distance"),
+        ({"threshold": -1}, "not a distance"),
     ],
 )
 def test_goals_that_do_not_fit(ds, args, what):

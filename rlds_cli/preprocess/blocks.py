@@ -73,7 +73,7 @@ class StepBlock:
 
     @property
     def is_long(self) -> bool:
-        """Whether a loop over the pieces is faster than indexing rows."""
+        """True if a loop over the pieces is faster than indexing rows."""
         return self.size >= _LONG * len(self.pieces)
 
     def pick(self, values: Array, ahead: int = 0) -> Array:

@@ -98,7 +98,7 @@ class Function:
 
     @property
     def portable(self) -> bool:
-        """Whether a worker process can load the function."""
+        """True if a worker process can load the function."""
         return bool(self.module or self.file or self.pickled)
 
     def load(self) -> Callable[..., Any]:

@@ -163,7 +163,7 @@ class RayCluster:
     mark: Path
     jobs: int | None
     tell: Callable[[str], None]
-    in_environment: bool = field(default=False, init=False)
+    in_place: bool = field(default=False, init=False)
 
     def work_through(
         self, call: Callable[..., R], items: Mapping[int, tuple[Any, ...]], died: Callable[[int, str], None]

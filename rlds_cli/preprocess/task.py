@@ -69,12 +69,12 @@ class Task:
 
     @property
     def fits(self) -> bool:
-        """Whether the function has a first pass."""
+        """True if the function has a first pass."""
         return functions.first_pass(self.function.load()) is not None
 
     @cached_property
     def whole(self) -> bool:
-        """Whether the task processes all episodes of the store, in order."""
+        """True if the task processes all episodes of the store, in order."""
         return is_whole(self.dataset)
 
     @cached_property

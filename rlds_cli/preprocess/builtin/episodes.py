@@ -1,7 +1,7 @@
 """Built-in functions that select episodes, or reward them by one of OGBench's tasks.
 
-Selected episodes are copied in their stored form, so frames stay encoded. ``registry/ogbench_tasks.json`` holds the goal
-positions of OGBench 1.2.2. Elements of ``qpos``, as its ``relabel_utils`` reads them::
+Selected episodes are copied in their stored form, so frames stay encoded. ``registry/ogbench_tasks.json`` holds the
+goal positions of OGBench 1.2.2. Elements of ``qpos``, as its ``relabel_utils`` reads them::
 
     mazes      x y of the robot at 0; of the ball, in soccer, at 15           reached within 0.5 (point: 1.0)
     cubes      x y z of cube k at 14 + 7 k                                    each within 0.04

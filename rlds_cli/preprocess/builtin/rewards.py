@@ -246,7 +246,8 @@ def reward_from_goal(
         The largest distance that counts as reached, in units of the field.
     dense : bool
     terminate : bool
-        Flag the steps that reach the goal as terminated, so that nothing is bootstrapped from them; the episode continues.
+        Flag the steps that reach the goal as terminated, so that nothing is bootstrapped from them. The episode
+        continues.
 
     Returns
     -------
