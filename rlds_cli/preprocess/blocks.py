@@ -24,7 +24,7 @@ _LONG = 32  # average steps of a piece from which copying slices is faster than 
 
 @dataclass(frozen=True, slots=True)
 class StepRange:
-    """Steps ``first`` to ``last`` of episode ``k`` of the selection; ``ends`` when the episode does."""
+    """Steps ``first`` to ``last`` of episode ``k`` of the selection; ``ends`` if they include its last step."""
 
     k: int
     first: int
@@ -139,7 +139,7 @@ class StepName:
 
     @property
     def at(self) -> tuple[int, int]:
-        """Episode (in the whole dataset) and step."""
+        """Number of the episode in the whole dataset, and of the step in it."""
         return self._block.at(self._step)
 
     def __str__(self) -> str:

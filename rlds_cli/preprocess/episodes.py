@@ -173,15 +173,15 @@ class EpisodeRunner:
                     hint="change both alike, or return observations of T+1 rows alone (arrays numpy, unit episode)",
                 )
 
-    def probe(self, k: int, known: Assumptions) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
+    def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
         """Call the function on episode ``k`` of the selection, to plan the output."""
         ep = self._reader.episode(k, self._task.read)
         began = time.perf_counter()
-        results = self.results(ep, self._task.apart | known.apart)
+        results = self.results(ep, self._task.apart | assumptions.apart)
         seconds = (time.perf_counter() - began) / max(1, ep.length)
         whole = [r for r in results if r.length]
         kept = _kept(ep, results)
-        untouched = frozenset(n for n in ep.original if not _touched(n, whole, kept)) - known.touched
+        untouched = frozenset(n for n in ep.original if not _touched(n, whole, kept)) - assumptions.touched
         schema = None
         if whole:
             with self._caller.refusing(ep.number):

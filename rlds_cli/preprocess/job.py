@@ -81,7 +81,7 @@ def runner_of(task: Task) -> EpisodeRunner | StepRunner:
     return EpisodeRunner(task) if task.unit == "episode" else StepRunner(task)
 
 
-def plan(task: Task, known: Assumptions) -> tuple[WritePlan, float]:
+def plan(task: Task, assumptions: Assumptions) -> tuple[WritePlan, float]:
     """Plan the output of a task from a few episodes, and measure the seconds per step.
 
     Raises
@@ -91,17 +91,17 @@ def plan(task: Task, known: Assumptions) -> tuple[WritePlan, float]:
     """
     runner = runner_of(task)
     with undisturbed(task):
-        probes = [_probe(task, runner, k, known) for k in _looked_at(task)]
-        first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, known)
-    known = replace(known, kept=known.kept and all(p.kept for p in probes))
+        probes = [_probe(task, runner, k, assumptions) for k in _looked_at(task)]
+        first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, assumptions)
+    assumptions = replace(assumptions, kept=assumptions.kept and all(p.kept for p in probes))
     seconds = min((p.seconds for p in probes if p.schema), default=first.seconds)  # the first call may import things
-    return plan_of(task, known, first, [p for p in probes if p.schema]), seconds
+    return plan_of(task, assumptions, first, [p for p in probes if p.schema]), seconds
 
 
-def _probe(task: Task, runner: EpisodeRunner | StepRunner, k: int, known: Assumptions) -> Probe:
+def _probe(task: Task, runner: EpisodeRunner | StepRunner, k: int, assumptions: Assumptions) -> Probe:
     """Probe an episode; with keep_going, a failing episode counts as dropped."""
     try:
-        return runner.probe(k, known)[0]
+        return runner.probe(k, assumptions)[0]
     except PreprocessError:
         if not task.keep_going:
             raise
@@ -115,11 +115,11 @@ def _looked_at(task: Task) -> list[int]:
     return sorted({int(of[0]), int(of[len(of) // 2]), int(of[-1])})
 
 
-def _first_kept(task: Task, runner: EpisodeRunner | StepRunner, known: Assumptions) -> Probe:
+def _first_kept(task: Task, runner: EpisodeRunner | StepRunner, assumptions: Assumptions) -> Probe:
     failure: PreprocessError | None = None
     for k in range(len(task.dataset.episodes)):
         try:
-            probe = runner.probe(k, known)[0]
+            probe = runner.probe(k, assumptions)[0]
         except PreprocessError as e:
             if not task.keep_going:
                 raise
@@ -137,14 +137,14 @@ def _first_kept(task: Task, runner: EpisodeRunner | StepRunner, known: Assumptio
     )
 
 
-def plan_of(task: Task, known: Assumptions, first: Probe, probes: Sequence[Probe] = ()) -> WritePlan:
+def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence[Probe] = ()) -> WritePlan:
     """Plan the output, assuming that all episodes are like these and have the fields of ``first``."""
     assert first.schema is not None
     source = task.dataset.schema
     schema = {f.name: f for f in first.schema}
-    kept = known.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
+    kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
     linked = kept and task.whole
-    untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - known.touched
+    untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
     touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]
     for n in touched_frames:  # changed in only some of the probed episodes
@@ -157,7 +157,7 @@ def plan_of(task: Task, known: Assumptions, first: Probe, probes: Sequence[Probe
         untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}
     untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
     fields = tuple(schema[n] for n in sorted(schema))
-    apart = task.apart | known.apart | frozenset(a for p in (first, *probes) for a in p.apart)
+    apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
     renamed = {new: old for new, old in carried.items() if new != old}
     return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed)
 

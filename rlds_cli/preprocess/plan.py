@@ -49,9 +49,9 @@ class Assumptions:
 class AssumptionBroken(Exception):
     """An episode contradicts the plan; restart with these assumptions."""
 
-    def __init__(self, known: Assumptions) -> None:
-        super().__init__(known)
-        self.known = known
+    def __init__(self, assumptions: Assumptions) -> None:
+        super().__init__(assumptions)
+        self.assumptions = assumptions
 
 
 @dataclass(frozen=True)

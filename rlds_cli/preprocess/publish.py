@@ -49,19 +49,19 @@ def run_task(pool: WorkerPool, work: Path, target: Path, *, checks: Iterable[Cal
     PreprocessError
         The function failed; finished chunks are kept.
     """
-    known = _recall(work)
+    assumptions = _recall(work)
     t = fit.with_state(pool.task, work, pool)
     while True:
-        plan, seconds = job.plan(t, known)
+        plan, seconds = job.plan(t, assumptions)
         todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps))
         executor = pool.executor(seconds * t.dataset.num_steps, len(todo.parts))
         _tell_long(todo, seconds * t.dataset.num_steps, executor, pool.progress)
         try:
             built = write_rows(todo, work, jobs=0, progress=pool.progress, executor=executor)
         except AssumptionBroken as e:
-            known = known | e.known
-            _remember(work, known)
-            pool.progress(Event(str(t.id), "note", note=f"{e.known.describe()}; restarting"))
+            assumptions = assumptions | e.assumptions
+            _remember(work, assumptions)
+            pool.progress(Event(str(t.id), "note", note=f"{e.assumptions.describe()}; restarting"))
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
@@ -82,11 +82,11 @@ def _recall(work: Path) -> Assumptions:
         return Assumptions()
 
 
-def _remember(work: Path, known: Assumptions) -> None:
+def _remember(work: Path, assumptions: Assumptions) -> None:
     for path in work.iterdir():
         if path.name not in (fit.JOURNAL, job.FILE):
             trees.remove(path) if path.is_dir() else path.unlink()
-    safe_files.replace_text(work / "known.json", known.to_json())
+    safe_files.replace_text(work / "known.json", assumptions.to_json())
 
 
 def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:

@@ -236,7 +236,7 @@ def _work(t: Task, work: Path, shard: Shard, pool: WorkerPool) -> ShardReport:
                 check=plan.check,
             )
         except AssumptionBroken as e:
-            learn(work, e.known)
+            learn(work, e.assumptions)
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e) from e.__cause__
@@ -323,10 +323,10 @@ def _check_complete(t: Task, plan: SharedPlan, done: Finished) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """The plan that all shards share, based on the assumptions ``known``; its parts lie in ``below``."""
+    """The plan that all shards share, based on the assumptions ``assumptions``; its parts lie in ``below``."""
 
     job: PreprocessJob
-    known: Assumptions
+    assumptions: Assumptions
     work: Path
 
     @property
@@ -337,7 +337,7 @@ class SharedPlan:
     def check(self) -> None:
         """Raise AssumptionBroken if another shard has recorded further assumptions."""
         now = _recall(self.work)
-        if now != self.known:
+        if now != self.assumptions:
             raise AssumptionBroken(now)
 
     def finished(self, numbers: Collection[int]) -> Finished:
@@ -358,9 +358,9 @@ class SharedPlan:
         """Return plans with fewer assumptions broken, whose parts can be completed."""
         found = []
         for file in sorted(self.work.glob("*/known.json")):
-            known = Assumptions.from_json(file.read_text())
-            if known != self.known and known | self.known == self.known:
-                plan = _shared_plan_under(self.job.task, self.work, known)[0]
+            assumptions = Assumptions.from_json(file.read_text())
+            if assumptions != self.assumptions and assumptions | self.assumptions == self.assumptions:
+                plan = _shared_plan_under(self.job.task, self.work, assumptions)[0]
                 if plan.below == file.parent and fits(plan.job, self.job):
                     found.append(plan)
         return found
@@ -370,26 +370,26 @@ def shared_plan(t: Task, work: Path) -> tuple[SharedPlan, float]:
     """Return the current plan of all shards, and the seconds per step."""
     plan, seconds = _shared_plan_under(t, work, _recall(work))
     plan.below.mkdir(parents=True, exist_ok=True)
-    write_once(plan.below / "known.json", plan.known.to_json())
+    write_once(plan.below / "known.json", plan.assumptions.to_json())
     return plan, seconds
 
 
-def _shared_plan_under(t: Task, work: Path, known: Assumptions) -> tuple[SharedPlan, float]:
-    plan, seconds = job.plan(t, known)
+def _shared_plan_under(t: Task, work: Path, assumptions: Assumptions) -> tuple[SharedPlan, float]:
+    plan, seconds = job.plan(t, assumptions)
     rows = job.decided(work, seconds, t.dataset.num_steps)
-    return SharedPlan(job.divided(t, plan, rows), known, work), seconds
+    return SharedPlan(job.divided(t, plan, rows), assumptions, work), seconds
 
 
 def _recall(work: Path) -> Assumptions:
-    known = Assumptions()
+    assumptions = Assumptions()
     for file in sorted(work.glob("known-*.json")):
-        known |= Assumptions.from_json(file.read_text())
-    return known
+        assumptions |= Assumptions.from_json(file.read_text())
+    return assumptions
 
 
-def learn(work: Path, known: Assumptions) -> None:
+def learn(work: Path, assumptions: Assumptions) -> None:
     """Record assumptions for the other shards."""
-    text = known.to_json()
+    text = assumptions.to_json()
     write_once(work / f"known-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json", text)
 
 

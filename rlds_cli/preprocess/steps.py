@@ -181,10 +181,10 @@ class StepRunner:
 
     # -- what is planned
 
-    def probe(self, k: int, known: Assumptions) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
+    def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
         """Call the function on the first steps of episode ``k`` of the selection, to plan the output."""
         steps = min(self._reader.length(k), PROBE_STEPS)
-        return self.probe_piece(StepRange(k, 0, steps, steps == self._reader.length(k)), known)
+        return self.probe_piece(StepRange(k, 0, steps, steps == self._reader.length(k)), assumptions)
 
     def attempt(self, k: int, step: int | None = None) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
         """Call the function on all steps of episode ``k``, or on one, and return them as an episode."""
@@ -203,15 +203,17 @@ class StepRunner:
         rows = dict.fromkeys(probe.untouched, slice(None))
         return probe, ep, [EpisodeResult(columns, ep.length, ep.end, ep.observed, rows)]
 
-    def probe_piece(self, piece: StepRange, known: Assumptions) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
+    def probe_piece(
+        self, piece: StepRange, assumptions: Assumptions
+    ) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
         """Call the function on a piece of an episode."""
         block = self._block([piece])
         began = time.perf_counter()
         flat, original, _ = self.run(block)
         seconds = (time.perf_counter() - began) / block.size
-        untouched = frozenset(n for n in original if self._pairs.same(n, flat, original, block)) - known.touched
+        untouched = frozenset(n for n in original if self._pairs.same(n, flat, original, block)) - assumptions.touched
         with self._caller.refusing(int(block.numbers[0])):
-            apart = self._task.apart | known.apart | self._pairs.disagreeing(flat, block, untouched, {})
+            apart = self._task.apart | assumptions.apart | self._pairs.disagreeing(flat, block, untouched, {})
             schema = self._infer(flat, apart, untouched)
         return Probe(schema, untouched, True, seconds, apart), block, flat, original
 

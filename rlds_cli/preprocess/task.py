@@ -170,12 +170,8 @@ def _chunk(function: Function, unit: str) -> list[int]:
     """Return the sizes of calls and chunks, on which the result of a batch function or a first pass may depend."""
     fits = functions.first_pass(function.load()) is not None
     if unit == "episode" and not fits:
-        return [
-            1 << 16,
-            1 << 14,
-            16 << 20,
-            1 << 12,
-        ]  # no result depends on these: constants, so that existing keys stay valid
+        # No result depends on these sizes; they are constants so that existing keys stay valid.
+        return [1 << 16, 1 << 14, 16 << 20, 1 << 12]
     return [PART_ROWS, BLOCK_ROWS, BLOCK_BYTES, STEP_ROWS, 2]
 
 
