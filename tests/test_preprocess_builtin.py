@@ -77,7 +77,7 @@ def test_names_references_and_functions_are_one(ds):
         events = []
         again = preprocess.run(ds, same, "scaled", args={"scale": 2}, progress=events.append)
         assert again.fingerprint == made.fingerprint
-        assert ["is here" in e.note for e in events] == [True]
+        assert ["already exists" in e.note for e in events] == [True]
     assert made.manifest.provenance[-1]["reference"] == "scale_reward"
     assert preprocess.run(ds, "scale-reward").id == "local/numbers@scale_reward"
 
@@ -173,8 +173,8 @@ def test_cast_changes_the_dtype_and_no_value(ds, truth):
 @pytest.mark.parametrize(
     ("fields", "dtype", "what"),
     [
-        ("count", "uint8", "count holds 300, which uint8 cannot represent"),
-        ("action", "int32", "action holds .*, which int32 cannot represent"),
+        ("count", "uint8", "count contains 300, which uint8 cannot represent"),
+        ("action", "int32", "action contains .*, which int32 cannot represent"),
         ("count", "text", "is not a numeric dtype"),
         ("count", "complex64", "is not a numeric dtype"),
         ("next/terminated", "int8", "is a flag"),
@@ -187,7 +187,7 @@ def test_cast_loses_nothing(ds, fields, dtype, what):
 
 def test_cast_overflows_to_no_infinity():
     big = rlds_cli.create("local/big", [{"observation": np.array([[1.0], [7e4]]), "action": [[0.0]], "next": {}}])
-    with pytest.raises(PreprocessError, match=r"holds 70000\.0, which float16 cannot represent"):
+    with pytest.raises(PreprocessError, match=r"contains 70000\.0, which float16 cannot represent"):
         preprocess.run(big, "cast", args={"fields": "observation", "dtype": "float16"})
 
 

@@ -97,7 +97,7 @@ def test_running_again_returns_at_once_and_another_key_says_what_differs(ds):
     made = preprocess.run(ds, [functions.halves, functions.twice], "both")
     said = []
     again = preprocess.run(ds, ["preprocess_functions:halves", functions.twice], "both", progress=said.append)
-    assert again.manifest.created == made.manifest.created and "is here" in said[0].note
+    assert again.manifest.created == made.manifest.created and "already exists" in said[0].note
     for fns, how, what in (
         ([functions.halves, functions.smooth], {}, "function 2: fn was twice, is smooth; unit was step, is window"),
         ([functions.halves] * 3, {}, "by 2 functions; these are 3"),

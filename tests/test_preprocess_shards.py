@@ -140,7 +140,7 @@ def test_again_and_in_other_numbers(ds):
     assert np.array_equal(made.episode(59)["action"], ds.episode(59)["action"] + 1)
     said = []
     report = preprocess.run_shard(ds, counts, "again", shard=(1, 2), progress=said.append)
-    assert report.published and "is here" in said[0].note
+    assert report.published and "already exists" in said[0].note
     assert preprocess.finish(ds, counts, "again").fingerprint == made.fingerprint
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli import text
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
@@ -100,7 +101,7 @@ class EpisodeRunner:
             yield self._input(ep, self._given(ep))
 
     def _input(self, ep: SourceEpisode, given: Mapping[str, Array]) -> CallInput:
-        where = f"{ep.name} ({ep.length:,} steps)"
+        where = f"{ep.name} ({text.plural(ep.length, 'step')})"
         return CallInput(forms.to_input(given, self._task.arrays), ep.number, where, lambda: given, ep.number)
 
     def _limit(self, made: int) -> int:
