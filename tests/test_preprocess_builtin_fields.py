@@ -108,7 +108,7 @@ def test_the_best_episodes_by_return(ds, args, want):
     [
         ({"percent": 0}, InvalidArgument, "percent=0"),
         ({"percent": 101}, InvalidArgument, "percent=101"),
-        ({"of": "rows"}, InvalidArgument, '"episodes" or "steps"'),
+        ({"of": "rows"}, InvalidArgument, 'neither "episodes" nor "steps"'),
         ({"by": "end"}, InvalidArgument, "is text"),
         ({"by": "returns"}, UnknownField, 'no episode column "returns"'),
     ],
