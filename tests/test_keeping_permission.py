@@ -109,8 +109,8 @@ REFUSED: dict[str, str] = {
     "os:system": "a module of Python itself",
     "builtins:exec": "a module of Python itself",
     "json.decoder:JSONDecoder": "a module of Python itself",
-    "numpy:load": "is a library's",
-    "rlds_cli.preprocess.builtin.rewards:scale_reward": "is a library's",
+    "numpy:load": "belongs to a library",
+    "rlds_cli.preprocess.builtin.rewards:scale_reward": "belongs to a library",
     "prep:os.system": "defines no function os.system",
     "prep:f.__globals__": "defines no function f.__globals__",
     "prep.py:f.__call__": "defines no function",
@@ -130,9 +130,9 @@ REFUSED: dict[str, str] = {
     "nothing:f": "there is no module nothing",
     "nothing.py:f": "there is no file",
     "scale_rewards": "there is no built-in function of this name",
-    "__main__:f": "has no source file|is a library's|a module of Python",
+    "__main__:f": "has no source file|belongs to a library|a module of Python",
     "a-b:f": "cannot be the name of a module",
-    "venv/site-packages/x.py:f": "is a library's",
+    "venv/site-packages/x.py:f": "belongs to a library",
     "broken.py:f": "is no Python source",
 }
 

@@ -139,7 +139,7 @@ def test_the_built_in_functions_are_listed(rlds):
     lines = listed.stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("resize "))
     assert lines[at].split() == ["resize", "size=...", "[fields]", "[codec=raw]", "[quality=95]"]
-    assert lines[at + 1] == "    Give frames another height and width, bilinear and antialiased."
+    assert lines[at + 1] == "    Resize frames to a height and width, bilinear and antialiased."
     assert lines[at + 2] == "    while loading: Loader(ds, transform=Resize(field, size))"
     found = json.loads(rlds("preprocess", "--list", "--json").stdout)
     assert found[0]["name"] == "normalise" and found[0]["loader"].startswith("Loader(")

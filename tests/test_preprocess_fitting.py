@@ -312,7 +312,7 @@ def test_what_fails_is_named(ds):
         (made_of(lambda b, s: {1}, max), {}, "f.fit: the state is a set"),
         (no_state, {}, "no_state.* cannot be called with one argument, state=...: got an unexpected keyword"),
         (half, {}, "f has fit but no merge"),
-        (functions.standardise, {"args": {"state": 1}}, "state= is what the first pass found out"),
+        (functions.standardise, {"args": {"state": 1}}, "state= holds the state of the first pass"),
         (made_of(lambda b, s: np.zeros(2), lambda a, b: a, spoils), {}, "raised ValueError: output array is read-only"),
     ):
         with pytest.raises(PreprocessError, match=what):

@@ -226,7 +226,7 @@ def test_attempt_shows_one_episode_through_all_of_them(ds, truth, home):
     assert by_name["action"].after.mean == pytest.approx(2 * truth[3]["action"].mean(), rel=1e-5)
     assert by_name["smooth"].what == "new" and by_name["observation"].what == "untouched"
     assert preprocess.attempt(ds, [functions.long_ones, functions.twice], episode=2).returned == ()
-    with pytest.raises(PreprocessError, match="several functions are tried on an episode"):
+    with pytest.raises(PreprocessError, match="several functions are tried on a whole episode"):
         preprocess.attempt(ds, [functions.twice] * 2, episode=2, step=1)
 
 
