@@ -317,7 +317,7 @@ def test_the_reward_of_a_scene_and_of_a_puzzle(tmp_path: Path) -> None:
 
 def test_tasks_that_are_not_there(tmp_path: Path) -> None:
     ds = task_data(tmp_path, "mine", qpos=np.zeros((3, 4)))
-    with pytest.raises(InvalidArgument, match='no tasks of the environment ""'):
+    with pytest.raises(InvalidArgument, match='no tasks are known for the environment ""'):
         preprocess.run(ds, "ogbench_task")
     with pytest.raises(InvalidArgument, match="task=6; there are 1 to 5"):
         preprocess.run(ds, "ogbench_task", jobs=1, args={"env": "cube-single-v0", "task": 6})

@@ -97,9 +97,7 @@ def test_a_function_that_is_another_now_is_named(tmp_path, elsewhere, monkeypatc
     preprocess.run("sample/pendulum-d4rl", "prep.py:f")
     file = locked(tmp_path, "sample/pendulum-d4rl@f")
     module.write_text("def f(episode):\n    episode['action'] += 2\n    return episode\n")
-    with pytest.raises(
-        WrongFingerprint, match=r"prep.py:f has another source now: prep.py has sha256 .*, the lock says"
-    ):
+    with pytest.raises(WrongFingerprint, match=r"prep.py:f has changed: prep.py has sha256 .*, the lock says"):
         pinning.sync(file, allow_code=["prep.py:f"], cache_dir=elsewhere)
     assert not elsewhere.exists()
 

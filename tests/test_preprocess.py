@@ -512,25 +512,35 @@ def test_attempt_writes_nothing_and_says_what_changes(small, home):
 
 LATE_TORCH = """
 import sys
-from types import SimpleNamespace
-from rlds_cli.preprocess.calling import seed, undisturbed
-task, drawn = SimpleNamespace(source="x"), []
+import numpy as np
+import rlds_cli
+from rlds_cli.preprocess.calling import Caller, seed, undisturbed
+from rlds_cli.preprocess.task import describe
+ds = rlds_cli.create("local/late", [{"observation": np.zeros((4, 2)), "action": np.ones((3, 1))}])
+task = describe(ds, "late.py:draws", None, unit=None, arrays="numpy", args={}, fields=None)
+call, drawn = task.function.load(), []
 assert "torch" not in sys.modules
 for again in range(2):
-    with undisturbed():
+    with undisturbed(task):
         seed(task, 5)
-        import torch
-        drawn.append(torch.rand(3))
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2
+        numbers, threads = call({})
+        drawn.append(numbers)
+        assert threads == 1
+    assert sys.modules["torch"].get_num_threads() == 2
 assert drawn[0].equal(drawn[1]), drawn
 """
 
 
 @pytest.mark.slow
-def test_torch_draws_alike_also_where_the_function_imports_it_first():
-    env = {**os.environ, "OMP_NUM_THREADS": "2"}
-    subprocess.run([sys.executable, "-c", LATE_TORCH], check=True, env=env)
+@pytest.mark.parametrize("helper", [False, True], ids=["in the function", "in a module that it imports"])
+def test_torch_draws_alike_also_where_the_function_imports_it_first(tmp_path, helper):
+    own = "def draws(e):\n    import torch\n    return torch.rand(3), torch.get_num_threads()\n"
+    (tmp_path / ("drawing.py" if helper else "late.py")).write_text(own)
+    if helper:
+        (tmp_path / "late.py").write_text("def draws(e):\n    import drawing\n    return drawing.draws(e)\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(rlds_cli.__file__).parents[1])])
+    env = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", LATE_TORCH], check=True, env=env, cwd=tmp_path)
 
 
 def test_an_episode_of_one_step_does_not_tell_how_long_the_whole_takes(tmp_path):

@@ -77,15 +77,15 @@ def test_names_references_and_functions_are_one(ds):
         events = []
         again = preprocess.run(ds, same, "scaled", args={"scale": 2}, progress=events.append)
         assert again.fingerprint == made.fingerprint
-        assert ["is here" in e.note for e in events] == [True]
+        assert ["already exists" in e.note for e in events] == [True]
     assert made.manifest.provenance[-1]["reference"] == "scale_reward"
     assert preprocess.run(ds, "scale-reward").id == "local/numbers@scale_reward"
 
 
 def test_what_is_not_there_or_cannot_be_asked_for(ds):
     for fn, how, what in (
-        ("normalize", {}, "no built-in one is called so. Did you mean normalise"),
-        ("nothing-like-it", {}, r"called so\."),
+        ("normalize", {}, "nor a built-in function. Did you mean normalise"),
+        ("nothing-like-it", {}, r"nor a built-in function\."),
         ("normalise", {"unit": "batch"}, "works on whole episodes"),
         ("normalise", {"arrays": "torch"}, "works on whole episodes"),
         ("normalise", {"args": {"std": 1}}, "cannot be called with one argument, std="),
@@ -173,10 +173,10 @@ def test_cast_changes_the_dtype_and_no_value(ds, truth):
 @pytest.mark.parametrize(
     ("fields", "dtype", "what"),
     [
-        ("count", "uint8", "count holds 300, which uint8 does not"),
-        ("action", "int32", "action holds .*, which int32 does not"),
-        ("count", "text", "is no dtype of numbers"),
-        ("count", "complex64", "is no dtype of numbers"),
+        ("count", "uint8", "count contains 300, which uint8 cannot represent"),
+        ("action", "int32", "action contains .*, which int32 cannot represent"),
+        ("count", "text", "is not a numeric dtype"),
+        ("count", "complex64", "is not a numeric dtype"),
         ("next/terminated", "int8", "is a flag"),
     ],
 )
@@ -187,7 +187,7 @@ def test_cast_loses_nothing(ds, fields, dtype, what):
 
 def test_cast_overflows_to_no_infinity():
     big = rlds_cli.create("local/big", [{"observation": np.array([[1.0], [7e4]]), "action": [[0.0]], "next": {}}])
-    with pytest.raises(PreprocessError, match=r"holds 70000\.0, which float16 does not"):
+    with pytest.raises(PreprocessError, match=r"contains 70000\.0, which float16 cannot represent"):
         preprocess.run(big, "cast", args={"fields": "observation", "dtype": "float16"})
 
 
@@ -242,7 +242,10 @@ def test_sparse_rewards_come_at_the_end_or_above_a_threshold(ds, truth):
         want = np.zeros(len(reward), np.float32)
         want[-1] = reward.sum(dtype=np.float64)
         assert np.array_equal(end.episode(k)["next/reward"][:, 0], want)
-    for args, what in (({"how": "never"}, '"end" or "threshold"'), ({"threshold": float("nan")}, "no finite number")):
+    for args, what in (
+        ({"how": "never"}, 'neither "end" nor "threshold"'),
+        ({"threshold": float("nan")}, "not a finite number"),
+    ):
         with pytest.raises(InvalidArgument, match=what):
             preprocess.run(ds, "sparsify_reward", args=args)
 
@@ -264,7 +267,7 @@ def test_functions_of_rewards_need_some():
     for bad, what in (
         ({"gamma": 2}, "discount"),
         ({"into": "action"}, "taken"),
-        ({"dtype": "int8"}, "no dtype of ret"),
+        ({"dtype": "int8"}, "is not a floating dtype"),
     ):
         with pytest.raises(InvalidArgument, match=what):
             preprocess.run(rlds_cli.create("local/some", trajectories(), force=True), "return_to_go", args=bad)
@@ -312,11 +315,11 @@ def test_a_last_step_without_a_final_observation_achieves_its_own():
     ("args", "what"),
     [
         ({"goal": [1.0]}, "the goal has 1 elements, observation 3"),
-        ({"goal": "next/reward"}, r"next/reward is float32 \[\]; vectors"),
+        ({"goal": "next/reward"}, r"next/reward is float32 \[\], not a vector"),
         ({"achieved": "position"}, 'no field "position"'),
         ({"elements": [3]}, "observation has elements 0 to 2"),
         ({"elements": []}, "observation has elements 0 to 2"),
-        ({"threshold": -1}, "no distance"),
+        ({"threshold": -1}, "not a distance"),
     ],
 )
 def test_goals_that_do_not_fit(ds, args, what):

@@ -69,7 +69,7 @@ def test_episodes_of_a_split(ds, truth):
     with pytest.raises(RldsError, match='has no split "train"'):
         preprocess.run(split, "select_episodes", args={"split": "train"})
     for args, kind, what in (
-        ({}, InvalidArgument, "nothing says which"),
+        ({}, InvalidArgument, "needs where or split"),
         ({"where": "length > 10"}, InvalidArgument, "none of the 10 episodes"),
         ({"where": "size > 10"}, InvalidExpression, 'no episode column "size"'),
         ({"where": "__import__('os')"}, InvalidExpression, "not allowed"),
@@ -108,7 +108,7 @@ def test_the_best_episodes_by_return(ds, args, want):
     [
         ({"percent": 0}, InvalidArgument, "percent=0"),
         ({"percent": 101}, InvalidArgument, "percent=101"),
-        ({"of": "rows"}, InvalidArgument, '"episodes" or "steps"'),
+        ({"of": "rows"}, InvalidArgument, 'neither "episodes" nor "steps"'),
         ({"by": "end"}, InvalidArgument, "is text"),
         ({"by": "returns"}, UnknownField, 'no episode column "returns"'),
     ],
@@ -184,19 +184,19 @@ def test_two_fields_may_change_names(ds, truth):
 @pytest.mark.parametrize(
     ("fn", "args", "kind", "what"),
     [
-        ("select_fields", {}, InvalidArgument, "either fields, which stay, or drop"),
+        ("select_fields", {}, InvalidArgument, "either fields, to keep, or drop"),
         ("select_fields", {"fields": "action", "drop": "info"}, InvalidArgument, "either fields"),
-        ("select_fields", {"drop": "next/terminated"}, InvalidArgument, "next/terminated cannot go"),
+        ("select_fields", {"drop": "next/terminated"}, InvalidArgument, "next/terminated cannot be dropped"),
         ("select_fields", {"fields": "actions"}, UnknownField, 'Did you mean "action"'),
         ("rename_fields", {"names": {"actions": "a"}}, UnknownField, 'Did you mean "action"'),
         ("rename_fields", {"names": "action"}, InvalidArgument, "names='action'"),
         ("rename_fields", {"names": {}}, InvalidArgument, "names={}"),
         ("rename_fields", {"names": "action=info/number"}, InvalidArgument, "called info/number and info/number"),
         ("rename_fields", {"names": "action=info/Number"}, InvalidArgument, "info/number and info/Number|Number and "),
-        ("rename_fields", {"names": "action=info"}, InvalidArgument, "info would be a field, and a group that"),
+        ("rename_fields", {"names": "action=info"}, InvalidArgument, "info would be both a field and a group that"),
         ("rename_fields", {"names": "action=next/action"}, InvalidArgument, "action cannot become next/action"),
         ("rename_fields", {"names": "next/cost=cost"}, InvalidArgument, "next/cost cannot become cost"),
-        ("rename_fields", {"names": "next/terminated=next/over"}, InvalidArgument, "flag's own name"),
+        ("rename_fields", {"names": "next/terminated=next/over"}, InvalidArgument, "is a flag, whose name is fixed"),
         ("concatenate", {"fields": "action,observation/speed"}, InvalidArgument, "cannot become observation"),
         ("concatenate", {"fields": "observation/word"}, InvalidArgument, "observation/word is text"),
         ("concatenate", {"fields": "next/cost"}, InvalidArgument, "cannot become observation"),
@@ -219,7 +219,7 @@ def test_vectors_are_joined_in_the_order_given(ds, truth):
     assert {n for n in made.schema if n.startswith("observation")} == {"observation"}
     assert (made.schema["observation"].placement, made.schema["observation"].dtype) == ("both", "float64")
     assert "action" in made.manifest.shared and len(made.manifest.provenance) == 2
-    with pytest.raises(PreprocessError, match="observation was returned, and observation/word"):
+    with pytest.raises(PreprocessError, match="observation was returned, but the source has observation/word"):
         preprocess.run(ds, "concatenate", "all", args={"fields": "observation/speed,observation/position"})
 
 

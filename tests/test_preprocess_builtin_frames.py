@@ -124,16 +124,16 @@ def test_what_stays_encoded_as_it_is_is_shared(ds):
     [
         ("resize", {"size": "6"}, "size='6' is not height and width"),
         ("resize", {"size": [6, 0]}, "is not height and width"),
-        ("resize", {"size": "6x6", "fields": "observation/state"}, "observation/state holds no frames"),
+        ("resize", {"size": "6x6", "fields": "observation/state"}, "observation/state is not an image field"),
         ("resize", {"size": "6x6", "fields": CAMERA, "codec": "webp"}, "no codec 'webp'"),
         ("resize", {"size": "6x6", "fields": CAMERA, "codec": "jpeg", "quality": 0}, "quality=0"),
         ("resize", {"size": "6x6", "fields": "observation/depth"}, "would be taken for frames with 6 channels"),
-        ("crop", {"size": "13x4"}, "reach beyond the 12x10 of observation/camera"),
-        ("crop", {"box": [5, 5, 8, 5]}, "reach beyond the 12x10"),
+        ("crop", {"size": "13x4"}, "exceed the 12x10 pixels of observation/camera"),
+        ("crop", {"box": [5, 5, 8, 5]}, "exceed the 12x10 pixels"),
         ("crop", {}, "either size"),
         ("crop", {"box": "5,5"}, "is not a list, each a whole number"),
         ("encode", {"codec": "gif"}, "no codec 'gif'"),
-        ("encode", {"codec": "png", "fields": "action"}, "action holds no frames"),
+        ("encode", {"codec": "png", "fields": "action"}, "action is not an image field"),
     ],
 )
 def test_what_frames_cannot_become(ds, fn, args, what):
@@ -222,5 +222,5 @@ def test_frames_with_channels_first_keep_them_there(home):
     assert np.array_equal(rows(preprocess.run(ds, "resize", args={"size": "12x10"}), "observation"), np.array(planes))
     encoded = preprocess.run(ds, "encode", args={"codec": "png"})
     assert encoded.schema["observation"].shape == (24, 20, 3) and np.array_equal(rows(encoded, "observation"), last)
-    with pytest.raises(InvalidArgument, match="beyond the 24x20"):
+    with pytest.raises(InvalidArgument, match="exceed the 24x20"):
         preprocess.run(ds, "crop", "x", args={"box": [10, 0, 20, 20]})

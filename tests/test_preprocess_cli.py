@@ -100,7 +100,7 @@ def test_what_is_not_there(pendulum, rlds):
     for words, text in (
         (("sample/pendulum", "--fn", "a:b"), "DatasetNotFound"),
         (("sample/pendulum-d4rl", "--fn", "a:b"), "There is no module a."),
-        (("sample/pendulum-d4rl", "--fn", "norm"), "does not say where the function is"),
+        (("sample/pendulum-d4rl", "--fn", "norm"), "names neither a function in a module"),
         (("sample/pendulum-d4rl", "--fn", f"{EXAMPLES / 'normalise.py'}:normalize"), "Did you mean normalise?"),
     ):
         failed = rlds("preprocess", *words)
@@ -139,7 +139,7 @@ def test_the_built_in_functions_are_listed(rlds):
     lines = listed.stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("resize "))
     assert lines[at].split() == ["resize", "size=...", "[fields]", "[codec=raw]", "[quality=95]"]
-    assert lines[at + 1] == "    Give frames another height and width, bilinear and antialiased."
+    assert lines[at + 1] == "    Resize frames to a height and width, bilinear and antialiased."
     assert lines[at + 2] == "    while loading: Loader(ds, transform=Resize(field, size))"
     found = json.loads(rlds("preprocess", "--list", "--json").stdout)
     assert found[0]["name"] == "normalise" and found[0]["loader"].startswith("Loader(")
@@ -177,7 +177,7 @@ def test_what_is_missing_is_wrong_usage(pendulum, rlds):
 def test_shards_and_the_finish(pendulum, rlds, home):
     words = ("preprocess", "sample/pendulum-d4rl", "--fn", f"{EXAMPLES / 'normalise.py'}:normalise")
     nothing = rlds(*words, "--finish")
-    assert nothing.returncode == 1 and "No shard of sample/pendulum-d4rl@normalise is here" in nothing.stderr
+    assert nothing.returncode == 1 and "There is no shard of sample/pendulum-d4rl@normalise" in nothing.stderr
     first = rlds(*words, "--shard", "1/2")  # one chunk in all: shard 2 has it
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines() == [
@@ -187,7 +187,7 @@ def test_shards_and_the_finish(pendulum, rlds, home):
     early = rlds(*words, "--finish")
     assert early.returncode == 1
     assert "shard 2/2 is not finished: 1 of 1 chunks are missing. Nothing was published." in early.stderr
-    assert "the same command with --shard 2/2 in the place of --finish" in early.stderr
+    assert "the same command with --shard 2/2 instead of --finish" in early.stderr
     second = rlds(*words, "--shard", "2/2", "--json")
     assert json.loads(second.stdout)["missing"] == [] and json.loads(second.stdout)["rows"] == 5126
     made = rlds(*words, "--finish", "--json")

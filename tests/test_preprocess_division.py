@@ -64,7 +64,7 @@ def test_an_interrupted_run_goes_on_where_it_was(ds, again):
     with pytest.raises(KeyboardInterrupt):
         preprocess.run(ds, "prep.py:slow", jobs=0, progress=said.append)
     # Three were looked at; the ninth call stopped it: five episodes are finished.
-    assert said[-1].note == "5 of 12 chunks are kept; the same again goes on from there"
+    assert said[-1].note == "5 of 12 chunks are kept; the same command continues from there"
     Path("stop").unlink()
     Path("calls").unlink()
     made = preprocess.run(ds, "prep.py:slow", jobs=again, progress=said.append)

@@ -1,6 +1,7 @@
 """Failures found down to the step, and episodes that are left out because of them."""
 
 import json
+import re
 
 import numpy as np
 import preprocess_functions as functions
@@ -66,8 +67,8 @@ def test_failing_episodes_are_left_out_and_named(ds, truth, unit, jobs):
         assert (f["id"], f["exception"], f["function"]) == (
             "local/ds", "KeyError", "preprocess_functions:doubles_but_some",
         )  # fmt: skip
-        assert f["step"] == (None if unit == "episode" else at[f["episode"]])
-        step = "" if unit == "episode" else f" --step {at[f['episode']]}"
+        assert f["step"] == (at[f["episode"]] if unit == "step" else None)
+        step = f" --step {at[f['episode']]}" if unit == "step" else ""
         assert f["again"].endswith(f"--episode {f['episode']}{step} -j 0")
         assert f"on episode {f['episode']}" in f["message"] and "action float32 [" in f["message"]
     assert [(n["code"], n["count"], n["where"]) for n in made.manifest.notes] == [("failed-episodes", 4, "episode 0")]
@@ -119,35 +120,16 @@ def test_a_result_that_misses_some_can_be_worked_with(ds):
 
 
 @pytest.mark.parametrize("unit", ["batch", "window"])
-def test_a_function_of_many_steps_that_fails_is_tried_on_fewer(ds, unit):
-    with pytest.raises(PreprocessError) as e:
+def test_a_function_that_fails_on_steps_of_several_episodes_names_them(ds, unit):
+    with pytest.raises(PreprocessError, match=r"11 transitions of episodes (\d) to \d: ") as e:
         preprocess.run(ds, functions.doubles_but_some, unit=unit, args={"bad": [4]})
-    assert (e.value.episode, e.value.step) == (4, 3)
-    assert "It fails on episode 4, step 3 alone" in e.value.message
-    assert e.value.hint.endswith("--episode 4 --step 3 -j 0")
-
-
-def test_one_that_fails_on_many_steps_together_is_named_by_them(ds):
-    def fails(b):
-        if len(b["action"]) > 1 and {0.0, 7.0} <= set(b["action"][:, 0].tolist()) and b["info"]["number"][0] == 4:
-            raise ValueError("both")
-        return b
-
-    with pytest.raises(PreprocessError, match="raised ValueError: both") as e:
-        preprocess.run(ds.select(episodes=[4]), fails, unit="batch")
-    assert "alone" not in e.value.message and e.value.step is None
-
-
-def test_too_few_steps_for_a_function_are_not_taken_for_its_failure(ds):
-    def fails(b):
-        np.zeros(len(b["action"]) - 2)  # another failure, for one step
-        if 7.0 in b["action"][:, 0]:
-            raise ValueError("seven")
-        return b
-
-    with pytest.raises(PreprocessError, match="raised ValueError: seven") as e:
-        preprocess.run(ds.select(episodes=[4]), fails, unit="batch")
-    assert "It fails on episode 4, steps 7 to 9 alone" in e.value.message
+    first = int(re.search(r"of episodes (\d)", e.value.message)[1])
+    assert (e.value.episode, e.value.step) == (first, None)
+    assert e.value.hint == "--keep-going (keep_going=True) tries each episode alone and leaves out those that fail"
+    with pytest.raises(PreprocessError, match="on episode 4, steps 0 to 9") as e:
+        preprocess.run(ds.select(episodes=[4]), functions.doubles_but_some, unit=unit, args={"bad": [4]})
+    assert (e.value.episode, e.value.step) == (4, None)
+    assert e.value.hint.endswith("--episode 4 -j 0")
 
 
 def test_attempt_of_a_step_runs_that_one(ds, truth):

@@ -16,7 +16,7 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.preprocess import calling
+from rlds_cli.preprocess import fit_state
 
 LENGTHS = [60 + i % 41 for i in range(60)]
 
@@ -132,7 +132,7 @@ def test_the_state_stays_with_the_result_and_those_made_of_it(ds):
     assert preprocess.state(one)["mean"] == pytest.approx(preprocess.state(one, "standardise")["mean"])
     said = one.manifest.provenance[-1]["state"]
     assert said["value"]["count"] == sum(LENGTHS) and said["metadata"] == "state/standardise"
-    with pytest.raises(PreprocessError, match="local/ds was made by no function with a first pass"):
+    with pytest.raises(PreprocessError, match="local/ds was not made by a function with a first pass"):
         preprocess.state(ds)
     with pytest.raises(ValueError, match="read-only"):
         preprocess.state(one)["mean"][0] = 0
@@ -239,7 +239,7 @@ def test_starting_anew_does_not_fit_again(ds):
     f.fit, f.merge = fit, lambda a, b: b
     said = []
     made = preprocess.run(ds, f, jobs=0, progress=lambda e: said.append(e.note))
-    assert any("writing anew" in s for s in said) and fitted == list(range(60)) and made.num_episodes == 59
+    assert any("; restarting" in s for s in said) and fitted == list(range(60)) and made.num_episodes == 59
 
 
 # -- what a state is
@@ -251,14 +251,14 @@ def test_a_state_comes_back_as_it_was():
         "a": np.array([[0.1, np.nan], [-0.0, 1e-45]], np.float32), "i": np.arange(3, dtype=np.uint64) + 2**63,
         "empty": np.zeros((0, 4)), "one": np.float32(0.1), "flags": np.array([True, False]), "d": {"deep": {}},
     }  # fmt: skip
-    back = calling.from_json(calling.to_json(given, "f"))
+    back = fit_state.from_json(fit_state.to_json(given, "f"))
     assert back["x"] == given["x"] and (back["n"], back["none"], back["d"]) == (3, None, {"deep": {}})
     for name in ("a", "i", "empty", "flags", "one"):
         assert back[name].dtype == given[name].dtype and back[name].tobytes() == np.asarray(given[name]).tobytes()
         assert np.shape(back[name]) == np.shape(given[name])
     import torch
 
-    assert calling.from_json(calling.to_json((torch.ones(2), 1), "f"))[0].dtype == np.float32
+    assert fit_state.from_json(fit_state.to_json((torch.ones(2), 1), "f"))[0].dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -266,14 +266,14 @@ def test_a_state_comes_back_as_it_was():
     [
         (object(), "the state is a object"),
         ({"a": [1, {2}]}, r"the state\['a'\]\[1\] is a set"),
-        ({1: 2}, "the state has the key 1; keys are texts"),
+        ({1: 2}, "the state has the key 1; keys must be str"),
         (np.array(["a"]), "the state is an array of <U1"),
         (np.array([object()]), "the state is an array of object"),
     ],
 )
 def test_what_is_no_state_is_refused(value, what):
     with pytest.raises(PreprocessError, match=f"f.fit: {what}"):
-        calling.to_json(value, "f.fit")
+        fit_state.to_json(value, "f.fit")
 
 
 def made_of(fit, merge, call=lambda e, state: e):
@@ -311,8 +311,8 @@ def test_what_fails_is_named(ds):
         (made_of(lambda b, s: 1, lambda a, b: None), {}, "f.merge returned None"),
         (made_of(lambda b, s: {1}, max), {}, "f.fit: the state is a set"),
         (no_state, {}, "no_state.* cannot be called with one argument, state=...: got an unexpected keyword"),
-        (half, {}, "f has fit and no merge"),
-        (functions.standardise, {"args": {"state": 1}}, "state= is what the first pass found out"),
+        (half, {}, "f has fit but no merge"),
+        (functions.standardise, {"args": {"state": 1}}, "state= holds the state of the first pass"),
         (made_of(lambda b, s: np.zeros(2), lambda a, b: a, spoils), {}, "raised ValueError: output array is read-only"),
     ):
         with pytest.raises(PreprocessError, match=what):

@@ -12,7 +12,6 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.ids import parse
 from rlds_cli.store import publishing
@@ -147,24 +146,6 @@ def test_frames_of_filtered_cropped_and_split_episodes_stay_as_published(film):
     assert np.array_equal(
         steps.gather("observation/camera", np.arange(steps.num_rows)), np.concatenate([images[3], images[1]])
     )
-
-
-@pytest.mark.slow
-def test_frames_are_compared_when_a_chunk_is_done_again(film, monkeypatch):
-    ds, _ = film
-    monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 8)
-    for name, fn in (("halves", functions.halves), ("long", lambda e: e if len(e["action"]) > 3 else None)):
-        preprocess.run(ds, fn, name, jobs=0, verify=True)
-        made = preprocess.run(ds, fn, name, verify=True)
-        assert made.schema["observation/camera"].codec == "png"
-    own = np.random.default_rng()
-
-    def noise(e):
-        frames = own.integers(0, 256, e["observation", "camera"].shape, np.uint8)
-        return {**e, "observation": {**e["observation"], "camera": preprocess.encode_frames(frames, "png")}}
-
-    with pytest.raises(PreprocessError, match=r"observation/camera of episode \d, step 0 is another image \("):
-        preprocess.run(ds, noise, jobs=0, verify=True)
 
 
 def test_frames_picked_by_hand_become_arrays_of_the_same_values(film):

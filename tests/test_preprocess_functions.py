@@ -68,8 +68,8 @@ def test_an_edited_file_is_run_as_it_is_now(project):
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("norm", '"norm" does not say where the function is'),
-        ("prep_one.py:", "does not say where"),
+        ("norm", '"norm" names neither a function in a module'),
+        ("prep_one.py:", "names neither a function"),
         ("prep_on.py:norm", "There is no file .*prep_on.py. Did you mean prep_one.py"),
         ("prep_oen:norm", "There is no module prep_oen. Did you mean prep_one.*Searched: "),
         ("prep_pkg.inn:norm", "There is no module prep_pkg.inn"),

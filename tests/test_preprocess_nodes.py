@@ -15,7 +15,7 @@ from rlds_cli.errors import DamagedDataset, MissingPackage, PreprocessError, Rld
 from rlds_cli.preprocess import ray_cluster, task
 from rlds_cli.preprocess.fit import fit_chunk
 from rlds_cli.preprocess.job import parts
-from rlds_cli.preprocess.ray_cluster import Place
+from rlds_cli.preprocess.ray_cluster import JobEnvironment
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def place(home, tmp_path, monkeypatch):
     mark = home / "locks" / "mark"
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.write_text("word")
-    return Place(home, mark, "word", str(tmp_path), tuple(sys.path))
+    return JobEnvironment(home, mark, "word", str(tmp_path), tuple(sys.path))
 
 
 def described(ds, fn):
@@ -39,7 +39,7 @@ def described(ds, fn):
 def work(place, t, call=fit_chunk):
     """The answer of a node that is asked for the first chunk of a task."""
     others = (parts(t, kept=True)[0],)
-    return ray_cluster.work(pickle.dumps(call), pickle.dumps(t), pickle.dumps(others), place)
+    return ray_cluster.run_item(pickle.dumps(call), pickle.dumps(t), pickle.dumps(others), place)
 
 
 def failure(answer):
@@ -87,7 +87,7 @@ def test_a_source_that_is_not_there_or_another_is_named(ds, place):
     t = described(ds, functions.standardise)
     pickled, others = pickle.dumps(t), pickle.dumps((parts(t, kept=True)[0],))
     rlds_cli.create("local/ds", list(units.episodes())[:3], force=True)
-    error = failure(ray_cluster.work(pickle.dumps(fit_chunk), pickled, others, place))
+    error = failure(ray_cluster.run_item(pickle.dumps(fit_chunk), pickled, others, place))
     assert isinstance(error, PreprocessError) and "cannot open the source" in error.message
     assert not isinstance(error, DamagedDataset)
 
@@ -104,7 +104,7 @@ def test_a_function_whose_file_is_gone_or_another_is_named(ds, place):
     Path("mod_of_the_test.py").unlink()
     sys.modules.pop("mod_of_the_test")
     error = failure(work(place, t))
-    assert "finds no module mod_of_the_test, which mod_of_the_test:same is in or needs" in error.message
+    assert "has no module mod_of_the_test, which mod_of_the_test:same needs" in error.message
 
 
 def test_without_ray(ds, monkeypatch):

@@ -97,7 +97,7 @@ def test_running_again_returns_at_once_and_another_key_says_what_differs(ds):
     made = preprocess.run(ds, [functions.halves, functions.twice], "both")
     said = []
     again = preprocess.run(ds, ["preprocess_functions:halves", functions.twice], "both", progress=said.append)
-    assert again.manifest.created == made.manifest.created and "is here" in said[0].note
+    assert again.manifest.created == made.manifest.created and "already exists" in said[0].note
     for fns, how, what in (
         ([functions.halves, functions.smooth], {}, "function 2: fn was twice, is smooth; unit was step, is window"),
         ([functions.halves] * 3, {}, "by 2 functions; these are 3"),
@@ -147,7 +147,7 @@ def test_units_and_arrays_for_each(ds, truth):
         preprocess.run(ds, [look] * 3, "x", unit=["batch", "step"])
     with pytest.raises(PreprocessError, match="for unit window, which no function has"):
         preprocess.run(ds, [functions.same] * 2, "x", history=3)
-    with pytest.raises(PreprocessError, match="There is no function in the list"):
+    with pytest.raises(PreprocessError, match="The list of functions is empty"):
         preprocess.run(ds, [], "x")
 
 
@@ -179,13 +179,13 @@ def test_a_failure_names_function_and_episode_of_the_source_and_its_command(ds):
         preprocess.run(ds, fns, "x")
     assert e.value.message.startswith("Function 2 of 2: preprocess_functions:fails raised KeyError: 'no such sensor'")
     assert "on episode 8 (5 steps)" in e.value.message
-    assert "Its episode 8 is of episode 4 of local/ds." in e.value.message
+    assert "Its episode 8 was made from episode 4 of local/ds." in e.value.message
     assert e.value.hint == (
         "rlds preprocess local/ds --fn preprocess_functions:halves --unit episode --arrays numpy "
         "--fn preprocess_functions:fails --unit episode --arrays numpy --episode 4 -j 0"
     )
     assert e.value.episode == 4
-    with pytest.raises(PreprocessError, match=r"Function 2 of 2: .* KeyError.* is of episode 4 of local/ds"):
+    with pytest.raises(PreprocessError, match=r"Function 2 of 2: .* KeyError.* was made from episode 4 of local/ds"):
         preprocess.attempt(ds, fns, episode=4)
     assert preprocess.attempt(ds, fns, episode=3).returned == (4, 5)
     with pytest.raises(PreprocessError, match=r"Function 1 of 2: .*KeyError") as e:
@@ -226,7 +226,7 @@ def test_attempt_shows_one_episode_through_all_of_them(ds, truth, home):
     assert by_name["action"].after.mean == pytest.approx(2 * truth[3]["action"].mean(), rel=1e-5)
     assert by_name["smooth"].what == "new" and by_name["observation"].what == "untouched"
     assert preprocess.attempt(ds, [functions.long_ones, functions.twice], episode=2).returned == ()
-    with pytest.raises(PreprocessError, match="several functions are tried on an episode"):
+    with pytest.raises(PreprocessError, match="several functions are tried on a whole episode"):
         preprocess.attempt(ds, [functions.twice] * 2, episode=2, step=1)
 
 

@@ -96,21 +96,18 @@ def test_both_nodes_work_and_this_process_is_told(ds, connected, tmp_path):
     assert not list((made.path.parents[2] / "locks").glob("*.seen"))
 
 
-def test_by_address_with_a_script_a_tensordict_and_a_verified_chunk(ds, nodes, home, tmp_path, monkeypatch):
+def test_by_address_with_a_script_and_a_tensordict(ds, nodes, home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = run(
         ds,
         functions.obs_norm,
         address=nodes.address,
         arrays="tensordict",
-        verify=True,
         jobs=1,
-        progress=(said := []).append,
     )
     assert not ray.is_initialized()
     norms = np.linalg.norm(ds.episode(7)["observation"], axis=-1)
     np.testing.assert_allclose(made.episode(7)["obs_norm"], norms, rtol=1e-6)
-    assert any("came out the same again" in e.note for e in said)
     Path("script.py").write_text(
         "import sys\nfrom rlds_cli import preprocess\n"
         "def main_s_own(e):\n    return {**e, 'action': e['action'] + OFFSET}\n"
@@ -206,7 +203,7 @@ def test_a_function_that_a_node_does_not_find_is_named(ds, connected, monkeypatc
     import only_here
 
     monkeypatch.setattr("os.getcwd", lambda: "/nowhere")
-    with pytest.raises(PreprocessError, match=r"node \S+ finds no module only_here, which only_here:same"):
+    with pytest.raises(PreprocessError, match=r"node \S+ has no module only_here, which only_here:same"):
         run(ds, only_here.same)
 
 
@@ -271,7 +268,7 @@ def test_a_cluster_that_cannot_be_reached(ds, home, monkeypatch):
             run(ds, functions.same, address=there)
         assert time.monotonic() - began < 15
     for wrong in ("somewhere", "127.0.0.1:port"):
-        with pytest.raises(PreprocessError, match=f'"{wrong}" is no address'):
+        with pytest.raises(PreprocessError, match=f'"{wrong}" is not the address'):
             run(ds, functions.same, address=wrong)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(PreprocessError, match=r"The Ray cluster at 127.0.0.1:1 \(RAY_ADDRESS\) cannot be reached"):

@@ -21,7 +21,7 @@ from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.home import Home
 from rlds_cli.maintenance import gc
 from rlds_cli.preprocess import shards
-from rlds_cli.preprocess.shards import at_work
+from rlds_cli.preprocess.shards import is_running
 from rlds_cli.store.shards import Shard
 
 LENGTHS = [60 + i % 41 for i in range(60)]
@@ -140,12 +140,12 @@ def test_again_and_in_other_numbers(ds):
     assert np.array_equal(made.episode(59)["action"], ds.episode(59)["action"] + 1)
     said = []
     report = preprocess.run_shard(ds, counts, "again", shard=(1, 2), progress=said.append)
-    assert report.published and "is here" in said[0].note
+    assert report.published and "already exists" in said[0].note
     assert preprocess.finish(ds, counts, "again").fingerprint == made.fingerprint
 
 
 def test_missing_shards_are_named_and_nothing_is_published(ds, home):
-    with pytest.raises(PreprocessError, match="No shard of local/ds@part is here") as e:
+    with pytest.raises(PreprocessError, match="There is no shard of local/ds@part") as e:
         preprocess.finish(ds, functions.normalise, "part")
     assert "--shard 1/4" in e.value.hint
     for number in (4, 2):
@@ -154,7 +154,9 @@ def test_missing_shards_are_named_and_nothing_is_published(ds, home):
     with pytest.raises(PreprocessError, match="shards 1/4, 3/4 are not finished: 4 of 8 chunks are missing") as e:
         preprocess.finish(ds, functions.normalise, "part")
     assert "Nothing was published" in e.value.message and "--shard 1/4" in e.value.hint
-    with pytest.raises(PreprocessError, match=r"No shard .* is here; those that are differ: fn was normalise, is good"):
+    with pytest.raises(
+        PreprocessError, match=r"There is no shard .*; there are others, which differ: fn was normalise, is good"
+    ):
         preprocess.finish(ds, functions.good, "part", args={"at_least": 1})
     assert [p.name for p in (home / "datasets" / "local").iterdir()] == ["ds"]
 
@@ -247,7 +249,7 @@ def test_shards_that_are_none(ds, shard):
 def test_an_ordinary_job_leaves_shards_alone_that_are_at_work(ds, home):
     preprocess.run_shard(ds, functions.normalise, "part", shard=(1, 2), jobs=0)
     work = next((home / "partial").iterdir())
-    assert not at_work(work)
+    assert not is_running(work)
     preprocess.run(ds, functions.normalise, "part")  # the same: its shards wait, and are in nobody's way
     assert work.exists()
     preprocess.run(ds, functions.same, "part", force=True)
@@ -322,13 +324,13 @@ def test_all_at_once_and_one_of_them_twice(ds, home, start):
     while any(p.poll() is None for p in processes):
         if work is None and (found := list(home.glob("partial/local+ds@part.*/running/*.lock"))):
             work = found[0].parents[1]
-            assert at_work(work)
+            assert is_running(work)
             assert [g.path for g in gc.plan().removed] == []
         time.sleep(0.01)
     for p in processes:
         _, error = p.communicate()
         assert p.returncode == 0, error
-    assert work is not None and not at_work(work)
+    assert work is not None and not is_running(work)
     fits = [json.loads(line)["chunk"] for line in (work / "state.jsonl").read_text().splitlines()]
     assert sorted(fits) == list(range(-1, 8))  # the first pass was done once
     made = preprocess.finish(ds, functions.standardise, "part")
@@ -343,7 +345,7 @@ def test_a_finish_that_was_stopped_is_done_again(ds, home, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr("rlds_cli.preprocess.pipeline.publish", stopped)
+        m.setattr("rlds_cli.preprocess.publish.publish", stopped)
         with pytest.raises(KeyboardInterrupt):
             preprocess.finish(ds, functions.halves, "part")
     place = next(home.glob("partial/local+ds@part.*/*/dataset"))
@@ -358,7 +360,7 @@ def test_a_shard_at_work_is_seen_where_there_are_no_locks(home, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     work = home / "partial/local+ds@x.0123456789abcdef-shards"
-    with shards._at_work(work, Home(home)):
-        assert at_work(work)
+    with shards._running(work, Home(home)):
+        assert is_running(work)
         assert [g.why for g in gc.plan(cache_dir=home).kept] == ["locked by another process"]
-    assert not at_work(work)
+    assert not is_running(work)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess.forms import Block, Piece
-from rlds_cli.preprocess.rows import neighbours
+from rlds_cli.preprocess.blocks import StepBlock, StepRange
+from rlds_cli.preprocess.windows import neighbours
 
 LENGTHS = [5, 8, 3, 9, 10, 1, 6]
 
@@ -63,9 +63,9 @@ def test_windows_hold_what_a_loop_puts_into_them(lengths, history, future, data)
     for k in chosen:
         first = data.draw(st.integers(0, lengths[k][0] - 1))
         last = data.draw(st.integers(first + 1, lengths[k][0]))
-        pieces.append(Piece(k, first, last, last == lengths[k][0]))
+        pieces.append(StepRange(k, first, last, last == lengths[k][0]))
     size = sum(p.steps for p in pieces)
-    block = Block(pieces, [], np.ones(size, bool), np.array(chosen))
+    block = StepBlock(pieces, [], np.ones(size, bool), np.array(chosen))
     of = [lengths[k] for k in chosen]
     n = neighbours(block, starts[chosen], np.array([t for t, _ in of]), np.array([f for _, f in of]), (history, future))
     rows = np.concatenate([np.arange(a, b) for a, b in n.runs])
@@ -189,10 +189,10 @@ def test_attempt_shows_an_episode_before_and_after(ds):
     ("fn", "arrays", "what"),
     [
         (lambda w: w["action"].__setitem__(..., 0), "numpy", "raised ValueError: assignment destination is read-only"),
-        (lambda w: {"action": w["action"].mul_(2)}, "torch", "the windows of action were edited in place"),
+        (lambda w: {"action": w["action"].mul_(2)}, "torch", "the windows of action were changed in place"),
         (lambda w: {"observation": w["observation"][:, 0]}, "numpy", '"observation" came back changed and "next/obs'),
-        (lambda w: {"x": w["action"][:-1]}, "numpy", r'returned 4 rows for "x", episode 0, steps 0 to 4 are 5'),
-        (lambda w: {**w, "x": w["action"][:, 0]}, "numpy", "windows came back whole, with their mask"),
+        (lambda w: {"x": w["action"][:-1]}, "numpy", r'returned 4 rows for "x" instead of 5 .episode 0, steps 0 to 4'),
+        (lambda w: {**w, "x": w["action"][:, 0]}, "numpy", "the function returned the windows with their mask"),
         (lambda w: None, "numpy", "None was returned"),
         (lambda w: w["action"], "numpy", "a ndarray was returned"),
         (lambda w: {"action/x": w["action"][:, 0]}, "numpy", "action is a field, and a group that holds action/x"),
@@ -222,5 +222,5 @@ def test_what_no_window_is(ds):
 
 def test_the_command_to_run_again_says_how_far_a_window_reaches(ds):
     with pytest.raises(PreprocessError) as e:
-        preprocess.run(ds, "preprocess_functions:window_fails", unit="window", history=4)
-    assert "--unit window --history 4 --future 0 --episode 0 --step 0 -j 0" in e.value.hint
+        preprocess.run(ds.select(episodes=[0]), "preprocess_functions:window_fails", unit="window", history=4)
+    assert "--unit window --history 4 --future 0 --episode 0 -j 0" in e.value.hint

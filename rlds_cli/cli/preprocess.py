@@ -23,7 +23,8 @@ from rlds_cli.files.hashing import short
 if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin import Argument, Builtin
     from rlds_cli.preprocess.shards import ShardReport
-    from rlds_cli.preprocess.trial import Change, Outcome, Report, Values
+    from rlds_cli.preprocess.trial import Change, Report, Values
+    from rlds_cli.report.derived import Outcome
 
 
 _SHARDS = 10  # missing shards that are listed; the others are counted
@@ -117,9 +118,6 @@ def preprocess(
         typer.Option("--shard", metavar="I/N", help="Do only shard I of N (1 to N), on any machine."),
     ] = None,
     finish: Annotated[bool, typer.Option("--finish", help="Publish the dataset from its finished shards.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compute one chunk again in a new process and compare the bytes.")
-    ] = False,
     executor: Annotated[
         ExecutorOption, typer.Option("--executor", help="Run on this machine, or on the nodes of a Ray cluster.")
     ] = ExecutorOption.local,
@@ -147,7 +145,7 @@ def preprocess(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
-    from rlds_cli.preprocess import trial
+    from rlds_cli.report import derived
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
     how |= {"unit": _one_or_each(unit), "arrays": _one_or_each(arrays) or "numpy"}
@@ -162,8 +160,6 @@ def preprocess(
         raise typer.BadParameter("needs --episode", param_hint="--step")
     if alone + finish + (shard is not None) > 1:
         raise typer.BadParameter("only one of them may be given", param_hint="--try, --shard, --finish")
-    if verify and (alone or shard is not None):
-        raise typer.BadParameter("works on a whole result only", param_hint="--verify")
     if executor != ExecutorOption.local and (alone or finish or shard is not None):
         raise typer.BadParameter("works on a whole job only", param_hint="--executor")
     if address is not None and executor == ExecutorOption.local:
@@ -187,7 +183,7 @@ def preprocess(
         else:
             where = {} if finish else {"executor": executor.value, "address": address}
             make: Callable[..., Any] = library.finish if finish else library.run
-            made = trial.of(make(id, which, name, progress=progress, verify=verify, **where, **job_options, **how))
+            made = derived.summarise(make(id, which, name, progress=progress, **where, **job_options, **how))
             shown = _outcome(made)
     return out.result(report if alone else share if shard is not None else made, shown)
 

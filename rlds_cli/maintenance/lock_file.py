@@ -22,7 +22,7 @@ from rlds_cli.downloads.sources import table
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
-    from rlds_cli.preprocess.checked import Found
+    from rlds_cli.preprocess.checked import LockedFunction
     from rlds_cli.preprocess.functions import Function
 
 VERSION = 1
@@ -421,7 +421,7 @@ def depends(d: Locked) -> dict[str, str]:
     return {name: sha256 for step in d.made_by for name, sha256 in (step.get("depends") or {}).items()}
 
 
-def _found(d: Locked, step: Mapping[str, Any]) -> Found | None:
+def _found(d: Locked, step: Mapping[str, Any]) -> LockedFunction | None:
     from rlds_cli.preprocess import checked
 
     try:

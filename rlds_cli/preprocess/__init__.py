@@ -1,9 +1,9 @@
-"""Datasets from datasets: a function applied to every episode, batch or step.
+"""Make a new dataset by applying a function to every episode, batch or step of another.
 
 >>> from rlds_cli import preprocess
 >>> ds = preprocess.run("d4rl/hopper-medium-v2", "my_prep:norm", jobs=4)  # doctest: +SKIP
 
-The built-in functions are here too, to be given as such, by name, or called: ``preprocess.run(ds, "normalise")``.
+The built-in functions can be passed by name, as in ``preprocess.run(ds, "normalise")``, or as functions, and be called.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli.preprocess.builtin import MODULES as _BUILTIN
 from rlds_cli.preprocess.builtin import catalogue as catalogue
 from rlds_cli.preprocess.builtin import get as _get
-from rlds_cli.preprocess.calling import state as state
+from rlds_cli.preprocess.fit_state import state as state
 from rlds_cli.preprocess.functions import unit as unit
 from rlds_cli.preprocess.running import run as run
 from rlds_cli.preprocess.shards import ShardReport as ShardReport

@@ -1,57 +1,57 @@
-"""Calling the user's function: what it raises, with episode, step and shapes; and the same numbers everywhere.
-
-What the first pass of a function finds out: numbers, texts, arrays, lists and dicts, as JSON that loses nothing.
-"""
+"""Call the user's function with seeded generators, and report its errors with episode, step and shapes."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import inspect
 import json
-import math
 import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from dataclasses import asdict
 from pathlib import Path
-from types import GeneratorType, ModuleType
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DamagedDataset, InvalidEpisode, PreprocessError
+from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import traits
-from rlds_cli.preprocess.forms import StepName
+from rlds_cli.preprocess.blocks import StepName
+from rlds_cli.preprocess.failures import Failure
+from rlds_cli.preprocess.fit_state import from_json
 from rlds_cli.preprocess.functions import Function, first_pass
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
 from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.task import Task
-from rlds_cli.store import arrays
-from rlds_cli.store.files import component
-from rlds_cli.ted import Array
+from rlds_cli.store.build import FAILED, FAILURES
+from rlds_cli.ted import Array, Note
+
+_ALONE = "--keep-going (keep_going=True) tries each episode alone and leaves out those that fail"
 
 
-class Given(NamedTuple):
-    """What a function is given, and what to call it.
+class CallInput(NamedTuple):
+    """The input of one call of a function.
 
     Parameters
     ----------
     data : object
-        Nested fields, in the kind of arrays that the function wants.
+        Nested fields, in the kind of arrays that the task asks for.
     episode : int
-        Its number, or that of the first episode of a batch; for the command that runs it again.
+        Number of the episode, or of the first one in a batch; the command that repeats the call names it.
     where : object
-        As text, the episode and the step, for people.
+        The episode and the step in words, made by ``str``.
     seen : callable
-        Gives the arrays in ``data``, for their shapes.
+        Returns the arrays in ``data``; error messages state their shapes.
     seed : int
-        Tells it from all others, for what the function draws.
+        A number unique to this call, from which the random generators are seeded.
     step : int or None
-        Its number in the episode, where it is a single one; of a `StepName`, that says it.
+        Number of the step in its episode, if the input is a single step. A `StepName` as ``where`` overrides it.
+    is_single : bool
+        The input comes from one episode.
     """
 
     data: Any
@@ -60,33 +60,34 @@ class Given(NamedTuple):
     seen: Callable[[], Mapping[str, Array]]
     seed: int = 0
     step: int | None = None
+    is_single: bool = True
 
 
 class Caller:
-    """Calls the function of a task, and the ``fit`` of its first pass."""
+    """Calls the function of a task, and ``fit`` in its first pass."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._function = task.function.load()
-        # In the first pass there is no state yet, and the function itself is not called.
+        # During the first pass there is no state yet, and only `fit` is called.
         fits = first_pass(self._function) is not None
         state = {"state": from_json(task.state) if task.state is not None else None} if fits else {}
         self._args = traits.complete(self._function, task.dataset, {**task.args, **state})
 
-    def __call__(self, given: Given) -> Any:
-        """What the function returns.
+    def __call__(self, given: CallInput) -> Any:
+        """Call the function and return its result.
 
         Raises
         ------
         PreprocessError
             The function raised; its own exception is the cause.
         """
-        return self.of(given.data, lambda: given)
+        return self.call(given.data, lambda: given)
 
-    def of(self, data: Any, given: Callable[[], Given]) -> Any:
-        """What the function returns of ``data``; only where it raises, what it was ``given`` is asked for.
+    def call(self, data: Any, given: Callable[[], CallInput]) -> Any:
+        """Call the function with ``data``; ``given`` describes the input and is only called for an error message.
 
-        The pieces of a generator come one at a time: it may fill the arrays of one piece anew for the next.
+        A generator is passed on as one and not collected: it may reuse its arrays for the next piece.
         """
         try:
             result = self._function(data, **self._args)
@@ -94,55 +95,83 @@ class Caller:
             raise self._failure(e, "", given()) from e
         return self._pieces(result, given) if isinstance(result, GeneratorType) else result
 
-    def _pieces(self, generator: Iterator[Any], given: Callable[[], Given]) -> Iterator[Any]:
+    def _pieces(self, generator: Iterator[Any], given: Callable[[], CallInput]) -> Iterator[Any]:
         try:
             yield from generator
         except (Exception, SystemExit) as e:
             raise self._failure(e, "", given()) from e
 
-    def fit(self, state: Any, given: Given) -> Any:
-        """What the first pass makes of ``state`` and what it is given.
+    def fit(self, state: Any, given: CallInput) -> Any:
+        """Call ``fit`` with the input and the state so far, and return the new state.
 
         Raises
         ------
         PreprocessError
-            ``fit`` raised, or forgot to return the state.
+            ``fit`` raised, or returned None.
         """
         fit, _ = first_pass(self._function) or (None, None)
         assert fit is not None
         try:
-            new = fit(given.data, state, **named_arguments(fit, self._task.args))
+            new = fit(given.data, state, **accepted_arguments(fit, self._task.args))
         except (Exception, SystemExit) as e:
             raise self._failure(e, ".fit", given) from e
         if new is None:
             raise PreprocessError(
                 f"{self._task.function.reference}.fit returned None on {given.where}.",
-                hint="fit(batch, state) returns the state, also when it changed it in place; at first it is None",
+                hint="fit(batch, state) returns the state, even if changed in place; it is None at first",
             )
         return new
 
-    def _failure(self, e: BaseException, of: str, given: Given) -> PreprocessError:
-        what = f"{self._task.function.reference}{of} raised {type(e).__name__}: {e}{line_of(e)}"
+    def _failure(self, e: BaseException, of: str, given: CallInput) -> PreprocessError:
+        what = f"{self._task.function.reference}{of} raised {type(e).__name__}: {e}{raised_at(e)}"
         where = given.where
         episode, step = where.at if isinstance(where, StepName) else (given.episode, given.step)
         failed = f"{what} on {where}: {shapes(given.seen())}."
-        return PreprocessError(failed, hint=again(self._task, episode, step)).at(episode, step)
+        return PreprocessError(failed, hint=rerun_command(self._task, episode, step) if given.is_single else _ALONE).at(
+            episode, step
+        )
 
     @contextmanager
     def refusing(self, episode: int) -> Iterator[None]:
-        """Say of what cannot be stored that the function returned it."""
+        """Turn InvalidEpisode inside the block into a PreprocessError that names the function."""
         try:
             yield
         except InvalidEpisode as e:
             message = f"{self._task.function.reference}: {e.message}"
-            raise PreprocessError(message, hint=e.hint or again(self._task, episode)).at(episode) from e
+            raise PreprocessError(message, hint=e.hint or rerun_command(self._task, episode)).at(episode) from e
+
+    def left_out(self, episode: int, plan: WritePlan, e: PreprocessError) -> Note:
+        """Return the failure of an episode as a note, if the task goes on without that episode.
+
+        Raises
+        ------
+        PreprocessError
+            The failure itself, if the task stops at one.
+        Otherwise
+            The plan keeps all episodes.
+        """
+        if not self._task.keep_going:
+            raise e
+        if plan.kept:
+            raise AssumptionBroken(Assumptions(kept=False))
+        failure = Failure(
+            self._task.dataset.id,
+            episode,
+            e.step,
+            self._task.function.reference,
+            type(e.__cause__).__name__ if e.__cause__ is not None else "",
+            e.message,
+            e.hint or "",
+        )
+        what = f"episodes on which the function failed were left out: {FAILURES}"
+        return Note(FAILED, what, where=json.dumps(asdict(failure)))
 
 
-def named_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
-    """Of ``args``, those that a ``fit`` or ``merge`` takes by name."""
+def accepted_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that ``fit`` or ``merge`` accepts by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # of some built into Python
+    except (TypeError, ValueError):  # some functions built into Python have no signature
         return {}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return dict(args)
@@ -151,14 +180,14 @@ def named_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> di
 
 
 def shapes(arrays: Mapping[str, Array]) -> str:
-    """``observation float32 [1001, 11], action float32 [1000, 3]``."""
+    """Describe arrays: ``observation float32 [1001, 11], action float32 [1000, 3]``."""
     return ", ".join(f"{n} {'text' if a.dtype == object else a.dtype} {list(a.shape)}" for n, a in arrays.items())
 
 
-def again(task: Task, episode: int, step: int | None = None) -> str:
-    """What to type to see it happen."""
+def rerun_command(task: Task, episode: int, step: int | None = None) -> str:
+    """Return the command that runs one episode or step again."""
     f = task.function
-    words = words_of(f, task.unit, task.span, task.arrays, task.args)
+    words = command_words(f, task.unit, task.span, task.arrays, task.args)
     if words is None:
         at, what = ("", "episode") if step is None else (f", step={step}", "step")
         return f"rlds_cli.preprocess.attempt(dataset, {f.name}, episode={episode}{at}) runs that {what} alone"
@@ -166,12 +195,12 @@ def again(task: Task, episode: int, step: int | None = None) -> str:
     return f"rlds preprocess {task.dataset.id} {words} {which} -j 0"
 
 
-def words_of(
+def command_words(
     f: Function, unit: str, span: tuple[int, int], arrays: str, args: Mapping[str, Any], of: str = ""
 ) -> str | None:
-    """How the command line names a function and what goes with it; None where it cannot.
+    """Return the options that name a function on the command line; None if it cannot be named there.
 
-    ``of`` stands before the names of its arguments, where there are several functions.
+    ``of`` is put before the names of its arguments, as a pipeline of several functions needs.
     """
     if f.file is None and (f.module is None or f.module == "__main__"):
         return None
@@ -183,212 +212,56 @@ def words_of(
     return " ".join(words)
 
 
-def line_of(e: BaseException) -> str:
-    """Where it was raised: the last line of the user's own code, when that is on the way."""
+def raised_at(e: BaseException) -> str:
+    """Return `` (file.py, line 12)``: the last line of the user's own code in the traceback."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != __file__]
     own = [f for f in frames if is_users(Path(f.filename))] or frames
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def seed(task: Task, number: int) -> None:
-    """Seed the global generators for one episode or batch: a function that draws gives the same wherever it runs."""
+    """Seed the global generators for one episode or batch, so that every worker draws the same numbers."""
     digest = hashlib.sha256(f"{task.source} {number}".encode()).digest()
     value = int.from_bytes(digest[:4], "little")
     random.seed(value)
     np.random.seed(value)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(value)
-    _Torch.seed = value
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Leave the global generators and torch's number of threads as they were; torch works with one thread meanwhile.
+def undisturbed(task: Task) -> Iterator[None]:
+    """Restore the global random generators and torch's number of threads afterwards; torch runs on one thread inside.
 
-    The order in which threads add up would be part of the result.
+    With several threads the order in which floats are summed, and so the result, would depend on the machine.
     """
     kept = random.getstate(), np.random.get_state()
-    torch = _Torch()
-    state = torch.begin()
+    with _single_thread_torch(task):
+        try:
+            yield
+        finally:
+            random.setstate(kept[0])
+            np.random.set_state(kept[1])
+
+
+@contextmanager
+def _single_thread_torch(task: Task) -> Iterator[None]:
+    """Run torch on one thread, if the task uses it, and restore its generator and its number of threads.
+
+    A function may import torch in the middle of its first call, in each worker anew. Torch is imported before that, so
+    that this call is seeded like all others.
+    """
+    if task.arrays != "numpy" or task.function.uses_torch:
+        with suppress(ImportError):
+            importlib.import_module("torch")
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
-        torch.end(state)
-
-
-class _Torch(MetaPathFinder):
-    """Torch while a function is at work; also where the function is what imports it first, in the middle of a call."""
-
-    seed = 0  # of the call at work
-
-    def __init__(self) -> None:
-        self._threads: int | None = None
-
-    def begin(self) -> Any:
-        """One thread from now on; gives the generator's state, None where there is no torch yet."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            sys.meta_path.insert(0, self)
-            return None
-        self._alone(torch)
-        return torch.get_rng_state()
-
-    def end(self, state: Any) -> None:
-        """As it was."""
-        with suppress(ValueError):
-            sys.meta_path.remove(self)
-        if self._threads is not None:
-            torch = sys.modules["torch"]
-            torch.set_num_threads(self._threads)
-            if state is not None:
-                torch.set_rng_state(state)
-
-    def _alone(self, torch: ModuleType) -> None:
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Where Python would find torch, which is seeded when it is imported."""
-        if fullname != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        run = spec.loader.exec_module
-
-        def seeded(module: ModuleType) -> None:
-            run(module)
-            self._alone(module)
-            module.manual_seed(self.seed)
-
-        spec.loader.exec_module = seeded  # type: ignore[method-assign]
-        return spec
-
-
-_ARRAY = "__array__"
-_INLINE = 4096  # characters of a state that stand in the manifest too
-
-
-def to_json(state: Any, where: str) -> str:
-    """A state as text. Tuples become lists, tensors and NumPy's numbers arrays; arrays keep their dtype.
-
-    Raises
-    ------
-    PreprocessError
-        It holds something else; ``where`` says who returned it.
-    """
-    return json.dumps(_encode(state, where, ""), sort_keys=True)
-
-
-def from_json(text: str, *, writeable: bool = False) -> Any:
-    """The state; its arrays are read-only unless said otherwise, for every call is given the same."""
-    return _decode(json.loads(text), writeable)
-
-
-def digest(text: str) -> str:
-    """The sha256 of a state."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def in_provenance(text: str, name: str) -> dict[str, Any]:
-    """What the manifest says of a state that is kept as the metadata ``name``; a short one stands there as well."""
-    said: dict[str, Any] = {"metadata": name, "sha256": digest(text)}
-    return {**said, "value": json.loads(text)} if len(text) <= _INLINE else said
-
-
-def state(ds: Dataset, function: str | None = None) -> Any:
-    """What a function found out in its first pass, when it made ``ds``.
-
-    Parameters
-    ----------
-    ds : Dataset
-        A derived dataset, or one that was derived of one.
-    function : str, optional
-        The function's name; by default the last that had a first pass.
-
-    Returns
-    -------
-    Any
-        What its ``fit`` and ``merge`` returned last; arrays read-only.
-
-    Raises
-    ------
-    PreprocessError
-        There is none.
-
-    Examples
-    --------
-    >>> preprocess.state(ds)["mean"]  # doctest: +SKIP
-    """
-    for step in reversed(ds.manifest.provenance):
-        if "state" in step and function in (None, step.get("function")):
-            path = ds.path.joinpath("metadata", *map(component, step["state"]["metadata"].split("/")))
-            try:
-                return from_json(arrays.read_string(path))
-            except (ValueError, TypeError, KeyError, RecursionError) as e:
-                raise DamagedDataset(f"{path} holds no state: {e}.", hint=f"rlds verify {ds.id}") from e
-    which = f"called {function} " if function else ""
-    raise PreprocessError(f"{ds.id} was made by no function {which}with a first pass (fit, merge).")
-
-
-def _encode(value: Any, where: str, at: str) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str) or key == _ARRAY:
-                raise PreprocessError(f"{where}: the state{at} has the key {key!r}; keys are texts.")
-        return {key: _encode(item, where, f"{at}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encode(item, where, f"{at}[{i}]") for i, item in enumerate(value)]
-    if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf" and value.dtype != np.longdouble:
-        return {_ARRAY: value.dtype.name, "shape": list(value.shape), "values": np.ravel(value).tolist()}
-    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-    raise PreprocessError(
-        f"{where}: the state{at} is {kind}.",
-        hint="a state is made of numbers, texts, arrays of numbers, lists, dicts and None",
-    )
-
-
-def _decode(value: Any, writeable: bool) -> Any:
-    if isinstance(value, list):
-        return [_decode(item, writeable) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if _ARRAY not in value:
-        return {key: _decode(item, writeable) for key, item in value.items()}
-    array = np.array(value["values"], value[_ARRAY]).reshape(value["shape"])
-    array.flags.writeable = writeable
-    return array if array.ndim else array[()]
-
-
-def differ(a: Any, b: Any, at: str = "the state") -> str:
-    """Where two states are not the same first, in words; empty where they are."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys():
-        return next(filter(None, (differ(a[k], b[k], f"{at}[{k!r}]") for k in a)), "")
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return next(filter(None, (differ(x, y, f"{at}[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True)))), "")
-    if json.dumps(_encode(a, "", "")) == json.dumps(_encode(b, "", "")):
-        return ""
-    return f"{at} was {_short(a)}, is {_short(b)}"
-
-
-def _short(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) < 60 else brief(value)
-
-
-def brief(value: Any) -> str:
-    """A state in a line, for people: of arrays the shape, of numbers four digits."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {brief(item)}" for key, item in value.items())
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{list(value.shape)}"
-    if isinstance(value, list):
-        return f"[{len(value)}]"
-    return f"{value:.4g}" if isinstance(value, float | np.floating) and math.isfinite(value) else str(value)
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)

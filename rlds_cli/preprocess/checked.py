@@ -1,7 +1,7 @@
-"""Functions that a lock file names: found without importing anything, compared with their hashes, imported only then.
+"""Load functions that a lock file names: find their sources, compare the hashes, and only then import them.
 
-A lock is a stranger's. What it may name is a function that comes with rlds, or one that is defined in a source file of
-the user's own, whose content is what the lock says, with all files that it imports.
+A lock file may come from a stranger. It may name a built-in function, or a function defined in one of the user's own
+source files, if that file and all files that it imports have the hashes in the lock.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import settings
-from rlds_cli.downloads import names
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
+from rlds_cli.files import names
 from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.sources import Files
@@ -29,8 +29,8 @@ _CACHE = "PYTHONPYCACHEPREFIX"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A function of the user's, in ``file``, which is as it was; nothing of it is imported yet."""
+class LockedFunction:
+    """A function in one of the user's files, whose hashes match the lock; it is not imported yet."""
 
     reference: str
     file: Path
@@ -38,48 +38,48 @@ class Found:
     files: Files
 
 
-def find(reference: str, files: Files) -> Found | None:
-    """Where a function is; None where it is a built-in one.
+def find(reference: str, files: Files) -> LockedFunction | None:
+    """Find the source of a function without importing it; None for a built-in function.
 
     Parameters
     ----------
     reference : str
-        As the lock names it: ``module:function``, ``file.py:function`` or a built-in one's name.
+        Its name in the lock: ``module:function``, ``file.py:function`` or the name of a built-in function.
     files : tuple
-        The files that it was made of, and their sha256.
+        Its source files and their sha256, from the lock.
 
     Raises
     ------
     PreprocessError
-        It is no function that a lock may name; the message says why.
+        A lock may not name this function; the message says why.
     WrongFingerprint
-        Its files have another content now.
+        Its files have changed.
     """
     target, colon, name = reference.rpartition(":")
     if not colon:
         if builtin.get(name) is None:
-            raise _refused(reference, "no built-in function is called so")
+            raise _refused(reference, "there is no built-in function of this name")
         return None
     is_file = target.endswith(".py") or "/" in target
     file = _file(reference, target) if is_file else _module(reference, target)
     if not sources.is_users(file) or any(part in _LIBRARIES for part in file.parts):
-        raise _refused(reference, f"{file} is a library's, not yours")
+        raise _refused(reference, f"{file} belongs to a library")
     _check_defined(reference, file, name)
     now = sources.made_of(file, [Path.cwd()])
     if now != files:
-        raise WrongFingerprint(f"{reference} has another source now: {_difference(files, now)}.")
+        raise WrongFingerprint(f"{reference} has changed: {_difference(files, now)}.")
     if compiled := sources.compiled(file, [Path.cwd()]):
         raise _refused(reference, f"it imports {compiled[0]}, which has no source")
-    return Found(reference, file, name, files)
+    return LockedFunction(reference, file, name, files)
 
 
-def load(found: Found) -> Function:
-    """Import the function; inside `from_source`.
+def load(found: LockedFunction) -> Function:
+    """Import the function; call it inside `from_source`.
 
     Raises
     ------
     PreprocessError
-        It cannot be imported, or what is imported is not what was found.
+        It cannot be imported, or the import is not the file that was found.
     """
     function = functions.find(found.reference)
     call = function.call
@@ -92,9 +92,9 @@ def load(found: Found) -> Function:
 
 @contextmanager
 def from_source() -> Iterator[None]:
-    """Import modules from their sources alone, also in processes that are started meanwhile.
+    """Import modules from their sources only, in child processes too.
 
-    A compiled file in ``__pycache__`` need not be what its source says.
+    A file in ``__pycache__`` may have been compiled from another source.
     """
     kept, variable = sys.pycache_prefix, os.environ.get(_CACHE)
     with tempfile.TemporaryDirectory(prefix="rlds-pycache-") as empty:
@@ -110,17 +110,17 @@ def from_source() -> Iterator[None]:
 
 
 def files_read(args: Mapping[str, Any], depends: Mapping[str, str]) -> list[str]:
-    """The names of files that a function reads: those that it depends on, and those that its arguments name."""
+    """List the files that a function reads: its dependencies, and the files that its arguments name."""
     return list(dict.fromkeys([*depends, *(name for name, _ in sources.named(args))]))
 
 
 def is_allowed(name: str, allowed: Sequence[str | os.PathLike[str]]) -> bool:
-    """Whether a file that a lock names may be read: below the working directory, or among those that are allowed."""
+    """Return whether a lock may name this file: it lies below the working directory or an allowed path."""
     try:
         path = settings.expanded(name).resolve()
         roots = [Path.cwd(), *(settings.expanded(p) for p in allowed)]
         return any(path.is_relative_to(root.resolve()) for root in roots)
-    except (OSError, ValueError, RuntimeError):  # no name that a file can have, links in a circle
+    except (OSError, ValueError, RuntimeError):  # not a valid file name, or a loop of links
         return False
 
 
@@ -129,7 +129,7 @@ def _refused(reference: str, why: str) -> PreprocessError:
 
 
 def _file(reference: str, target: str) -> Path:
-    """A source file below the working directory."""
+    """Return a source file below the working directory."""
     try:
         names.safe(target)
     except RldsError:
@@ -140,7 +140,7 @@ def _file(reference: str, target: str) -> Path:
 
 
 def _module(reference: str, target: str) -> Path:
-    """The source file of a module, where an import would find it."""
+    """Return the source file that an import of the module would find."""
     parts = target.split(".")
     if not all(part.isidentifier() for part in parts):
         raise _refused(reference, f"{target} cannot be the name of a module")
@@ -158,22 +158,22 @@ def _module(reference: str, target: str) -> Path:
 
 
 def _located(reference: str, name: str, search: list[str] | None) -> tuple[str | None, list[str] | None]:
-    """The source file of a module, None for a directory without one; and where its submodules are."""
-    if (module := sys.modules.get(name)) is not None:  # an import gives it, wherever it came from
+    """Return the source file of a module (None for a namespace package) and the paths of its submodules."""
+    if (module := sys.modules.get(name)) is not None:  # an import returns it, wherever it came from
         spec = module.__spec__
         origin, inside = getattr(module, "__file__", None), getattr(module, "__path__", None)
     else:
         spec = PathFinder.find_spec(name, search) if search is not None else None
         origin, inside = (spec.origin, spec.submodule_search_locations) if spec else (None, None)
         if spec is None:
-            raise _refused(reference, f"there is no module {name} in the working directory, nor where Python searches")
+            raise _refused(reference, f"there is no module {name} in the working directory or on the search path")
     if origin is not None and not (spec is not None and isinstance(spec.loader, SourceFileLoader)):
         raise _refused(reference, f"the module {name} has no source file")
     return origin, None if inside is None else list(inside)
 
 
 def _own(reference: str, root: Path, relative: str) -> Path:
-    """A regular file below ``root``, with no symbolic link on the way."""
+    """Return a regular file below ``root``, if no part of its path is a symbolic link."""
     at = root
     for part in relative.split("/"):
         at = at / part
@@ -185,7 +185,7 @@ def _own(reference: str, root: Path, relative: str) -> Path:
 
 
 def _check_defined(reference: str, file: Path, name: str) -> None:
-    """A function, or a class, that the source defines itself: not one that it imports, nor an attribute of one."""
+    """Raise unless the source itself defines the function or class; imports and attributes do not count."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -200,9 +200,9 @@ def _check_defined(reference: str, file: Path, name: str) -> None:
 
 
 def _difference(then: Files, now: Files) -> str:
-    """In words: the first file that is another, and both hashes."""
+    """Name the first file that differs, with both hashes."""
     before, after = dict(then), dict(now)
     if not then:
-        return "the lock names no file of it"
+        return "the lock lists no files of it"
     name = next(n for n in sorted({*before, *after}) if before.get(n) != after.get(n))
     return f"{name} has sha256 {after.get(name, 'none')}, the lock says {before.get(name, 'none')}"

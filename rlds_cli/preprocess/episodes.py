@@ -1,10 +1,9 @@
-"""Functions of whole episodes: what they return becomes none, one or several episodes, of any length.
+"""Run functions of whole episodes, which return no, one or several episodes of any length.
 
-Episodes that come back as planned: checked and compared many at a time, and put straight into their rows.
-
-What an episode costs besides its function is Python, field by field. Where one comes back with just the fields, dtypes
-and rows that the plan says, and what is to be untouched is the very array that was given, nothing else has to be looked
-at; whether these arrays were changed in place is seen at the end, of all episodes of the block at once.
+Most of the time per episode, besides the function, is Python code that runs for each field. `FastPath` avoids it: if
+an episode has the fields, dtypes and numbers of rows that the plan expects, and untouched fields are the very arrays
+that were passed in, its rows are copied without further checks. Changes in place are detected at the end, for all
+episodes of a block at once.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli import text
 from rlds_cli.errors import InvalidEpisode, PreprocessError
-from rlds_cli.preprocess import calling, forms, task
-from rlds_cli.preprocess.calling import Caller, Given
-from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
-from rlds_cli.preprocess.reading import Episode, Reader
+from rlds_cli.preprocess import calling, forms
+from rlds_cli.preprocess.calling import Caller, CallInput
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, Probe, WritePlan, infer
+from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
 from rlds_cli.ted import (
     CUT,
@@ -47,8 +47,8 @@ _ALL = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One episode as it came back. ``rows[name]`` says which rows of the source a field is, where it is just that."""
+class EpisodeResult:
+    """One returned episode. ``rows[name]`` are the rows of the source that a field equals, if it is a slice of them."""
 
     flat: Flat
     length: int
@@ -57,55 +57,59 @@ class Result:
     rows: Mapping[str, slice]
 
 
-class WholeEpisodes:
-    """Runs a function of whole episodes."""
+class EpisodeRunner:
+    """Runs a function of whole episodes, one at a time."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._caller = Caller(task)
-        self._reader = Reader(task.dataset)
+        self._reader = SourceReader(task.dataset)
         self._fields = task.dataset.schema
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
     # -- one episode
 
-    def results(self, ep: Episode, apart: frozenset[str]) -> list[Result]:
-        """What the function makes of ``ep``, checked."""
+    def results(self, ep: SourceEpisode, apart: frozenset[str]) -> list[EpisodeResult]:
+        """Call the function on an episode and check what it returns."""
         given = self._given(ep)
         return self._results(self._call(ep, given), ep, given, apart)
 
-    def _call(self, ep: Episode, given: Mapping[str, Array]) -> Any:
+    def _call(self, ep: SourceEpisode, given: Mapping[str, Array]) -> Any:
         calling.seed(self._task, ep.number)
         return self._caller(self._input(ep, given))
 
-    def _results(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str]) -> list[Result]:
+    def _results(
+        self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str]
+    ) -> list[EpisodeResult]:
         with self._caller.refusing(ep.number):
             if isinstance(value, GeneratorType):
                 return [self._piece(p, ep, given, apart, i) for i, p in enumerate(value)]
             made = [] if value is None else value if isinstance(value, list | tuple) else [value]
             return [self._result(p, ep, given, apart, _where(ep, i, len(made))) for i, p in enumerate(made)]
 
-    def _piece(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], i: int) -> Result:
-        """A result in memory of its own: the generator may fill the same arrays for its next piece."""
+    def _piece(
+        self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str], i: int
+    ) -> EpisodeResult:
+        """Copy one result of a generator, which may reuse its arrays for the next one."""
         r = self._result(value, ep, given, apart, f"{ep.name}, piece {i}")
         return replace(r, flat=episodes.owned(r.flat))
 
-    def inputs(self, part: Part) -> Iterator[Given]:
-        """What the function is given of a part, episode by episode."""
+    def inputs(self, part: Part) -> Iterator[CallInput]:
+        """Yield the input of each episode of a part."""
         limit = self._limit(0)
         for ep in self._reader.episodes(part.args["first"], part.args["last"], self._task.read, limit):
             yield self._input(ep, self._given(ep))
 
-    def _input(self, ep: Episode, given: Mapping[str, Array]) -> Given:
-        where = f"{ep.name} ({ep.length:,} steps)"
-        return Given(forms.hand(given, self._task.arrays), ep.number, where, lambda: given, ep.number)
+    def _input(self, ep: SourceEpisode, given: Mapping[str, Array]) -> CallInput:
+        where = f"{ep.name} ({text.plural(ep.length, 'step')})"
+        return CallInput(forms.to_input(given, self._task.arrays), ep.number, where, lambda: given, ep.number)
 
     def _limit(self, made: int) -> int:
-        """Rows that are read at a time, when so many bytes are made of one."""
+        """Return the number of rows to read at once, if ``made`` bytes are written for each."""
         width = made + sum(f.row_bytes for f in self._fields.values())
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, width)))
 
-    def _given(self, ep: Episode) -> dict[str, Array]:
+    def _given(self, ep: SourceEpisode) -> dict[str, Array]:
         if self._task.arrays != "tensordict":
             return {n: v.copy() for n, v in ep.original.items()}
         observed = np.arange(ep.length) < ep.length - (not ep.observed) if self._partial else None
@@ -115,8 +119,10 @@ class WholeEpisodes:
         )
         return forms.numbered(given, np.full(ep.length, ep.number), self._fields)
 
-    def _result(self, value: Any, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Result:
-        flat = forms.take_back(value, where, frames=self._task.arrays != "tensordict")
+    def _result(
+        self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str], where: str
+    ) -> EpisodeResult:
+        flat = forms.from_output(value, where, frames=self._task.arrays != "tensordict")
         returned = flat
         if self._task.arrays == "tensordict":
             flat = self._joined(flat, ep, given, apart, where)
@@ -130,21 +136,23 @@ class WholeEpisodes:
         if length != ep.length and self._task.arrays != "tensordict":
             views = ((n, _rows_of(returned[n], given[n], ep.original[n])) for n in ep.original if n in returned)
             rows |= {n: r for n, r in views if r is not None}
-        return Result(flat, length, end, self._observed(flat, length, ep), rows)
+        return EpisodeResult(flat, length, end, self._observed(flat, length, ep), rows)
 
-    def _observed(self, flat: Flat, length: int, ep: Episode) -> bool:
-        """Whether the final observation is there."""
+    def _observed(self, flat: Flat, length: int, ep: SourceEpisode) -> bool:
+        """Return whether the result has its final observation."""
         if any(len(v) == length + 1 for v in flat.values()):
             return True
         if any(n in self._fields and self._fields[n].placement == "both" for n in flat):
             return False
         return ep.observed or length != ep.length
 
-    def _joined(self, flat: Flat, ep: Episode, given: Mapping[str, Array], apart: frozenset[str], where: str) -> Flat:
-        """Transitions as an episode: a field and its next as T+1 rows."""
+    def _joined(
+        self, flat: Flat, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str], where: str
+    ) -> Flat:
+        """Turn transitions into an episode: a field and its next values become T+1 rows."""
         known = flat.get(forms.OBSERVED)
         flat = forms.without_numbers(forms.without_root_flags(flat, self._fields), ep.number, self._fields)
-        flat = forms.without_extras(flat, given, self._fields, where)
+        flat = forms.without_lookups(flat, given, self._fields, where)
         forms.check_pairs(flat, self._fields, where)
         length = episodes.count_steps(flat, where)
         observed = ep.observed and length == ep.length if known is None else bool(np.asarray(known)[-1:].all())
@@ -163,40 +171,40 @@ class WholeEpisodes:
             if both and f"next/{name}" in flat:
                 raise InvalidEpisode(
                     f'{where}: "{name}" and "next/{name}" disagree: row t+1 of the first must be row t of the second.',
-                    hint="edit both alike, or return observations of T+1 rows alone (arrays numpy, unit episode)",
+                    hint="change both alike, or return observations of T+1 rows alone (arrays numpy, unit episode)",
                 )
 
-    def probe(self, k: int, known: Known) -> tuple[Probe, Episode, list[Result]]:
-        """Try the function on episode ``k`` of the selection."""
+    def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
+        """Call the function on episode ``k`` of the selection, to plan the output."""
         ep = self._reader.episode(k, self._task.read)
         began = time.perf_counter()
-        results = self.results(ep, self._task.apart | known.apart)
+        results = self.results(ep, self._task.apart | assumptions.apart)
         seconds = (time.perf_counter() - began) / max(1, ep.length)
         whole = [r for r in results if r.length]
         kept = _kept(ep, results)
-        untouched = frozenset(n for n in ep.original if not _touched(n, whole, kept)) - known.touched
+        untouched = frozenset(n for n in ep.original if not _touched(n, whole, kept)) - assumptions.touched
         schema = None
         if whole:
             with self._caller.refusing(ep.number):
                 schema = infer(whole[0].flat, self._placements(whole[0]), tuple(self._fields.values()), untouched)
         return Probe(schema, untouched, kept, seconds), ep, results
 
-    def _placements(self, r: Result) -> dict[str, Placement]:
+    def _placements(self, r: EpisodeResult) -> dict[str, Placement]:
         inferred = {f.name: f.placement for f in episodes.infer_schema(r.flat, r.length)}
-        if not r.observed:  # then T rows say nothing: what was known at both ends still is
+        if not r.observed:  # then T rows do not tell root from both: keep the placement of the source
             inferred |= {n: "both" for n in r.flat if n in self._fields and self._fields[n].placement == "both"}
         return inferred
 
     # -- many
 
-    def chunks(self, part: Part, plan: Plan) -> Iterator[Chunk]:
-        """The rows of a part."""
+    def chunks(self, part: Part, plan: WritePlan) -> Iterator[Chunk]:
+        """Yield the rows of a part."""
         first, last = part.args["first"], part.args["last"]
         table = self._reader.table(first, last)
         limit = self._limit(sum(f.row_bytes for f in plan.schema))
-        if possible(self._task, plan):
+        if takes_fast_path(self._task, plan):
             for episodes, rows in self._reader.blocks(first, last, self._task.read, limit):
-                yield self._together(episodes, rows, plan, table)
+                yield self._fast_chunk(episodes, rows, plan, table)
                 table = table.take(np.arange(len(episodes), len(table)))
             return
         pending = _Pending(plan.written)
@@ -206,7 +214,7 @@ class WholeEpisodes:
                 self._check(ep, results, plan)
                 made = [self._data(ep, r, plan, table, i, j) for j, r in enumerate(results)]
             except PreprocessError as e:
-                pending.notes.append(task.left_out(self._task, ep.number, plan, e))
+                pending.notes.append(self._caller.left_out(ep.number, plan, e))
                 continue
             for data, r in zip(made, results, strict=True):
                 pending.add(data, r.observed)
@@ -215,9 +223,11 @@ class WholeEpisodes:
         if pending.rows or pending.notes:
             yield pending.take()
 
-    def _together(self, block: list[Episode], rows: Mapping[str, Array], plan: Plan, table: EpisodeTable) -> Chunk:
-        """The rows of episodes that keep their lengths; most are expected to come back as planned."""
-        made = Together(plan, block, rows)
+    def _fast_chunk(
+        self, block: list[SourceEpisode], rows: Mapping[str, Array], plan: WritePlan, table: EpisodeTable
+    ) -> Chunk:
+        """Return the rows of a block of episodes; those that do not match the plan are checked one by one."""
+        made = FastPath(plan, block, rows)
         for i, ep in enumerate(block):
             given = made.give(ep)
             try:
@@ -230,27 +240,29 @@ class WholeEpisodes:
                 self._check(ep, results, plan)
                 data = self._data(ep, results[0], plan, table, i, 0)
             except PreprocessError as e:
-                made.notes.append(task.left_out(self._task, ep.number, plan, e))
+                made.notes.append(self._caller.left_out(ep.number, plan, e))
             else:
                 made.put(i, data.columns, data.length, data.end, results[0].observed)
             made.restore(ep, given)
         if touched := made.touched():
-            raise Otherwise(Known(touched))
+            raise AssumptionBroken(Assumptions(touched))
         return made.chunk(table)
 
-    def _check(self, ep: Episode, results: list[Result], plan: Plan) -> None:
-        """Raise Otherwise where the plan assumes what is not so."""
+    def _check(self, ep: SourceEpisode, results: list[EpisodeResult], plan: WritePlan) -> None:
+        """Raise AssumptionBroken if a result contradicts the plan."""
         if plan.kept and not _kept(ep, results):
-            raise Otherwise(Known(kept=False))
+            raise AssumptionBroken(Assumptions(kept=False))
         whole = [r for r in results if r.length]
         touched = frozenset(n for n in plan.untouched if _touched(n, whole, plan.kept))
         apart = frozenset(
             f.name for f in plan.schema for r in results if f.placement == "both" and f"next/{f.name}" in r.flat
         )
         if touched or apart - plan.apart:
-            raise Otherwise(Known(touched, plan.kept, apart))
+            raise AssumptionBroken(Assumptions(touched, plan.kept, apart))
 
-    def _data(self, ep: Episode, r: Result, plan: Plan, table: EpisodeTable, i: int, j: int) -> EpisodeData:
+    def _data(
+        self, ep: SourceEpisode, r: EpisodeResult, plan: WritePlan, table: EpisodeTable, i: int, j: int
+    ) -> EpisodeData:
         with self._caller.refusing(ep.number):
             columns = self._columns(ep, r, plan) if r.length else {}
         return EpisodeData(
@@ -266,12 +278,12 @@ class WholeEpisodes:
             extra={name: values[i] for name, values in table.extra.items()},
         )
 
-    def _columns(self, ep: Episode, r: Result, plan: Plan) -> dict[str, Column]:
+    def _columns(self, ep: SourceEpisode, r: EpisodeResult, plan: WritePlan) -> dict[str, Column]:
         copied, shared, encoded = plan.copied, plan.shared, plan.encoded
-        fitted = [f for f in plan.schema if f.name not in encoded | plan.carried]
-        columns = episodes.fit({n: v for n, v in r.flat.items() if n not in encoded | copied}, fitted, ep.name)
-        _check_placements(r, fitted, ep.name)
-        # Copies: the function may fill one buffer again and again, and rows are written some episodes later.
+        fitting = [f for f in plan.schema if f.name not in encoded | plan.carried]
+        columns = episodes.fit({n: v for n, v in r.flat.items() if n not in encoded | copied}, fitting, ep.name)
+        _check_placements(r, fitting, ep.name)
+        # Copies, since the function may reuse one buffer, and rows are written some episodes later.
         columns = {
             n: v.copy() if isinstance(v, np.ndarray | list) else v for n, v in columns.items() if n not in shared
         }
@@ -279,21 +291,21 @@ class WholeEpisodes:
             columns[name] = self._copied(ep, r, plan.renamed.get(name, name))
         return columns
 
-    def _copied(self, ep: Episode, r: Result, name: str) -> Column:
-        """A field as the source stores it, at the rows that the result is of."""
+    def _copied(self, ep: SourceEpisode, r: EpisodeResult, name: str) -> Column:
+        """Return a field in its stored form, at the rows that the result consists of."""
         rows = ep.length + (self._fields[name].placement == "both" and ep.observed and r.observed)
         column = self._reader.column(name, [(ep.start, ep.start + rows)])
         if r.length != ep.length and name not in r.rows:
             raise InvalidEpisode(
-                f"{ep.name}: {r.length:,} steps of {ep.length:,} came back, and {name} was not given (fields=), "
-                "so that its rows cannot follow.",
-                hint="give it too (fields=), or return episodes of the same length",
+                f"{ep.name}: {r.length:,} of {ep.length:,} steps came back, but {name} is not in fields=, so "
+                "its rows cannot be selected.",
+                hint="add it to fields=, or return episodes of the same length",
             )
         return column if r.rows.get(name, _ALL) == _ALL else _sliced(column, r.rows[name])
 
 
 class _Pending:
-    """Episodes that wait to be laid out together."""
+    """Collects episodes that are laid out together."""
 
     def __init__(self, schema: tuple[Field, ...]) -> None:
         self._schema = schema
@@ -312,28 +324,28 @@ class _Pending:
 
     def take(self) -> Chunk:
         chunk = lay_out(self._schema, self._episodes)
-        chunk.episodes.observed = np.array(self._observed, bool)  # written fields alone may not tell
+        chunk.episodes.observed = np.array(self._observed, bool)  # the written fields may not include an observation
         chunk.notes = tuple(self.notes)
         self._episodes, self._observed, self.rows, self.notes = [], [], 0, []
         return chunk
 
 
-def _kept(ep: Episode, results: list[Result]) -> bool:
-    """Whether the episode came back as one, of its length."""
+def _kept(ep: SourceEpisode, results: list[EpisodeResult]) -> bool:
+    """Return whether the episode came back as one episode of the same length."""
     return len(results) == 1 and results[0].length == ep.length and results[0].observed == ep.observed
 
 
-def _touched(name: str, results: list[Result], kept: bool) -> bool:
-    """Whether a field is anything but rows of the source; where lengths are kept, all of them."""
+def _touched(name: str, results: list[EpisodeResult], kept: bool) -> bool:
+    """Return whether a field differs from rows of the source; if lengths are kept, from all its rows."""
     return any(r.rows.get(name) != _ALL if kept else name not in r.rows for r in results)
 
 
-def _where(ep: Episode, i: int, pieces: int) -> str:
+def _where(ep: SourceEpisode, i: int, pieces: int) -> str:
     return ep.name if pieces == 1 else f"{ep.name}, piece {i}"
 
 
-def _with_flags(flat: Flat, ep: Episode, where: str) -> Flat:
-    """``flat`` with the source's flags where the function did not return them; an episode has flags."""
+def _with_flags(flat: Flat, ep: SourceEpisode, where: str) -> Flat:
+    """Add the flags of the source that the function did not return."""
     missing = [n for n in FLAGS if n not in flat]
     if not missing or forms.DONE in flat:
         return flat
@@ -342,7 +354,7 @@ def _with_flags(flat: Flat, ep: Episode, where: str) -> Flat:
     if len(missing) == len(FLAGS):
         raise InvalidEpisode(
             f"{where}: {episodes.count_steps(flat, where):,} steps of {ep.length:,} came back without next/terminated "
-            "and next/truncated: how the new episode ends is not known.",
+            "and next/truncated, which say how the new episode ends.",
             hint="return the flags of its steps too",
         )
     return flat
@@ -353,7 +365,7 @@ def _fits(flat: Flat, length: int) -> bool:
 
 
 def _rows(flat: Flat) -> dict[str, int]:
-    """Rows of every field that has rows."""
+    """Return the number of rows of each field that has rows."""
     return {n: len(v) for n, v in flat.items() if not isinstance(v, np.ndarray) or v.ndim}
 
 
@@ -361,8 +373,8 @@ def _allowed(name: str, length: int) -> tuple[int, ...]:
     return (length,) if name.startswith("next/") else (length, length + 1)
 
 
-def _check_lengths(flat: Flat, ep: Episode, where: str) -> None:
-    """Name the field that has another number of rows than the others."""
+def _check_lengths(flat: Flat, ep: SourceEpisode, where: str) -> None:
+    """Raise InvalidEpisode, naming the field, if the numbers of rows differ."""
     rows = _rows(flat)
     length = episodes.count_steps(flat, where)
     if all(r in _allowed(n, length) for n, r in rows.items()):
@@ -374,7 +386,7 @@ def _check_lengths(flat: Flat, ep: Episode, where: str) -> None:
     raise InvalidEpisode(f"{where}: the fields returned have different numbers of rows: {listed}.")
 
 
-def _check_placements(r: Result, schema: list[Field], where: str) -> None:
+def _check_placements(r: EpisodeResult, schema: list[Field], where: str) -> None:
     for f in schema:
         rows, wanted = len(r.flat[f.name]), r.length + (f.placement == "both" and r.observed)
         if rows != wanted:
@@ -382,7 +394,7 @@ def _check_placements(r: Result, schema: list[Field], where: str) -> None:
 
 
 def _rows_of(value: Any, given: Array, original: Array) -> slice | None:
-    """Which rows of the source a returned view of the given array is, unchanged."""
+    """Return the rows that a returned view of an input array covers; None if it is no view, or was changed."""
     if not isinstance(value, np.ndarray) or value.dtype == object or value.dtype != given.dtype or not len(value):
         return None
     if value.shape[1:] != given.shape[1:] or not np.may_share_memory(value, given) or not given.strides[0]:
@@ -407,7 +419,7 @@ def _sliced(column: Column, rows: slice) -> Column:
 
 
 def extended(root: Any, after: Any) -> Any:
-    """T+1 rows, from T and the next values."""
+    """Append the last next value to the T values of a field."""
     if isinstance(root, list):
         return [*root, after[-1]]
     return np.concatenate([root, after[-1:]])
@@ -416,8 +428,8 @@ def extended(root: Any, after: Any) -> Any:
 EMPTY = Note("empty-episodes", "episodes without steps were left out")
 
 
-def possible(task: Task, plan: Plan) -> bool:
-    """Whether episodes of a task can be taken as planned: arrays of NumPy, as many steps as there were, given flags."""
+def takes_fast_path(task: Task, plan: WritePlan) -> bool:
+    """Return whether `FastPath` applies: NumPy arrays, unchanged lengths and flags, no copied fields."""
     names = _returned(plan)
     return (
         plan.kept
@@ -429,23 +441,23 @@ def possible(task: Task, plan: Plan) -> bool:
     )
 
 
-def _returned(plan: Plan) -> frozenset[str]:
-    """What the function gives back."""
+def _returned(plan: WritePlan) -> frozenset[str]:
+    """Return the names of the fields that the function returns."""
     return frozenset(f.name for f in plan.schema) - plan.carried
 
 
-class Together:
-    """A block of episodes: what is given of them, and the rows that are made of them.
+class FastPath:
+    """The inputs and outputs of a block of episodes, of which most match the plan.
 
     Parameters
     ----------
     episodes : list of Episode
-        They follow each other in ``rows``, each with its final row.
+        Consecutive in ``rows``, each with its final row.
     rows : mapping of str to array [rows, ...]
-        As the source has them.
+        The rows of the source.
     """
 
-    def __init__(self, plan: Plan, episodes: list[Episode], rows: Mapping[str, Array]) -> None:
+    def __init__(self, plan: WritePlan, episodes: list[SourceEpisode], rows: Mapping[str, Array]) -> None:
         self._plan = plan
         self._original = rows
         self._given = {n: v.copy() for n, v in rows.items()}
@@ -457,19 +469,19 @@ class Together:
         ]
         total = sum(ep.length + 1 for ep in episodes)
         self._rows: dict[str, Array] = {f.name: np.empty((total, *f.shape), f.dtype) for f in plan.written}
-        self._at = self._next = 0  # rows made; the first row of the next episode among those given
+        self._at = self._next = 0  # rows written; first row of the next episode in the input
         self._kept: list[int] = []
         self._ends: list[int] = []
         self._observed: list[bool] = []
         self.notes: list[Note] = []
 
-    def give(self, ep: Episode) -> dict[str, Array]:
-        """What the function is given of the next episode: its rows in copies, which it may write to."""
+    def give(self, ep: SourceEpisode) -> dict[str, Array]:
+        """Return the input of the next episode: copies of its rows, which the function may change."""
         at, self._next = self._next, self._next + ep.length + 1
         return {n: self._given[n][at : at + len(v)] for n, v in ep.original.items()}
 
-    def columns(self, value: Any, ep: Episode, given: Mapping[str, Array]) -> dict[str, Array] | None:
-        """The fields of an episode that came back as planned; None where that takes a closer look."""
+    def columns(self, value: Any, ep: SourceEpisode, given: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Return the fields of an episode that matches the plan; None if it needs the full checks."""
         if not isinstance(value, dict) or not ep.observed or not ep.length:
             return None
         found: dict[str, Any] = {}
@@ -484,13 +496,13 @@ class Together:
                 return None
         return found
 
-    def restore(self, ep: Episode, given: Mapping[str, Array]) -> None:
-        """Forget what the function wrote into what it was given: it is of no account, or has been looked at."""
+    def restore(self, ep: SourceEpisode, given: Mapping[str, Array]) -> None:
+        """Undo changes to the input of an episode that failed, or that the full checks have compared already."""
         for name in self._plan.untouched:
             given[name][:] = ep.original[name]
 
     def put(self, number: int, columns: Mapping[str, Column], length: int, end: int, observed: bool) -> None:
-        """Put an episode into its rows; ``number`` is its place in the table of `chunk`."""
+        """Copy an episode into the output; ``number`` is its position in the table of `chunk`."""
         if length == 0:
             self.notes.append(EMPTY)
             return
@@ -507,11 +519,11 @@ class Together:
         self._observed.append(observed)
 
     def touched(self) -> frozenset[str]:
-        """Fields of those that the plan has as untouched, in which the function wrote."""
+        """Return the fields that the plan says are untouched but that the function changed in place."""
         return frozenset(n for n in self._plan.untouched if not forms.same(self._given[n], self._original[n]))
 
     def chunk(self, table: EpisodeTable) -> Chunk:
-        """The rows, with the episodes of the block as the source has them at the head of ``table``."""
+        """Return the rows as a chunk; the episodes of the block are the first ones in ``table``."""
         episodes = table.take(np.array(self._kept, np.int64))
         episodes.end = np.array(self._ends, np.uint8)
         episodes.observed = np.array(self._observed, bool)

@@ -1,32 +1,27 @@
-"""What a function is given, and what it gave back: arrays by field name in between.
+"""Convert between arrays by field name and the input and output of a function.
 
 =============  =======================================================================================
-unit           what the function sees
+unit           input of the function
 =============  =======================================================================================
 episode        ``observation`` [T+1, ...], ``action`` [T, ...], ``next/reward`` [T], as ``create`` takes them
 batch          transitions: ``observation`` and ``next/observation`` [B, ...], ``next/reward`` [B, 1]
 step           one transition: ``observation`` [...], ``next/reward`` [1]
 =============  =======================================================================================
 
-With ``arrays="tensordict"`` an episode comes as its T transitions too, batch size [T]; and ``episode`` [B], its number,
-is among the fields, as in TorchRL's datasets.
-
-Steps that are read and given to a function together, and where they lie among rows.
+With ``arrays="tensordict"`` an episode is passed as its T transitions, batch size [T], and the field ``episode`` [B]
+holds its number, as in TorchRL's datasets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from rlds_cli.dataset.batch import ROOT_FLAGS, Batch
 from rlds_cli.errors import InvalidEpisode
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, EncodedFrames, Field, IntArray
+from rlds_cli.ted import FLAGS, REWARD, Array, EncodedFrames, Field
 from rlds_cli.ted.episodes import Flat, flatten
 
 DONE, OBSERVED = "next/done", "next/observed"
@@ -41,10 +36,10 @@ def transitions(
     pick: Callable[[Array, int], Array],
     observed: Array | None,
 ) -> dict[str, Array]:
-    """Copies of the transitions in ``original``, root and next, writable and apart.
+    """Copy the transitions in ``original``, with root and next values in separate, writable arrays.
 
-    ``pick`` copies the rows of steps of some values, and with 1 those one step ahead. ``observed`` [B] says whose next
-    observation is known; None where all are.
+    ``pick(values, ahead)`` copies the rows of the steps, or with ``ahead=1`` the rows after them. ``observed`` [B] is
+    False where the next observation is not recorded; None if all are.
     """
     given: dict[str, Array] = {}
     for name, values in original.items():
@@ -59,14 +54,14 @@ def transitions(
 
 
 def numbered(given: dict[str, Array], numbers: Array, fields: Mapping[str, Field]) -> dict[str, Array]:
-    """Transitions with the ``numbers`` [B] of their episodes, unless the source has a field of that name."""
+    """Add the field ``episode`` with ``numbers`` [B], unless the source has a field of that name."""
     if any(n.split("/")[0] == EPISODE for n in fields):
         return given
     return {**given, EPISODE: numbers.copy()}
 
 
 def without_numbers(flat: Flat, numbers: Array | int, fields: Mapping[str, Field]) -> Flat:
-    """``flat`` less the ``numbers`` that `numbered` gave; changed ones are a field like any other."""
+    """Remove the field that `numbered` added; if the function changed it, it is a field like any other."""
     values = flat.get(EPISODE)
     if EPISODE in fields or not isinstance(values, np.ndarray) or values.ndim != 1:
         return flat
@@ -74,23 +69,23 @@ def without_numbers(flat: Flat, numbers: Array | int, fields: Mapping[str, Field
     return {n: v for n, v in flat.items() if n != EPISODE} if same else flat
 
 
-def hand(given: Mapping[str, Array], arrays: str) -> Any:
-    """As the function wants it: nested, in its kind of arrays."""
+def to_input(given: Mapping[str, Array], arrays: str) -> Any:
+    """Nest the fields and convert them to the kind of arrays that the task asks for."""
     batch = Batch.nest(given)
     if arrays == "numpy":
         return batch
     return batch.tensordict() if arrays == "tensordict" else batch.to("cpu")
 
 
-def each(batch: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """The transitions of what ``hand`` gave, one by one, each with its leaves in the order of ``batch.names()``."""
+def iterate_steps(batch: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """Yield the transitions of a batch from `to_input`, each with its leaves in the order of ``batch.names()``."""
     if not isinstance(batch, Batch):  # a TensorDict
         yield from ((batch[i], ()) for i in range(len(batch)))
         return
     groups: list[tuple[int, str, list[tuple[str, int]]]] = []
     columns: list[Any] = []
     _group(batch, -1, "", groups, columns)
-    put = dict.__setitem__  # names of single components: Batch's own need not look for more
+    put = dict.__setitem__  # dict's own: these names have one component, which Batch's would have to find out
     for leaves in zip(*columns, strict=True):
         nodes = [Batch() for _ in groups]
         for node, (above, name, places) in zip(nodes, groups, strict=True):
@@ -104,7 +99,7 @@ def each(batch: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 def _group(
     batch: Batch, above: int, name: str, groups: list[tuple[int, str, list[tuple[str, int]]]], columns: list[Any]
 ) -> None:
-    """Add a batch and those in it to ``groups``: which one it is in, as what, and where its leaves are."""
+    """Append a batch and those nested in it to ``groups``: the parent, the key in it, and the columns of leaves."""
     here, places = len(groups), list[tuple[str, int]]()
     groups.append((above, name, places))
     for key, value in batch.items():
@@ -115,34 +110,34 @@ def _group(
             columns.append(value)
 
 
-def take_back(value: Any, where: Any, *, frames: bool = False) -> Flat:
-    """Fields by name of what a function returned; encoded ``frames`` where they may be among them.
+def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
+    """Flatten the output of a function to fields by name; ``frames`` allows encoded frames.
 
     Raises
     ------
     InvalidEpisode
-        It is no mapping, or holds what cannot be stored.
+        It is not a mapping, or holds something that cannot be stored.
     """
-    if hasattr(value, "to_dict") and hasattr(value, "batch_size"):  # a TensorDict: its texts become lists
+    if hasattr(value, "to_dict") and hasattr(value, "batch_size"):  # a TensorDict: its text becomes lists
         value = value.to_dict()
     if not isinstance(value, Mapping):
         raise InvalidEpisode(f"{where}: a {type(value).__name__} was returned; a dict of fields is needed.")
     flat = flatten(value, where)
     for name in () if frames else (n for n, v in flat.items() if isinstance(v, EncodedFrames)):
         raise InvalidEpisode(
-            f"{where}: {name} came back as encoded frames, of which only whole episodes are made.",
+            f"{where}: {name} came back as encoded frames, which only unit episode may return.",
             hint="unit=episode (--unit episode)",
         )
     return flat
 
 
-def without_extras(flat: Flat, given: Mapping[str, Array], fields: Mapping[str, Field], where: str) -> Flat:
-    """Transitions less what was only given to be looked at, with reward and flags [B].
+def without_lookups(flat: Flat, given: Mapping[str, Array], fields: Mapping[str, Field], where: str) -> Flat:
+    """Remove the fields that only inform the function, and turn reward and flags into [B].
 
     Raises
     ------
     InvalidEpisode
-        ``next/done`` was changed without the flags that it follows from.
+        ``next/done`` was changed, but not the flags that it is computed from.
     """
     flat = dict(flat)
     flat.pop(OBSERVED, None)
@@ -161,18 +156,18 @@ def _check_done(done: Array, flat: Flat, given: Mapping[str, Array], where: str)
     either = np.logical_or(*(np.asarray(flat[n]) for n in FLAGS))
     if not np.array_equal(done, either) and not np.array_equal(done, given[DONE].reshape(-1)):
         raise InvalidEpisode(
-            f"{where}: next/done was changed; it follows from next/terminated and next/truncated.",
+            f"{where}: next/done was changed, but it is computed from next/terminated and next/truncated.",
             hint="change next/terminated (the task is over) or next/truncated (time is up) instead",
         )
 
 
 def without_root_flags(flat: Flat, fields: Mapping[str, Field]) -> Flat:
-    """``flat`` less the root flags that a TensorDict of transitions has and no dataset keeps."""
+    """Remove the root flags that a TensorDict of transitions has but no dataset stores."""
     return {n: v for n, v in flat.items() if n not in ROOT_FLAGS or n in fields}
 
 
 def check_pairs(flat: Flat, fields: Mapping[str, Field], where: str) -> None:
-    """Raise InvalidEpisode where of a field that is kept once, observation and next observation, only one is there."""
+    """Raise InvalidEpisode if a field that has root and next values came back with only one of them."""
     for name in (n for n, f in fields.items() if f.placement == "both"):
         pair = [n for n in (name, f"next/{name}") if n in flat]
         if len(pair) == 1:
@@ -183,7 +178,7 @@ def check_pairs(flat: Flat, fields: Mapping[str, Field], where: str) -> None:
 
 
 def agree(a: Any, b: Any) -> bool:
-    """Whether two columns hold the same; NaN equals itself."""
+    """Return whether two columns are equal; NaN equals NaN."""
     if isinstance(a, list) or isinstance(b, list):
         return isinstance(a, list) and isinstance(b, list) and a == b
     return same(a, b) or (
@@ -192,7 +187,7 @@ def agree(a: Any, b: Any) -> bool:
 
 
 def same(a: Any, b: Array) -> bool:
-    """Whether a returned field is, bit for bit, what the source has."""
+    """Return whether a returned field equals the source bit for bit."""
     if isinstance(a, list):
         return b.dtype == object and a == b.tolist()
     if isinstance(a, EncodedFrames):
@@ -204,143 +199,3 @@ def same(a: Any, b: Array) -> bool:
     x, y = np.ascontiguousarray(a), np.ascontiguousarray(b)
     word = np.uint64 if x.nbytes % 8 == 0 else np.uint8
     return bool(np.array_equal(x.reshape(-1).view(word), y.reshape(-1).view(word)))
-
-
-_LONG = 32  # steps of a piece, on average, from which copying piece by piece is faster than row by row
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Steps ``first`` to ``last`` of episode ``k`` of the selection; ``ends`` when the episode does."""
-
-    k: int
-    first: int
-    last: int
-    ends: bool
-
-    @property
-    def steps(self) -> int:
-        """How many."""
-        return self.last - self.first
-
-
-@dataclass(frozen=True)
-class Block:
-    """Pieces that are read and given to the function together.
-
-    Every piece is read with the row behind it: its last step's next observation.
-    """
-
-    pieces: Sequence[Piece]
-    runs: Sequence[tuple[int, int]]
-    observed: BoolArray  # [B]: the next observation of the step is recorded
-    numbers: IntArray  # [pieces]: of the episodes in the whole dataset
-
-    @property
-    def size(self) -> int:
-        """Steps."""
-        return len(self.observed)
-
-    @cached_property
-    def steps(self) -> IntArray:
-        """Places of the steps among the rows read."""
-        behind = np.cumsum([p.steps + 1 for p in self.pieces]) - 1
-        return np.delete(np.arange(self.size + len(self.pieces)), behind)
-
-    @cached_property
-    def episodes(self) -> IntArray:
-        """Numbers of the steps' episodes in the whole dataset [B]."""
-        return np.repeat(self.numbers, [p.steps for p in self.pieces])
-
-    @cached_property
-    def spans(self) -> list[tuple[int, int]]:
-        """Of every piece its first step and one past its last, among the steps."""
-        ends = np.cumsum([p.steps for p in self.pieces]).tolist()
-        return list(pairwise([0, *ends]))
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the pieces are worth a loop in Python."""
-        return self.size >= _LONG * len(self.pieces)
-
-    def pick(self, values: Array, ahead: int = 0) -> Array:
-        """Of rows that were read [rows, ...], a copy of those of the steps [B, ...], or of the ones ``ahead``."""
-        if not self.is_long:
-            picked: Array = values[self.steps + ahead]
-            return picked
-        picked = np.empty((self.size, *values.shape[1:]), values.dtype)
-        for k, (a, b) in enumerate(self.spans):
-            picked[a:b] = values[a + k + ahead : b + k + ahead]
-        return picked
-
-    def spread(self, values: Array, rows: Array) -> None:
-        """Put values of the steps [B, ...] in their places among the rows to write."""
-        if not self.is_long:
-            rows[self.out[0]] = values
-            return
-        at = 0
-        for p, (a, b) in zip(self.pieces, self.spans, strict=True):
-            rows[at : at + b - a] = values[a:b]
-            at += b - a + p.ends
-
-    @cached_property
-    def ends(self) -> IntArray:
-        """Numbers of the steps after which an episode ends."""
-        last = np.cumsum([p.steps for p in self.pieces]) - 1
-        return last[[p.ends for p in self.pieces]]
-
-    @cached_property
-    def out(self) -> tuple[IntArray, IntArray, int]:
-        """Places of the steps and of the final rows among the rows to write, and the number of those."""
-        final = self.ends + 1 + np.arange(len(self.ends))
-        total = self.size + len(final)
-        return np.delete(np.arange(total), final), final, total
-
-    def cut(self, first: int, last: int) -> Block:
-        """Its steps number ``first`` to ``last``."""
-        pieces, runs, numbers = [], [], []
-        at = 0
-        for p, (start, _), number in zip(self.pieces, self.runs, self.numbers, strict=True):
-            a, b = max(first - at, 0), min(last - at, p.steps)
-            if a < b:
-                pieces.append(Piece(p.k, p.first + a, p.first + b, p.ends and b == p.steps))
-                runs.append((start + a, start + b + 1))
-                numbers.append(number)
-            at += p.steps
-        return Block(pieces, runs, self.observed[first:last], np.array(numbers))
-
-    def at(self, step: int) -> tuple[int, int]:
-        """Episode (in the whole dataset) and step of step number ``step``."""
-        for number, p in zip(self.numbers, self.pieces, strict=True):
-            if step < p.steps:
-                return int(number), p.first + step
-            step -= p.steps
-        raise IndexError(step)
-
-    def name(self, step: int) -> str:
-        """How messages call a step."""
-        episode, t = self.at(step)
-        return f"episode {episode:,}, step {t:,}"
-
-    def __str__(self) -> str:
-        if self.size == 1:
-            return self.name(0)
-        if len(self.pieces) == 1:
-            p = self.pieces[0]
-            return f"episode {self.numbers[0]:,}, steps {p.first:,} to {p.last - 1:,}"
-        return f"{self.size:,} transitions of episodes {self.numbers[0]:,} to {self.numbers[-1]:,}"
-
-
-class StepName:
-    """The name of a step, made when it is asked for."""
-
-    def __init__(self, block: Block, step: int) -> None:
-        self._block, self._step = block, step
-
-    @property
-    def at(self) -> tuple[int, int]:
-        """Episode (in the whole dataset) and step."""
-        return self._block.at(self._step)
-
-    def __str__(self) -> str:
-        return self._block.name(self._step)

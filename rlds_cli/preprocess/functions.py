@@ -1,4 +1,4 @@
-"""The user's function: found by name, loaded again in worker processes, and identified by what it is made of."""
+"""Find the user's function by name, load it in worker processes, and identify it by a hash of its sources."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from rlds_cli.preprocess import builtin, sources, traits
 from rlds_cli.preprocess.sources import Files
 
 UNITS = ("episode", "batch", "step", "window")
+_TORCH = "torch"
 _UNIT, _SPAN = "__rlds_unit__", "__rlds_span__"
-_FORM = "MODULE:FUNCTION, as in my_prep:norm; FILE.py:FUNCTION, as in prep/my_prep.py:norm; or a built-in one's name"
+_FORM = "MODULE:FUNCTION, as in my_prep:norm; FILE.py:FUNCTION, as in prep/my_prep.py:norm; or a built-in name"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def unit(kind: str, *, history: int = 0, future: int = 0) -> Callable[[F], F]:
-    """Say what a preprocess function is given at a time; a decorator.
+    """Declare the unit of a preprocess function: what one call receives. A decorator.
 
     Parameters
     ----------
@@ -38,12 +39,12 @@ def unit(kind: str, *, history: int = 0, future: int = 0) -> Callable[[F], F]:
         One whole episode (the default), many transitions, one transition, or many transitions with their neighbours.
         ``--unit`` and ``unit=`` override it.
     history, future : int
-        Of a window: how many steps before and after each step it reaches. It has ``history + 1 + future`` of them.
+        Steps of a window before and after its own step; it has ``history + 1 + future`` steps.
 
     Raises
     ------
     PreprocessError
-        For any other kind, or numbers that no window has.
+        The kind is unknown, or a number is not a count of steps.
 
     Examples
     --------
@@ -66,7 +67,7 @@ def unit(kind: str, *, history: int = 0, future: int = 0) -> Callable[[F], F]:
 
 
 def check_unit(kind: str, history: int = 0, future: int = 0) -> None:
-    """Raise PreprocessError unless ``kind`` is a unit, and reaches as far as one can."""
+    """Raise PreprocessError unless ``kind`` is a unit, and ``history`` and ``future`` suit it."""
     if kind not in UNITS:
         raise PreprocessError(f'There is no unit "{kind}".', hint=f"one of {', '.join(UNITS)}")
     for name, steps in (("history", history), ("future", future)):
@@ -78,10 +79,10 @@ def check_unit(kind: str, history: int = 0, future: int = 0) -> None:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that other processes can load, unless it is in no module and cannot be pickled.
+    """A user's function, which other processes can load if it is in a module or can be pickled.
 
-    ``reference`` is how people write it; ``code`` the hash of what it is made of, ``files`` among that. ``path`` are
-    the directories that its modules are searched in.
+    ``reference`` is the name that users write. ``code`` is the hash of its sources, which ``files`` lists. ``path`` are
+    directories to search its modules in.
     """
 
     reference: str
@@ -92,19 +93,20 @@ class Function:
     file: str | None = None
     pickled: bytes | None = None
     path: tuple[str, ...] = ()
+    uses_torch: bool = False  # its source mentions torch, perhaps in an import that runs in the middle of a call
     call: Callable[..., Any] | None = field(default=None, compare=False)
 
     @property
     def portable(self) -> bool:
-        """Whether a worker process can load it."""
+        """True if a worker process can load the function."""
         return bool(self.module or self.file or self.pickled)
 
     def load(self) -> Callable[..., Any]:
-        """The function itself."""
+        """Return the function itself, imported or unpickled if needed."""
         if self.call is not None:
             return self.call
         if self.pickled is not None:
-            return pickle.loads(self.pickled)  # type: ignore[no-any-return]  # made by this program, a moment ago
+            return pickle.loads(self.pickled)  # type: ignore[no-any-return]  # pickled by this program in the same run
         module = _load_file(Path(self.file)) if self.file else importlib.import_module(self.module or "")
         return _attribute(module, self.name, self.reference)
 
@@ -113,22 +115,22 @@ class Function:
 
     @property
     def unit(self) -> str | None:
-        """What its decorator says."""
+        """The unit that its decorator declares, if any."""
         return marked(self.call)[0]
 
     @property
     def span(self) -> tuple[int, int]:
-        """Steps before and after, as its decorator says."""
+        """History and future that its decorator declares."""
         return marked(self.call)[1]
 
 
 def first_pass(call: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """``fit`` and ``merge`` of a function that has a first pass, at itself or at the object that it is.
+    """Return ``fit`` and ``merge`` of a function with a first pass: attributes of it or of a callable object.
 
     Raises
     ------
     PreprocessError
-        It has one of them only.
+        It has only one of them.
     """
     while isinstance(call, functools.partial):
         call = call.func
@@ -139,19 +141,19 @@ def first_pass(call: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[.
         name = getattr(call, "__name__", type(call).__name__)
         there, missing = ("fit", "merge") if callable(fit) else ("merge", "fit")
         raise PreprocessError(
-            f"{name} has {there} and no {missing}.",
-            hint="a first pass is fit(batch, state), which returns the state, and merge(a, b), which makes one of two",
+            f"{name} has {there} but no {missing}.",
+            hint="a first pass needs fit(batch, state), which returns the state, and merge(a, b), which joins two",
         )
     return fit, merge
 
 
 def marked(call: Any) -> tuple[str | None, tuple[int, int]]:
-    """The unit that a decorator gave a function, and how far its windows reach."""
+    """Return the unit that a decorator declares, and history and future of its windows."""
     return _marked(call, _UNIT), _marked(call, _SPAN) or (0, 0)
 
 
 def _marked(call: Any, mark: str) -> Any:
-    """What a decorator left at a function, a partial of one, an object that can be called, or its method."""
+    """Return an attribute that a decorator set on a function, a callable object, or what a partial wraps."""
     while isinstance(call, functools.partial):
         call = call.func
     return getattr(call, mark, None) or getattr(type(call).__call__, mark, None)
@@ -159,7 +161,7 @@ def _marked(call: Any, mark: str) -> Any:
 
 @contextmanager
 def importable(path: tuple[str, ...]) -> Iterator[None]:
-    """Search ``path`` for modules first, as ``python -m`` does with the current directory; workers inherit it."""
+    """Put ``path`` first in the search for modules, as ``python -m`` does; workers inherit it."""
     added = [p for p in path if p not in sys.path]
     sys.path[:0] = added
     try:
@@ -170,25 +172,25 @@ def importable(path: tuple[str, ...]) -> Iterator[None]:
                 sys.path.remove(p)
 
 
-def searched(fns: Iterable[object]) -> tuple[str, ...]:
-    """Where modules of functions are searched first: the current directory, unless all are built-in ones' names."""
+def search_path(fns: Iterable[object]) -> tuple[str, ...]:
+    """Return the directories to search first: the current one, unless all functions are built-in."""
     return () if all(isinstance(fn, str) and ":" not in fn for fn in fns) else (str(Path.cwd()),)
 
 
 def find(fn: str | Callable[..., Any] | Function) -> Function:
-    """The function that ``fn`` names, or is.
+    """Return the function that ``fn`` names or is.
 
     Raises
     ------
     PreprocessError
-        There is none; the message says where was searched, and what there is.
+        It is not found; the message lists the searched directories and similar names.
     """
     if isinstance(fn, Function):
         return fn
     if isinstance(fn, str):
         return _referenced(fn)
     if isinstance(fn, list | tuple):
-        raise PreprocessError("Several functions are a pipeline, which is run as a whole.", hint="preprocess.run")
+        raise PreprocessError("A list of functions is a pipeline, which runs as a whole.", hint="preprocess.run")
     if not callable(fn):
         raise PreprocessError(f"{fn!r} is not a function.", hint=f"a function, or {_FORM}")
     if isinstance(fn, FunctionType) and traits.of(fn).version:
@@ -208,13 +210,13 @@ def _referenced(reference: str) -> Function:
         with importable(path):
             module = _load_file(file)
         files = sources.made_of(file, [Path.cwd()])
-        where: dict[str, Any] = {"file": str(file)}
+        where: dict[str, Any] = {"file": str(file), "uses_torch": sources.mentions(file, [Path.cwd()], _TORCH)}
     else:
         path = (str(Path.cwd()),)
         with importable(path):
             module = _import(target)
         files = sources.module_files(target, [Path.cwd()])
-        where = {"module": target}
+        where = {"module": target, "uses_torch": _mentions_torch(target)}
     call = _attribute(module, name, reference)
     if traits.of(call).version:
         return _built_in(call)
@@ -222,7 +224,7 @@ def _referenced(reference: str) -> Function:
 
 
 def _built_in(call: Callable[..., Any]) -> Function:
-    """A function of ours: known by its version, not by the file that it stands in."""
+    """Describe a built-in function, identified by its version instead of its file."""
     name = call.__name__
     code = hashlib.sha256(f"rlds {name} {traits.of(call).version}".encode()).hexdigest()
     return Function(name, name, code, module=call.__module__, call=call)
@@ -231,7 +233,7 @@ def _built_in(call: Callable[..., Any]) -> Function:
 def _not_there(reference: str) -> PreprocessError:
     meant = builtin.like(reference)
     return PreprocessError(
-        f'"{reference}" does not say where the function is, and no built-in one is called so.'
+        f'"{reference}" names neither a function in a module or file, nor a built-in function.'
         f"{f' Did you mean {meant}?' if meant else ''}",
         hint=f"{_FORM} (rlds preprocess --list)",
     )
@@ -242,7 +244,7 @@ def _hash(files: Files, held: list[object]) -> str:
 
 
 def _load_file(file: Path) -> ModuleType:
-    """Run a file as a module of a name of its own, once per content."""
+    """Import a file as a module with a unique name, once per content."""
     try:
         data = file.read_bytes()
     except OSError as e:
@@ -277,7 +279,7 @@ def _import(name: str) -> ModuleType:
         searched = ", ".join(p or "." for p in sys.path)
         raise PreprocessError(
             f"There is no module {e.name}.{_did_you_mean(name, there)} Searched: {searched}",
-            hint="run it where the module is, or give the file: --fn path/to/file.py:function",
+            hint="run it in the directory of the module, or name the file: --fn path/to/file.py:function",
         ) from e
     except BaseException as e:
         raise _import_failed(name, e) from e
@@ -291,7 +293,7 @@ def _import_failed(what: str, e: BaseException) -> PreprocessError:
 
 def _line(e: BaseException) -> str:
     if isinstance(e, SyntaxError):
-        return ""  # says so itself
+        return ""  # its message includes the line
     frames = [
         f for f in traceback.extract_tb(e.__traceback__) if "importlib" not in f.filename and f.filename != __file__
     ]
@@ -330,12 +332,20 @@ def _given(fn: Callable[..., Any]) -> Function:
     files = sources.module_files(module, [Path.cwd()]) if _is_found(module, name, kind) else ()
     code = _code_of(fn, kind, reference, files)
     if kind is fn and _is_found(module, name, fn):
-        return Function(reference, name, code, files, module=module, call=fn)
-    return Function(reference, name.rpartition(".")[2], code, files, pickled=_pickled(fn), call=fn)
+        return Function(reference, name, code, files, module=module, uses_torch=_mentions_torch(module), call=fn)
+    pickled = _pickled(fn)
+    uses_torch = _TORCH.encode() in (pickled or b"") or (bool(files) and _mentions_torch(module))
+    name = name.rpartition(".")[2]
+    return Function(reference, name, code, files, pickled=pickled, uses_torch=uses_torch, call=fn)
+
+
+def _mentions_torch(module: str) -> bool:
+    file = sources.module_file(module)
+    return file is not None and sources.mentions(file, [Path.cwd()], _TORCH)
 
 
 def _code_of(fn: Callable[..., Any], kind: Any, reference: str, files: Files) -> str:
-    """The hash of files where the code is in files; of the code itself where not; and of what an object holds."""
+    """Hash the source files, or else the code itself, and the attributes of an object or partial."""
     held: list[object] = [] if files else [kind if isinstance(kind, FunctionType) else reference]
     while isinstance(fn, functools.partial):
         held += [fn.args, sorted(fn.keywords.items())]
@@ -348,7 +358,7 @@ def _code_of(fn: Callable[..., Any], kind: Any, reference: str, files: Files) ->
 
 
 def _is_found(module: str, name: str, value: object) -> bool:
-    """Whether another process finds ``value`` by its module and name."""
+    """Return whether another process can import ``value`` by its module and name."""
     at: Any = sys.modules.get(module)
     if at is None or (module == "__main__" and not script()):
         return False
@@ -358,7 +368,7 @@ def _is_found(module: str, name: str, value: object) -> bool:
 
 
 def script() -> Path | None:
-    """The file that this program is run from; None for a notebook, ``-c`` and standard input."""
+    """Return the file of the running program; None in a notebook, with ``-c`` and from standard input."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(file) if file and Path(file).is_file() else None
 
@@ -372,6 +382,6 @@ def _pickled(fn: Callable[..., Any]) -> bytes | None:
         pickled: bytes = pickler.dumps(fn)
     except Exception:  # whatever an object's own __reduce__ raises
         return None
-    # Other processes have another __main__, unless it is a file that they run too.
+    # Pickle refers to __main__ by name, and other processes have another one unless it is a file that they run too.
     lost = pickler is pickle and b"__main__" in pickled and not script()
     return None if lost else pickled

@@ -1,18 +1,14 @@
-"""A task as work for ``store.build``: planned by looking at a few episodes, done in parts of whole episodes.
+"""Plan a task from a few of its episodes, and divide it into chunks for ``store.build``.
 
-Choose the number of rows of a chunk: small enough to keep all workers busy and to lose little when work stops.
-
-A first call of the function measures the cost of a step. Chunks are the unit of work that a worker receives and that
-is recorded as finished; the result does not depend on them. Later runs of the same work keep the size of the first.
-
-Who works at a task: this process, several of this machine, or those of a cluster.
+A worker receives one chunk at a time, and finished chunks are recorded; the result does not depend on them. Their size
+follows from the measured cost of a step: small enough to keep all workers busy and to lose little when work stops.
+Later runs of the same work keep the size that the first one chose.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,26 +23,22 @@ import numpy as np
 
 from rlds_cli.errors import PreprocessError
 from rlds_cli.files import safe as safe_files
-from rlds_cli.preprocess import functions
 from rlds_cli.preprocess.calling import undisturbed
-from rlds_cli.preprocess.episodes import WholeEpisodes
-from rlds_cli.preprocess.plan import Known, Plan, Probe
-from rlds_cli.preprocess.steps import Transitions, at_once, runs
+from rlds_cli.preprocess.episodes import EpisodeRunner
+from rlds_cli.preprocess.plan import Assumptions, Probe, WritePlan
+from rlds_cli.preprocess.steps import StepRunner, at_once, runs
 from rlds_cli.preprocess.task import PART_ROWS, Task
-from rlds_cli.progress import Event, Progress, Stage
+from rlds_cli.progress import Stage
 from rlds_cli.store import files
-from rlds_cli.store.workers import Executor, Processes
 from rlds_cli.ted import Chunk, Field, Part
-
-_WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
 
 
 @dataclass(frozen=True)
 class PreprocessJob:
-    """What is to be written; picklable where the function is."""
+    """A planned task in chunks, as `store.build.Job`; picklable if the function is."""
 
     task: Task
-    plan: Plan
+    plan: WritePlan
     parts: Sequence[Part]
     stage: Stage = "preprocess"
 
@@ -57,7 +49,7 @@ class PreprocessJob:
 
     @property
     def key(self) -> str:
-        """Identifies the work: the task, what is assumed of it, and the chunks."""
+        """Hash of the task, its plan and its chunks, which identifies the work."""
         plan = [sorted(self.plan.shared), self.plan.kept, [asdict(f) for f in self.plan.schema], self.task.state]
         firsts = [p.args["first"] for p in self.parts]
         return hashlib.sha256(json.dumps([self.task.key, plan, firsts]).encode()).hexdigest()
@@ -68,31 +60,29 @@ class PreprocessJob:
         return self.plan.written
 
     def read(self, part: Part) -> Iterator[Chunk]:
-        """The rows of one part; raises Otherwise where the plan does not hold."""
-        # What the function prints in a worker is no output of the program.
+        """Yield the rows of one part; raise AssumptionBroken if the plan does not hold."""
+        # A worker's standard output belongs to the program: redirect what the function prints.
         with redirect_stdout(sys.stderr) if parent_process() else nullcontext():
             runner = runner_of(self.task)
-            with undisturbed():
+            with undisturbed(self.task):
                 yield from runner.chunks(part, self.plan)
 
     def name(self, number: int) -> str:
-        """How messages call a part: a chunk, with its episodes."""
+        """Return the name of a part in messages: the chunk and its episodes."""
         first, last = (self.parts[number].args[n] for n in ("first", "last"))
         return f"chunk {number + 1:,} of {len(self.parts):,} (episodes {first:,} to {last - 1:,})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "parts": ()}  # a worker is told its own
+        return {**self.__dict__, "parts": ()}  # a worker receives its own part
 
 
-def runner_of(task: Task) -> WholeEpisodes | Transitions:
-    """What runs the function of a task."""
-    if task.arrays != "numpy":
-        import torch  # noqa: F401  (so that `undisturbed` finds it)
-    return WholeEpisodes(task) if task.unit == "episode" else Transitions(task)
+def runner_of(task: Task) -> EpisodeRunner | StepRunner:
+    """Return the runner for the unit of a task."""
+    return EpisodeRunner(task) if task.unit == "episode" else StepRunner(task)
 
 
-def plan(task: Task, known: Known) -> tuple[Plan, float]:
-    """What the task will write, from a few of its episodes; and the seconds that a step of them takes.
+def plan(task: Task, assumptions: Assumptions) -> tuple[WritePlan, float]:
+    """Plan the output of a task from a few episodes, and measure the seconds per step.
 
     Raises
     ------
@@ -100,18 +90,18 @@ def plan(task: Task, known: Known) -> tuple[Plan, float]:
         The function failed on one of them, or dropped all episodes.
     """
     runner = runner_of(task)
-    with undisturbed():
-        probes = [_probe(task, runner, k, known) for k in _looked_at(task)]
-        first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, known)
-    known = replace(known, kept=known.kept and all(p.kept for p in probes))
+    with undisturbed(task):
+        probes = [_probe(task, runner, k, assumptions) for k in _looked_at(task)]
+        first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, assumptions)
+    assumptions = replace(assumptions, kept=assumptions.kept and all(p.kept for p in probes))
     seconds = min((p.seconds for p in probes if p.schema), default=first.seconds)  # the first call may import things
-    return plan_of(task, known, first, [p for p in probes if p.schema]), seconds
+    return plan_of(task, assumptions, first, [p for p in probes if p.schema]), seconds
 
 
-def _probe(task: Task, runner: WholeEpisodes | Transitions, k: int, known: Known) -> Probe:
-    """What an episode shows; one on which the function fails is as one that it drops, where the task goes on."""
+def _probe(task: Task, runner: EpisodeRunner | StepRunner, k: int, assumptions: Assumptions) -> Probe:
+    """Probe an episode; with keep_going, a failing episode counts as dropped."""
     try:
-        return runner.probe(k, known)[0]
+        return runner.probe(k, assumptions)[0]
     except PreprocessError:
         if not task.keep_going:
             raise
@@ -119,17 +109,17 @@ def _probe(task: Task, runner: WholeEpisodes | Transitions, k: int, known: Known
 
 
 def _looked_at(task: Task) -> list[int]:
-    """The first, middle and last of the episodes, of those whose final observation is recorded where there are any."""
+    """Return the first, middle and last episode, preferring episodes with a final observation."""
     observed = np.flatnonzero(task.dataset.episodes["num_observed"] > task.dataset.episodes["length"])
     of = observed if len(observed) else np.arange(len(task.dataset.episodes))
     return sorted({int(of[0]), int(of[len(of) // 2]), int(of[-1])})
 
 
-def _first_kept(task: Task, runner: WholeEpisodes | Transitions, known: Known) -> Probe:
+def _first_kept(task: Task, runner: EpisodeRunner | StepRunner, assumptions: Assumptions) -> Probe:
     failure: PreprocessError | None = None
     for k in range(len(task.dataset.episodes)):
         try:
-            probe = runner.probe(k, known)[0]
+            probe = runner.probe(k, assumptions)[0]
         except PreprocessError as e:
             if not task.keep_going:
                 raise
@@ -147,33 +137,33 @@ def _first_kept(task: Task, runner: WholeEpisodes | Transitions, known: Known) -
     )
 
 
-def plan_of(task: Task, known: Known, first: Probe, probes: Sequence[Probe] = ()) -> Plan:
-    """What the task will write, when ``first`` gives the fields and all are like these."""
+def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence[Probe] = ()) -> WritePlan:
+    """Plan the output, assuming that all episodes are like these and have the fields of ``first``."""
     assert first.schema is not None
     source = task.dataset.schema
     schema = {f.name: f for f in first.schema}
-    kept = known.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
+    kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
     linked = kept and task.whole
-    untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - known.touched
+    untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
     touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]
-    for n in touched_frames:  # only some of the episodes looked at changed them
+    for n in touched_frames:  # changed in only some of the probed episodes
         schema[n] = Field(n, source[n].dtype, source[n].shape, schema[n].placement)
     carried = _carried(task, schema)
     _check_nesting(schema, carried)
     schema |= {new: replace(source[old], name=new) for new, old in carried.items()}
     if not linked and task.unit == "episode":
-        # Copied anyway: what matters is what stays encoded, and whose space stays.
+        # Written anyway: untouched only matters for frames, which stay encoded, and for fields with a space.
         untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}
     untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
     fields = tuple(schema[n] for n in sorted(schema))
-    apart = task.apart | known.apart | frozenset(a for p in (first, *probes) for a in p.apart)
+    apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
     renamed = {new: old for new, old in carried.items() if new != old}
-    return Plan(fields, untouched, frozenset(carried), kept, linked, apart, renamed)
+    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed)
 
 
 def _carried(task: Task, made: Mapping[str, Field]) -> dict[str, str]:
-    """The fields that the function was not given, by their names in the result: their names in the source."""
+    """Map the fields that the function did not receive: name in the result to name in the source."""
     source = [n for n in task.dataset.schema if n not in task.read]
     if task.carried is None:
         return {n: n for n in source if n not in made}
@@ -181,11 +171,11 @@ def _carried(task: Task, made: Mapping[str, Field]) -> dict[str, str]:
 
 
 def _check_nesting(made: Iterable[str], carried: Iterable[str]) -> None:
-    """Refuse a field that is also a group of fields: they would be a file and a directory of one name."""
+    """Raise PreprocessError if a field is also a group: a file and a directory cannot share a name."""
     for a in made:
         for b in carried:
             if a.startswith(f"{b}/") or b.startswith(f"{a}/"):
-                raise PreprocessError(f"{a} was returned, and {b} of the source, which was not given, is there too.")
+                raise PreprocessError(f"{a} was returned, but the source has {b}, which is carried over.")
 
 
 def _has_space(name: str) -> bool:
@@ -193,34 +183,22 @@ def _has_space(name: str) -> bool:
 
 
 def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> frozenset[str]:
-    """Fields whose place in the source a new field takes; they are written, in a place of their own."""
+    """Return untouched fields whose path in the source a new field takes; they are written to another path."""
     places = {f.name: f.path for f in task.dataset.manifest.fields}
     taken = {path.lower() for path in files.paths(written).values()}
     return frozenset(n for n in untouched if places[n].lower() in taken)
 
 
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def processes(jobs: int | None, seconds: float) -> int:
-    """How many processes to work with: as asked for, else as many as pay, when one takes so many seconds."""
-    if jobs is not None:
-        return jobs
-    return min(cores(), math.floor(seconds / _WORTH_A_WORKER))
-
-
 def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tuple[Part, ...]:
-    """Chunks of whole episodes, each of about ``rows`` rows, at most ``PART_ROWS``; or of one episode.
+    """Divide a task into chunks of whole episodes: about ``rows`` rows each, at most ``PART_ROWS``, or one episode.
 
     Parameters
     ----------
     kept : bool
-        All episodes keep their lengths, so that as many rows will be written.
+        All episodes keep their lengths, so the number of rows to write is known.
     made : int
-        Bytes that are made of a step. With what is read they decide how many steps a function of transitions is given
-        at once: those chunks hold several times as many, or as many.
+        Bytes written per step. With the bytes read, they determine how many steps one call of a function of
+        transitions receives; a chunk holds whole calls.
     """
     lengths = task.dataset.episodes["length"]
     steps = min(at_once(task, made), PART_ROWS)
@@ -235,25 +213,25 @@ def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tu
     )
 
 
-def divided(task: Task, plan: Plan, rows: int) -> PreprocessJob:
-    """What is to be written, in chunks of about so many ``rows``."""
+def divided(task: Task, plan: WritePlan, rows: int) -> PreprocessJob:
+    """Divide a planned task into chunks of about ``rows`` rows."""
     made = sum(f.row_bytes for f in plan.schema)
     return PreprocessJob(task, plan, parts(task, kept=plan.kept, made=made, rows=rows))
 
 
 FILE = "chunks.json"
-_COUNT = 64  # chunks, where neither of the bounds below holds
-_LEAST, _MOST = 0.2, 2.0  # seconds of a chunk: what it costs beside its function, and what may be lost, is small
+_COUNT = 64  # chunks to aim for, within the bounds below
+_LEAST, _MOST = 0.2, 2.0  # seconds per chunk: little overhead, and little lost when work stops
 
 
 def rows_of_chunk(seconds: float, steps: int) -> int:
-    """The rows of a chunk, where a step takes ``seconds`` and there are ``steps`` steps."""
+    """Return the rows of a chunk, given ``seconds`` per step and the number of ``steps``."""
     aim = min(max(seconds * steps / _COUNT, _LEAST), _MOST)
     return max(1, min(PART_ROWS, int(aim / max(seconds, 1e-9))))
 
 
 def decided(work: Path, seconds: float, steps: int) -> int:
-    """Return the rows of a chunk that an earlier run recorded in ``work``; else choose and record them."""
+    """Return the rows per chunk that an earlier run recorded in ``work``; else choose and record them."""
     file = work / FILE
     if (rows := _read(file)) is not None:
         return rows
@@ -278,47 +256,3 @@ def _read(file: Path) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return rows if isinstance(rows, int) and rows > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Staff:
-    """Those that may work at a task: a ``cluster`` where there is one, else ``jobs`` processes, or as many as pay.
-
-    ``in_place`` says whether processes may write to one file.
-    """
-
-    task: Task
-    jobs: int | None
-    progress: Progress
-    cluster: Executor | None = None
-    in_place: bool = True
-
-    def executor(self, seconds: float, chunks: int) -> Executor | None:
-        """Who works at so many chunks, for which this process may need so many seconds; None where it does it alone."""
-        if self.cluster is not None:
-            return self.cluster
-        count = min(processes(self.jobs, seconds), chunks)
-        if count < 2:
-            return None
-        why = cannot_leave(self.task)
-        if why:
-            self.progress(Event(str(self.task.id), "note", note=f"working in this process: {why}"))
-            return None
-        return Processes(count, self.in_place)
-
-    @property
-    def threads(self) -> int:
-        """How many to hash with in this process."""
-        return max(2, self.jobs if self.jobs is not None and self.cluster is None else cores())
-
-
-def cannot_leave(t: Task) -> str:
-    """Why no other process can run the function; empty where one can."""
-    if not t.function.portable:
-        return f"{t.function.name} is in no module and cannot be pickled (pip install cloudpickle)"
-    script = functions.script()
-    if script is None and hasattr(sys.modules.get("__main__"), "__file__"):
-        return "a program from standard input cannot be run again by workers"
-    if script and script.suffix == ".py" and "__name__" not in script.read_text(errors="replace"):
-        return f'workers would run {script.name} again: put its main part under `if __name__ == "__main__":`'
-    return ""

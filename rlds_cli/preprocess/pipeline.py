@@ -1,18 +1,11 @@
-"""Several functions one after the other, as one result: each works on what the one before it made.
+"""Run several functions one after the other, each on the result of the one before.
 
 ::
 
     source  ──a──►  <work>/1/dataset  ──b──►  <work>/2/dataset  ──c──►  ID@NAME
 
-What lies between is a dataset like any other, so that each function has its own unit, its own first pass, and the
-statistics of what it works on. It shares what is untouched, is gone on with after an interruption, and is removed when
-the next one is made.
-
-A task from its plan to its published result: done in parts, gone on with, and planned anew where need be.
-
-From the rows that a task wrote to its published dataset: what the manifest says of it, and what it shares.
-
-The functions of a pipeline, each with its unit, its kind of arrays and its share of the arguments.
+Each intermediate result is an ordinary dataset, so every function has its own unit, its own first pass, and the
+statistics of its input. It shares untouched fields, survives an interruption, and is removed once the next one exists.
 """
 
 from __future__ import annotations
@@ -21,42 +14,34 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home, ids, text
+from rlds_cli import ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import calling, fit, functions, job, sources, task, traits, verifying
+from rlds_cli.preprocess import calling, fit, functions, job, sources, task, traits
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.functions import Function
-from rlds_cli.preprocess.job import PreprocessJob, Staff
-from rlds_cli.preprocess.plan import Known, Otherwise, Plan
-from rlds_cli.preprocess.task import Chain, Task
-from rlds_cli.progress import Event, Progress, silent
-from rlds_cli.settings import Settings
-from rlds_cli.store import arrays, manifest, publishing
-from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.files import component
-from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.manifest import Manifest, Stats
-from rlds_cli.store.publishing import Shared
-from rlds_cli.store.videos import Extent
-from rlds_cli.store.workers import Executor
-from rlds_cli.ted import FLAGS, Array
+from rlds_cli.preprocess.plan import Assumptions
+from rlds_cli.preprocess.pool import WorkerPool
+from rlds_cli.preprocess.publish import run_task
+from rlds_cli.preprocess.task import StagePosition, Task
+from rlds_cli.progress import silent
+from rlds_cli.store import publishing
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.ted import FLAGS
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Functions on a dataset, one after the other."""
+    """A list of functions to run on a dataset, one after the other."""
 
     dataset: Dataset
     stages: tuple[Stage, ...]
@@ -67,7 +52,7 @@ class Pipeline:
 
     @cached_property
     def parts_of_key(self) -> dict[str, Any]:
-        """What the result depends on."""
+        """The inputs that the result depends on."""
         return {
             "source": task.source_of(self.dataset),
             "fields": sorted(self.fields) if self.fields is not None else None,
@@ -78,18 +63,18 @@ class Pipeline:
 
     @cached_property
     def key(self) -> str:
-        """Identifies the result."""
+        """Hash that identifies the result."""
         return hashlib.sha256(json.dumps({"format": 1, **self.parts_of_key}, sort_keys=True).encode()).hexdigest()
 
     def check_name(self, m: Manifest) -> None:
-        """Raise NameTaken when ``m``, of the dataset of this name, is of something else."""
+        """Raise NameTaken if ``m``, the manifest of the dataset with this id, belongs to another result."""
         made = dict(m.provenance[-1].get("pipeline", {})) if m.provenance else {}
         if made.get("key") == self.key:
             return
         hint = "another name (--name, name=), or --force (force=True) to replace it"
         if not m.provenance or str(m.provenance[-1].get("id")).lower() != str(self.id).lower():
-            raise NameTaken(f"{self.id} exists, and preprocess did not make it.", hint=hint)
-        raise NameTaken(f"{self.id} exists and was made otherwise: {self._differs(made)}.", hint=hint)
+            raise NameTaken(f"{self.id} exists, and was not made by preprocess.", hint=hint)
+        raise NameTaken(f"{self.id} exists and was made differently: {self._differs(made)}.", hint=hint)
 
     def _differs(self, made: Mapping[str, Any]) -> str:
         before = made.get("functions", [{}])
@@ -100,7 +85,7 @@ class Pipeline:
         return "; ".join(filter(None, [whole, *(f"function {i + 1}: {d}" for i, d in enumerate(each) if d)]))
 
     def task(self, number: int, dataset: Dataset) -> Task:
-        """What function ``number`` has to do with ``dataset``, which those before it made."""
+        """Return the task of function ``number``, with the result of the functions before it as its source."""
         stage, last = self.stages[number], number == len(self.stages) - 1
         name = self.id.variant or ""
         t = task.describe(
@@ -116,10 +101,10 @@ class Pipeline:
             depends_on=self.depends_on,
         )
         record = {"key": self.key, **self.parts_of_key} if last else {}
-        return replace(t, chain=Chain(self.dataset, dataset, number, len(self.stages), self._again, record))
+        return replace(t, chain=StagePosition(self.dataset, dataset, number, len(self.stages), self._again, record))
 
     def _fields(self, dataset: Dataset) -> list[str] | None:
-        """What is read of ``dataset``: the fields asked for that it still has, and all that are new."""
+        """Return the fields to read of ``dataset``: those of ``fields=`` that it still has, and all new ones."""
         if self.fields is None or dataset is self.dataset:
             return None if self.fields is None else list(self.fields)
         there = dataset.schema
@@ -130,9 +115,9 @@ class Pipeline:
 
     @property
     def _again(self) -> str:
-        """The command that runs an episode of the source again."""
+        """The command that runs an episode of the source again, with EPISODE as a placeholder."""
         references = [
-            calling.words_of(s.function, s.unit, s.span, s.arrays, s.args, f"{i + 1}.")
+            calling.command_words(s.function, s.unit, s.span, s.arrays, s.args, f"{i + 1}.")
             for i, s in enumerate(self.stages)
         ]
         if None in references:
@@ -155,12 +140,12 @@ def described(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Pipeline]:
-    """The pipeline of functions; their modules can be imported meanwhile."""
-    with functions.importable(functions.searched(fns)):
+    """Describe the pipeline of functions; their modules can be imported inside the block."""
+    with functions.importable(functions.search_path(fns)):
         made = stages(fns, unit=unit, span=span, arrays=arrays, args=args)
         name = name or "-".join(s.function.name.rpartition(".")[2] for s in made)
         if "<lambda>" in name:
-            raise PreprocessError("A lambda has no name to call the result by.", hint='name="..."')
+            raise PreprocessError("A lambda has no name for the result.", hint='name="..."')
         id = ids.parse(dataset.id).with_variant(name)
         if id == ids.parse(dataset.id):
             raise PreprocessError(f"The result would replace its own source, {id}.", hint="another name: --name, name=")
@@ -170,25 +155,22 @@ def described(
             yield p
 
 
-def make_pipeline(
+def run_pipeline(
     p: Pipeline,
-    staff: Staff,
+    pool: WorkerPool,
     work: Path,
     target: Path,
     *,
-    verify: bool = False,
     checks: Sequence[Callable[[Dataset], None]] = (),
 ) -> None:
-    """Run the functions and publish what the last one makes as ``target``; what is finished is gone on with.
+    """Run the functions and publish the last result as ``target``; an interrupted run continues.
 
     Parameters
     ----------
     staff : Staff
-        Who works; it is given each function's task in turn.
-    verify : bool
-        Do one chunk of each again, and compare.
+        The workers, for the task of each function in turn.
     checks : sequence of callables
-        Are given what the last one made before it is published; nothing is where one raises.
+        Called with the last result before it is published; if one raises, nothing is published.
     """
     count = len(p.stages)
     there = [number for number in range(1, count) if (_between(work, number) / "zarr.json").exists()]
@@ -200,10 +182,10 @@ def make_pipeline(
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True, exist_ok=True)
         try:
-            make(replace(staff, task=t), rows, made, verify=verify, checks=checks if made == target else ())
+            run_task(replace(pool, task=t), rows, made, checks=checks if made == target else ())
         except PreprocessError as e:
             assert t.chain is not None
-            raise t.chain.told(e) from e.__cause__
+            raise t.chain.explain(e) from e.__cause__
         if number:
             publishing.remove(_between(work, number))
         if made != target:
@@ -212,225 +194,35 @@ def make_pipeline(
 
 
 def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset | None:
-    """Run the functions on few episodes; what they make, or None where one of them drops all.
+    """Run the functions on a few episodes, and return the result; None if one of them drops all episodes.
 
-    ``took`` is told for every function the seconds of a step.
+    ``took`` is called for each function with the seconds per step.
     """
     dataset = p.dataset
     for number in range(len(p.stages)):
         t = p.task(number, dataset)
-        staff = Staff(t, 0, silent)
+        pool = WorkerPool(t, 0, silent)
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True)
         try:
-            t = fit.fitted(t, rows, staff)
+            t = fit.with_state(t, rows, pool)
             runner = job.runner_of(t)
-            with undisturbed():
-                probes = [runner.probe(k, Known())[0] for k in range(dataset.num_episodes)]
+            with undisturbed(t):
+                probes = [runner.probe(k, Assumptions())[0] for k in range(dataset.num_episodes)]
             if all(probe.schema is None for probe in probes):
                 return None
             took(min(probe.seconds for probe in probes))
-            make(replace(staff, task=t), rows, _between(work, number + 1))
+            run_task(replace(pool, task=t), rows, _between(work, number + 1))
         except PreprocessError as e:
             assert t.chain is not None
-            raise t.chain.told(e) from e.__cause__
+            raise t.chain.explain(e) from e.__cause__
         dataset = open_dataset(_between(work, number + 1))
     return dataset
 
 
 def _between(work: Path, number: int) -> Path:
-    """What the first ``number`` functions made."""
+    """Return the directory of the result of the first ``number`` functions."""
     return work / str(number) / "dataset"
-
-
-_LONG = 20.0  # seconds
-
-
-def make(
-    staff: Staff, work: Path, target: Path, *, verify: bool = False, checks: Iterable[Callable[[Dataset], None]] = ()
-) -> None:
-    """Do the task and publish its result as ``target``.
-
-    Parameters
-    ----------
-    work : Path
-        Where it is done; what an interrupted run of the same task left there is gone on with. Removed at the end.
-    verify : bool
-        Do one chunk again before it is published, and compare.
-    checks : iterable of callables
-        Are given the result before it is published; nothing is where one raises.
-
-    Raises
-    ------
-    PreprocessError
-        The function failed; finished chunks are kept. Or a chunk is not the same again; nothing is kept.
-    """
-    known = _recall(work)
-    t = fit.fitted(staff.task, work, staff)
-    while True:
-        plan, seconds = job.plan(t, known)
-        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps))
-        executor = staff.executor(seconds * t.dataset.num_steps, len(todo.parts))
-        _tell_long(todo, seconds * t.dataset.num_steps, executor, staff.progress)
-        try:
-            built = write_rows(todo, work, jobs=0, progress=staff.progress, executor=executor)
-        except Otherwise as e:
-            known = known | e.known
-            _remember(work, known)
-            staff.progress(Event(str(t.id), "note", note=f"writing anew, as a later episode showed: {e.known.told()}"))
-            continue
-        except PreprocessError as e:
-            raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
-        except KeyboardInterrupt:
-            kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
-            staff.progress(Event(str(t.id), "note", note=f"{kept}; the same again goes on from there"))
-            raise
-        again = [verifying.checking(todo, built, work, staff)] if verify else []
-        publish(built, t, plan, target, threads=staff.threads, checks=[*again, *checks])
-        trees.discard(work)
-        return
-
-
-def _recall(work: Path) -> Known:
-    """What an earlier run learned before it was interrupted."""
-    try:
-        return Known.from_json((work / "known.json").read_text())
-    except OSError:
-        return Known()
-
-
-def _remember(work: Path, known: Known) -> None:
-    for path in work.iterdir():
-        if path.name not in (fit.JOURNAL, job.FILE):
-            trees.remove(path) if path.is_dir() else path.unlink()
-    safe_files.replace_text(work / "known.json", known.to_json())
-
-
-def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:
-    """Say of long work that it may be stopped."""
-    workers = getattr(executor, "count", 1)
-    if seconds / workers > _LONG:
-        takes = f"about {text.duration(seconds / workers)} with {text.plural(workers, 'worker')}"
-        kept = f"{text.plural(len(todo.parts), 'chunk')}, each kept when it is finished"
-        tell(Event(todo.id, "note", note=f"{takes}, {kept}: stopped (Ctrl-C), the same again goes on from there"))
-
-
-def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
-    tail = f" {_finished(work)} of {parts} chunks are kept." if parts > 1 else ""
-    told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
-    told.episode, told.step = e.episode, e.step
-    return told
-
-
-def _finished(work: Path) -> int:
-    """How many chunks the journal has."""
-    try:
-        return max(0, (work / "journal.jsonl").read_text().count("\n") - 1)
-    except OSError:
-        return 0
-
-
-def is_made(t: Task | Pipeline, where: Settings) -> bool:
-    """Whether the result is there already.
-
-    Raises
-    ------
-    NameTaken
-        Something else is there, under its name.
-    """
-    path = home.find(t.id, where)
-    if path is None:
-        return False
-    t.check_name(manifest.read(path))
-    return True
-
-
-def publish(
-    built: Built,
-    t: Task,
-    plan: Plan,
-    target: Path,
-    *,
-    threads: int,
-    checks: Iterable[Callable[[Dataset], None]] = (),
-) -> None:
-    """Complete the dataset and move it to ``target``, where it is seen as a whole, unless one of ``checks`` raises."""
-    found = t.chain.failures(built.notes) if t.chain else tuple(task.of(built.notes))
-    task.write(built.directory, found)
-    built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *task.told(built.notes)))
-    store = t.dataset.store
-
-    def locate(field: str, number: str) -> Extent:
-        return store.videos(plan.renamed.get(field, field)).extent(int(number))
-
-    described = _description(t, plan)
-    finish(built, described, metadata=_metadata(t), shared=_shared(t, plan), locate=locate, threads=threads)
-    for check in checks:
-        check(open_dataset(built.directory))
-    publishing.publish(built.directory, target)
-
-
-def _description(t: Task, plan: Plan) -> Description:
-    m = t.dataset.manifest
-    spaces = {k: v for k, v in m.spaces.items() if _keeps_space(k, t, plan)}
-    return Description(
-        id=str(t.id),
-        encoding=m.encoding,
-        reader="preprocess",
-        reader_version=1,
-        episodes_by=m.episodes_by,
-        facts=m.facts,
-        spaces=spaces,
-        env=m.env,
-        options=m.options,
-        provenance=(
-            *m.provenance,
-            {**t.provenance(), **_state(t), "changed": _changed(t, plan), "keeps_steps": plan.kept},
-        ),
-        sources=t.dataset.store.sources,
-    )
-
-
-def _state(t: Task) -> dict[str, Any]:
-    return {} if t.state is None else {"state": calling.in_provenance(t.state, _state_name(t))}
-
-
-def _changed(t: Task, plan: Plan) -> list[str]:
-    """Fields that are not as they were in the source; new ones and those left out are among them."""
-    names = {*t.dataset.schema, *(f.name for f in plan.schema)}
-    return sorted(names - plan.same)
-
-
-def _keeps_space(name: str, t: Task, plan: Plan) -> bool:
-    """Whether a space still describes its fields: all are there, and as they were."""
-    before = {n for n in t.dataset.schema if n.split("/")[0] == name}
-    after = {f.name for f in plan.schema if f.name.split("/")[0] == name}
-    return before == after and before <= plan.same
-
-
-def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
-    for name in t.dataset.manifest.metadata:
-        path = t.dataset.path.joinpath("metadata", *(component(c) for c in name.split("/")))
-        yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
-    if t.state is not None:
-        yield _state_name(t), t.state
-
-
-def _state_name(t: Task) -> str:
-    """Where the metadata keep what the first pass found out: under the function's name, the first that is free."""
-    name = f"state/{t.function.name}"
-    numbered = chain([name], (f"{name}-{n}" for n in count(2)))
-    return next(n for n in numbered if n not in t.dataset.manifest.metadata)
-
-
-def _shared(t: Task, plan: Plan) -> dict[str, Shared]:
-    m = t.dataset.manifest
-    stats = {n: Stats(**s) for n, s in m.stats.items()}
-    fields = {f.name: f for f in m.fields}
-    before = {n: plan.renamed.get(n, n) for n in plan.shared}
-    # What lies between two functions is removed: only what it shares with the source itself is shared in the end.
-    lasting = m.shared if t.chain and t.chain.number else fields
-    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n, old in lasting) for n, old in before.items()}
 
 
 Functions = Sequence[Callable[..., Any] | str]
@@ -439,7 +231,7 @@ Several = str | None | Sequence[str | None]  # one for all functions, or one for
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One function of a pipeline; ``unit`` and ``span`` as its decorator says unless given."""
+    """One function of a pipeline, with its unit, its kind of arrays and its arguments."""
 
     function: Function
     unit: str
@@ -449,7 +241,7 @@ class Stage:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What its result depends on, but for what it is given."""
+        """The inputs that its result depends on, except its source."""
         return task.identity(self.function, self.args, self.unit, self.span, self.arrays)
 
 
@@ -461,23 +253,23 @@ def stages(
     arrays: Several,
     args: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> tuple[Stage, ...]:
-    """Find the functions, and give each what is its.
+    """Find the functions, and assign each its unit, kind of arrays and arguments.
 
     Parameters
     ----------
     unit, arrays : str or sequence of str
-        One for all, or one for each.
+        One for all functions, or one for each.
     args : mapping or sequence of mappings
-        One mapping for each; or one for all, of which each function gets what it takes by name. A name with the
-        function's name or number (from 1) before it, ``norm.eps`` or ``2.eps``, is for that one alone.
+        One mapping for each function; or one for all, from which each function gets the arguments that it accepts.
+        ``norm.eps`` or ``2.eps``, with a function's name or number (from 1), is for that function alone.
 
     Raises
     ------
     PreprocessError
-        There are no functions; one is not found; there is not one of each; or an argument is taken by none.
+        There are no functions, one is not found, the numbers of values differ, or no function accepts an argument.
     """
     if not fns:
-        raise PreprocessError("There is no function in the list.", hint="a pipeline is a list of functions")
+        raise PreprocessError("The list of functions is empty.", hint="a pipeline is a list of functions")
     found = [functions.find(fn) for fn in fns]
     made = []
     for f, kind, what, given in zip(
@@ -494,7 +286,7 @@ def stages(
 
 @contextmanager
 def importable(made: Sequence[Stage]) -> Iterator[None]:
-    """The modules of all functions can be imported meanwhile."""
+    """Make the modules of all functions importable inside the block."""
     with ExitStack() as held:
         for stage in made:
             held.enter_context(functions.importable(stage.function.path))

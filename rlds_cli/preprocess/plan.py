@@ -1,7 +1,7 @@
-"""What a task will write: fields, which of them come back as they were, and whether episodes keep their lengths.
+"""Plan the output of a task: its fields, which of them stay untouched, and whether episodes keep their lengths.
 
-It is assumed after a look at a few episodes, and checked on every one; where it turns out otherwise, the work starts
-again with a better assumption.
+A plan follows from a few probed episodes and is checked on every episode. If one contradicts it, the work restarts with
+weaker assumptions.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from rlds_cli.ted.episodes import Flat, field_of
 
 
 @dataclass(frozen=True)
-class Known:
-    """What was seen so far that no later episode takes back."""
+class Assumptions:
+    """Observations so far that restrict every later plan: touched fields, lengths kept, separate next values."""
 
     touched: frozenset[str] = frozenset()
     kept: bool = True
     apart: frozenset[str] = frozenset()
 
-    def __or__(self, other: Known) -> Known:
-        return Known(self.touched | other.touched, self.kept and other.kept, self.apart | other.apart)
+    def __or__(self, other: Assumptions) -> Assumptions:
+        return Assumptions(self.touched | other.touched, self.kept and other.kept, self.apart | other.apart)
 
-    def told(self) -> str:
-        """In words, what turned out otherwise."""
-        what = [] if self.kept else ["not every episode keeps its length"]
-        what += [f"{', '.join(sorted(self.touched))} changed after all"] if self.touched else []
+    def describe(self) -> str:
+        """Say in words what the plan did not assume."""
+        what = [] if self.kept else ["episode lengths change"]
+        what += [f"{', '.join(sorted(self.touched))} changed in a later episode"] if self.touched else []
         what += [f"{n} and next/{n} differ" for n in sorted(self.apart)]
         return "; ".join(what)
 
     def to_json(self) -> str:
-        """As text, for a run that comes later."""
+        """Encode as text, for a later run."""
         return json.dumps({"touched": sorted(self.touched), "kept": self.kept, "apart": sorted(self.apart)})
 
     @classmethod
-    def from_json(cls, text: str) -> Known:
-        """From what `to_json` gave; nothing where it is no such text."""
+    def from_json(cls, text: str) -> Assumptions:
+        """Decode text from `to_json`; other text gives no assumptions."""
         try:
             d = json.loads(text)
             return cls(frozenset(d["touched"]), d["kept"], frozenset(d["apart"]))
@@ -46,34 +46,34 @@ class Known:
             return cls()
 
 
-class Otherwise(Exception):
-    """An episode is not as planned; start again, knowing it."""
+class AssumptionBroken(Exception):
+    """An episode contradicts the plan; restart with these assumptions."""
 
-    def __init__(self, known: Known) -> None:
-        super().__init__(known)
-        self.known = known
+    def __init__(self, assumptions: Assumptions) -> None:
+        super().__init__(assumptions)
+        self.assumptions = assumptions
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The fields of the result, and what is assumed of all episodes.
+class WritePlan:
+    """The fields of the result, and assumptions about all episodes.
 
     Parameters
     ----------
     schema : tuple of Field
         All fields of the result.
     untouched : frozenset of str
-        Those that the function was given and gives back as they were.
+        Fields that the function returns unchanged.
     carried : frozenset of str
-        Those of the source that it is not given, under their names in the result.
+        Fields of the source that the function does not receive, under their names in the result.
     kept : bool
-        Every episode comes back, with its length.
+        All episodes are returned with their lengths.
     linked : bool
-        ``untouched`` and ``carried`` are the source's files, and not written.
+        ``untouched`` and ``carried`` share the files of the source and are not written.
     apart : frozenset of str
-        Fields whose next value is a field of its own.
+        Fields whose next value is a separate field.
     renamed : mapping of str to str
-        Of ``carried``, those that the source has under another name: that name.
+        Carried fields with a new name, and their names in the source.
     """
 
     schema: tuple[Field, ...]
@@ -86,33 +86,33 @@ class Plan:
 
     @property
     def same(self) -> frozenset[str]:
-        """Fields that are as they are in the source, under the same names."""
+        """Fields that equal those of the source, under the same names."""
         return (self.untouched | self.carried) - frozenset(self.renamed)
 
     @property
     def shared(self) -> frozenset[str]:
-        """Fields that are the source's files."""
+        """Fields that share the files of the source."""
         return self.untouched | self.carried if self.linked else frozenset()
 
     @property
     def written(self) -> tuple[Field, ...]:
-        """Fields that are written."""
+        """Fields to write."""
         return tuple(f for f in self.schema if f.name not in self.shared)
 
     @property
     def copied(self) -> frozenset[str]:
-        """Written fields whose rows are taken from the source as it stores them."""
+        """Fields to write whose stored rows are copied from the source."""
         return frozenset() if self.linked else self.carried | self.encoded
 
     @property
     def encoded(self) -> frozenset[str]:
-        """Frames that come back as they were, and stay encoded as they are."""
+        """Untouched frames, which are copied without decoding them."""
         return self.untouched & {f.name for f in self.schema if f.kind == "frames"}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What one episode showed. ``schema`` is None when nothing of it was kept; ``seconds`` are those of a step."""
+    """The outcome of probing one episode. ``schema`` is None if it was dropped; ``seconds`` is the time per step."""
 
     schema: tuple[Field, ...] | None
     untouched: frozenset[str]
@@ -124,7 +124,7 @@ class Probe:
 def infer(
     flat: Flat, placements: dict[str, Placement], source: Sequence[Field], untouched: frozenset[str]
 ) -> tuple[Field, ...]:
-    """The fields of a result, from its first episode; those that are untouched are the source's."""
+    """Infer the fields of a result from its first episode; untouched fields keep their definition."""
     before = {f.name: f for f in source}
     return tuple(
         before[name]

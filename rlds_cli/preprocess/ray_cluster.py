@@ -1,14 +1,13 @@
-"""A Ray cluster that works at a task: the same chunks, each a Ray task on any node.
+"""Run the chunks of a task as Ray tasks on the nodes of a cluster.
 
 ::
 
     this process  ── chunk 17 of the job ──►  a node reads the source, writes <work>/segments/17.9f3c51ab/
                   ◄── its hashes, lengths ──                                     (both on shared storage)
 
-Rows do not travel through Ray. This process keeps the journal, splices the segments and publishes, so a job that is
-stopped is gone on with, here or on a cluster. https://docs.ray.io/en/latest/ray-core/tasks.html
-
-What a node of a cluster does for a job: look whether it sees the same files, do one item, hand back what it says.
+Rows do not travel through Ray. This process keeps the journal, joins the segments and publishes, so an interrupted job
+can continue here or on a cluster. A node checks that it sees the same files before it works.
+https://docs.ray.io/en/latest/ray-core/tasks.html
 """
 
 from __future__ import annotations
@@ -37,32 +36,32 @@ from rlds_cli.preprocess.functions import Function
 from rlds_cli.store.workers import WorkerDied
 
 R = TypeVar("R")
-PATIENCE = 30.0  # seconds that a cluster has to answer at first
-_REACH = 5.0  # seconds that its address has
-_DEATHS = 2  # attempts at a chunk whose worker dies
-_LOSSES = 10  # attempts at a chunk that is lost with its node
-_AHEAD = 2  # tasks handed out for every processor, so that none waits
-_START_ONE = "ray start --head starts a cluster of this machine; --address HOST:PORT, or RAY_ADDRESS, says where one is"
+PATIENCE = 30.0  # seconds to wait for the cluster's first answer
+_REACH = 5.0  # seconds to wait for a connection to its address
+_DEATHS = 2  # attempts at a chunk if its worker dies
+_LOSSES = 10  # attempts at a chunk if its node is lost
+_AHEAD = 2  # tasks submitted per processor, so that none idles
+_START_ONE = "ray start --head starts a cluster on this machine; --address HOST:PORT or RAY_ADDRESS names another"
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
 _TRY = f"import sys, ray; ray.init(address=sys.argv[1], **{_QUIET}); ray.shutdown()"
 
 
 @contextmanager
-def connected(
+def connect(
     home: Home, mark: Path, address: str | None, *, jobs: int | None, tell: Callable[[str], None]
-) -> Iterator[Cluster]:
-    """A cluster to work on, let go of afterwards; one that this process is connected to already is used, and kept.
+) -> Iterator[RayCluster]:
+    """Connect to a cluster, and disconnect afterwards; an existing connection of this process is used and kept.
 
     Parameters
     ----------
     home : Home
-        Where the result will be; all nodes must see it.
+        The home of the result, which all nodes must see.
     mark : Path
-        A file of this job alone in that home, by which they can tell.
+        A file of this job in the home, by which nodes recognise it.
     address : str, optional
-        ``HOST:PORT`` of the head; else what RAY_ADDRESS says, else a cluster that runs on this machine.
+        ``HOST:PORT`` of the head; by default RAY_ADDRESS, or else a cluster that runs on this machine.
     jobs : int, optional
-        Chunks at a time; as many as the cluster has processors unless given.
+        Chunks at a time; by default the number of processors of the cluster.
 
     Raises
     ------
@@ -74,14 +73,14 @@ def connected(
     if find_spec("ray") is None:
         raise MissingPackage("ray is not installed.", hint="pip install 'rlds-cli[ray]', here and on every node")
     if jobs == 0:
-        raise PreprocessError("jobs=0 is to work in this process, which a cluster does not.", hint="leave out one")
+        raise PreprocessError("jobs=0 works in this process, but executor=ray on a cluster.", hint="omit one of them")
     import ray
 
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address or os.environ.get("RAY_ADDRESS") or "auto")
     try:
-        yield Cluster(ray, home, mark, jobs, tell)
+        yield RayCluster(ray, home, mark, jobs, tell)
     finally:
         if ours:
             ray.shutdown()
@@ -89,7 +88,7 @@ def connected(
 
 def _connect(ray: Any, address: str) -> None:
     _reach(address)
-    # Ray tries for two minutes and then ends its process, which had better not be this one.
+    # Ray tries for two minutes and then exits its process, so the first attempt runs in another process.
     try:
         tried = subprocess.run(
             [sys.executable, "-P", "-c", _TRY, address], capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -106,12 +105,12 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _reach(address: str) -> None:
-    """Raise PreprocessError where nothing listens."""
+    """Raise PreprocessError if nothing listens at the address."""
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if not colon or not port.isdecimal():
         if address == "auto":
             return
-        raise PreprocessError(f'"{address}" is no address of a Ray cluster.', hint=_START_ONE)
+        raise PreprocessError(f'"{address}" is not the address of a Ray cluster.', hint=_START_ONE)
     try:
         socket.create_connection((host.strip("[]"), int(port)), _REACH).close()
     except (OSError, OverflowError) as e:
@@ -125,7 +124,7 @@ def _unreachable(address: str, why: str) -> PreprocessError:
 
 
 def portable(function: Function) -> Function:
-    """The function, so that another machine can load it: what is in no module that it has goes along by value.
+    """Make a function loadable on another machine: pickled by value unless it is in a module or a file.
 
     Raises
     ------
@@ -136,27 +135,27 @@ def portable(function: Function) -> Function:
         return function
     if function.file is not None:
         return function
-    from ray import cloudpickle  # what Ray has on every node
+    from ray import cloudpickle  # part of Ray, so every node has it
 
     try:
         return replace(function, module=None, pickled=cloudpickle.dumps(function.call))
     except Exception as e:  # whatever an object's own __reduce__ raises
         raise PreprocessError(
             f"{function.name} cannot be sent to a node: {type(e).__name__}: {e}.",
-            hint="put it into a module: --fn my_prep.py:function",
+            hint="put it in a module: --fn my_prep.py:function",
         ) from e
 
 
 @dataclass(slots=True)
-class _Tries:
-    """How often an item was tried, and in vain."""
+class _Attempts:
+    """Failed attempts at an item."""
 
     deaths: int = 0
     losses: int = 0
 
 
 @dataclass(slots=True)
-class Cluster:
+class RayCluster:
     """The nodes of a cluster, as an `Executor`."""
 
     ray: Any
@@ -169,21 +168,21 @@ class Cluster:
     def work_through(
         self, call: Callable[..., R], items: Mapping[int, tuple[Any, ...]], died: Callable[[int, str], None]
     ) -> Iterator[tuple[int, R]]:
-        """See `Executor`. The first argument of ``call`` is a task, or a job that has one.
+        """See `Executor`. The first argument of ``call`` is a `Task`, or a job with one.
 
         Raises
         ------
         WorkerDied
-            An item was lost again and again.
+            An item was lost too often.
         Exception
-            Whatever ``call`` raised first; after the items that nodes are at, which are yielded.
+            The first exception of ``call``, raised after the running items have finished and were yielded.
         """
-        waiting, tries = deque(items), {number: _Tries() for number in items}
+        waiting, tries = deque(items), {number: _Attempts() for number in items}
         busy: dict[Any, int] = {}
         failed: Exception | None = None
         self._check_processors()
-        with self._place() as place:
-            hand_out = _HandOut(self.ray, call, place)
+        with self._environment() as environment:
+            hand_out = _Submitter(self.ray, call, environment)
             try:
                 while waiting or busy:
                     while waiting and len(busy) < self._at_once():
@@ -193,7 +192,7 @@ class Cluster:
                     number = busy.pop(ref)
                     try:
                         result = self._answer(ref)
-                    except _Lost as e:
+                    except _TaskLost as e:
                         if failed or not _again(tries[number], e):
                             failed, waiting = failed or WorkerDied(number, e.how, _times(tries[number])), deque()
                             continue
@@ -211,59 +210,59 @@ class Cluster:
                         self.ray.cancel(ref, force=True)
 
     def _at_once(self) -> int:
-        """Items that are handed out at a time: the cluster may have grown."""
+        """Return the number of items to submit at a time; the cluster may grow meanwhile."""
         if self.jobs is not None:
             return max(1, self.jobs)
         return max(_AHEAD, _AHEAD * int(self.ray.cluster_resources().get("CPU", 0)))
 
     def _check_processors(self) -> None:
         if self.ray.cluster_resources().get("CPU", 0) < 1:
-            self.tell("the cluster has no processors now: waiting for some")
+            self.tell("the cluster has no free processors: waiting")
 
     @contextmanager
-    def _place(self) -> Iterator[Place]:
-        """What nodes compare with what they see."""
+    def _environment(self) -> Iterator[JobEnvironment]:
+        """Write the mark, and yield the environment that nodes compare with their own."""
         word, search = secrets.token_hex(8), tuple(str(Path(p).absolute()) for p in sys.path)
         safe_files.directory(self.mark.parent, self.home.root)
         safe_files.replace_text(self.mark, word)
         try:
-            yield Place(self.home.root, self.mark, word, str(Path.cwd()), search)
+            yield JobEnvironment(self.home.root, self.mark, word, str(Path.cwd()), search)
         finally:
             self.mark.unlink(missing_ok=True)
 
     def _answer(self, ref: Any) -> Any:
-        """What a task gave; raises what it raised, or _Lost."""
+        """Return the result of a Ray task; raise its exception, or _TaskLost."""
         errors = self.ray.exceptions
         try:
-            answer: Answer = self.ray.get(ref)
+            answer: RayResult = self.ray.get(ref)
         except errors.OutOfMemoryError as e:
-            raise _Lost("was killed: its node ran out of memory", died=True) from e
+            raise _TaskLost("was killed: its node ran out of memory", died=True) from e
         except errors.WorkerCrashedError as e:
-            raise _Lost("died", died=True) from e
+            raise _TaskLost("died", died=True) from e
         except (errors.NodeDiedError, errors.ObjectLostError) as e:
-            raise _Lost("was lost with its node", died=False) from e
+            raise _TaskLost("was lost with its node", died=False) from e
         except errors.RayError as e:
             raise _refused(e) from e
         if answer.failure is None:
             return answer.value
-        raise pickle.loads(answer.failure) from Elsewhere(f"\n{answer.trace}")
+        raise pickle.loads(answer.failure) from RemoteTraceback(f"\n{answer.trace}")
 
 
-class _Lost(Exception):
-    """An item without an answer; ``died`` where its own process is to blame, as far as that is known."""
+class _TaskLost(Exception):
+    """An item without a result; ``died`` is True if its own process ended, as far as is known."""
 
     def __init__(self, how: str, *, died: bool) -> None:
         super().__init__(how)
         self.how, self.died = how, died
 
 
-def _again(tries: _Tries, lost: _Lost) -> bool:
-    """Whether to try once more."""
+def _again(tries: _Attempts, lost: _TaskLost) -> bool:
+    """Count a lost item, and return whether to try it again."""
     tries.deaths, tries.losses = tries.deaths + lost.died, tries.losses + (not lost.died)
     return tries.deaths < _DEATHS and tries.losses < _LOSSES
 
 
-def _times(tries: _Tries) -> str:
+def _times(tries: _Attempts) -> str:
     total = tries.deaths + tries.losses
     return "twice" if total == 2 else f"{total} times"
 
@@ -271,33 +270,35 @@ def _times(tries: _Tries) -> str:
 def _refused(e: Exception) -> RldsError:
     text = str(e).strip()
     if "No module named 'rlds_cli'" in text:
-        return PreprocessError("A node of the cluster has no rlds-cli.", hint="pip install rlds-cli on every node")
+        return PreprocessError(
+            "rlds-cli is not installed on a node of the cluster.", hint="pip install rlds-cli on every node"
+        )
     return PreprocessError(f"Ray could not run the job: {type(e).__name__}: {text.splitlines()[-1] if text else ''}")
 
 
-class _HandOut:
-    """Gives items to Ray; their first argument, which is the same for many, travels once."""
+class _Submitter:
+    """Submits items to Ray; the first argument, which many items share, is sent once."""
 
-    def __init__(self, ray: Any, call: Callable[..., Any], place: Place) -> None:
-        self._ray, self._call, self._place = ray, pickle.dumps(call), place
-        # Ray would not tell of what it tries again itself.
+    def __init__(self, ray: Any, call: Callable[..., Any], environment: JobEnvironment) -> None:
+        self._ray, self._call, self._environment = ray, pickle.dumps(call), environment
+        # Ray does not report its own retries.
         options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD"}
-        self._task = ray.remote(**options)(work)
+        self._task = ray.remote(**options)(run_item)
         self._first: tuple[Any, Any] | None = None
 
     def __call__(self, arguments: tuple[Any, ...]) -> Any:
         first, *others = arguments
         if self._first is None or self._first[0] is not first:
             self._first = (first, self._ray.put(pickle.dumps(first)))
-        return self._task.remote(self._call, self._first[1], pickle.dumps(tuple(others)), self._place)
+        return self._task.remote(self._call, self._first[1], pickle.dumps(tuple(others)), self._environment)
 
 
 _SHARED = "the home, the sources and the function's files must be on storage that all nodes see, under the same paths"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the process that asks for the work is; a node must find the same.
+class JobEnvironment:
+    """The environment of the process that started the job; a node must find the same.
 
     Parameters
     ----------
@@ -305,9 +306,9 @@ class Place:
     mark : Path
         A file in the home that holds ``word``.
     directory : str
-        The working directory, which relative paths in functions are of.
+        The working directory, for relative paths in functions.
     search : tuple of str
-        Where modules are searched.
+        Directories to search for modules.
     """
 
     home: Path
@@ -319,48 +320,48 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What an item gave, or the exception that it raised, pickled, and where in words."""
+class RayResult:
+    """The value of an item, or its pickled exception and the traceback as text."""
 
     value: Any = None
     failure: bytes | None = None
     trace: str = ""
 
 
-class Elsewhere(Exception):
-    """The traceback of a failure on a node, as text: the cause of that failure here."""
+class RemoteTraceback(Exception):
+    """The traceback of a failure on a node as text, set as the cause of the exception."""
 
 
-def node() -> str:
-    """How messages call this machine."""
+def node_name() -> str:
+    """Return the name of this machine in messages."""
     return f"node {socket.gethostname()}"
 
 
-def work(call: bytes, first: bytes, others: bytes, place: Place) -> Answer:
-    """Do one item: ``call(first, *others)``, all pickled, for they can be read only where the files are.
+def run_item(call: bytes, first: bytes, others: bytes, environment: JobEnvironment) -> RayResult:
+    """Run one item, ``call(first, *others)``; all are pickled, since unpickling needs the files.
 
     Parameters
     ----------
     first : bytes
-        A `Task`, or a job that has one.
+        A `Task`, or a job with one.
     """
     try:
-        check(place)
-        with at(place):
+        check(environment)
+        with working_as(environment):
             given = _given(first)
             check_function(getattr(given, "task", given).function)
-            return Answer(pickle.loads(call)(given, *pickle.loads(others)))
+            return RayResult(pickle.loads(call)(given, *pickle.loads(others)))
     except Exception as e:
-        return Answer(failure=_pickled(e), trace=traceback.format_exc())
+        return RayResult(failure=_pickled(e), trace=traceback.format_exc())
 
 
 def _given(first: bytes) -> Any:
-    """The task or job; to read it opens the source."""
+    """Unpickle the task or job, which opens the source."""
     try:
         return pickle.loads(first)
     except (RldsError, OSError) as e:
         message = e.message if isinstance(e, RldsError) else str(e)
-        raise PreprocessError(f"{node()} cannot open the source: {message}", hint=_SHARED) from e
+        raise PreprocessError(f"{node_name()} cannot open the source: {message}", hint=_SHARED) from e
 
 
 def _pickled(e: Exception) -> bytes:
@@ -372,53 +373,55 @@ def _pickled(e: Exception) -> bytes:
     return pickled
 
 
-def check(place: Place) -> None:
-    """Raise PreprocessError unless this node sees the same home, and has the same version of this program."""
-    if place.version != __version__:
+def check(environment: JobEnvironment) -> None:
+    """Raise PreprocessError unless this node sees the same home and has the same version of rlds."""
+    if environment.version != __version__:
         raise PreprocessError(
-            f"{node()} has rlds {__version__}; the job was started with {place.version}.",
-            hint=f"pip install rlds-cli=={place.version} on every node",
+            f"{node_name()} has rlds {__version__}; the job was started with {environment.version}.",
+            hint=f"pip install rlds-cli=={environment.version} on every node",
         )
     try:
-        seen = place.mark.read_text()
+        seen = environment.mark.read_text()
     except OSError:
         seen = ""
-    if seen != place.word:
-        what = "has another directory there" if place.home.exists() else "has no such directory"
+    if seen != environment.word:
+        what = "has another directory there" if environment.home.exists() else "has no such directory"
         raise PreprocessError(
-            f"{node()} does not see the home {place.home}: it {what}. Nothing was published.", hint=_SHARED
+            f"{node_name()} does not see the home {environment.home}: it {what}. Nothing was published.", hint=_SHARED
         )
 
 
 @contextmanager
-def at(place: Place) -> Iterator[None]:
-    """Work in the same directory, where there is one, and find the same modules."""
-    sys.path[:0] = [p for p in place.search if p not in sys.path]
+def working_as(environment: JobEnvironment) -> Iterator[None]:
+    """Change to the same working directory, if it exists, and find the same modules."""
+    sys.path[:0] = [p for p in environment.search if p not in sys.path]
     with suppress(OSError):
-        os.chdir(place.directory)
+        os.chdir(environment.directory)
     yield
 
 
 def check_function(function: Function) -> Callable[..., Any]:
-    """The function, as it is found here.
+    """Load the function on this node, and compare its source.
 
     Raises
     ------
     PreprocessError
-        It is not found, or its file is another one.
+        It is not found, or its file differs.
     """
     if function.file and not Path(function.file).is_file():
-        raise PreprocessError(f"{node()} does not see {function.file}. Nothing was published.", hint=_SHARED)
+        raise PreprocessError(f"{node_name()} does not see {function.file}. Nothing was published.", hint=_SHARED)
     try:
         call = function.load()
     except ModuleNotFoundError as e:
         raise PreprocessError(
-            f"{node()} finds no module {e.name}, which {function.reference} is in or needs. Nothing was published.",
+            f"{node_name()} has no module {e.name}, which {function.reference} needs. Nothing was published.",
             hint=f"install it on every node; {_SHARED}",
         ) from e
     file = Path(getattr(sys.modules.get(function.module or ""), "__file__", None) or os.devnull)
     if function.files and file.is_file():
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         if digest not in (sha for _, sha in function.files):
-            raise PreprocessError(f"{node()} has another {file} than the one the job was started with.", hint=_SHARED)
+            raise PreprocessError(
+                f"{node_name()} has another version of {file} than the job was started with.", hint=_SHARED
+            )
     return call

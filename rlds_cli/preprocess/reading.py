@@ -1,4 +1,4 @@
-"""The rows of a source, run by run: mapped or decoded block by block, never a whole column at once."""
+"""Read the rows of a source block by block: memory-mapped or decoded, never a whole column at once."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlds_cli.store.frames import check_frames, decode_frame
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, Array, Column, EncodedFrames, EpisodeTable, Field, IntArray, VideoFrames
 
-Run = tuple[int, int]  # rows of the store, first and one past the last
+RowRun = tuple[int, int]  # rows of the store: first, and one past the last
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """One episode as the source has it.
+class SourceEpisode:
+    """One episode of the source.
 
     ``original[name]`` has T+1 rows for fields placed ``both`` (T where the final observation is not recorded), else T;
     frames decoded, text as an object array. Read-only.
@@ -38,25 +38,20 @@ class Episode:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """The name of the episode in messages."""
         return f"episode {self.number:,}"
 
 
 @lru_cache(maxsize=1)
 def _opened(path: Path, fingerprint: str) -> tuple[Store, EpisodeTable]:
-    """The store of a dataset; kept, for a worker reads many parts of one."""
+    """Open the store of a dataset; cached, since a worker reads many parts of the same one."""
     store = Store(path)
     if store.manifest.fingerprint != fingerprint:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="run the same command again")
     return store, store.table()
 
 
-def forget() -> None:
-    """Let go of the dataset that was read last: its directory is about to be another's."""
-    _opened.cache_clear()
-
-
-class Reader:
+class SourceReader:
     """Reads the selected episodes of a dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
@@ -65,38 +60,38 @@ class Reader:
         self._arrays: dict[Path, Array | Compressed] = {}
 
     def table(self, first: int, last: int) -> EpisodeTable:
-        """The episodes ``first`` to ``last`` of the selection, as the source describes them."""
+        """Return the table of episodes ``first`` to ``last`` of the selection."""
         return self._table.take(self._index[first:last])
 
     def number(self, k: int) -> int:
-        """Number in the whole dataset of episode ``k`` of the selection."""
+        """Return the number in the whole dataset of episode ``k`` of the selection."""
         return int(self._index[k])
 
     def start(self, k: int) -> int:
-        """First row in the store of episode ``k`` of the selection."""
+        """Return the first row in the store of episode ``k`` of the selection."""
         return int(self.store.episodes["start"][self._index[k]])
 
     def length(self, k: int) -> int:
-        """Steps of episode ``k`` of the selection."""
+        """Return the number of steps of episode ``k`` of the selection."""
         return int(self._table.length[self._index[k]])
 
     def observed(self, k: int) -> bool:
-        """Whether the final observation of episode ``k`` is recorded."""
+        """Return whether the final observation of episode ``k`` is recorded."""
         return bool(self._table.observed[self._index[k]])
 
-    def episode(self, k: int, names: Sequence[str]) -> Episode:
-        """Episode ``k`` of the selection."""
+    def episode(self, k: int, names: Sequence[str]) -> SourceEpisode:
+        """Read episode ``k`` of the selection."""
         return next(self.episodes(k, k + 1, names, 1))
 
-    def episodes(self, first: int, last: int, names: Sequence[str], rows: int) -> Iterator[Episode]:
-        """Episodes ``first`` to ``last``, read about ``rows`` rows at a time."""
+    def episodes(self, first: int, last: int, names: Sequence[str], rows: int) -> Iterator[SourceEpisode]:
+        """Yield episodes ``first`` to ``last``, read about ``rows`` rows at a time."""
         for episodes, _ in self.blocks(first, last, names, rows):
             yield from episodes
 
     def blocks(
         self, first: int, last: int, names: Sequence[str], rows: int
-    ) -> Iterator[tuple[list[Episode], dict[str, Array]]]:
-        """Episodes read together, and the rows that they are views of, one episode after the other."""
+    ) -> Iterator[tuple[list[SourceEpisode], dict[str, Array]]]:
+        """Yield blocks of episodes that are read together, each with the rows that they are views of."""
         for a, b in self._blocks(first, last, rows):
             runs = [(self.start(k), self.start(k) + self.length(k) + 1) for k in range(a, b)]
             block = {n: self.rows(n, runs) for n in names}
@@ -106,14 +101,16 @@ class Reader:
                 at += stop - start
             yield episodes, block
 
-    def _episode(self, k: int, rows: dict[str, Array]) -> Episode:
+    def _episode(self, k: int, rows: dict[str, Array]) -> SourceEpisode:
         length, observed = self.length(k), self.observed(k)
         both = length + observed
         fields = self.store.fields
         original = {n: v[: both if fields[n].placement == "both" else length] for n, v in rows.items()}
-        return Episode(self.number(k), self.start(k), length, observed, int(self._table.end[self._index[k]]), original)
+        return SourceEpisode(
+            self.number(k), self.start(k), length, observed, int(self._table.end[self._index[k]]), original
+        )
 
-    def _blocks(self, first: int, last: int, rows: int) -> Iterator[Run]:
+    def _blocks(self, first: int, last: int, rows: int) -> Iterator[RowRun]:
         a = first
         while a < last:
             b, held = a, 0
@@ -123,8 +120,8 @@ class Reader:
             yield a, b
             a = b
 
-    def rows(self, name: str, runs: Iterable[Run]) -> Array:
-        """The rows of ``runs``, one after the other, as values: frames decoded, text as strings or None. Read-only."""
+    def rows(self, name: str, runs: Iterable[RowRun]) -> Array:
+        """Read the rows of ``runs`` as values, read-only: frames decoded, text as strings or None."""
         f = self.store.fields[name]
         joined = _joined(runs)
         if f.codec == VIDEO:
@@ -134,8 +131,8 @@ class Reader:
         values = self._stored(self.store.directory(name), joined)
         return self.store.texts(name, values) if f.kind == "text" else values
 
-    def column(self, name: str, runs: Iterable[Run]) -> Column:
-        """The rows of ``runs`` as the store takes them: frames encoded, text as a list."""
+    def column(self, name: str, runs: Iterable[RowRun]) -> Column:
+        """Read the rows of ``runs`` in the form that the store writes: frames encoded, text as a list."""
         f = self.store.fields[name]
         if f.codec == VIDEO:
             index = self._stored(self.store.directory(name), _joined(runs))
@@ -150,12 +147,12 @@ class Reader:
             self._arrays[directory] = compression.open_rows(directory)
         return self._arrays[directory]
 
-    def _stored(self, directory: Path, runs: Sequence[Run]) -> Array:
+    def _stored(self, directory: Path, runs: Sequence[RowRun]) -> Array:
         opened = self._opened(directory)
         blocks = [np.asarray(opened[a:b]) for a, b in runs]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
-    def _encoded(self, f: Field, runs: Sequence[Run]) -> EncodedFrames:
+    def _encoded(self, f: Field, runs: Sequence[RowRun]) -> EncodedFrames:
         directory = self.store.directory(f.name)
         data, lengths = [np.zeros(0, np.uint8)], [np.zeros(0, np.int64)]
         for a, b in runs:
@@ -165,7 +162,7 @@ class Reader:
             lengths.append(np.diff(offsets))
         return EncodedFrames(np.concatenate(data), np.concatenate(lengths))
 
-    def _decoded(self, f: Field, runs: Sequence[Run]) -> Array:
+    def _decoded(self, f: Field, runs: Sequence[RowRun]) -> Array:
         frames = self._encoded(f, runs)
         ends = np.cumsum(frames.lengths)
         numbers = (row for a, b in runs for row in range(a, b))
@@ -176,9 +173,9 @@ class Reader:
         return out
 
 
-def _joined(runs: Iterable[Run]) -> list[Run]:
-    """Runs that follow each other made one."""
-    joined: list[Run] = []
+def _joined(runs: Iterable[RowRun]) -> list[RowRun]:
+    """Join consecutive runs."""
+    joined: list[RowRun] = []
     for a, b in runs:
         if joined and joined[-1][1] == a:
             joined[-1] = (joined[-1][0], b)

@@ -1,4 +1,4 @@
-"""From a task to a published dataset: planned, done in parts, resumed, and published as a whole or not at all."""
+"""Run a function on a dataset: the entry point `run`, which makes the result or finds it already made."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.home import Home
-from rlds_cli.home.locks import exclusive, writing
-from rlds_cli.preprocess import pipeline, ray_cluster, shards, verifying
-from rlds_cli.preprocess.job import Staff
+from rlds_cli.home.locks import exclusive
+from rlds_cli.preprocess import pipeline, publish, ray_cluster, shards
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
+from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
@@ -42,7 +42,6 @@ def run(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
-    verify: bool = False,
     executor: Literal["local", "ray"] = "local",
     address: str | None = None,
     cache_dir: StrPath | None = None,
@@ -50,67 +49,64 @@ def run(
 ) -> Dataset:
     """Apply a function to every episode, batch or step; the result is a dataset of its own, ``ID@NAME``.
 
-    The source is never changed. What the function leaves untouched is shared with it on disk. Running again with the
-    same function, arguments and source returns at once; interrupted, the same call goes on where it was.
+    The source is never changed. Untouched fields share its files on disk. Running again with the same function,
+    arguments and source returns at once; after an interruption, the same call continues.
 
     Parameters
     ----------
     source : str, path or Dataset
-        A dataset that is on this disk, or a selection of its episodes.
+        A dataset on this disk, or a selection of its episodes.
     fn : callable, str, or a list of them
-        The function, or several that work one after the other: each is given what the one before it made, and what
-        the last one makes is the result. As itself, ``"module:function"``, ``"file.py:function"`` or a built-in one's
-        name. With unit ``episode`` (the default) it is given nested fields: ``observation`` [T+1, ...] (T rows where
-        the final one is not recorded), ``action`` [T, ...], ``next/reward``, ``next/terminated`` and
-        ``next/truncated`` [T], frames decoded, text as object arrays; all writable copies. It returns the same kind of
-        dict, of any length; None drops the episode, a list splits it. With ``batch`` it is given transitions as a
-        loader's batch has them, ``next/reward`` [B, 1], and with ``step`` one of them; it returns as many. With
-        ``window`` it is given steps with their neighbours in the episode, [B, L, ...], and ``mask`` [B, L], False
-        outside of it; it returns what it adds or changes, [B, ...].
+        The function itself, ``"module:function"``, ``"file.py:function"`` or the name of a built-in function. A list
+        is a pipeline: each function works on the result of the one before it. With unit ``episode`` (the default) a
+        function receives nested fields: ``observation`` [T+1, ...] (T rows if the final one is not recorded),
+        ``action`` [T, ...], ``next/reward``, ``next/terminated`` and ``next/truncated`` [T], frames decoded, text as
+        object arrays; all writable copies. It returns such a dict of any length; None drops the episode, and a list
+        splits it. With ``batch`` it receives transitions as in a loader's batch, ``next/reward`` [B, 1], and with
+        ``step`` one of them; it returns as many. With ``window`` it receives steps with their neighbours in the
+        episode, [B, L, ...], and ``mask`` [B, L], False outside of the episode; it returns the fields that it adds or
+        changes, [B, ...].
     name : str, optional
-        The function's name unless given.
+        Name of the result; by default that of the function.
     unit : {"episode", "batch", "step", "window"}, optional
-        What the function is given at a time; else what its decorator ``unit`` says, else ``episode``.
+        The input of one call; by default from the function's decorator ``unit``, or else ``episode``.
     history, future : int, optional
-        Of unit ``window``: how many steps before and after each it sees; else as the decorator says.
+        Steps before and after each step, for unit ``window``; by default from the decorator.
     arrays : {"numpy", "torch", "tensordict"}
-        What values are. A TensorDict holds the transitions of an episode or batch, batch size [T] or [B], and the
+        The type of values. A TensorDict holds the transitions of an episode or batch, batch size [T] or [B], and the
         number of their ``episode``.
     args : mapping
-        Keyword arguments of the function. Of several functions each gets those that it takes; ``"NAME.key"`` or
-        ``"2.key"`` is for one of them alone. Or a list, one mapping for each; ``unit`` and ``arrays`` alike.
+        Keyword arguments of the function. In a pipeline each function gets those that it accepts; ``"NAME.key"`` or
+        ``"2.key"`` is for one function alone. Or a list with one mapping for each, as with ``unit`` and ``arrays``.
     fields : sequence of str, optional
-        Fields that are read and given to it; the others are carried over.
+        Fields to read and pass to the function; the others are carried over.
     jobs : int, optional
-        Worker processes; 0 and 1 work in this one. Their number does not change a byte. Of a cluster, the most chunks
-        that are worked at at a time.
+        Worker processes; 0 and 1 work in this process. Their number does not change a byte. On a cluster, the largest
+        number of chunks at a time.
     keep_going : bool
-        Leave out episodes on which the function fails; ``errors.jsonl`` in the result's directory names them.
+        Leave out episodes on which the function fails; ``errors.jsonl`` in the result's directory lists them.
     depends_on : sequence of paths
-        Files and directories that the function reads. What is in them is part of what identifies the result, as of
-        those that its arguments name.
+        Files and directories that the function reads. Their content identifies the result, as does that of files named
+        in arguments.
     force : bool
-        Do it again, and replace a dataset of this name.
-    verify : bool
-        Do one chunk again, alone in a fresh process, and compare the bytes, before the result is published; or, where
-        it was published before, with that. The chunk is drawn at random.
+        Run again, and replace a dataset of this name.
     executor : {"local", "ray"}
-        Processes of this machine, or the nodes of a Ray cluster; all must see the home, the source and the function's
-        files. Who works does not change a byte.
+        Processes of this machine, or the nodes of a Ray cluster, which must all see the home, the source and the
+        function's files. The choice does not change a byte.
     address : str, optional
-        The cluster, ``HOST:PORT`` of its head; else what RAY_ADDRESS says, else one that runs on this machine.
+        ``HOST:PORT`` of the cluster's head; by default RAY_ADDRESS, or else a cluster that runs on this machine.
 
     Raises
     ------
     PreprocessError
         The function is not found, fails, or returns what cannot be stored; episode and field are named. Nothing is
-        published. Or it does not make the same of the same; or the cluster cannot be reached.
+        published. Or the cluster cannot be reached.
     MissingPackage
         Ray is not installed.
     NameTaken
-        The name exists and was made otherwise.
+        The name exists and was made differently.
     DatasetNotFound, UnknownField
-        There is no such source, or field.
+        There is no such source or field.
 
     Examples
     --------
@@ -121,7 +117,7 @@ def run(
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        _Making(t, cache_dir, jobs, force, verify, _office(executor, address), shown(progress)).run()
+        _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), shown(progress)).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -137,65 +133,65 @@ def run_checked(
     progress: Progress,
     **how: Any,
 ) -> Dataset:
-    """Do as `run`, and publish what was made only where ``check`` of it raises no WrongFingerprint; else it goes."""
+    """Run as `run` does, but discard the result if ``check`` of it raises WrongFingerprint."""
     with _described(source, fn, name, cache_dir=cache_dir, **how) as t:
-        _Making(t, cache_dir, jobs, force, False, None, progress, (check,)).run()
+        _ResultMaker(t, cache_dir, jobs, force, None, progress, (check,)).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
 def _described(
     source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, cache_dir: StrPath | None, **how: Any
 ) -> AbstractContextManager[Task | Pipeline]:
-    """The task, or the pipeline of several functions."""
+    """Describe the task, or the pipeline of several functions."""
     if not isinstance(fn, list | tuple):
         return described(source, fn, name, cache_dir=cache_dir, **how)
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     return pipeline.described(dataset, fn, name, **how)
 
 
-def _office(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
-    """What connects to a cluster; None where this machine works."""
+def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
+    """Return a function that connects to the cluster; None for the local executor."""
     if executor not in EXECUTORS:
         raise PreprocessError(f'There is no executor "{executor}".', hint=f"one of {', '.join(EXECUTORS)}")
     if executor == "local":
         if address is not None:
-            raise PreprocessError(f"address={address} is of a cluster.", hint='executor="ray" (--executor ray)')
+            raise PreprocessError(f"address={address} needs a cluster.", hint='executor="ray" (--executor ray)')
         return None
-    return lambda home, mark, **how: ray_cluster.connected(home, mark, address, **how)
+    return lambda home, mark, **how: ray_cluster.connect(home, mark, address, **how)
 
 
 @dataclass(frozen=True, slots=True)
-class _Making:
-    """How a result is made, where it is not there."""
+class _ResultMaker:
+    """Makes the result of a task or pipeline, unless it exists already."""
 
     task: Task | Pipeline
     cache_dir: StrPath | None
     jobs: int | None
     force: bool
-    verify: bool
-    office: Callable[..., AbstractContextManager[Executor]] | None
+    executor: Callable[..., AbstractContextManager[Executor]] | None
     progress: Progress
     checks: tuple[Callable[[Dataset], None], ...] = ()
 
     def run(self) -> None:
-        """Make it, or see that it is there."""
+        """Make the result, unless it exists."""
         t, where = self.task, settings.read(self.cache_dir)
         place = Home(where.home)
-        if not self.force and pipeline.is_made(t, where):
-            self._say("is here: made before of the same source, function and arguments")
-            return self._verify_made(place) if self.verify else None
+        if not self.force and publish.is_made(t, where):
+            self._say("already exists, made from the same source, function and arguments")
+            return
         with exclusive(place, t.id, self.progress):
-            if not self.force and pipeline.is_made(t, where):
-                return None  # by whoever held the lock
+            if not self.force and publish.is_made(t, where):
+                return  # made by the process that held the lock
             work = place.partial(t.id, t.key[:16])
             _forget_others(place, t, None if self.force else work)
             safe_files.work_directory(work, place.root)
             with _source_stays(t.dataset):
-                if self.office is None:
-                    return self._make_here(work, place)
+                if self.executor is None:
+                    self._make_here(work, place)
+                    return
                 mark = place.lock(t.id).with_suffix(".seen")
-                with self.office(place, mark, jobs=self.jobs, tell=self._say) as nodes:
-                    return self._make(_portable(t), nodes, work, place)
+                with self.executor(place, mark, jobs=self.jobs, tell=self._say) as nodes:
+                    self._make(_portable(t), nodes, work, place)
 
     def _make_here(self, work: Path, place: Home) -> None:
         try:
@@ -206,23 +202,11 @@ class _Making:
 
     def _make(self, t: Task | Pipeline, nodes: Executor | None, work: Path, place: Home) -> None:
         first = t if isinstance(t, Task) else t.task(0, t.dataset)
-        staff = Staff(first, self.jobs, self.progress, nodes)
+        pool = WorkerPool(first, self.jobs, self.progress, nodes)
         if isinstance(t, Task):
-            pipeline.make(staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
+            publish.run_task(pool, work, place.dataset(t.id), checks=self.checks)
         else:
-            pipeline.make_pipeline(t, staff, work, place.dataset(t.id), verify=self.verify, checks=self.checks)
-
-    def _verify_made(self, place: Home) -> None:
-        t = self.task
-        if isinstance(t, Pipeline):
-            raise PreprocessError(
-                f"{t.id} was made by {len(t.stages)} functions: each is verified while what it works on is there.",
-                hint="--force --verify (force=True, verify=True) makes it anew, and verifies all",
-            )
-        made, work = open_dataset(str(t.id), cache_dir=self.cache_dir), place.partial(t.id, f"{t.key[:16]}-again")
-        with writing(place):
-            safe_files.work_directory(work, place.root)
-            verifying.verify_made(t, made, work, Staff(t, self.jobs, self.progress))
+            pipeline.run_pipeline(t, pool, work, place.dataset(t.id), checks=self.checks)
 
     def _say(self, note: str) -> None:
         self.progress(Event(str(self.task.id), "note", note=note))
@@ -230,31 +214,31 @@ class _Making:
 
 @contextmanager
 def _source_stays(source: Dataset) -> Iterator[None]:
-    """Say that the source is gone, where that is why the work failed."""
+    """Turn an error into one that says so if the source was removed."""
     try:
         yield
     except (RldsError, OSError) as e:
         if (source.path / "zarr.json").exists():
             raise
         raise PreprocessError(
-            f"{source.id} was removed from {source.path} while it was worked on. Nothing was published; "
+            f"{source.id} was removed from {source.path} during the work. Nothing was published; "
             "finished chunks are kept.",
-            hint=f"rlds download {source.id}, or import it again, and the same command goes on",
+            hint=f"rlds download {source.id}, or import it again; then the same command continues",
         ) from e
 
 
 def _portable(t: Task | Pipeline) -> Task | Pipeline:
-    """The same, with functions that other machines can load."""
+    """Return the task with functions that other machines can load."""
     if isinstance(t, Task):
         return replace(t, function=ray_cluster.portable(t.function))
     return replace(t, stages=tuple(replace(s, function=ray_cluster.portable(s.function)) for s in t.stages))
 
 
 def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:
-    """Remove unfinished work of other functions under this name; it will not be gone on with. Shards at work stay."""
+    """Remove unfinished work of other functions under this name. Shards that are running stay."""
     mine = place.partial(t.id, "")
     kept = [] if keep is None else [keep]
     kept += [shards.directory(place, t)] if keep and isinstance(t, Task) else []
-    for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # those of ID@NAME.x are of others
-        if path not in kept and safe_files.is_own_directory(path) and not shards.at_work(path):
+    for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # not those of ID@NAME.x
+        if path not in kept and safe_files.is_own_directory(path) and not shards.is_running(path):
             trees.discard(path)

@@ -1,26 +1,19 @@
-"""A task done in shards: on machines that share a home and nothing else, in any order; published when all are there.
+"""Run a task in shards, on machines that share only a home, in any order; publish when all shards are finished.
 
 ::
 
     <home>/partial/<dataset>.<key>-shards/
-        task.json                what is being made
-        running/<attempt>.lock   held while a shard is at work
-        state.jsonl              the first pass, done by whichever shard comes first
-        known-<hash>.json        what some shard learned of episodes that are not as planned
-        <plan>/                  journals and rows, see `rlds_cli.store.shards`; what was learned makes another plan
+        task.json                provenance of the task
+        chunks.json              rows per chunk
+        running/<attempt>.lock   held while a shard runs
+        state.jsonl              states of the first pass, which the first shard runs
+        known-<hash>.json        assumptions that some shard found broken
+        <plan>/known.json        the assumptions that this plan is based on
+        <plan>/                  journals and rows, see `rlds_cli.store.shards`
 
-What shards agree on that do not speak to each other: files that each reads before it begins a chunk.
-
-::
-
-    <work>/chunks.json           how many rows a chunk has
-    <work>/known-<hash>.json     what some shard learned of episodes that are not as planned
-    <work>/<plan>/known.json     what was known when this was the plan
-
-Parts that were written as an earlier plan had it, completed to what the present one asks for.
-
-A later episode shows that not all of them stay, or that a field does change: then fields that were to be shared with
-the source must be written after all. In parts that are finished they are the source's rows, and are copied.
+Shards do not communicate; each reads these files before it begins a chunk. If an episode breaks an assumption, all
+shards go on with a new plan, in which fields that were to be shared with the source are written. Finished parts of the
+earlier plan are completed with the rows of the source.
 """
 
 from __future__ import annotations
@@ -45,10 +38,11 @@ from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, Held
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
-from rlds_cli.preprocess import fit, job, pipeline, verifying
-from rlds_cli.preprocess.job import PreprocessJob, Staff
-from rlds_cli.preprocess.plan import Known, Otherwise
-from rlds_cli.preprocess.reading import Reader
+from rlds_cli.preprocess import fit, job, publish
+from rlds_cli.preprocess.job import PreprocessJob
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
+from rlds_cli.preprocess.pool import WorkerPool
+from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
@@ -58,15 +52,15 @@ from rlds_cli.store.shards import Finished, Shard
 from rlds_cli.ted import Chunk, EpisodeTable, Field
 
 SUFFIX = "-shards"
-_NAMED = 10  # missing shards that are named; the others are counted
+_NAMED = 10  # missing shards to name; the others are counted
 
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
-    """What a call of `run_shard` left behind.
+    """The outcome of `run_shard`.
 
-    ``parts`` and ``rows`` are those of the shard; ``missing`` the numbers of the shards that are not all there yet, of
-    so many ``shards``. ``published`` where the dataset was made before.
+    ``parts`` and ``rows`` count what the shard wrote; ``missing`` are the numbers of unfinished shards, out of
+    ``shards``. ``published`` is True if the dataset existed already.
     """
 
     id: str
@@ -97,10 +91,10 @@ def run_shard(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> ShardReport:
-    """Do a part of what `run` does, on any machine that has the same home; `finish` publishes when all are done.
+    """Run one shard of a task, on any machine with the same home; `finish` publishes when all are finished.
 
-    Shards run in any order, at the same time, and again where one was stopped: it goes on where it was. A first pass
-    (``fit``) is done by the shard that comes first; the others wait for it.
+    Shards run in any order and at the same time; a stopped shard continues when it is run again. The first shard runs
+    the first pass (``fit``), and the others wait for it.
 
     Parameters
     ----------
@@ -109,12 +103,12 @@ def run_shard(
     source, fn, name, unit, history, future, arrays, args, fields, jobs, keep_going, depends_on, cache_dir
         As in `run`, and the same for all shards, but for ``jobs``.
     force : bool
-        Work also where a dataset of this name exists.
+        Run even if a dataset of this name exists.
 
     Raises
     ------
     PreprocessError
-        There is no such shard; or as in `run`. What is finished is kept.
+        There is no such shard; or as in `run`. Finished chunks are kept.
     """
     number = _checked(shard)
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
@@ -122,15 +116,15 @@ def run_shard(
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         tell = shown(progress)
-        if not force and pipeline.is_made(t, where):
-            tell(Event(str(t.id), "note", note="is here: made before of the same source, function and arguments"))
+        if not force and publish.is_made(t, where):
+            tell(Event(str(t.id), "note", note="already exists, made from the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
         place = Home(where.home)
         work = directory(place, t)
-        with writing(place), _at_work(work, place):
-            report = _work(t, work, number, Staff(t, jobs, tell, in_place=False))
-        if not force and pipeline.is_made(t, where):
-            trees.discard(work)  # another attempt at the same was enough
+        with writing(place), _running(work, place):
+            report = _work(t, work, number, WorkerPool(t, jobs, tell, in_place=False))
+        if not force and publish.is_made(t, where):
+            trees.discard(work)  # another attempt has published it
         return report
 
 
@@ -149,48 +143,44 @@ def finish(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
-    verify: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
-    """Publish what all shards made: the same bytes as `run` makes alone.
+    """Publish the result of all shards: the same bytes that `run` writes.
 
     Parameters
     ----------
     source, fn, name, unit, history, future, arrays, args, fields, keep_going, depends_on, cache_dir
-        Those of the shards.
+        As for the shards.
     jobs : int, optional
-        Threads that hash.
+        Number of threads that hash.
     force : bool
         Replace a dataset of this name.
-    verify : bool
-        Do one chunk again before it is published, as in `run`.
 
     Raises
     ------
     PreprocessError
-        Shards are missing; the message says which. Nothing is published, and what there is stays. Or a chunk is not the
-        same when it is done again; nothing is kept.
+        Shards are missing; the message names them. Nothing is published, and finished shards stay.
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
     with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
-        if force or not pipeline.is_made(t, where):
+        if force or not publish.is_made(t, where):
             with exclusive(place, t.id, tell):
-                if force or not pipeline.is_made(t, where):
-                    _publish(t, place, Staff(t, jobs, tell), verify=verify)
+                if force or not publish.is_made(t, where):
+                    _publish(t, place, WorkerPool(t, jobs, tell))
         return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
 def directory(place: Home, t: Task) -> Path:
-    """Where shards of a task lie."""
+    """Return the directory of the shards of a task."""
     return place.partial(t.id, f"{t.key[:16]}{SUFFIX}")
 
 
-def at_work(work: Path) -> bool:
-    """Whether some shard is being worked at below ``work``, or nobody can tell."""
+def is_running(work: Path) -> bool:
+    """Return whether a shard is running below ``work``; True as well if that cannot be found out."""
     with ExitStack() as held:
         try:
             for file in (work / "running").glob("*.lock"):
@@ -214,8 +204,8 @@ def _checked(shard: tuple[int, int]) -> Shard:
 
 
 @contextmanager
-def _at_work(work: Path, place: Home) -> Iterator[None]:
-    """Hold a lock that says so."""
+def _running(work: Path, place: Home) -> Iterator[None]:
+    """Hold a lock that shows that a shard is running."""
     safe_files.work_directory(work, place.root)
     lock = FileLock(safe_files.directory(work / "running", work) / f"{shards.attempt()}.lock")
     lock.acquire(timeout=0)
@@ -229,11 +219,11 @@ def _at_work(work: Path, place: Home) -> Iterator[None]:
 # -- one shard
 
 
-def _work(t: Task, work: Path, shard: Shard, staff: Staff) -> ShardReport:
+def _work(t: Task, work: Path, shard: Shard, pool: WorkerPool) -> ShardReport:
     write_once(work / "task.json", json.dumps(t.provenance()))
-    t = _fitted(t, work, staff)
+    t = _fitted(t, work, pool)
     while True:
-        plan, seconds = planned(t, work)
+        plan, seconds = shared_plan(t, work)
         steps = seconds * t.dataset.num_steps / max(1, len(plan.job.parts))
         try:
             done = shards.write(
@@ -241,12 +231,12 @@ def _work(t: Task, work: Path, shard: Shard, staff: Staff) -> ShardReport:
                 plan.below,
                 shard,
                 there=plan.finished,
-                executor=lambda chunks, steps=steps: staff.executor(steps * chunks, chunks),  # type: ignore[misc]
-                progress=staff.progress,
+                executor=lambda chunks, steps=steps: pool.executor(steps * chunks, chunks),  # type: ignore[misc]
+                progress=pool.progress,
                 check=plan.check,
             )
-        except Otherwise as e:
-            learn(work, e.known)
+        except AssumptionBroken as e:
+            learn(work, e.assumptions)
             continue
         except PreprocessError as e:
             raise _with_what_is_kept(e) from e.__cause__
@@ -266,24 +256,24 @@ def _missing(parts: int, there: Collection[int], count: int) -> tuple[int, ...]:
     return tuple(s.number for s in numbered if not set(s.parts(parts)) <= set(there))
 
 
-def _fitted(t: Task, work: Path, staff: Staff) -> Task:
-    """The task with the state of the first pass; one shard at a time is at it."""
+def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
+    """Return the task with the state of the first pass, which one shard at a time runs."""
     if not t.fits:
         return t
     lock = FileLock(work / "first-pass.lock", marks=False)
     try:
         lock.acquire(timeout=0)
     except Held:
-        staff.progress(Event(str(t.id), "note", note="another shard is at the first pass: waiting"))
+        pool.progress(Event(str(t.id), "note", note="another shard runs the first pass: waiting"))
         lock.acquire()
-    except OSError:  # a mark would keep all others waiting, where its holder was killed on another machine
-        note = "the file system has no locks: each shard does the first pass for itself"
-        staff.progress(Event(str(t.id), "note", note=note))
+    except OSError:  # a lock by a mark would block the others forever if its holder is killed on another machine
+        note = "the file system has no locks: each shard runs the first pass itself"
+        pool.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{shards.attempt()}"
         alone.mkdir()
-        return fit.fitted(t, alone, staff)
+        return fit.with_state(t, alone, pool)
     try:
-        return fit.fitted(t, work, staff)
+        return fit.with_state(t, work, pool)
     finally:
         lock.release()
 
@@ -291,34 +281,33 @@ def _fitted(t: Task, work: Path, staff: Staff) -> Task:
 # -- all of them
 
 
-def _publish(t: Task, place: Home, staff: Staff, *, verify: bool) -> None:
+def _publish(t: Task, place: Home, pool: WorkerPool) -> None:
     work = directory(place, t)
     if work.exists():
         safe_files.work_directory(work, place.root)
     else:
         raise PreprocessError(
-            f"No shard of {t.id} is here{_others(t, place)}.", hint="--shard 1/4, and so on, makes them"
+            f"There is no shard of {t.id}{_others(t, place)}.", hint="--shard 1/4 and so on make them"
         )
-    t = fit.fitted(t, work, replace(staff, task=t))
-    plan, _ = planned(t, work)
+    t = fit.with_state(t, work, replace(pool, task=t))
+    plan, _ = shared_plan(t, work)
     done = plan.finished(range(len(plan.job.parts)))
     _check_complete(t, plan, done)
-    trees.discard(plan.below / build.PLACE)  # of a finish that was stopped
+    trees.discard(plan.below / build.PLACE)  # from an interrupted finish
     built = build.assemble(plan.job, plan.below, done)
-    checks = [verifying.checking(plan.job, built, work, staff)] if verify else []
-    pipeline.publish(built, t, plan.job.plan, place.dataset(t.id), threads=staff.threads, checks=checks)
+    publish.publish(built, t, plan.job.plan, place.dataset(t.id), threads=pool.threads)
     trees.discard(work)
 
 
 def _others(t: Task, place: Home) -> str:
-    """What shards of this name there are of, where they are of something else."""
+    """Describe shards of this name that belong to another task."""
     mine = place.partial(t.id, "")
     for file in sorted(mine.parent.glob(f"{mine.name}*{SUFFIX}/task.json")):
-        return f"; those that are differ: {t.differs(json.loads(file.read_text()))}"
+        return f"; there are others, which differ: {t.differs(json.loads(file.read_text()))}"
     return ""
 
 
-def _check_complete(t: Task, plan: Planned, done: Finished) -> None:
+def _check_complete(t: Task, plan: SharedPlan, done: Finished) -> None:
     parts = len(plan.job.parts)
     if len(done) == parts:
         return
@@ -328,31 +317,31 @@ def _check_complete(t: Task, plan: Planned, done: Finished) -> None:
     raise PreprocessError(
         f"{t.id}: {f'shards {listed} are' if len(missing) > 1 else f'shard {listed} is'} not finished: "
         f"{parts - len(done)} of {parts} chunks are missing. Nothing was published.",
-        hint=f"the same command with --shard {missing[0]} in the place of --finish does what is missing of it",
+        hint=f"the same command with --shard {missing[0]} instead of --finish completes it",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """What is to be written as far as is ``known``, and ``below`` which directory of the ``work``."""
+class SharedPlan:
+    """The plan that all shards share, based on the assumptions ``assumptions``; its parts lie in ``below``."""
 
     job: PreprocessJob
-    known: Known
+    assumptions: Assumptions
     work: Path
 
     @property
     def below(self) -> Path:
-        """Where its parts are."""
+        """The directory of its parts."""
         return self.work / self.job.key[:16]
 
     def check(self) -> None:
-        """Raise Otherwise where another shard has learned something."""
+        """Raise AssumptionBroken if another shard has recorded further assumptions."""
         now = _recall(self.work)
-        if now != self.known:
-            raise Otherwise(now)
+        if now != self.assumptions:
+            raise AssumptionBroken(now)
 
     def finished(self, numbers: Collection[int]) -> Finished:
-        """The parts that are there; of earlier plans those that can be completed, and are."""
+        """Return the finished parts; parts of earlier plans are completed if possible."""
         done = shards.finished(self.job, self.below, numbers)
         for earlier in self._earlier() if len(done) < len(numbers) else ():
             left = set(numbers) - done.keys()
@@ -362,56 +351,56 @@ class Planned:
         return done
 
     def said(self) -> set[int]:
-        """The parts that somebody says are there."""
+        """Return the parts that journals record, without checking them."""
         return set().union(*(shards.said(p.job, p.below) for p in (self, *self._earlier())))
 
-    def _earlier(self) -> list[Planned]:
-        """Plans made when less was known, whose parts can be completed."""
+    def _earlier(self) -> list[SharedPlan]:
+        """Return plans with fewer assumptions broken, whose parts can be completed."""
         found = []
         for file in sorted(self.work.glob("*/known.json")):
-            known = Known.from_json(file.read_text())
-            if known != self.known and known | self.known == self.known:
-                plan = _planned_as(self.job.task, self.work, known)[0]
+            assumptions = Assumptions.from_json(file.read_text())
+            if assumptions != self.assumptions and assumptions | self.assumptions == self.assumptions:
+                plan = _shared_plan_under(self.job.task, self.work, assumptions)[0]
                 if plan.below == file.parent and fits(plan.job, self.job):
                     found.append(plan)
         return found
 
 
-def planned(t: Task, work: Path) -> tuple[Planned, float]:
-    """What is to be written as far as any shard knows, and the seconds that a step takes."""
-    plan, seconds = _planned_as(t, work, _recall(work))
+def shared_plan(t: Task, work: Path) -> tuple[SharedPlan, float]:
+    """Return the current plan of all shards, and the seconds per step."""
+    plan, seconds = _shared_plan_under(t, work, _recall(work))
     plan.below.mkdir(parents=True, exist_ok=True)
-    write_once(plan.below / "known.json", plan.known.to_json())
+    write_once(plan.below / "known.json", plan.assumptions.to_json())
     return plan, seconds
 
 
-def _planned_as(t: Task, work: Path, known: Known) -> tuple[Planned, float]:
-    plan, seconds = job.plan(t, known)
+def _shared_plan_under(t: Task, work: Path, assumptions: Assumptions) -> tuple[SharedPlan, float]:
+    plan, seconds = job.plan(t, assumptions)
     rows = job.decided(work, seconds, t.dataset.num_steps)
-    return Planned(job.divided(t, plan, rows), known, work), seconds
+    return SharedPlan(job.divided(t, plan, rows), assumptions, work), seconds
 
 
-def _recall(work: Path) -> Known:
-    known = Known()
+def _recall(work: Path) -> Assumptions:
+    assumptions = Assumptions()
     for file in sorted(work.glob("known-*.json")):
-        known |= Known.from_json(file.read_text())
-    return known
+        assumptions |= Assumptions.from_json(file.read_text())
+    return assumptions
 
 
-def learn(work: Path, known: Known) -> None:
-    """Tell the others."""
-    text = known.to_json()
+def learn(work: Path, assumptions: Assumptions) -> None:
+    """Record assumptions for the other shards."""
+    text = assumptions.to_json()
     write_once(work / f"known-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json", text)
 
 
 def write_once(file: Path, text: str) -> None:
-    """Write a file in one step, unless it is there."""
+    """Write a file atomically, unless it exists."""
     if not file.exists():
         safe_files.replace_text(file, text)
 
 
 def fits(before: PreprocessJob, now: PreprocessJob) -> bool:
-    """Whether parts of the plan ``before`` can be completed: what they lack are fields as the source has them."""
+    """Return whether parts of the plan ``before`` can be completed: they lack only fields equal to the source."""
     schema, written = now.task.dataset.schema, {f.name: f for f in before.schema}
     paths, ours = (files.paths(f.name for f in j.schema) for j in (before, now))
     return (
@@ -432,7 +421,7 @@ def fits(before: PreprocessJob, now: PreprocessJob) -> bool:
 def complete(
     before: PreprocessJob, now: PreprocessJob, number: int, segment: Path, written: Written, work: Path
 ) -> tuple[str, Written]:
-    """Part ``number``, of which ``segment`` holds the fields of the plan before; as `build.write_part` would say it."""
+    """Complete part ``number``, written to ``segment`` by an earlier plan, and return it as `build.write_part` does."""
     where = f"segments/{number}.{secrets.token_hex(4)}"
     paths = files.paths(f.name for f in now.schema)
     for f in before.schema:
@@ -456,8 +445,8 @@ def complete(
 
 
 def _rows(task: Task, fields: list[Field], number: int, job: PreprocessJob) -> Iterator[Chunk]:
-    """The source's rows of a part, of these fields, block by block."""
-    reader = Reader(task.dataset)
+    """Yield the rows of the source for a part and some fields, block by block."""
+    reader = SourceReader(task.dataset)
     first, last = job.parts[number].args["first"], job.parts[number].args["last"]
     row, end = reader.start(first), reader.start(last - 1) + reader.length(last - 1) + 1
     at_once = max(1, BLOCK_BYTES // max(1, sum(f.row_bytes for f in fields)))

@@ -1,11 +1,8 @@
-"""What a function is made of: the source files under the user's path that its module needs, and their hashes.
+"""Hash the files that a function depends on: its source files, and the data files that it reads.
 
-Files are found by reading import statements, not by running them, so the answer does not depend on what else is
-imported. Libraries are not followed.
-
-Files that a function reads beside its source: those that its arguments name, and those that it is said to need.
-
-What is in them is part of what a result depends on, so a model saved anew under the same name makes another job.
+Source files are found by parsing import statements, without running them, so the result does not depend on other
+imports. Libraries are not followed. Data files are those that arguments or ``depends_on`` name; a model saved again
+under the same name makes another job.
 """
 
 from __future__ import annotations
@@ -35,14 +32,19 @@ _HERE = Path(__file__).resolve().parents[1]
 
 
 def made_of(file: Path, roots: Iterable[Path]) -> Files:
-    """``file`` and the files under ``roots`` that it imports, directly or not, with the sha256 of each."""
+    """Return ``file`` and the files under ``roots`` that it imports, directly or not, with their sha256."""
     tops = _tops(file, roots)
     return tuple(sorted((_relative(p, tops), sha) for p, sha in _read(file, tops) if sha))
 
 
 def compiled(file: Path, roots: Iterable[Path]) -> list[Path]:
-    """The modules without a source that ``file``, or what it imports, imports from ``roots``."""
+    """Return the modules without a source under ``roots`` that ``file`` imports, directly or not."""
     return sorted(p for p, sha in _read(file, _tops(file, roots)) if not sha)
+
+
+def mentions(file: Path, roots: Iterable[Path], name: str) -> bool:
+    """Return whether ``file``, or a file under ``roots`` that it imports, contains ``name``."""
+    return any(name.encode() in p.read_bytes() for p, sha in _read(file, _tops(file, roots)) if sha)
 
 
 def _tops(file: Path, roots: Iterable[Path]) -> list[Path]:
@@ -50,7 +52,7 @@ def _tops(file: Path, roots: Iterable[Path]) -> list[Path]:
 
 
 def _read(file: Path, tops: list[Path]) -> Iterator[tuple[Path, str]]:
-    """The modules that an import of a file runs, and their sha256, empty for those without a source."""
+    """Yield the modules that an import of a file runs, with their sha256; empty for modules without a source."""
     file, seen = file.resolve(), set()
     waiting = [file, *(p / "__init__.py" for p in file.parents if p.is_relative_to(tops[0]) and p != tops[0])]
     while waiting:
@@ -67,7 +69,7 @@ def _read(file: Path, tops: list[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def package_root(file: Path) -> Path:
-    """The directory that a module is imported from: above its outermost package."""
+    """Return the directory that a module is imported from: the parent of its outermost package."""
     directory = file.parent
     while (directory / "__init__.py").exists() and directory != directory.parent:
         directory = directory.parent
@@ -80,7 +82,7 @@ def _relative(path: Path, tops: list[Path]) -> str:
 
 
 def is_users(path: Path) -> bool:
-    """Whether a source file is the user's own: of no library, and not of this program."""
+    """Return whether a source file is the user's own: part of no library and not of this program."""
     libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     outside = [_HERE, *(Path(p).resolve() for p in (*libraries, *site.getsitepackages(), site.getusersitepackages()))]
     return not any(path.is_relative_to(p) for p in outside)
@@ -102,7 +104,7 @@ def _imports(path: Path, data: bytes, tops: list[Path]) -> Iterator[Path]:
 
 
 def _files_of(dotted: str, tops: list[Path]) -> Iterator[Path]:
-    """The modules that importing ``dotted`` runs, packages included; its last parts may be names in a module."""
+    """Yield the modules that importing ``dotted`` runs, packages included; its last parts may be attributes."""
     for top in tops:
         at = top
         for part in dotted.split("."):
@@ -112,7 +114,7 @@ def _files_of(dotted: str, tops: list[Path]) -> Iterator[Path]:
 
 
 def _modules(directory: Path, name: str) -> Iterator[Path]:
-    """The files that Python would take for a module: an extension goes before a source, which goes before bytecode."""
+    """Yield the files that Python may import for a module: extension first, then source, then bytecode."""
     source = directory / f"{name}.py"
     if source.is_file():
         yield source.resolve()
@@ -120,19 +122,25 @@ def _modules(directory: Path, name: str) -> Iterator[Path]:
     yield from (p for p in (directory / f"{name}{suffix}" for suffix in others) if p.is_file())
 
 
-def module_files(module: str, roots: Iterable[Path]) -> Files:
-    """The files of an imported module, as ``made_of``; none where it has no source."""
+def module_file(module: str) -> Path | None:
+    """Return the source file of an imported module; None if it has none."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    return made_of(Path(file), roots) if file and Path(file).suffix == ".py" and Path(file).is_file() else ()
+    return Path(file) if file and Path(file).suffix == ".py" and Path(file).is_file() else None
+
+
+def module_files(module: str, roots: Iterable[Path]) -> Files:
+    """Return the files of an imported module, as `made_of` does; none if it has no source."""
+    file = module_file(module)
+    return made_of(file, roots) if file else ()
 
 
 def files_hash(files: Files) -> str:
-    """One hash of all of them."""
+    """Return one hash of all files."""
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
 def code_hash(value: object) -> str:
-    """Hash of values and of functions that are in no module: code, defaults, what they close over; not globals."""
+    """Hash values and functions outside of modules: code, defaults and closures, but not globals."""
     h = hashlib.sha256()
     for item in _parts(value):
         h.update(item + b"\0")
@@ -170,25 +178,24 @@ def _code(code: CodeType) -> Iterator[bytes]:
             yield repr(constant).encode()
 
 
-Hashes = dict[str, str]  # a path as it was given, and the sha256 of what is there
+Hashes = dict[str, str]  # a path as given, and the sha256 of its content
 
 
 def of(function: Callable[..., Any], args: Mapping[str, Any], depends_on: Sequence[str | os.PathLike[str]]) -> Hashes:
-    """The files and their hashes, by name; of a directory the hash of all files below it.
+    """Hash the files that a function reads, by name; a directory with all files below it.
 
-    A text in the arguments names a file where there is one. Directories count in ``depends_on`` alone: others may be
-    for what is written meanwhile. Arguments that a partial of the function holds, and attributes of an object that is
-    called, count as well.
+    Text in the arguments names a file if that file exists. Directories count only in ``depends_on``, since others may
+    be for output. Arguments stored in a partial and attributes of a callable object count as well.
 
     Raises
     ------
     PreprocessError
-        A file of ``depends_on`` is not there, or one cannot be read.
+        A file in ``depends_on`` does not exist, or one cannot be read.
     """
     found = {os.fspath(p): settings.expanded(p) for p in depends_on}
     for name, path in found.items():
         if not path.exists():
-            raise PreprocessError(f"There is no {name}, which the function is said to depend on.")
+            raise PreprocessError(f"There is no {name}, which depends_on names.")
     found |= {name: path for value in _held(function, args) for name, path in named(value)}
     return {name: digest(found[name]) for name in sorted(found)}
 
@@ -204,7 +211,7 @@ def _held(function: Callable[..., Any], args: Mapping[str, Any]) -> Iterator[Any
 
 
 def named(value: Any) -> Iterator[tuple[str, Path]]:
-    """The files that a value names."""
+    """Yield the files that a value names."""
     if isinstance(value, Mapping):
         for item in value.values():
             yield from named(item)
@@ -221,12 +228,12 @@ def _there(name: str) -> Path | None:
     try:
         path = settings.expanded(name)
         return path if path.is_file() else None
-    except (OSError, ValueError):  # no name that a file can have
+    except (OSError, ValueError):  # not a valid file name
         return None
 
 
 def digest(path: Path) -> str:
-    """The sha256 of a file; of a directory, that of the names and hashes of all files below it."""
+    """Return the sha256 of a file, or of the names and hashes of all files below a directory."""
     try:
         if path.is_file():
             return sha256_of(path)

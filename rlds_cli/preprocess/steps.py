@@ -1,12 +1,12 @@
-"""Functions of transitions, many or one at a time: every step comes back, and the final rows from its next values.
+"""Run functions of transitions, of one or many at a time, which return every step.
 
-The fewest steps of a block that a function of many steps fails on.
+The final row of an episode comes from the next values of its last step.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
-from rlds_cli.preprocess import calling, forms, rows, task
-from rlds_cli.preprocess.calling import Caller, Given, line_of
-from rlds_cli.preprocess.episodes import Result, extended
-from rlds_cli.preprocess.forms import Block, Piece, StepName
-from rlds_cli.preprocess.plan import Known, Otherwise, Plan, Probe, infer
-from rlds_cli.preprocess.reading import Episode, Reader
-from rlds_cli.preprocess.rows import Pairs, Stack, take
+from rlds_cli.preprocess import calling, forms, windows
+from rlds_cli.preprocess.blocks import ColumnStack, PairCheck, StepBlock, StepName, StepRange, take
+from rlds_cli.preprocess.calling import Caller, CallInput
+from rlds_cli.preprocess.episodes import EpisodeResult, extended
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, Probe, WritePlan, infer
+from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, STEP_ROWS, Task
 from rlds_cli.ted import (
     CUT,
@@ -43,9 +42,9 @@ PROBE_STEPS = 256
 
 
 def at_once(task: Task, made: int) -> int:
-    """Steps that a function is given at once, when so many bytes are made of one; of unit step, that are read at once.
+    """Return the number of steps in one call, or read at once for unit step, if ``made`` bytes are written per step.
 
-    They are those of whole episodes, or of a part of one that is longer.
+    They are whole episodes, or a part of one that is longer.
     """
     width = made + sum(f.row_bytes for f in task.dataset.schema.values())
     limit = STEP_ROWS if task.unit == "step" else BLOCK_ROWS
@@ -53,10 +52,10 @@ def at_once(task: Task, made: int) -> int:
 
 
 def runs(lengths: IntArray, steps: int) -> list[int]:
-    """Where runs of episodes begin that have at most ``steps`` steps together, or are one episode.
+    """Return the first episode of each run: consecutive episodes of at most ``steps`` steps, or one episode.
 
-    A run depends on nothing but the episodes from its first one on. So where parts begin with runs, what the function
-    is given does not depend on how many runs a part has.
+    A run depends only on the episodes from its first one on. If parts begin with runs, the input of a call does not
+    depend on the number of runs in a part.
     """
     ends = np.cumsum(lengths)
     firsts, at, before = [], 0, 0
@@ -67,22 +66,21 @@ def runs(lengths: IntArray, steps: int) -> list[int]:
     return firsts
 
 
-class Transitions:
-    """Runs a function of transitions."""
+class StepRunner:
+    """Runs a function of transitions: unit batch, step or window."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._caller = Caller(task)
-        self._reader = Reader(task.dataset)
-        self._pairs = Pairs(task, self._reader)
-        self.narrows = True  # a failure down to a step
+        self._reader = SourceReader(task.dataset)
+        self._pairs = PairCheck(task, self._reader)
         self._fields = task.dataset.schema
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
     # -- one block
 
-    def run(self, block: Block) -> tuple[Flat, dict[str, Array], Array]:
-        """What the function makes of a block, checked: (fields [B], rows of the source, how its episodes end)."""
+    def run(self, block: StepBlock) -> tuple[Flat, dict[str, Array], Array]:
+        """Call the function on a block and check the output: fields [B], rows of the source, ends of its episodes."""
         original = {n: self._reader.rows(n, block.runs) for n in self._task.read}
         given = self._given(block, original)
         done = {forms.DONE: given[forms.DONE].copy()}
@@ -92,97 +90,81 @@ class Transitions:
             if self._task.arrays == "tensordict":
                 flat = forms.without_root_flags(flat, self._fields)
                 flat = forms.without_numbers(flat, block.episodes, self._fields)
-            flat = forms.without_extras(flat, done, self._fields, str(block))
+            flat = forms.without_lookups(flat, done, self._fields, str(block))
             flat = {**{n: block.pick(original[n]) for n in FLAGS if n not in flat}, **flat}
             _check_rows(flat, block)
             forms.check_pairs(flat, self._fields, str(block))
             ends = self._read_flags(flat, block)
         return flat, original, ends
 
-    def inputs(self, part: Part) -> Iterator[Given]:
-        """What the function is given of a part, block by block; of unit step, all steps of a block together."""
+    def inputs(self, part: Part) -> Iterator[CallInput]:
+        """Yield the input of each block of a part; with unit step, all steps of a block together."""
         steps = part.args["steps"]
         for a, b in self._runs(part):
             for pieces in self._pieces(a, b, steps):
                 yield self._input_of(self._block(pieces))
 
-    def _input_of(self, block: Block) -> Given:
+    def _input_of(self, block: StepBlock) -> CallInput:
         if self._task.unit == "window":
             given = self._windows(block)
-            return self._input(block, rows.hand(given, self._task.arrays), given)
+            return self._input(block, windows.to_input(given, self._task.arrays), given)
         given = self._given(block, {n: self._reader.rows(n, block.runs) for n in self._task.read})
-        return self._input(block, forms.hand(given, self._task.arrays), given)
+        return self._input(block, forms.to_input(given, self._task.arrays), given)
 
-    def _input(self, block: Block, data: Any, given: Mapping[str, Array]) -> Given:
+    def _input(self, block: StepBlock, data: Any, given: Mapping[str, Array]) -> CallInput:
         step = block.pieces[0].first if block.size == 1 else None
-        return Given(data, int(block.numbers[0]), str(block), lambda: given, block.runs[0][0], step)
+        return CallInput(
+            data, int(block.numbers[0]), str(block), lambda: given, block.runs[0][0], step, len(block.numbers) == 1
+        )
 
-    def _narrowing(self, block: Block, given: Given) -> Any:
-        """What the function returns; where it fails, the failure on the fewest steps that it fails on alone."""
-        try:
-            return self._caller(given)
-        except PreprocessError as e:
-            if self.narrows:
-                raise narrowed(block, e, self._fails) from e.__cause__
-            raise
-
-    def _fails(self, block: Block) -> PreprocessError | None:
-        given = self._input_of(block)
-        calling.seed(self._task, given.seed)
-        try:
-            self._caller(given)
-        except PreprocessError as e:
-            return e
-        return None
-
-    def _given(self, block: Block, original: Mapping[str, Array]) -> dict[str, Array]:
+    def _given(self, block: StepBlock, original: Mapping[str, Array]) -> dict[str, Array]:
         observed = block.observed if self._partial and self._task.unit != "window" else None
         given = forms.transitions(original, self._fields, block.pick, observed)
         if self._task.arrays != "tensordict" or self._task.unit == "window":
             return given
         return forms.numbered(given, block.episodes, self._fields)
 
-    def _call(self, block: Block, given: Mapping[str, Array]) -> Flat:
-        batch = forms.hand(given, self._task.arrays)
+    def _call(self, block: StepBlock, given: Mapping[str, Array]) -> Flat:
+        batch = forms.to_input(given, self._task.arrays)
         first = int(block.numbers[0])
         if self._task.unit == "batch":
-            value = self._narrowing(block, self._input(block, batch, given))
+            value = self._caller(self._input(block, batch, given))
             with self._caller.refusing(first):
-                return forms.take_back(_returned(value, str(block)), str(block))
+                return forms.from_output(_returned(value, str(block)), str(block))
         return self._call_steps(block, batch, given)
 
-    def _call_steps(self, block: Block, batch: Any, given: Mapping[str, Array]) -> Flat:
+    def _call_steps(self, block: StepBlock, batch: Any, given: Mapping[str, Array]) -> Flat:
         first, i, step = int(block.numbers[0]), 0, None
 
-        def described() -> Given:
-            return Given(step, first, StepName(block, i), lambda: _row(given, i))
+        def described() -> CallInput:
+            return CallInput(step, first, StepName(block, i), lambda: _row(given, i))
 
-        stack = Stack(block.size, batch)
+        stack = ColumnStack(block.size, batch)
         with self._caller.refusing(first):
-            for i, (step, leaves) in enumerate(forms.each(batch)):
+            for i, (step, leaves) in enumerate(forms.iterate_steps(batch)):
                 where = StepName(block, i)
-                stack.add(i, _returned(self._caller.of(step, described), where), where, leaves)
+                stack.add(i, _returned(self._caller.call(step, described), where), where, leaves)
         return stack.columns()
 
-    def _windows(self, block: Block) -> dict[str, Array]:
-        """The windows of a block's steps, by field name."""
+    def _windows(self, block: StepBlock) -> dict[str, Array]:
+        """Return the windows of a block's steps, by field name."""
         starts, lengths, final = (
             np.array([of(p.k) for p in block.pieces])
             for of in (self._reader.start, self._reader.length, self._reader.observed)
         )
-        near = rows.neighbours(block, starts, lengths, final, self._task.span)
+        near = windows.neighbours(block, starts, lengths, final, self._task.span)
         with self._caller.refusing(int(block.numbers[0])):
-            return rows.given(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
+            return windows.window_fields(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
 
-    def _call_windows(self, block: Block, before: Mapping[str, Array]) -> Flat:
+    def _call_windows(self, block: StepBlock, before: Mapping[str, Array]) -> Flat:
         given, where = self._windows(block), str(block)
-        handed = rows.hand(given, self._task.arrays)
-        value = self._narrowing(block, self._input(block, handed, given))
+        handed = windows.to_input(given, self._task.arrays)
+        value = self._caller(self._input(block, handed, given))
         with self._caller.refusing(int(block.numbers[0])):
-            return rows.laid_over(_returned(value, where), handed, dict(before), self._fields, where)
+            return windows.merge_output(_returned(value, where), handed, dict(before), self._fields, where)
 
-    def _read_flags(self, flat: Flat, block: Block) -> Array:
-        """Make flags bool; how the episodes end that do. Without a flag they are cut; an end inside is refused."""
+    def _read_flags(self, flat: Flat, block: StepBlock) -> Array:
+        """Make flags bool, and return how episodes end; without a flag they are cut. Refuse an early end."""
         for name in FLAGS:
             flat[name] = episodes.flag(flat[name], block.size, name, str(block))
         terminated, truncated = (np.asarray(flat[n]) for n in FLAGS)
@@ -190,7 +172,7 @@ class Transitions:
         inside[block.ends] = False
         if inside.any():
             raise InvalidEpisode(
-                f"{block.name(int(np.argmax(inside)))}: truncated, and the episode goes on.",
+                f"{block.name(int(np.argmax(inside)))}: truncated before the last step of the episode.",
                 hint="unit=episode (--unit episode) can split it there",
             )
         ends = np.where(terminated[block.ends], TERMINATED, np.where(truncated[block.ends], TRUNCATED, CUT))
@@ -199,37 +181,39 @@ class Transitions:
 
     # -- what is planned
 
-    def probe(self, k: int, known: Known) -> tuple[Probe, Block, Flat, dict[str, Array]]:
-        """Try the function on the first steps of episode ``k`` of the selection."""
+    def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
+        """Call the function on the first steps of episode ``k`` of the selection, to plan the output."""
         steps = min(self._reader.length(k), PROBE_STEPS)
-        return self.probe_piece(Piece(k, 0, steps, steps == self._reader.length(k)), known)
+        return self.probe_piece(StepRange(k, 0, steps, steps == self._reader.length(k)), assumptions)
 
-    def attempt(self, k: int, step: int | None = None) -> tuple[Probe, Episode, list[Result]]:
-        """Try the function on all steps of episode ``k`` of the selection, or on one; they come back as an episode."""
+    def attempt(self, k: int, step: int | None = None) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
+        """Call the function on all steps of episode ``k``, or on one, and return them as an episode."""
         ep = self._reader.episode(k, self._task.read)
         if step is None:
-            piece = Piece(k, 0, ep.length, True)
+            piece = StepRange(k, 0, ep.length, True)
         else:
-            piece = Piece(k, step, step + 1, step + 1 == ep.length)
+            piece = StepRange(k, step, step + 1, step + 1 == ep.length)
             ep = _one_step(ep, step, self._fields)
-        probe, _, flat, _ = self.probe_piece(piece, Known())
+        probe, _, flat, _ = self.probe_piece(piece, Assumptions())
         assert probe.schema is not None
         columns = {f.name: flat[f.name] for f in probe.schema}
         for f in probe.schema:
             if f.placement == "both" and ep.observed:
                 columns[f.name] = extended(flat[f.name], flat[f"next/{f.name}"])
         rows = dict.fromkeys(probe.untouched, slice(None))
-        return probe, ep, [Result(columns, ep.length, ep.end, ep.observed, rows)]
+        return probe, ep, [EpisodeResult(columns, ep.length, ep.end, ep.observed, rows)]
 
-    def probe_piece(self, piece: Piece, known: Known) -> tuple[Probe, Block, Flat, dict[str, Array]]:
-        """Try the function on a piece."""
+    def probe_piece(
+        self, piece: StepRange, assumptions: Assumptions
+    ) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
+        """Call the function on a piece of an episode."""
         block = self._block([piece])
         began = time.perf_counter()
         flat, original, _ = self.run(block)
         seconds = (time.perf_counter() - began) / block.size
-        untouched = frozenset(n for n in original if self._pairs.same(n, flat, original, block)) - known.touched
+        untouched = frozenset(n for n in original if self._pairs.same(n, flat, original, block)) - assumptions.touched
         with self._caller.refusing(int(block.numbers[0])):
-            apart = self._task.apart | known.apart | self._pairs.disagreeing(flat, block, untouched, {})
+            apart = self._task.apart | assumptions.apart | self._pairs.disagreeing(flat, block, untouched, {})
             schema = self._infer(flat, apart, untouched)
         return Probe(schema, untouched, True, seconds, apart), block, flat, original
 
@@ -245,8 +229,8 @@ class Transitions:
 
     # -- many
 
-    def chunks(self, part: Part, plan: Plan) -> Iterator[Chunk]:
-        """The rows of a part."""
+    def chunks(self, part: Part, plan: WritePlan) -> Iterator[Chunk]:
+        """Yield the rows of a part."""
         steps = part.args["steps"]
         for a, b in self._runs(part):
             if self._task.keep_going:
@@ -255,12 +239,12 @@ class Transitions:
                 yield from self._chunks(a, b, steps, plan)
 
     def _runs(self, part: Part) -> Iterator[tuple[int, int]]:
-        """Of a part, the episodes that are worked at together."""
+        """Yield the runs of episodes of a part, as (first, one past the last)."""
         first, last = part.args["first"], part.args["last"]
         firsts = runs(np.array([self._reader.length(k) for k in range(first, last)]), part.args["steps"])
         return pairwise([*(first + f for f in firsts), last])
 
-    def _chunks(self, first: int, last: int, limit: int, plan: Plan) -> Iterator[Chunk]:
+    def _chunks(self, first: int, last: int, limit: int, plan: WritePlan) -> Iterator[Chunk]:
         tail: dict[str, Any] = {}
         for pieces in self._pieces(first, last, limit):
             block = self._block(pieces)
@@ -271,27 +255,26 @@ class Transitions:
             tail = {n: take(flat[f"next/{n}"], [block.size - 1]) for n in flat if f"next/{n}" in flat}
             yield self._chunk(columns, ends, block)
 
-    def _without_failing(self, first: int, last: int, limit: int, plan: Plan) -> list[Chunk]:
-        """Episodes together; where the function fails, each by itself, and those on which it fails left out."""
-        self.narrows = last - first == 1
+    def _without_failing(self, first: int, last: int, limit: int, plan: WritePlan) -> list[Chunk]:
+        """Return the rows of episodes; if the function fails, try each alone and leave out those that fail."""
         try:
             return list(self._chunks(first, last, limit, plan))
         except PreprocessError as e:
             if last - first > 1:
                 return [c for k in range(first, last) for c in self._without_failing(k, k + 1, limit, plan)]
             nothing = lay_out(plan.written, [])
-            nothing.notes = (task.left_out(self._task, self._reader.number(first), plan, e),)
+            nothing.notes = (self._caller.left_out(self._reader.number(first), plan, e),)
             return [nothing]
 
-    def _pieces(self, first: int, last: int, steps: int) -> Iterator[list[Piece]]:
-        """The episodes cut into blocks of ``steps`` steps."""
-        block: list[Piece] = []
+    def _pieces(self, first: int, last: int, steps: int) -> Iterator[list[StepRange]]:
+        """Cut episodes into blocks of ``steps`` steps."""
+        block: list[StepRange] = []
         held = 0
         for k in range(first, last):
             t, length = 0, self._reader.length(k)
             while t < length:
                 n = min(length - t, steps - held)
-                block.append(Piece(k, t, t + n, t + n == length))
+                block.append(StepRange(k, t, t + n, t + n == length))
                 t, held = t + n, held + n
                 if held == steps:
                     yield block
@@ -299,7 +282,7 @@ class Transitions:
         if block:
             yield block
 
-    def _block(self, pieces: Sequence[Piece]) -> Block:
+    def _block(self, pieces: Sequence[StepRange]) -> StepBlock:
         runs = []
         observed = []
         for p in pieces:
@@ -308,34 +291,34 @@ class Transitions:
             known = np.ones(p.steps, bool)
             known[-1] = not p.ends or self._reader.observed(p.k)
             observed.append(known)
-        return Block(pieces, runs, np.concatenate(observed), np.array([self._reader.number(p.k) for p in pieces]))
+        return StepBlock(pieces, runs, np.concatenate(observed), np.array([self._reader.number(p.k) for p in pieces]))
 
     def _check(
-        self, flat: Flat, original: Mapping[str, Array], block: Block, plan: Plan, tail: Mapping[str, Any]
+        self, flat: Flat, original: Mapping[str, Array], block: StepBlock, plan: WritePlan, tail: Mapping[str, Any]
     ) -> None:
-        """Raise Otherwise where the plan assumes what is not so."""
+        """Raise AssumptionBroken if a block contradicts the plan."""
         same = frozenset(n for n in plan.untouched if self._pairs.same(n, flat, original, block))
         with self._caller.refusing(int(block.numbers[0])):
             apart = self._pairs.disagreeing(flat, block, same, tail) - plan.apart
         if same != plan.untouched or apart:
-            raise Otherwise(Known(plan.untouched - same, True, apart))
+            raise AssumptionBroken(Assumptions(plan.untouched - same, True, apart))
 
-    def _columns(self, flat: Flat, block: Block, plan: Plan) -> dict[str, Column]:
-        """The rows to write: steps in their places, and the final rows."""
+    def _columns(self, flat: Flat, block: StepBlock, plan: WritePlan) -> dict[str, Column]:
+        """Return the rows to write: steps at their positions, and final rows."""
         carried = plan.copied | plan.encoded | (frozenset() if plan.linked else plan.untouched)
         wanted = [f for f in plan.schema if f.name not in carried | plan.carried]
         pairs = [replace(f, name=f"next/{f.name}") for f in wanted if f.placement == "both"]
         skipped = carried | {f"next/{n}" for n in carried if n not in plan.apart}
-        fitted = episodes.fit({n: v for n, v in flat.items() if n not in skipped}, [*wanted, *pairs], str(block))
+        fitting = episodes.fit({n: v for n, v in flat.items() if n not in skipped}, [*wanted, *pairs], str(block))
         columns: dict[str, Column] = {}
         for f in plan.written:
             if f.name in carried:
                 columns[f.name] = self._reader.column(plan.renamed.get(f.name, f.name), _kept_runs(block))
             else:
-                columns[f.name] = _place(f, fitted[f.name], fitted.get(f"next/{f.name}"), block)
+                columns[f.name] = _place(f, fitting[f.name], fitting.get(f"next/{f.name}"), block)
         return columns
 
-    def _chunk(self, columns: dict[str, Column], ends: Array, block: Block) -> Chunk:
+    def _chunk(self, columns: dict[str, Column], ends: Array, block: StepBlock) -> Chunk:
         _, final, total = block.out
         last = np.zeros(total, bool)
         last[final] = True
@@ -346,8 +329,8 @@ class Transitions:
         return Chunk(columns, last, table)
 
 
-def _one_step(ep: Episode, step: int, fields: Mapping[str, Field]) -> Episode:
-    """An episode of one step of another."""
+def _one_step(ep: SourceEpisode, step: int, fields: Mapping[str, Field]) -> SourceEpisode:
+    """Return an episode that consists of one step of another."""
     rows = {n: step + 1 + (fields[n].placement == "both") for n in ep.original}
     original = {n: v[step : rows[n]] for n, v in ep.original.items()}
     return replace(ep, start=ep.start + step, length=1, observed=ep.observed or step + 1 < ep.length, original=original)
@@ -356,7 +339,7 @@ def _one_step(ep: Episode, step: int, fields: Mapping[str, Field]) -> Episode:
 def _returned(value: Any, where: object) -> Any:
     if value is None:
         raise InvalidEpisode(
-            f"{where}: None was returned; units batch and step give every transition back.",
+            f"{where}: None was returned; units batch and step return every transition.",
             hint="return it; to drop episodes, use unit=episode (--unit episode)",
         )
     return value
@@ -366,13 +349,13 @@ def _row(given: Mapping[str, Array], i: int) -> dict[str, Array]:
     return {n: np.asarray(v[i]) for n, v in given.items()}
 
 
-def _check_rows(flat: Flat, block: Block) -> None:
+def _check_rows(flat: Flat, block: StepBlock) -> None:
     for name, values in flat.items():
         if _rows(values) != block.size:
             rows = "a single value" if _rows(values) < 0 else f"{len(values):,} rows"
             raise InvalidEpisode(
-                f'returned {rows} for "{name}", {block} are {block.size:,}',
-                hint="units batch and step must not change which steps exist; unit episode may (--unit episode)",
+                f'returned {rows} for "{name}" instead of {block.size:,} ({block})',
+                hint="units batch and step must keep the number of steps; unit episode need not (--unit episode)",
             )
 
 
@@ -380,13 +363,13 @@ def _rows(values: Value) -> int:
     return len(values) if not isinstance(values, np.ndarray) or values.ndim else -1
 
 
-def _kept_runs(block: Block) -> list[tuple[int, int]]:
-    """The rows of the source that are rows of the result: of each piece its steps, and the final row where it ends."""
+def _kept_runs(block: StepBlock) -> list[tuple[int, int]]:
+    """Return the rows of the source that are kept: the steps of each piece, and the final row of each episode."""
     return [(a, b if p.ends else b - 1) for (a, b), p in zip(block.runs, block.pieces, strict=True)]
 
 
-def _place(f: Field, root: Any, after: Any, block: Block) -> Column:
-    """Values of steps in their rows; a final row holds the next value of the step before, or repeats it unrecorded."""
+def _place(f: Field, root: Any, after: Any, block: StepBlock) -> Column:
+    """Place values of steps in rows. A final row holds the last next value, or repeats the row before if unrecorded."""
     _, final, total = block.out
     rows: Array = np.full(total, None, object) if f.kind == "text" else np.zeros((total, *f.shape), f.dtype)
     block.spread(_column(root), rows)
@@ -399,34 +382,3 @@ def _place(f: Field, root: Any, after: Any, block: Block) -> Column:
 
 def _column(values: Any) -> Array:
     return np.array(values, object) if isinstance(values, list) else values
-
-
-def narrowed(block: Block, e: PreprocessError, fails: Callable[[Block], PreprocessError | None]) -> PreprocessError:
-    """The failure, with the smallest part of the block that shows it, by halves.
-
-    Parameters
-    ----------
-    e : PreprocessError
-        The failure on all of it.
-    fails : callable
-        The failure on a part of it alone, None where there is none. Another exception, or one of another line, is
-        another failure: few steps may be too few for a function.
-    """
-    smallest = None
-    while block.size > 1:
-        for half in (block.cut(0, block.size // 2), block.cut(block.size // 2, block.size)):
-            found = fails(half)
-            if found is not None and _kind(found) == _kind(e):
-                block, smallest = half, found
-                break
-        else:
-            break
-    if smallest is None or smallest.episode is None:
-        return e
-    return PreprocessError(f"{e.message} It fails on {block} alone.", hint=smallest.hint).at(
-        smallest.episode, smallest.step
-    )
-
-
-def _kind(e: PreprocessError) -> tuple[type, str]:
-    return type(e.__cause__), line_of(e.__cause__) if e.__cause__ is not None else ""

@@ -1,7 +1,4 @@
-"""What a function says about itself beyond its code: that it is built in, what it reads, which episodes it takes.
-
-Arguments of built-in functions, compared with what their signatures say.
-"""
+"""Traits of built-in functions: their version, the fields and episodes they need, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -19,26 +16,26 @@ from rlds_cli.errors import InvalidArgument
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-SOURCE = "source"  # a parameter of this name, without a default, is given the dataset
+SOURCE = "source"  # a parameter of this name without a default receives the dataset
 _TRAITS = "__rlds_traits__"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a function will do to a dataset, known before it is called.
+    """The input and output of a built-in function, known before it is called.
 
     Parameters
     ----------
     dataset : Dataset
-        The episodes that it takes.
+        The episodes to process.
     reads : tuple of str, optional
-        Names of the fields that it is given, as ``fields=``; None for all.
+        Names of the fields that it receives, as ``fields=``; None for all.
     carried : mapping, optional
-        Of the fields that it is not given, those that the result has: the name there by the name in the source. None
-        for all of them, under their own names.
+        Fields to carry over without reading them: name in the source to name in the result. None for all, under their
+        own names.
     decoded : tuple of str
-        Frames that become arrays also where they come back as they were.
+        Frames to store as arrays even if they are unchanged.
     """
 
     dataset: Dataset
@@ -49,9 +46,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Of a built-in function: its ``version``, counted up when it makes other bytes, and how a ``loader`` does it.
+    """The ``version`` of a built-in function, raised when its output changes, and its equivalent in a ``loader``.
 
-    ``prepare(dataset, **arguments)`` checks the arguments and says what will be done, in a `Prepared`.
+    ``prepare(dataset, **arguments)`` checks the arguments and returns a `Prepared`.
     """
 
     version: int = 0
@@ -70,22 +67,22 @@ def builtin(*, version: int, prepare: Callable[..., Prepared], loader: str = "")
 
 
 def of(function: Callable[..., Any]) -> Traits:
-    """The traits of a function; those of a user's own say nothing."""
+    """Return the traits of a function; empty for a user's function."""
     traits = getattr(getattr(function, "func", function), _TRAITS, None)
     return traits if isinstance(traits, Traits) else Traits()
 
 
 def complete(function: Callable[..., Any], dataset: Dataset, args: Mapping[str, Any]) -> dict[str, Any]:
-    """``args``, and the dataset where the function asks for it.
+    """Return ``args``, with the dataset added if the function has a parameter ``source``.
 
     Raises
     ------
     TypeError
-        It cannot be called with them.
+        The function cannot be called with them.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some built into Python
+    except (TypeError, ValueError):  # some functions built into Python have no signature
         return dict(args)
     given = {**args, SOURCE: dataset} if SOURCE not in args and _asks(signature) else dict(args)
     signature.bind(None, **given)
@@ -100,12 +97,12 @@ def _asks(signature: inspect.Signature) -> bool:
 
 
 def prepare(function: Callable[..., Any], dataset: Dataset, args: Mapping[str, Any]) -> Prepared:
-    """What a function will do with ``dataset``; of a user's own is assumed that it takes all of it.
+    """Return the input and output of a function for ``dataset``; a user's function receives all of it.
 
     Raises
     ------
     RldsError
-        A built-in function cannot do that; the message says why.
+        A built-in function cannot process the dataset; the message says why.
     """
     hook = of(function).prepare
     if hook is None:
@@ -124,7 +121,7 @@ _KINDS: Mapping[Any, tuple[type, str]] = {
 
 
 def check(function: Callable[..., Any], args: Mapping[str, Any]) -> None:
-    """Raise InvalidArgument where a built-in function is given what its annotations do not allow."""
+    """Raise InvalidArgument if an argument of a built-in function does not match its annotation."""
     if not of(function).version:
         return
     hints = get_type_hints(getattr(function, "func", function))
@@ -141,7 +138,7 @@ def _allowed(value: Any, hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_allowed(value, h) for h in inner)
     if origin is Literal:
-        return isinstance(value, str)  # which ones there are the function itself says
+        return isinstance(value, str)  # the function checks the values itself
     if origin is Sequence:
         return isinstance(value, list | tuple | np.ndarray) and all(_allowed(v, inner[0]) for v in value)
     if origin is Mapping:
@@ -158,7 +155,7 @@ def _allowed(value: Any, hint: Any) -> bool:
 
 
 def _said(hint: Any) -> str:
-    """What an annotation allows, in words."""
+    """Describe in words which values an annotation allows."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         literal = [value for h in inner if get_origin(h) is Literal for value in get_args(h)]

@@ -1,9 +1,4 @@
-"""A function on one episode, before and after, and what the whole dataset would take; nothing is kept.
-
-What a function does to an episode: its fields before and after, and what that takes on disk.
-
-What a derived dataset takes on disk, and what of that it shares with its source.
-"""
+"""Try a function on one episode: its fields before and after, and estimates for the whole dataset; writes nothing."""
 
 from __future__ import annotations
 
@@ -17,24 +12,22 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli import settings
-from rlds_cli.checks.findings import Finding, ranked
-from rlds_cli.checks.run import manifest_findings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.home.usage import size_on_disk
 from rlds_cli.preprocess import fit, functions, job, pipeline, task
 from rlds_cli.preprocess.calling import undisturbed
-from rlds_cli.preprocess.episodes import Result, WholeEpisodes
+from rlds_cli.preprocess.episodes import EpisodeResult, EpisodeRunner
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
-from rlds_cli.preprocess.plan import Known, Plan, Probe
-from rlds_cli.preprocess.reading import Episode, Reader
+from rlds_cli.preprocess.plan import Assumptions, Probe, WritePlan
+from rlds_cli.preprocess.pool import process_count
+from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import Arrays, Task, Unit
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import EncodedFrames, Field
 from rlds_cli.ted.episodes import Value
 
-_WARM, _LONG = 0.02, 2.0  # seconds of a call that is timed again
+_WARM, _LONG = 0.02, 2.0  # seconds: a call between these is timed again
 
 
 def attempt(
@@ -53,37 +46,37 @@ def attempt(
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
 ) -> Report:
-    """Run a function on one episode and say what it changes; nothing is kept. Arguments are those of ``run``.
+    """Run a function on one episode and report what it changes; nothing is kept. Arguments are those of ``run``.
 
-    Of several functions, those after the first are given that episode alone: what they find out in a first pass, or
-    take from the statistics of what they work on, is of it.
+    In a pipeline, the functions after the first see only that episode, so their first passes and statistics come
+    from it alone.
 
     Parameters
     ----------
     episode : int
-        Which one, by its number in ``source``; negative ones count from the end.
+        Number of the episode in ``source``; negative numbers count from the end.
     step : int, optional
-        Of it, this step alone; not with unit ``episode``.
+        Run on this step of the episode alone; not with unit ``episode``.
 
     Raises
     ------
     PreprocessError
-        There is no such episode, step or function, or it fails there.
+        There is no such episode, step or function, or the function fails.
     """
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     if isinstance(fn, list | tuple):
         how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args}
         with pipeline.described(dataset, fn, name, fields=fields, **how) as p:
             if step is not None:
-                raise PreprocessError(f"step={step}: several functions are tried on an episode.", hint="leave out step")
+                raise PreprocessError(f"step={step}: several functions are tried on a whole episode.", hint="omit step")
             return _rehearse(p, _number(dataset, episode), jobs)
     alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args}
-    with functions.importable(functions.searched([fn])):
+    with functions.importable(functions.search_path([fn])):
         t = task.describe(dataset, fn, name, span=(history, future), fields=fields, **alone)
         with functions.importable(t.function.path):
             number = _number(t.dataset, episode)
             work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
-            return _try(*fit.fitted_on(t, number, work), number, _step(t, number, step), jobs)
+            return _try(*fit.with_trial_state(t, number, work), number, _step(t, number, step), jobs)
 
 
 def _number(dataset: Dataset, episode: int) -> int:
@@ -97,7 +90,7 @@ def _step(t: Task, episode: int, step: int | None) -> int | None:
     if step is None:
         return None
     if t.unit == "episode":
-        raise PreprocessError(f"step={step}: the unit is episode, and has no single steps.", hint="leave out step")
+        raise PreprocessError(f"step={step}: the unit is episode, and has no single steps.", hint="omit step")
     length = int(t.dataset.episodes["length"][episode])
     if not 0 <= step < length:
         raise PreprocessError(f"Episode {episode:,} has no step {step:,}.", hint=f"0 to {length - 1:,}")
@@ -107,18 +100,18 @@ def _step(t: Task, episode: int, step: int | None) -> int | None:
 def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Report:
     runner = job.runner_of(t)
 
-    def look(k: int, step: int | None) -> tuple[Probe, Episode, list[Result]]:
-        return runner.probe(k, Known()) if isinstance(runner, WholeEpisodes) else runner.attempt(k, step)
+    def look(k: int, step: int | None) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
+        return runner.probe(k, Assumptions()) if isinstance(runner, EpisodeRunner) else runner.attempt(k, step)
 
-    with undisturbed():
+    with undisturbed(t):
         probe, before, results = look(k, step)
-        if _WARM < probe.seconds * before.length < _LONG:  # the first call may have imported things
+        if _WARM < probe.seconds * before.length < _LONG:  # the first call may have included imports
             probe, before, results = look(k, step)
         pace = probe.seconds
-        if step is None and jobs != 0:  # 0 is for a debugger, which shows no other call
+        if step is None and jobs != 0:  # 0 is for a debugger, which should stop in one call only
             pace = _pace(t.dataset, pace, before.length, lambda typical: look(typical, None)[0].seconds)
-    made = job.plan_of(t, Known(), probe) if probe.schema else None
-    workers = max(1, job.processes(jobs, pace * t.dataset.num_steps))
+    made = job.plan_of(t, Assumptions(), probe) if probe.schema else None
+    workers = max(1, process_count(jobs, pace * t.dataset.num_steps))
     fields = changes(t.dataset, before, results, made)
     return Report(
         source=t.dataset.id,
@@ -140,7 +133,7 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
 
 
 def _pace(ds: Dataset, seconds: float, steps: int, look: Callable[[int], float]) -> float:
-    """Seconds that a step takes; of a typical episode where these steps are so few that a call is most of it."""
+    """Return the seconds per step; measured on an episode of median length if this one is much shorter."""
     lengths = ds.episodes["length"]
     typical = int(np.argsort(lengths, kind="stable")[len(lengths) // 2])
     if 2 * steps >= lengths[typical]:
@@ -152,16 +145,16 @@ def _pace(ds: Dataset, seconds: float, steps: int, look: Callable[[int], float])
 
 
 def _rehearse(p: Pipeline, k: int, jobs: int | None) -> Report:
-    """All functions of a pipeline, on one episode, in a directory that is removed."""
+    """Run all functions of a pipeline on one episode, in a temporary directory."""
     alone = replace(p, dataset=p.dataset.select(episodes=[k]))
-    before = Reader(p.dataset).episode(k, alone.task(0, alone.dataset).read)
+    before = SourceReader(p.dataset).episode(k, alone.task(0, alone.dataset).read)
     with TemporaryDirectory(prefix="rlds-") as directory:
         took: list[float] = []
         made = pipeline.rehearse(alone, Path(directory), took.append)
         results = () if made is None else _episodes(made)
         plan = None if made is None else _plan(p.dataset, made, results, before)
         fields = changes(p.dataset, before, [replace(r, rows=_same(r, before, plan)) for r in results], plan)
-    workers = max(1, job.processes(jobs, sum(took) * p.dataset.num_steps))
+    workers = max(1, process_count(jobs, sum(took) * p.dataset.num_steps))
     return Report(
         source=p.dataset.id,
         id=str(p.id),
@@ -179,31 +172,31 @@ def _rehearse(p: Pipeline, k: int, jobs: int | None) -> Report:
     )
 
 
-def _episodes(made: Dataset) -> tuple[Result, ...]:
-    """The episodes of a dataset, as results."""
-    reader, names = Reader(made), list(made.schema)
+def _episodes(made: Dataset) -> tuple[EpisodeResult, ...]:
+    """Return the episodes of a dataset as results."""
+    reader, names = SourceReader(made), list(made.schema)
     episodes = [reader.episode(k, names) for k in range(made.num_episodes)]
-    return tuple(Result(dict(e.original), e.length, e.end, e.observed, {}) for e in episodes)
+    return tuple(EpisodeResult(dict(e.original), e.length, e.end, e.observed, {}) for e in episodes)
 
 
-def _plan(source: Dataset, made: Dataset, results: Sequence[Result], before: Episode) -> Plan:
-    """What all of it would share, and write, if all episodes came back like this one."""
+def _plan(source: Dataset, made: Dataset, results: Sequence[EpisodeResult], before: SourceEpisode) -> WritePlan:
+    """Return the plan for the whole dataset if all episodes were like this one."""
     kept = len(results) == 1 and results[0].length == before.length
     changed = {
         n for step in made.manifest.provenance[len(source.manifest.provenance) :] for n in step.get("changed", ())
     }
     untouched = frozenset(n for n in made.schema if kept and n not in changed)
-    return Plan(tuple(made.schema.values()), untouched, frozenset(), kept, kept, frozenset())
+    return WritePlan(tuple(made.schema.values()), untouched, frozenset(), kept, kept, frozenset())
 
 
-def _same(r: Result, before: Episode, plan: Plan | None) -> dict[str, slice]:
+def _same(r: EpisodeResult, before: SourceEpisode, plan: WritePlan | None) -> dict[str, slice]:
     untouched = plan.untouched if plan else frozenset()
     return {n: slice(None) for n in r.flat if n in untouched}
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """One field of one episode. ``mean std min max`` are over all elements; None where not numeric."""
+    """One field of one episode. ``mean``, ``std``, ``min`` and ``max`` are over all elements; None if not numeric."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -215,7 +208,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of a field. ``bytes`` is what it would add on disk for the whole dataset; 0 where it is shared."""
+    """The change of a field. ``bytes`` is its size on disk for the whole dataset; 0 if it is shared."""
 
     name: str
     what: Literal["changed", "new", "removed", "untouched", "not read"]
@@ -226,12 +219,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A function tried on one episode, or on one ``step`` of it.
+    """The trial of a function on one episode, or on one ``step`` of it.
 
-    ``returned`` are the lengths of the episodes that it made of it (none when it is dropped); ``seconds`` is what the
-    call took, ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers; ``linked`` says
-    whether untouched fields would be shared with the source. ``fitted`` says on what the first pass was run, where the
-    function has one: all, or the chunk of the episode.
+    ``returned`` are the lengths of the returned episodes (empty if it is dropped). ``seconds`` is the time of the call;
+    ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers. ``linked`` is True if
+    untouched fields would be shared with the source. ``fitted`` names the data of the first pass, if there is one:
+    all, or the chunk of the episode.
     """
 
     source: str
@@ -251,8 +244,10 @@ class Report:
     step: int | None = None
 
 
-def changes(dataset: Dataset, before: Episode, results: Sequence[Result], made: Plan | None) -> tuple[Change, ...]:
-    """What became of every field of an episode, and what the whole ``dataset`` would take when made as planned."""
+def changes(
+    dataset: Dataset, before: SourceEpisode, results: Sequence[EpisodeResult], made: WritePlan | None
+) -> tuple[Change, ...]:
+    """Compare each field of an episode before and after, and estimate its size for the whole ``dataset``."""
     if not results:
         return ()
     schema, after = dataset.schema, results[0].flat
@@ -278,7 +273,7 @@ def changes(dataset: Dataset, before: Episode, results: Sequence[Result], made: 
 
 
 def _row_bytes(f: Field, values: Value | None) -> float:
-    """Bytes of a row on disk; of encoded frames, as those of the episode."""
+    """Return the bytes per row on disk; of encoded frames, the average of the episode."""
     if isinstance(values, EncodedFrames):
         return len(values.data) / max(1, len(values))
     return f.row_bytes
@@ -297,56 +292,3 @@ def _values(values: Value | None) -> Values | None:
     finite = x[np.isfinite(x)]
     moments = [float(m(finite)) for m in (np.mean, np.std, np.min, np.max)] if finite.size else [None] * 4
     return Values(values.dtype.name, values.shape, *moments)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A derived dataset. ``bytes`` on disk are ``added`` and ``shared`` ones; ``copied`` are fields that could not be.
-
-    ``notes`` are what a user should know, such as episodes left out; ``findings`` are the errors and warnings of the
-    quick checks about what was changed, such as NaN; ``errors`` is the file that names the episodes on which the
-    function failed.
-    """
-
-    id: str
-    path: Path
-    fingerprint: str
-    episodes: int
-    steps: int
-    bytes: int
-    added: int
-    shared: int
-    copied: tuple[str, ...]
-    notes: tuple[str, ...]
-    findings: tuple[Finding, ...] = ()
-    errors: Path | None = None
-
-
-def of(ds: Dataset) -> Outcome:
-    """Measure the files of a dataset that ``run`` made."""
-    m = ds.manifest
-    errors = ds.path / task.FILE
-    whole = size_on_disk(ds.path)
-    linked = [f for f in m.fields if m.shared.get(f.name) in ("link", "reflink")]
-    shared = sum(size_on_disk(ds.path / above / f.path) for f in linked for above in ("", "digests", "text"))
-    return Outcome(
-        id=ds.id,
-        path=ds.path,
-        fingerprint=ds.fingerprint,
-        episodes=m.counts.episodes,
-        steps=m.counts.steps,
-        bytes=whole,
-        added=whole - shared,
-        shared=shared,
-        copied=tuple(sorted(n for n, how in m.shared.items() if how == "copy")),
-        notes=tuple(f"{n['text']} ({n['count']:,})" for n in m.notes),
-        findings=_findings(ds),
-        errors=errors if errors.exists() else None,
-    )
-
-
-def _findings(ds: Dataset) -> tuple[Finding, ...]:
-    """What is wrong with the fields that the function made or changed; of the others their source says it."""
-    changed = {n for step in ds.manifest.provenance[-1:] for n in step.get("changed", ())}
-    about = (f for f in manifest_findings(ds) if f.severity != "note" and f.check != "defects")
-    return ranked(f for f in about if f.field is not None and f.field in changed)

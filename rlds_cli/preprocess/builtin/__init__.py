@@ -1,8 +1,7 @@
-"""The functions that come with rlds, by name: ``rlds preprocess ID --fn normalise``, or imported and called.
+"""Built-in functions by name: ``rlds preprocess ID --fn normalise``, or imported and called.
 
-Each is a function of one whole episode, which it changes and returns; its arguments are given with ``--arg`` or
-``args=``. What the loader does while it loads is better done there: a copy on disk is worth its space where other
-programs read it, or where the work is done again and again.
+Each takes one whole episode, changes and returns it; ``--arg`` and ``args=`` set its arguments. If the loader has an
+equivalent, prefer that: a copy on disk pays off if other programs read it, or if the work is repeated often.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ MODULES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument; ``default`` is None also where there is none, and then it is ``required``."""
+    """An argument of a built-in function. If it is ``required``, its ``default`` is None."""
 
     name: str
     required: bool
@@ -48,7 +47,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """A built-in function: what it does in a line, and how the loader does the same while it loads, if it does."""
+    """A built-in function: a one-line summary, and the equivalent in the loader, if there is one."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -57,7 +56,7 @@ class Builtin:
 
 
 def get(name: str) -> Callable[..., Any] | None:
-    """The built-in function of this name, ``-`` standing for ``_``; None where there is none."""
+    """Return the built-in function of this name, in which ``-`` stands for ``_``; None if there is none."""
     module = MODULES.get(name.replace("-", "_"))
     if module is None:
         return None
@@ -66,13 +65,13 @@ def get(name: str) -> Callable[..., Any] | None:
 
 
 def like(name: str) -> str | None:
-    """The name that was perhaps meant."""
+    """Return the most similar name, if one is similar enough."""
     close = get_close_matches(name.replace("-", "_"), MODULES, 1, 0.6)
     return close[0] if close else None
 
 
 def catalogue() -> tuple[Builtin, ...]:
-    """All built-in functions, related ones together.
+    """List all built-in functions, grouped by purpose.
 
     >>> [b.name for b in catalogue()][:2]
     ['normalise', 'cast']

@@ -1,9 +1,7 @@
-"""Some of the episodes. They are chosen by the episode table, and copied as they are stored: frames stay encoded.
+"""Built-in functions that select episodes, or reward them by one of OGBench's tasks.
 
-Rewards of the tasks that OGBench defines, from the states that its archives record.
-
-The positions that a task asks for stand in ``registry/ogbench_tasks.json``, as OGBench 1.2.2 defines them. Elements of
-``qpos``, as OGBench's ``relabel_utils`` reads them::
+Selected episodes are copied in their stored form, so frames stay encoded. ``registry/ogbench_tasks.json`` holds the
+goal positions of OGBench 1.2.2. Elements of ``qpos``, as its ``relabel_utils`` reads them::
 
     mazes      x y of the robot at 0; of the ball, in soccer, at 15           reached within 0.5 (point: 1.0)
     cubes      x y z of cube k at 14 + 7 k                                    each within 0.04
@@ -33,19 +31,21 @@ from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray
 def _prepare_select(dataset: Dataset, *, where: str | None, split: str | None) -> Prepared:
     if where is None and split is None:
         raise InvalidArgument(
-            "select_episodes: nothing says which.", hint='where="total_reward > 3000 and length >= 500"'
+            "select_episodes needs where or split.", hint='where="total_reward > 3000 and length >= 500"'
         )
     chosen = dataset.select(where=where, split=split)
     if chosen.num_episodes == 0:
-        raise InvalidArgument(f"select_episodes: none of the {dataset.num_episodes:,} episodes of {dataset.id} is so.")
+        raise InvalidArgument(
+            f"select_episodes: none of the {dataset.num_episodes:,} episodes of {dataset.id} matches."
+        )
     return Prepared(chosen, reads=())
 
 
 @builtin(version=1, prepare=_prepare_select, loader="Loader(ds.select(where=...))")
 def select_episodes(episode: Batch, *, where: str | None = None, split: str | None = None) -> Any:
-    """Keep the episodes for which an expression of their columns holds, such as ``total_reward > 3000``.
+    """Keep the episodes that match an expression of their columns, such as ``total_reward > 3000``.
 
-    The expression is that of ``Dataset.select``, which does the same without a copy: a loader takes such a selection.
+    The expressions are those of ``Dataset.select``, which selects without a copy and whose result a loader accepts.
 
     Parameters
     ----------
@@ -58,18 +58,18 @@ def select_episodes(episode: Batch, *, where: str | None = None, split: str | No
     Raises
     ------
     InvalidExpression
-        ``where`` is not such a comparison, or names a column that is not there.
+        ``where`` is not a valid expression, or names an unknown column.
     InvalidArgument
-        It holds for no episode.
+        No episode matches.
     """
     return episode
 
 
 def _prepare_top(dataset: Dataset, *, percent: float, by: str, of: str) -> Prepared:
     if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 < percent <= 100:
-        raise InvalidArgument(f"top_episodes: percent={percent!r} is not above 0 and at most 100.")
+        raise InvalidArgument(f"top_episodes: percent={percent!r} is not in (0, 100].")
     if of not in ("episodes", "steps"):
-        raise InvalidArgument(f'top_episodes: of={of!r}: it is "episodes" or "steps".')
+        raise InvalidArgument(f'top_episodes: of={of!r} is neither "episodes" nor "steps".')
     if by == "total_reward" and by not in dataset.episodes:
         raise NoReward(f"{dataset.id} has no rewards: its episodes have no returns.", hint="by=COLUMN ranks by another")
     values = np.asarray(dataset.episodes[by])
@@ -91,10 +91,10 @@ def top_episodes(
     by: str = "total_reward",
     of: Literal["episodes", "steps"] = "episodes",
 ) -> Any:
-    """Keep the best episodes, by their returns: the data of behaviour cloning on the top x %.
+    """Keep the episodes with the highest returns, as for behaviour cloning on the top x %.
 
-    As many of the best as make up at most ``percent`` of all, and at least one; of equal ones the earlier. They stay in
-    their order. `Dataset.select` does the same without a copy.
+    Keeps at most ``percent`` of all, but at least one episode; the earlier of equal ones. Their order stays.
+    `Dataset.select` selects without a copy.
 
     Parameters
     ----------
@@ -102,16 +102,16 @@ def top_episodes(
     percent : float
         In (0, 100].
     by : str
-        The episode column that ranks them, the largest first.
+        The episode column to rank by, largest first.
     of : {"episodes", "steps"}
-        What the share is of. Decision Transformer (Chen et al. 2021) counts steps.
+        The total that ``percent`` refers to. Decision Transformer (Chen et al. 2021) counts steps.
 
     Raises
     ------
     NoReward
         The dataset has no rewards.
     InvalidArgument
-        Another share, or a column that does not rank.
+        ``percent`` is out of range, or the column is not numeric.
     """
     return episode
 
@@ -144,7 +144,7 @@ def _known(dataset: Dataset, env: str | None) -> Mapping[str, Any]:
     key = re.sub(r"-v\d+$", "", name).removeprefix("visual-")
     if key not in _tasks():
         raise InvalidArgument(
-            f'ogbench_task: there are no tasks of the environment "{name}".',
+            f'ogbench_task: no tasks are known for the environment "{name}".',
             hint=f"env=pointmaze-medium-v0, say; those with tasks: {', '.join(_tasks())}",
         )
     found: Mapping[str, Any] = _tasks()[key]
@@ -160,22 +160,22 @@ def _task(known: Mapping[str, Any], task: int | None) -> Any:
 
 @builtin(version=1, prepare=_prepare)
 def ogbench_task(episode: Batch, source: Dataset, *, task: int | None = None, env: str | None = None) -> Any:
-    """Make rewards and flags of one of OGBench's tasks: what its ``singletask`` ids have.
+    """Compute rewards and flags of one of OGBench's tasks, as in its ``singletask`` datasets.
 
-    As OGBench does since 1.2.0, the reward of step t is that of the state *before* the action. A maze pays 0 where the
-    goal is reached, else -1; cubes, scenes and puzzles pay minus the number of parts that are not in place. Steps at
-    which all is in place are flagged as terminated, for there is nothing to bootstrap from (OGBench's ``masks``); the
-    episode goes on.
+    As OGBench does since 1.2.0, the reward of step t is that of the state *before* the action. In a maze it
+    is 0 at the goal, else -1; in cubes, scenes and puzzles minus the number of parts that are not in place. Steps with
+    everything in place are flagged as terminated, so that nothing is bootstrapped from them (OGBench's ``masks``); the
+    episode continues.
 
     Parameters
     ----------
     episode : Batch
     source : Dataset
-        Given by rlds; it says which environment it is of.
+        Passed by rlds; its manifest names the environment.
     task : int, optional
-        1 to 5; OGBench's default of that environment unless given.
+        1 to 5; by default OGBench's default for the environment.
     env : str, optional
-        The environment, where the dataset does not say: ``cube-single-v0``.
+        The environment, if the dataset does not name it: ``cube-single-v0``.
 
     Returns
     -------
@@ -185,7 +185,7 @@ def ogbench_task(episode: Batch, source: Dataset, *, task: int | None = None, en
     Raises
     ------
     UnknownField, InvalidArgument
-        No ``info/qpos`` or ``info/button_states``, an environment without tasks, no task of that number.
+        ``info/qpos`` or ``info/button_states`` is missing, the environment has no tasks, or the number is unknown.
     """
     known = _known(source, env)
     steps = len(episode[FLAGS[0]])
@@ -196,7 +196,7 @@ def ogbench_task(episode: Batch, source: Dataset, *, task: int | None = None, en
 
 
 def _in_place(known: Mapping[str, Any], goal: Any, state: Mapping[str, Array]) -> BoolArray:
-    """Which parts of the goal are reached in each row, bool [T, parts]."""
+    """Return which parts of the goal are reached in each row, bool [T, parts]."""
     kind = known["kind"]
     if kind == "position":
         at = known["at"]

@@ -1,12 +1,6 @@
-"""Some of the fields, under other names, or several as one.
+"""Built-in functions that select, rename, join, cast and normalise fields.
 
-Fields that are left out, kept or renamed are not read: what they take on disk is shared with the source.
-
-Names in arguments: several in one text, and the fields of a dataset that they mean.
-
-Fields in another dtype.
-
-Fields brought to a common scale.
+Fields that are only kept, dropped or renamed are not read, and share the files of the source.
 """
 
 from __future__ import annotations
@@ -28,14 +22,16 @@ from rlds_cli.text import natural
 
 def _prepare_select(dataset: Dataset, *, fields: Names | None, drop: Names | None) -> Prepared:
     if (fields is None) == (drop is None):
-        raise InvalidArgument("select_fields takes either fields, which stay, or drop, those which go.")
+        raise InvalidArgument("select_fields takes either fields, to keep, or drop.")
     if fields is not None:
         kept = {*stored(dataset, fields), *FLAGS}
     else:
         assert drop is not None
         gone = stored(dataset, drop)
         if flags := [n for n in gone if n in FLAGS]:
-            raise InvalidArgument(f"select_fields: {' and '.join(flags)} cannot go: they say how episodes end.")
+            raise InvalidArgument(
+                f"select_fields: {' and '.join(flags)} cannot be dropped: flags say how episodes end."
+            )
         kept = set(dataset.schema) - set(gone)
     return Prepared(dataset, reads=(), carried={n: n for n in dataset.schema if n in kept})
 
@@ -44,20 +40,20 @@ def _prepare_select(dataset: Dataset, *, fields: Names | None, drop: Names | Non
 def select_fields(episode: Batch, *, fields: Names | None = None, drop: Names | None = None) -> Any:
     """Keep some of the fields, or drop some.
 
-    What stays is shared with the source, and nothing is read. A loader that is told ``fields=`` reads these alone.
+    Kept fields share the files of the source, and nothing is read. A loader with ``fields=`` reads only these.
 
     Parameters
     ----------
     episode : Batch
     fields : str or sequence of str
-        Those that stay; ``observation`` stands for everything nested below it. The flags stay in any case.
+        Fields to keep; ``observation`` includes all fields nested below it. Flags are always kept.
     drop : str or sequence of str
-        Or those that go.
+        Fields to drop instead.
 
     Raises
     ------
     UnknownField, InvalidArgument
-        A field is not there, a flag is to go, or both arguments were given.
+        A field is missing, a flag would be dropped, or both arguments were given.
     """
     return episode
 
@@ -66,11 +62,11 @@ def _prepare_rename(dataset: Dataset, *, names: Mapping[str, str] | str) -> Prep
     renamed = {n: new + n[len(old) :] for old, new in _pairs(names).items() for n in _below(dataset, old)}
     for old, new in renamed.items():
         if old in FLAGS:
-            raise InvalidArgument(f"rename_fields: {old} is the flag's own name.")
+            raise InvalidArgument(f"rename_fields: {old} is a flag, whose name is fixed.")
         if old.startswith("next/") != new.startswith("next/"):
             raise InvalidArgument(
                 f"rename_fields: {old} cannot become {new}.",
-                hint="next/ is for what came of a step, and only that",
+                hint="next/ is for results of a step, and only for those",
             )
     carried = {n: renamed.get(n, n) for n in dataset.schema}
     _check_distinct(list(carried.values()))
@@ -78,7 +74,7 @@ def _prepare_rename(dataset: Dataset, *, names: Mapping[str, str] | str) -> Prep
 
 
 def _check_distinct(names: Sequence[str]) -> None:
-    """Refuse names that are the same to some file systems, and one that is a field and a group of fields."""
+    """Raise InvalidArgument if names differ only in case, or if one is both a field and a group."""
     known: dict[str, str] = {}
     for name in names:
         if name.lower() in known:
@@ -86,11 +82,11 @@ def _check_distinct(names: Sequence[str]) -> None:
         known[name.lower()] = name
     for name in names:
         if inner := next((n for n in names if n.startswith(f"{name}/")), None):
-            raise InvalidArgument(f"rename_fields: {name} would be a field, and a group that holds {inner}.")
+            raise InvalidArgument(f"rename_fields: {name} would be both a field and a group that contains {inner}.")
 
 
 def _below(dataset: Dataset, name: str) -> list[str]:
-    """The field ``name``, or those nested below it."""
+    """Return the field ``name``, or the fields nested below it."""
     found = [n for n in dataset.schema if n == name or n.startswith(f"{name}/")]
     return found or [dataset.field(name).name]
 
@@ -107,27 +103,27 @@ def _pairs(names: Mapping[str, str] | str) -> dict[str, str]:
 
 @builtin(version=1, prepare=_prepare_rename)
 def rename_fields(episode: Batch, *, names: Mapping[str, str] | str) -> Any:
-    """Give fields other names.
+    """Rename fields.
 
-    What is in them is shared with the source, and not read.
+    They share the files of the source, and nothing is read.
 
     Parameters
     ----------
     episode : Batch
     names : mapping of str to str, or str
-        The new name by the old one; as text ``"info/qpos=state/qpos,info/qvel=state/qvel"``. ``info=state`` renames
-        everything nested below ``info``.
+        Old names to new names; or text, as in ``"info/qpos=state/qpos,info/qvel=state/qvel"``. ``info=state``
+        renames all fields nested below ``info``.
 
     Raises
     ------
     UnknownField, InvalidArgument
-        A field is not there, a name is taken, or a field would change sides: what came of a step is below ``next/``.
+        A field is missing, a name is taken, or a field would move into or out of ``next/``.
     """
     return episode
 
 
 def _nested(fields: Names, known: Sequence[str]) -> list[str]:
-    """The fields asked for, with those nested below each name in its place; empty where a name is none of them."""
+    """Expand names to the fields nested below them; empty if one of the names is unknown."""
     groups = [[n for n in known if n == name or n.startswith(f"{name}/")] for name in listed(fields)]
     return list(dict.fromkeys(n for group in groups for n in group)) if all(groups) else []
 
@@ -138,42 +134,42 @@ def _prepare_concatenate(dataset: Dataset, *, fields: Names, into: str, keep: bo
     for f in parts:
         if f.kind != "array" or len(f.shape) > 1 or f.name in FLAGS:
             what = f"{f.dtype} {list(f.shape)}" if f.kind == "array" else f.codec or "text"
-            raise InvalidArgument(f"concatenate: {f.name} is {what}; vectors and numbers are needed.")
+            raise InvalidArgument(f"concatenate: {f.name} is {what}, neither a vector nor a number.")
     placements = {f.placement for f in parts}
     if len(placements) > 1 or (placements == {"next"}) != into.startswith("next/"):
         raise InvalidArgument(
             f"concatenate: {', '.join(f'{f.name} (at {f.placement})' for f in parts)} cannot become {into}.",
-            hint="fields of one placement, as rlds inspect shows it; those at next below next/",
+            hint="join fields of one placement, as rlds inspect shows it; those at next into a name below next/",
         )
     if into in dataset.schema and into not in names:
-        raise InvalidArgument(f"concatenate: there is a field {into} already.", hint="into=NAME")
+        raise InvalidArgument(f"concatenate: a field {into} exists already.", hint="into=NAME")
     return Prepared(dataset, reads=tuple(names))
 
 
 @builtin(version=1, prepare=_prepare_concatenate)
 def concatenate(episode: Batch, *, fields: Names, into: str = "observation", keep: bool = False) -> Any:
-    """Join vectors end to end to one: what TorchRL's ``CatTensors`` does.
+    """Join vectors end to end, as TorchRL's ``CatTensors`` does.
 
     Parameters
     ----------
     episode : Batch
     fields : str or sequence of str
-        Vectors and numbers per step, in the order in which they are joined; all of one placement. ``info`` stands
-        for everything nested below it, sorted by name, ``joint2`` before ``joint10``.
+        Vectors and numbers per step, in the order to join them; all of one placement. ``info`` includes all fields
+        nested below it, in natural order of names: ``joint2`` before ``joint10``.
     into : str
         The name of the new field.
     keep : bool
-        Keep the fields beside it; else they go.
+        Keep the joined fields too; otherwise they are removed.
 
     Returns
     -------
     Batch
-        The new field [..., n] has the dtype to which NumPy promotes theirs.
+        With the new field [..., n], in the dtype to which NumPy promotes.
 
     Raises
     ------
     UnknownField, InvalidArgument
-        A field is not there or no vector, placements differ, or the name is taken.
+        A field is missing or is not a vector, placements differ, or the name is taken.
     """
     names = _nested(fields, sorted(episode.names(), key=natural))
     parts: list[Array] = [episode[n] for n in names]
@@ -188,12 +184,12 @@ Names = str | Sequence[str]
 
 
 def listed(names: Names) -> tuple[str, ...]:
-    """``"a,b"`` or ``["a", "b"]`` as a tuple.
+    """Return ``"a,b"`` or ``["a", "b"]`` as a tuple.
 
     Raises
     ------
     InvalidArgument
-        It is neither, or empty.
+        The names are neither, or empty.
     """
     parts = names.split(",") if isinstance(names, str) else names
     try:
@@ -206,12 +202,12 @@ def listed(names: Names) -> tuple[str, ...]:
 
 
 def stored(dataset: Dataset, names: Names) -> tuple[str, ...]:
-    """The fields called so or nested below; next values that are kept apart are among them.
+    """Return the fields with these names or nested below them, including separate next values.
 
     Raises
     ------
     UnknownField, InvalidArgument
-        There are none of a name.
+        A name matches no field.
     """
     found: dict[str, None] = {}
     for name in listed(names):
@@ -225,19 +221,26 @@ def _is_below(name: str, above: str) -> bool:
 
 
 def dtype_of(name: Any) -> np.dtype[Any]:
-    """The dtype of numbers or flags called ``name``.
+    """Return the numeric or bool dtype called ``name``.
 
     Raises
     ------
     InvalidArgument
-        There is none, or it is of something else.
+        There is no such dtype, or it is not numeric.
     """
     try:
         dtype: np.dtype[Any] = np.dtype(name).newbyteorder("=")
-    except (TypeError, ValueError, SyntaxError, OverflowError, RecursionError, MemoryError):  # NumPy evaluates a text
+    except (
+        TypeError,
+        ValueError,
+        SyntaxError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+    ):  # NumPy parses the text as Python
         dtype = np.dtype(object)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise InvalidArgument(f"{name!r} is no dtype of numbers.", hint="float16, float32, float64, int32, uint8, bool")
+        raise InvalidArgument(f"{name!r} is not a numeric dtype.", hint="float16, float32, float64, int32, uint8, bool")
     return dtype
 
 
@@ -254,22 +257,22 @@ def _prepare(dataset: Dataset, *, fields: Names, dtype: str) -> Prepared:
 
 @builtin(version=1, prepare=_prepare, loader="Loader(ds, dtype=...) casts floats")
 def cast(episode: Batch, *, fields: Names, dtype: str) -> Any:
-    """Change the dtype of fields, where no value is lost: floats may be rounded, but not overflow.
+    """Change the dtype of fields without losing a value: floats may be rounded, but not overflow.
 
-    A loader casts floats by itself (``dtype=``, float32 unless given).
+    A loader casts floats itself (``dtype=``, by default float32).
 
     Parameters
     ----------
     episode : Batch
     fields : str or sequence of str
-        ``observation`` stands for everything nested below it.
+        ``observation`` includes all fields nested below it.
     dtype : str
         ``float16``, ``float32``, ``float64``, ``int32``, ``uint8``, ``bool``, ...
 
     Raises
     ------
     InvalidArgument
-        A value does not fit: a fraction or a number out of range in integers, a float beyond the largest.
+        A value does not fit: a fraction or too large a number for an integer, or too large a float.
     """
     wanted = dtype_of(dtype)
     for name, values in list(episode.leaves()):
@@ -280,7 +283,7 @@ def cast(episode: Batch, *, fields: Names, dtype: str) -> Any:
 
 
 def converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
-    """``values`` in another dtype, none of them lost.
+    """Convert ``values`` to another dtype without losing a value.
 
     Raises
     ------
@@ -292,7 +295,7 @@ def converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
         fits = np.isfinite(made) | ~np.isfinite(values) if dtype.kind == "f" else made == values
     if not fits.all():
         wrong = values[~fits].flat[0]
-        raise InvalidArgument(f"{name} holds {wrong}, which {dtype} does not.")
+        raise InvalidArgument(f"{name} contains {wrong}, which {dtype} cannot represent.")
     return made
 
 
@@ -310,18 +313,18 @@ def _normalizer(source: Dataset, fields: tuple[str, ...], mode: Mode, eps: float
 def normalise(
     episode: Batch, *, source: Dataset, fields: Names = "observation", mode: Mode = "std", eps: float = 1e-3
 ) -> Any:
-    """Bring fields to a common scale by the dataset's own statistics, which are over its steps.
+    """Scale fields by the dataset's statistics over its steps.
 
-    The values are those of `rlds_cli.loader.Normalize`, which does the same while it loads: to train, use that, and
-    keep the data as they are.
+    `rlds_cli.loader.Normalize` computes the same values while loading; prefer it for training, and keep the data
+    unscaled.
 
     Parameters
     ----------
     episode : Batch
     source : Dataset
-        Whose statistics; `preprocess.run` gives the dataset that it works on.
+        The dataset with the statistics; `preprocess.run` passes its source.
     fields : str or sequence of str
-        ``observation`` stands for everything nested below it. Their next values are scaled alike.
+        ``observation`` includes all fields nested below it. Next values are scaled in the same way.
     mode : {"std", "range", "quantile"}
         ``(x - mean) / (std + eps)``; or from [min, max], or from [1 %, 99 %] of the values, to [-1, 1].
     eps : float
@@ -329,14 +332,14 @@ def normalise(
     Returns
     -------
     Batch
-        Floats keep their dtype, integers become float32.
+        Floats keep their dtype; integers become float32.
 
     Raises
     ------
     UnknownField
-        There are no statistics of a field.
+        A field has no statistics.
     InvalidArgument
-        Another mode, or a negative ``eps``.
+        The mode is unknown, or ``eps`` is negative.
 
     Examples
     --------

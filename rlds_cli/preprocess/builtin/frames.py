@@ -1,6 +1,6 @@
-"""Image fields: smaller, cut, grey, or encoded otherwise. Frames come decoded, uint8 [T+1, H, W, C].
+"""Built-in functions that resize, crop, convert and encode images. Frames are passed decoded, uint8 [T+1, H, W, C].
 
-Arrays of frames with the channels first, [T+1, C, H, W], keep them there; encoded, all frames are [H, W, C].
+Arrays with channels first, [T+1, C, H, W], keep that order; encoded frames are always [H, W, C].
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from rlds_cli.ted import Array, Field
 Size = str | Sequence[int]
 Keep = Literal["raw"] | Codec
 
-_LUMA = np.array([19595, 38470, 7471], np.uint32)  # 0.299, 0.587, 0.114 of 2**16: ITU-R BT.601, as Pillow's "L"
+_LUMA = np.array(
+    [19595, 38470, 7471], np.uint32
+)  # 0.299, 0.587 and 0.114 times 2**16: ITU-R BT.601, as in Pillow's "L"
 
 
 def _images(dataset: Dataset, fields: Names | None) -> list[Field]:
-    """The image fields meant: those named, else all there are."""
+    """Return the named image fields, or all of them."""
     names = stored(dataset, fields) if fields is not None else dataset.schema
     found = [f for n in names if _is_image(f := dataset.schema[n])]
     if found and (fields is None or len(found) == len(names)):
         return found
     odd = next((dataset.schema[n] for n in names if not _is_image(dataset.schema[n])), None)
-    what = f"{odd.name} holds no frames" if fields is not None and odd else f"{dataset.id} has no image fields"
-    raise InvalidArgument(f"{what}: those are uint8 [H, W], [H, W, C] or [C, H, W].", hint="fields=observation/camera")
+    what = f"{odd.name} is not an image field" if fields is not None and odd else f"{dataset.id} has no image fields"
+    raise InvalidArgument(f"{what}: images are uint8 [H, W], [H, W, C] or [C, H, W].", hint="fields=observation/camera")
 
 
 def _is_image(f: Field) -> bool:
@@ -44,12 +46,12 @@ def _is_image(f: Field) -> bool:
 
 
 def _channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether frames of this shape are [C, H, W]."""
+    """Return whether frames of this shape are [C, H, W]."""
     return len(shape) == 3 and shape[0] <= MOST_CHANNELS < shape[2]
 
 
 def _sizes(f: Field) -> tuple[int, ...]:
-    """Height, width and channels, if any."""
+    """Return height, width and, if there are any, channels of a field."""
     return (*f.shape[1:], f.shape[0]) if _channels_first(f.shape) else f.shape
 
 
@@ -63,7 +65,7 @@ def _prepared(
 
 
 def _sides(function: str, name: str, value: Any, count: int) -> tuple[int, ...]:
-    """``"84x84"`` or a sequence as integers."""
+    """Parse ``"84x84"`` or a sequence to integers."""
     parts = value.lower().split("x") if isinstance(value, str) else value
     try:
         sides = tuple(int(p) if isinstance(p, str) else operator.index(p) for p in parts)
@@ -79,7 +81,7 @@ def _sides(function: str, name: str, value: Any, count: int) -> tuple[int, ...]:
 def _changed(
     episode: Batch, fields: Names | None, change: Callable[[str, Array], Array], codec: Keep, quality: int
 ) -> Any:
-    """The episode with its image fields changed and encoded."""
+    """Return the episode with its image fields changed and encoded."""
     for name, values in list(episode.leaves()):
         if values.dtype != np.uint8 or values.ndim not in (3, 4):
             continue
@@ -108,10 +110,10 @@ def _prepare_resize(dataset: Dataset, *, size: Size, fields: Names | None, codec
 
 @builtin(version=1, prepare=_prepare_resize, loader="Loader(ds, transform=Resize(field, size))")
 def resize(episode: Batch, *, size: Size, fields: Names | None = None, codec: Keep = "raw", quality: int = 95) -> Any:
-    """Give frames another height and width, bilinear and antialiased.
+    """Resize frames to a height and width, bilinear and antialiased.
 
-    The values are those of `rlds_cli.loader.Resize`. That decodes the large frames again and again: a copy of small
-    ones pays off for training.
+    `rlds_cli.loader.Resize` computes the same values, but decodes the large frames again for each batch: a copy with
+    small ones pays off for training.
 
     Parameters
     ----------
@@ -119,11 +121,11 @@ def resize(episode: Batch, *, size: Size, fields: Names | None = None, codec: Ke
     size : str or (int, int)
         Height and width in pixels: ``"84x84"``.
     fields : str or sequence of str, optional
-        Image fields; all unless given.
+        Image fields; by default all.
     codec : {"raw", "jpeg", "png"}
-        How frames are kept.
+        How frames are stored.
     quality : int
-        Of JPEG, 1 to 100.
+        JPEG quality, 1 to 100.
 
     Returns
     -------
@@ -133,7 +135,7 @@ def resize(episode: Batch, *, size: Size, fields: Names | None = None, codec: Ke
     Raises
     ------
     InvalidArgument
-        A field holds no frames, or ``size`` is no size.
+        A field is not an image field, or ``size`` is invalid.
     """
     height, width = _sides("resize", "size", size, 2)
     return _changed(episode, fields, lambda name, x: Resize(name, (height, width)).apply(name, x), codec, quality)
@@ -152,17 +154,16 @@ def _prepare_crop(
         top, left, height, width = _box(size, box, sizes)
         if top + height > sizes[0] or left + width > sizes[1] or min(top, left) < 0:
             raise InvalidArgument(
-                f"crop: {height}x{width} pixels from ({top}, {left}) on reach beyond the {sizes[0]}x{sizes[1]} of "
-                f"{f.name}."
+                f"crop: {height}x{width} pixels at ({top}, {left}) exceed the {sizes[0]}x{sizes[1]} pixels of {f.name}."
             )
         shapes.append((height, width, *sizes[2:]))
     return _prepared(dataset, images, shapes, codec, quality)
 
 
 def _box(size: Size | None, box: Sequence[int] | None, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Top, left, height and width."""
+    """Return top, left, height and width."""
     if (size is None) == (box is None):
-        raise InvalidArgument("crop takes either size, of the middle, or box: top, left, height and width.")
+        raise InvalidArgument("crop takes either size, for the middle, or box: top, left, height and width.")
     if box is not None:
         return _sides("crop", "box", box, 4)
     height, width = _sides("crop", "size", size, 2)
@@ -179,9 +180,9 @@ def crop(
     codec: Keep = "raw",
     quality: int = 95,
 ) -> Any:
-    """Cut frames to their middle, or to a box.
+    """Crop frames to their middle, or to a box.
 
-    Crops drawn at random for every batch are a transform of the loader: any function of a batch is one.
+    For random crops of each batch, use a transform of the loader, which may be any function of a batch.
 
     Parameters
     ----------
@@ -189,13 +190,13 @@ def crop(
     size : str or (int, int), optional
         Height and width of the middle part, in pixels: ``"84x84"``.
     box : sequence of 4 int, optional
-        Or top, left, height and width.
+        Top, left, height and width, instead of ``size``.
     fields : str or sequence of str, optional
-        Image fields; all unless given.
+        Image fields; by default all.
     codec : {"raw", "jpeg", "png"}
-        How frames are kept.
+        How frames are stored.
     quality : int
-        Of JPEG, 1 to 100.
+        JPEG quality, 1 to 100.
 
     Returns
     -------
@@ -205,7 +206,7 @@ def crop(
     Raises
     ------
     InvalidArgument
-        A field holds no frames, or they are smaller than that.
+        A field is not an image field, or its frames are smaller.
     """
 
     def change(name: str, x: Array) -> Array:
@@ -223,33 +224,33 @@ def _prepare_grayscale(dataset: Dataset, *, fields: Names | None, codec: Keep, q
     for f in images:
         channels = _sizes(f)[2:]
         if channels and channels[0] not in (1, 3, 4):
-            raise InvalidArgument(f"grayscale: {f.name} has {channels[0]} channels; 3 are needed: red, green and blue.")
+            raise InvalidArgument(f"grayscale: {f.name} has {channels[0]} channels, not 3 (red, green, blue).")
     return _prepared(dataset, images, [(*_sizes(f)[:2], 1)[: len(f.shape)] for f in images], codec, quality)
 
 
 @builtin(version=1, prepare=_prepare_grayscale)
 def grayscale(episode: Batch, *, fields: Names | None = None, codec: Keep = "raw", quality: int = 95) -> Any:
-    """Turn colours into grey: 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601), rounded.
+    """Convert colours to grey: 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601), rounded.
 
     Parameters
     ----------
     episode : Batch
     fields : str or sequence of str, optional
-        Image fields; all unless given. Grey ones stay as they are; a fourth channel is dropped.
+        Image fields; by default all. Grey frames stay unchanged; a fourth channel is dropped.
     codec : {"raw", "jpeg", "png"}
-        How frames are kept.
+        How frames are stored.
     quality : int
-        Of JPEG, 1 to 100.
+        JPEG quality, 1 to 100.
 
     Returns
     -------
     Batch
-        Frames uint8 [T+1, H, W, 1]; those without an axis of channels have none.
+        Frames uint8 [T+1, H, W, 1]; [T+1, H, W] if the source has no axis of channels.
 
     Raises
     ------
     InvalidArgument
-        A field holds no frames, or some of two channels.
+        A field is not an image field, or has two channels.
     """
 
     def change(name: str, x: Array) -> Array:
@@ -272,22 +273,22 @@ def _prepare_encode(dataset: Dataset, *, codec: Keep, fields: Names | None, qual
 
 @builtin(version=1, prepare=_prepare_encode)
 def encode(episode: Batch, *, codec: Keep, fields: Names | None = None, quality: int = 95) -> Any:
-    """Keep frames as JPEG or PNG, or decoded.
+    """Store frames as JPEG or PNG, or decoded.
 
-    Encoded frames take less space on disk and time to read; the loader decodes them. PNG loses nothing.
+    Encoded frames take less space on disk, and the loader decodes them. PNG is lossless.
 
     Parameters
     ----------
     episode : Batch
     codec : {"jpeg", "png", "raw"}
     fields : str or sequence of str, optional
-        Image fields; all unless given.
+        Image fields; by default all.
     quality : int
-        Of JPEG, 1 to 100.
+        JPEG quality, 1 to 100.
 
     Raises
     ------
     InvalidArgument
-        A field holds no frames, or the codec takes none of their number of channels.
+        A field is not an image field, or the codec does not support its number of channels.
     """
     return _changed(episode, fields, _same, codec, quality)

@@ -1,9 +1,4 @@
-"""Rewards on another scale, or of fewer steps.
-
-What an episode still pays from each step on.
-
-Rewards from goals.
-"""
+"""Built-in functions for rewards: scaled, sparse, summed to returns to go, or computed from goals."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ def _floating(reward: Array) -> Array:
 
 def _number(function: str, name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise InvalidArgument(f"{function}: {name}={value!r} is no finite number.")
+        raise InvalidArgument(f"{function}: {name}={value!r} is not a finite number.")
 
 
 def _prepare_scale(dataset: Dataset, *, scale: float, shift: float) -> Prepared:
@@ -41,20 +36,20 @@ def _prepare_scale(dataset: Dataset, *, scale: float, shift: float) -> Prepared:
 
 @builtin(version=1, prepare=_prepare_scale, loader="Loader(ds, transform=Reward(scale, shift))")
 def scale_reward(episode: Batch, *, scale: float = 1.0, shift: float = 0.0) -> Any:
-    """Multiply rewards by ``scale``, and add ``shift``.
+    """Multiply rewards by ``scale`` and add ``shift``.
 
-    The values are those of `rlds_cli.loader.Reward`, which does it while it loads.
+    `rlds_cli.loader.Reward` computes the same values while loading.
 
     Parameters
     ----------
     episode : Batch
     scale, shift : float
-        AntMaze, for one, is trained on with ``shift=-1`` (IQL, CQL).
+        Training on AntMaze uses ``shift=-1`` (IQL, CQL).
 
     Returns
     -------
     Batch
-        Floats keep their dtype, integers become float32.
+        Floats keep their dtype; integers become float32.
 
     Raises
     ------
@@ -67,27 +62,27 @@ def scale_reward(episode: Batch, *, scale: float = 1.0, shift: float = 0.0) -> A
 
 def _prepare_sparsify(dataset: Dataset, *, how: str, threshold: float) -> Prepared:
     if how not in ("end", "threshold"):
-        raise InvalidArgument(f'sparsify_reward: how={how!r}: it is "end" or "threshold".')
+        raise InvalidArgument(f'sparsify_reward: how={how!r} is neither "end" nor "threshold".')
     _number("sparsify_reward", "threshold", threshold)
     return Prepared(dataset, reads=(dataset.field(REWARD).name,))
 
 
 @builtin(version=1, prepare=_prepare_sparsify)
 def sparsify_reward(episode: Batch, *, how: Literal["end", "threshold"] = "end", threshold: float = 0.0) -> Any:
-    """Pay an episode's whole return at its last step, or 1 where the reward exceeds a threshold; else 0.
+    """Set the last reward to the episode's return, or rewards above a threshold to 1; all others to 0.
 
     Parameters
     ----------
     episode : Batch
     how : {"end", "threshold"}
-        ``end``: delayed rewards, as Decision Transformer (Chen et al. 2021, section 5.7) tests them; the return is
-        summed in float64. ``threshold``: 1 at steps that paid more than ``threshold``.
+        ``end``: delayed rewards, as tested by Decision Transformer (Chen et al. 2021, section 5.7); the return is
+        summed in float64. ``threshold``: 1 for rewards above ``threshold``.
     threshold : float
 
     Returns
     -------
     Batch
-        Floats keep their dtype, integers become float32.
+        Floats keep their dtype; integers become float32.
 
     Raises
     ------
@@ -110,9 +105,9 @@ def _prepare(
 ) -> Prepared:
     check_returns(gamma, scale)
     if dtype_of(dtype).kind != "f":
-        raise InvalidArgument(f"return_to_go: {dtype!r} is no dtype of returns.", hint="float32 or float64")
+        raise InvalidArgument(f"return_to_go: {dtype!r} is not a floating dtype.", hint="float32 or float64")
     if into in dataset.schema or into.startswith("next/"):
-        raise InvalidArgument(f"return_to_go: {into!r} is taken, or the name of a next value.", hint="into=NAME")
+        raise InvalidArgument(f"return_to_go: {into!r} is taken or begins with next/.", hint="into=NAME")
     return Prepared(dataset, reads=(dataset.field(REWARD).name,))
 
 
@@ -129,8 +124,8 @@ def return_to_go(
     """Add the sum of the rewards from each step to the end of its episode.
 
     ``scale * (r[t] + gamma * r[t+1] + ...)``, summed in float64 from the end; the last term is that of the first
-    terminated step, or of the episode's last. It is the column of `rlds_cli.loader.ReturnToGo`, which a loader makes
-    by itself.
+    terminated step, or of the episode's last. `rlds_cli.loader.ReturnToGo` computes the same column while
+    loading.
 
     Parameters
     ----------
@@ -140,23 +135,23 @@ def return_to_go(
     scale : float
         Decision Transformer (Chen et al. 2021) uses 1e-3 on MuJoCo.
     through_terminals : bool
-        Sum on where terminated steps lie inside an episode.
+        Continue the sum past terminated steps inside an episode.
     dtype : str
-        Of the new field: ``float32`` or ``float64``.
+        Dtype of the new field: ``float32`` or ``float64``.
     into : str
-        Its name.
+        Name of the new field.
 
     Returns
     -------
     Batch
-        With one field more, [T], placed at the root.
+        With the new field [T], placed at the root.
 
     Raises
     ------
     NoReward
         The dataset has no rewards.
     InvalidArgument
-        A discount outside [0, 1], a name that is taken.
+        The discount is outside [0, 1], or the name is taken.
     """
     reward = episode[REWARD]
     sums = np.zeros((len(reward) + 1, *reward.shape[1:]))
@@ -189,16 +184,16 @@ def _prepare_goals(
     fields = [dataset.field(n) for n in names]
     for f in fields:
         if f.kind != "array" or len(f.shape) != 1 or f.dtype == "bool":
-            raise InvalidArgument(f"reward_from_goal: {f.name} is {f.dtype} {list(f.shape)}; vectors are needed.")
+            raise InvalidArgument(f"reward_from_goal: {f.name} is {f.dtype} {list(f.shape)}, not a vector.")
     width = _width(fields[0].shape[0], elements, fields[0].name)
     given = len(wanted) if not isinstance(wanted, str) else _width(fields[-1].shape[0], elements, fields[-1].name)
     if given not in (width, fields[0].shape[0]):
         raise InvalidArgument(
             f"reward_from_goal: the goal has {given} elements, {fields[0].name} {width}.",
-            hint="elements=[0,1] compares these alone",
+            hint="elements=[0,1] compares only these",
         )
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < math.inf:
-        raise InvalidArgument(f"reward_from_goal: threshold={threshold!r} is no distance.")
+        raise InvalidArgument(f"reward_from_goal: threshold={threshold!r} is not a distance.")
     reads = [*names, *FLAGS, *([REWARD] if REWARD in dataset.schema else [])]
     return Prepared(dataset, reads=tuple(dict.fromkeys(reads)))
 
@@ -232,38 +227,38 @@ def reward_from_goal(
     dense: bool = False,
     terminate: bool = False,
 ) -> Any:
-    """Make rewards of the distance to a goal: 0 where a step reaches it, else -1.
+    """Compute rewards from the distance to a goal: 0 if a step reaches it, else -1.
 
-    The convention is that of Gymnasium-Robotics: the distance is Euclidean, between the goal and what is achieved by
-    the step, so at t+1; ``dense`` rewards are minus the distance. Goals that are drawn anew for every batch are the
-    business of `rlds_cli.loader.Goals`.
+    As in Gymnasium-Robotics, the distance is Euclidean, between the goal and the state achieved by the step, at t+1;
+    ``dense`` rewards are minus the distance. For goals drawn for each batch, see `rlds_cli.loader.Goals`.
 
     Parameters
     ----------
     episode : Batch
     goal : str or sequence of float, optional
-        A field; ``final``, for the episode's own last achieved state; or the elements of one goal for all. Unless
-        given ``observation/desired_goal``, where the dataset has none ``final``.
+        A field; ``final``, the last achieved state of the episode; or the elements of one goal for all episodes. By
+        default ``observation/desired_goal``, or ``final`` if the dataset has no such field.
     achieved : str, optional
-        The field that is compared; unless given ``observation/achieved_goal``, where there is none ``observation``.
+        The field to compare; by default ``observation/achieved_goal``, or ``observation`` if there is none.
     elements : sequence of int, optional
-        Of both fields, those that are compared: [0, 1] for a position in a plane.
+        The elements of both fields to compare: [0, 1] for a position in a plane.
     threshold : float
         The largest distance that counts as reached, in units of the field.
     dense : bool
     terminate : bool
-        Flag the steps that reach the goal as terminated: value functions do not look beyond them. The episode goes on.
+        Flag the steps that reach the goal as terminated, so that nothing is bootstrapped from them. The episode
+        continues.
 
     Returns
     -------
     Batch
-        With ``next/reward`` float32 [T]. Where the final observation is not recorded, the last step achieves what its
-        own observation says.
+        With ``next/reward`` float32 [T]. If the final observation is not recorded, the last step counts by its own
+        observation.
 
     Raises
     ------
     UnknownField, InvalidArgument
-        A field is not there, or goal and achieved state have different numbers of elements.
+        A field is missing, or goal and achieved state differ in their number of elements.
     """
     reached = _picked(episode[_achieved(achieved, episode)], elements)
     steps = len(episode[FLAGS[0]])
@@ -281,7 +276,7 @@ def _picked(values: Array, elements: Sequence[int] | None) -> npt.NDArray[np.flo
 
 
 def _wanted(episode: Batch, goal: Goal, reached: Array, steps: int, elements: Sequence[int] | None) -> Array:
-    """The goal of every step, [steps, n] or [n]."""
+    """Return the goal of each step, [steps, n] or [n]."""
     if goal == FINAL:
         last: Array = reached[-1]
         return last

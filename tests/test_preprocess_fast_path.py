@@ -1,4 +1,4 @@
-"""Episodes that come back as planned, and among them some that do not: the rows are the same either way."""
+"""Episodes that match the plan take a fast path; the rows are the same if some of them do not."""
 
 import numpy as np
 import pytest

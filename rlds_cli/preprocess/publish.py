@@ -1,0 +1,227 @@
+"""Write the rows of a task and publish them as a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlds_cli import home, text
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import PreprocessError
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
+from rlds_cli.ids import DatasetId
+from rlds_cli.preprocess import failures, fit, fit_state, job
+from rlds_cli.preprocess.job import PreprocessJob
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
+from rlds_cli.preprocess.pool import WorkerPool
+from rlds_cli.preprocess.task import Task
+from rlds_cli.progress import Event, Progress
+from rlds_cli.settings import Settings
+from rlds_cli.store import arrays, manifest, publishing
+from rlds_cli.store.build import Built, write_rows
+from rlds_cli.store.files import component
+from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.publishing import Shared
+from rlds_cli.store.videos import Extent
+from rlds_cli.store.workers import Executor
+from rlds_cli.ted import Array
+
+_LONG = 20.0  # seconds
+
+
+def run_task(pool: WorkerPool, work: Path, target: Path, *, checks: Iterable[Callable[[Dataset], None]] = ()) -> None:
+    """Run a task and publish its result as ``target``.
+
+    Parameters
+    ----------
+    work : Path
+        Working directory; an interrupted run of the same task continues from it. Removed at the end.
+    checks : iterable of callables
+        Called with the result before it is published; if one raises, nothing is published.
+
+    Raises
+    ------
+    PreprocessError
+        The function failed; finished chunks are kept.
+    """
+    assumptions = _recall(work)
+    t = fit.with_state(pool.task, work, pool)
+    while True:
+        plan, seconds = job.plan(t, assumptions)
+        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps))
+        executor = pool.executor(seconds * t.dataset.num_steps, len(todo.parts))
+        _tell_long(todo, seconds * t.dataset.num_steps, executor, pool.progress)
+        try:
+            built = write_rows(todo, work, jobs=0, progress=pool.progress, executor=executor)
+        except AssumptionBroken as e:
+            assumptions = assumptions | e.assumptions
+            _remember(work, assumptions)
+            pool.progress(Event(str(t.id), "note", note=f"{e.assumptions.describe()}; restarting"))
+            continue
+        except PreprocessError as e:
+            raise _with_what_is_kept(e, work, len(todo.parts)) from e.__cause__
+        except KeyboardInterrupt:
+            kept = f"{_finished(work)} of {len(todo.parts)} chunks are kept"
+            pool.progress(Event(str(t.id), "note", note=f"{kept}; the same command continues from there"))
+            raise
+        publish(built, t, plan, target, threads=pool.threads, checks=checks)
+        trees.discard(work)
+        return
+
+
+def _recall(work: Path) -> Assumptions:
+    """Return the assumptions of an earlier run that was interrupted."""
+    try:
+        return Assumptions.from_json((work / "known.json").read_text())
+    except OSError:
+        return Assumptions()
+
+
+def _remember(work: Path, assumptions: Assumptions) -> None:
+    for path in work.iterdir():
+        if path.name not in (fit.JOURNAL, job.FILE):
+            trees.remove(path) if path.is_dir() else path.unlink()
+    safe_files.replace_text(work / "known.json", assumptions.to_json())
+
+
+def _tell_long(todo: PreprocessJob, seconds: float, executor: Executor | None, tell: Progress) -> None:
+    """Announce how long the work takes, if that is long, and that it can be stopped."""
+    workers = getattr(executor, "count", 1)
+    if seconds / workers > _LONG:
+        takes = f"about {text.duration(seconds / workers)} with {text.plural(workers, 'worker')}"
+        kept = f"{text.plural(len(todo.parts), 'chunk')}, each kept when it is finished"
+        tell(Event(todo.id, "note", note=f"{takes}, {kept}: after Ctrl-C the same command continues from there"))
+
+
+def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> PreprocessError:
+    tail = f" {_finished(work)} of {parts} chunks are kept." if parts > 1 else ""
+    told = PreprocessError(f"{e.message.rstrip('.')}. Nothing was published.{tail}", hint=e.hint)
+    told.episode, told.step = e.episode, e.step
+    return told
+
+
+def _finished(work: Path) -> int:
+    """Return the number of chunks in the journal."""
+    try:
+        return max(0, (work / "journal.jsonl").read_text().count("\n") - 1)
+    except OSError:
+        return 0
+
+
+class Publishable(Protocol):
+    """A task or a pipeline."""
+
+    @property
+    def id(self) -> DatasetId:
+        """The id of the result."""
+
+    def check_name(self, m: Manifest, /) -> None:
+        """Raise NameTaken if ``m``, the manifest of the dataset with this id, belongs to another result."""
+
+
+def is_made(t: Publishable, where: Settings) -> bool:
+    """Return whether the result exists already.
+
+    Raises
+    ------
+    NameTaken
+        A dataset of this name exists that is something else.
+    """
+    path = home.find(t.id, where)
+    if path is None:
+        return False
+    t.check_name(manifest.read(path))
+    return True
+
+
+def publish(
+    built: Built,
+    t: Task,
+    plan: WritePlan,
+    target: Path,
+    *,
+    threads: int,
+    checks: Iterable[Callable[[Dataset], None]] = (),
+) -> None:
+    """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
+    found = t.chain.failures(built.notes) if t.chain else tuple(failures.failures_of(built.notes))
+    failures.write_failures(built.directory, found)
+    built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *failures.for_manifest(built.notes)))
+    store = t.dataset.store
+
+    def locate(field: str, number: str) -> Extent:
+        return store.videos(plan.renamed.get(field, field)).extent(int(number))
+
+    described = _description(t, plan)
+    finish(built, described, metadata=_metadata(t), shared=_shared(t, plan), locate=locate, threads=threads)
+    for check in checks:
+        check(open_dataset(built.directory))
+    publishing.publish(built.directory, target)
+
+
+def _description(t: Task, plan: WritePlan) -> Description:
+    m = t.dataset.manifest
+    spaces = {k: v for k, v in m.spaces.items() if _keeps_space(k, t, plan)}
+    return Description(
+        id=str(t.id),
+        encoding=m.encoding,
+        reader="preprocess",
+        reader_version=1,
+        episodes_by=m.episodes_by,
+        facts=m.facts,
+        spaces=spaces,
+        env=m.env,
+        options=m.options,
+        provenance=(
+            *m.provenance,
+            {**t.provenance(), **_state(t), "changed": _changed(t, plan), "keeps_steps": plan.kept},
+        ),
+        sources=t.dataset.store.sources,
+    )
+
+
+def _state(t: Task) -> dict[str, Any]:
+    return {} if t.state is None else {"state": fit_state.in_provenance(t.state, _state_name(t))}
+
+
+def _changed(t: Task, plan: WritePlan) -> list[str]:
+    """Return the fields that differ from the source, including new and removed ones."""
+    names = {*t.dataset.schema, *(f.name for f in plan.schema)}
+    return sorted(names - plan.same)
+
+
+def _keeps_space(name: str, t: Task, plan: WritePlan) -> bool:
+    """Return whether a space still describes its fields: none of them changed or is missing."""
+    before = {n for n in t.dataset.schema if n.split("/")[0] == name}
+    after = {f.name for f in plan.schema if f.name.split("/")[0] == name}
+    return before == after and before <= plan.same
+
+
+def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
+    for name in t.dataset.manifest.metadata:
+        path = t.dataset.path.joinpath("metadata", *(component(c) for c in name.split("/")))
+        yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
+    if t.state is not None:
+        yield _state_name(t), t.state
+
+
+def _state_name(t: Task) -> str:
+    """Return the metadata name of the first-pass state: the first free one for the function's name."""
+    name = f"state/{t.function.name}"
+    numbered = chain([name], (f"{name}-{n}" for n in count(2)))
+    return next(n for n in numbered if n not in t.dataset.manifest.metadata)
+
+
+def _shared(t: Task, plan: WritePlan) -> dict[str, Shared]:
+    m = t.dataset.manifest
+    stats = {n: Stats(**s) for n, s in m.stats.items()}
+    fields = {f.name: f for f in m.fields}
+    before = {n: plan.renamed.get(n, n) for n in plan.shared}
+    # Datasets between two functions are removed, so only fields that they share with the source stay shared.
+    lasting = m.shared if t.chain and t.chain.number else fields
+    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n, old in lasting) for n, old in before.items()}
