@@ -149,7 +149,7 @@ def test_code_and_files_that_are_named_exist(page: str) -> None:
     code = {name for name in named if name.split(".")[0] in packages and not name.endswith(".py")}
     assert len(code) >= 3
     assert [name for name in sorted(code) if not resolve(name)] == []
-    for path in re.findall(r"`((?:[\w.-]+/)+(?:[\w.-]+)?)`", text):
+    for path in re.findall(r"`((?:[\w.-]+/)+(?:[\w-]+\.\w+)?)`", text):
         made = path.startswith("screenshots/")
         assert made or (ROOT / path).exists() or (ROOT / "rlds_cli" / path).exists(), f"{page}: {path}"
 
