@@ -1,5 +1,7 @@
 """Pictures of the reports of the embedded samples and of a dataset with images, for a person to look at.
 
+The upper part of one of them is the picture of the README: ``report.png`` in the folder, kept as docs/report.png.
+
 Usage: python scripts/screenshots.py [FOLDER]        needs Chromium; default folder: screenshots
 """
 
@@ -9,6 +11,8 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -25,6 +29,7 @@ VIEWS = {
     "narrow": {"width": 390, "height": 800},
     "narrow-dark": {"width": 390, "height": 800, "dark": True},
 }
+SHOWN, HEIGHT, COLOURS = "sample-pendulum-d4rl-light.png", 1640, 64  # in the README: as far as the distributions
 
 
 def main(folder: Path) -> int:
@@ -48,6 +53,9 @@ def main(folder: Path) -> int:
                 tab = browser.open(page.resolve(), **view)
                 tab.screenshot(folder / f"{page.stem}-{name}.png")
                 complaints += [f"{page.name}, {name}: {c}" for c in tab.complaints]
+    with Image.open(folder / SHOWN) as page:
+        upper = page.convert("RGB").crop((0, 0, page.width, HEIGHT))
+    upper.quantize(COLOURS).save(folder / "report.png", optimize=True)
     print(f"{len(pages)} reports, {len(pages) * len(VIEWS)} pictures in {folder}")
     print(*complaints, sep="\n", end="\n" if complaints else "")
     return 1 if complaints else 0

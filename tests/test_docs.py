@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +33,12 @@ from rlds_cli.importing import import_archive
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "rlds_cli" / "samples"
-PAGES = ("README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))))
+PAGES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))),
+)
 
 # What a page shows with a published dataset is run with a sample, and shorter.
 STAND_INS = {
@@ -114,6 +120,95 @@ def test_links_lead_somewhere(page: str) -> None:
         assert file.exists(), f"{page}: {target}"
         if anchor:
             assert anchor in headings(file.relative_to(ROOT).as_posix()), f"{page}: {target}"
+
+
+# -- the code that the pages name
+
+
+def resolve(name: str) -> bool:
+    """Whether ``store.build.write_rows`` is a module of rlds_cli, or an attribute of one."""
+    found: Any = rlds_cli
+    path = "rlds_cli"
+    for part in name.split("."):
+        path = f"{path}.{part}"
+        if hasattr(found, "__path__") and find_spec(path) is not None:
+            found = import_module(path)
+        elif hasattr(found, part):
+            found = getattr(found, part)
+        else:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_code_and_files_that_are_named_exist(page: str) -> None:
+    """A renamed module or function is renamed in these pages, too."""
+    packages = {p.stem for p in (ROOT / "rlds_cli").iterdir() if not p.name.startswith("_")}
+    text = re.sub(r"```.*?```", "", text_of(page), flags=re.S)
+    named = set(re.findall(r"`([a-z_]\w*(?:\.\w+)+)`", text))
+    code = {name for name in named if name.split(".")[0] in packages and not name.endswith(".py")}
+    assert len(code) >= 3
+    assert [name for name in sorted(code) if not resolve(name)] == []
+    for path in re.findall(r"`((?:[\w.-]+/)+(?:[\w-]+\.\w+)?)`", text):
+        made = path.startswith("screenshots/")
+        assert made or (ROOT / path).exists() or (ROOT / "rlds_cli" / path).exists(), f"{page}: {path}"
+
+
+def test_the_tree_of_the_architecture_is_that_of_the_package() -> None:
+    listed = set(re.findall(r"^\| `(\w+)/` \|", text_of("ARCHITECTURE.md"), re.M))
+    there = {p.parent.name for p in (ROOT / "rlds_cli").glob("*/__init__.py")}
+    assert listed == there
+
+
+def test_a_newcomer_finds_it_in_one_step() -> None:
+    """The questions of the first table are answered by code that does what they ask."""
+    text = text_of("ARCHITECTURE.md")
+    walks = re.findall(r"^## An? (?:episode|batch|download), from .*?\n(.*?)(?=^## )", text, re.S | re.M)
+    assert [len(re.findall(r"^\d+\. ", walk, re.M)) <= 10 for walk in walks] == [True] * 3
+    assert len(table_under(text, "to find")) == 4
+
+
+def test_the_commands_for_contributors_run() -> None:
+    """Targets of make are there; the scripts that take seconds run, the others at least exist."""
+    shown = re.findall(r"^\$ (.*?)(?:  +#.*)?$", "\n".join(blocks("CONTRIBUTING.md", "console")), re.M)
+    assert len(shown) >= 8
+    quick = ("scripts/house.py", "scripts/make_command_docs.py", "scripts/check_registry.py")
+    for command in shown:
+        program, *arguments = shlex.split(command)
+        if program == "make":
+            done = subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        else:
+            assert program == "python" and (ROOT / arguments[0]).is_file(), command
+            if arguments[0] not in quick:
+                continue
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            done = subprocess.run(
+                [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+            )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def test_the_readme_counts_what_can_be_downloaded() -> None:
+    open_families = [f for f in registry.families() if f.num_entries and f.name != "sample"]
+    count = sum(f.num_entries for f in open_families)
+    assert f"{count:,} datasets of [{len(open_families)} families]" in " ".join(text_of("README.md").split())
+
+
+def test_lines_of_prose_wrap() -> None:
+    script = load(ROOT / "scripts" / "wrap_docs.py")
+    long = [page.name for page in script.pages() if script.wrapped(page.read_text()) != page.read_text()]
+    assert long == [], "python scripts/wrap_docs.py wraps them"
+
+
+def test_wrapping_leaves_code_tables_and_figures_alone() -> None:
+    script = load(ROOT / "scripts" / "wrap_docs.py")
+    long = "word `code span` " * 12
+    kept = f"```python\n{long}\n```\n\n| {long} |\n\n## {long}\n\n<!-- figures -->\n{long}\n<!-- end of figures -->\n"
+    assert script.wrapped(kept) == kept
+    for start, indent in (("", ""), ("* ", "  "), ("12. ", "    ")):
+        lines = script.wrapped(f"{start}{long}\nmore\n\n{kept}").split("\n\n")[0].splitlines()
+        assert " ".join(" ".join(lines).split()) == f"{start}{long}more"
+        assert max(map(len, lines)) <= script.WIDTH and all(re.match(rf"{indent}[`w]", line) for line in lines[1:])
 
 
 # -- the table of families
