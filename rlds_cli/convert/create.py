@@ -22,7 +22,7 @@ from rlds_cli import home, ids, settings
 from rlds_cli.checks.run import record
 from rlds_cli.convert.trajectories import Trajectory, trajectories
 from rlds_cli.dataset import Dataset, environments, open_dataset
-from rlds_cli.dataset.provenance import Origin
+from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
@@ -348,13 +348,19 @@ class Films:
 
 
 def original(
-    origin: Origin, flat: Flat, filled: frozenset[str], schema: Mapping[str, Field], films: Films, *, keep_frames: bool
+    origin: EpisodeOrigin,
+    flat: Flat,
+    filled: frozenset[str],
+    schema: Mapping[str, Field],
+    films: Films,
+    *,
+    keep_frames: bool,
 ) -> Original:
     """Compare the fields of a trajectory with its origin, and take what is the same from there.
 
     Parameters
     ----------
-    origin : Origin
+    origin : EpisodeOrigin
     flat : dict
         Its fields; those ``filled`` have T rows and no next values, as the final observation is not known.
     schema : mapping

@@ -31,6 +31,7 @@ from rlds_cli.preprocess.reading import Reader
 from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, EncodedFrames, Field, IntArray
 from rlds_cli.ted.episodes import Flat
+from rlds_cli.text import is_below
 
 # Path of a dict, number of its keys, and its leaves from it, as a tuple.
 Groups = list[tuple[tuple[str, ...], int, Callable[[Any], tuple[Any, ...]]]]
@@ -377,7 +378,7 @@ def laid_over(value: Any, handed: Any, before: Flat, fields: Mapping[str, Field]
             new[name] = leaf
     _check_edits(known, where)
     _check_observations(new, fields, where)
-    kept = {n: v for n, v in before.items() if not any(n == r or n.startswith(f"{r}/") for r in removed)}
+    kept = {n: v for n, v in before.items() if not any(is_below(n, r) for r in removed)}
     if forms.DONE not in new:
         kept.pop(forms.DONE, None)
     return forms.take_back({**kept, **new}, where)

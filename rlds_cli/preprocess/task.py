@@ -32,6 +32,7 @@ from rlds_cli.settings import StrPath
 from rlds_cli.store.build import FAILED
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, Note, join_name
+from rlds_cli.text import is_below
 
 ARRAYS = ("numpy", "torch", "tensordict")
 PART_ROWS = 1 << 16  # rows of a part, about: parts end where episodes do
@@ -308,11 +309,11 @@ def names_of(fields: Sequence[str | tuple[str, ...]] | None) -> tuple[str, ...] 
 def matching(dataset: Dataset, key: str) -> list[str]:
     """The fields called ``key`` or nested below it, as in a loader: ``next/x`` is also the ``x`` of the row after."""
     schema = dataset.schema
-    names = [n for n in schema if n == key or n.startswith(f"{key}/")]
+    names = [n for n in schema if is_below(n, key)]
     if key.startswith("next/"):
         twin = key.removeprefix("next/")
         kept_once = [n for n, f in schema.items() if f.placement == "both" and f"next/{n}" not in schema]
-        names += [n for n in kept_once if n == twin or n.startswith(f"{twin}/")]
+        names += [n for n in kept_once if is_below(n, twin)]
     return names
 
 

@@ -30,7 +30,7 @@ from rlds_cli.progress import Event
 from rlds_cli.store import arrays, files, rows
 from rlds_cli.store.build import Built, write_part
 from rlds_cli.store.files import component
-from rlds_cli.store.rows import Written
+from rlds_cli.store.rows import WrittenRows
 from rlds_cli.store.workers import Processes, WorkerDied
 from rlds_cli.ted import Array, Column, EncodedFrames, EpisodeTable, Field
 
@@ -297,7 +297,7 @@ class Again:
 
     directory: Path
     schema: Sequence[Field]
-    written: Written
+    written: WrittenRows
 
 
 def of_episodes(before: EpisodeTable, after: EpisodeTable) -> tuple[EpisodeTable, int, str] | None:
