@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import open_dataset as open_dataset
     from rlds_cli.downloads.download import download as download
     from rlds_cli.formats import mp4 as mp4
-    from rlds_cli.registry import find as find
+    from rlds_cli.home.locate import find as find
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _HOMES = {
     "Dataset": "rlds_cli.dataset",
     "create": "rlds_cli.convert.create",
     "download": "rlds_cli.downloads.download",
-    "find": "rlds_cli.registry",
+    "find": "rlds_cli.home.locate",
     "open_dataset": "rlds_cli.dataset",
 }
 # at hand without an import of their own

@@ -1,4 +1,4 @@
-"""Everything that rlds raises on purpose.
+"""The errors that rlds raises on purpose.
 
 RldsError
 ├── InvalidId               an id that is not family/name[@variant]
@@ -7,12 +7,12 @@ RldsError
 ├── NameTaken               ID@NAME exists and was made from something else
 ├── UnknownField            a field that a dataset does not have (also a KeyError)
 │   └── NoReward
-├── ArchiveError            what an archive holds
+├── ArchiveError            the content of an archive
 │   ├── UnknownLayout       no reader recognises the file
 │   ├── CorruptArchive      truncated, not the format that it claims, rows that do not agree
 │   └── UnsafeArchive       links out of the file, pickles, shapes that cannot be
 ├── InvalidEpisode          an episode that does not fit the schema
-├── TransferError           bytes on their way
+├── TransferError           a file that cannot be transferred
 │   ├── DownloadFailed      no source gave the file
 │   ├── WrongHash           the bytes are not those that were promised
 │   └── Offline             a network is needed and not allowed
@@ -22,13 +22,13 @@ RldsError
 ├── WrongFingerprint        other content than a lock file promises
 ├── NewerFormat             written by a later version
 ├── Frames                  image fields that cannot be decoded or do not fit
-├── LoaderError             what cannot be sampled
+├── LoaderError             samples that cannot be drawn
 │   ├── InvalidArgument     a value that no loader takes (also a ValueError)
 │   ├── EmptyWindow
 │   ├── BatchSize
 │   ├── WrongState
 │   └── NeedsMemory
-├── PreprocessError         a function that failed, or what it returned
+├── PreprocessError         a function that failed, or a result that cannot be stored
 ├── NoEnvironment           one that is not known, no longer exists, or does not fit the data
 ├── InvalidExpression       `where=` that is not a comparison of episode columns
 └── MissingPackage          an extra that is not installed
@@ -46,15 +46,15 @@ Led = tuple[str, str, str]  # an exception in words: kind, text, lines of its tr
 class RldsError(Exception):
     """An expected failure: what happened, with the values, and what to type next.
 
-    Both texts are kept as they may be printed: without control characters, without user, password and secret
-    parameters of addresses, and without values that go on for pages.
+    Both texts are made fit to print: without control characters, without user, password and secret parameters of
+    addresses, and with long values cut short.
 
     Parameters
     ----------
     message : str
-        What is wrong, which value, and what is left on disk.
+        The failure, the value, and the state of the disk.
     hint : str, optional
-        What to do about it, as a command or a call where there is one.
+        The next step, as a command or a call if there is one.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -70,7 +70,7 @@ class RldsError(Exception):
         return _rebuild, (type(self), self.message, self.hint, _led_by(self))
 
     def recall(self) -> RldsError:
-        """The same error; what caused it in another process is its cause, in words."""
+        """Return the error itself, with its causes in another process restored as `Elsewhere`."""
         cause: Elsewhere | None = None
         for kind, text, at in reversed(self.led_by):
             found = Elsewhere(kind, text, at)
@@ -81,14 +81,14 @@ class RldsError(Exception):
 
 
 def _rebuild(kind: type[RldsError], message: str, hint: str | None, led_by: tuple[Led, ...] = ()) -> RldsError:
-    """Unpickle: worker processes hand errors to their parent."""
+    """Unpickle an error of a worker process."""
     error = kind(message, hint=hint)
     error.led_by = led_by
     return error.recall()
 
 
 class Elsewhere(Exception):
-    """An exception of another process: its kind, its text, and the lines of its traceback."""
+    """An exception in another process: its kind, its text, and the lines of its traceback."""
 
     def __init__(self, kind: str, text: str, at: str) -> None:
         super().__init__(kind, text, at)
@@ -99,7 +99,7 @@ class Elsewhere(Exception):
 
 
 def causes(exc: BaseException) -> Iterator[BaseException]:
-    """What led to an error, the nearest first."""
+    """Yield the causes of an error, the nearest first."""
     seen = {id(exc)}
     while found := exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__):
         if id(found) in seen:
@@ -109,7 +109,7 @@ def causes(exc: BaseException) -> Iterator[BaseException]:
 
 
 def described(exc: BaseException) -> Led:
-    """Kind, text and traceback of an error, also of one of another process."""
+    """Return kind, text and traceback of an error, which may be a `Elsewhere`."""
     if isinstance(exc, Elsewhere):
         return exc.kind, exc.text, exc.at
     from traceback import format_tb
@@ -148,7 +148,7 @@ class UnknownField(RldsError, KeyError):
 
 
 class NoReward(UnknownField):
-    """Rewards asked of a dataset without rewards."""
+    """A request for rewards from a dataset without rewards."""
 
 
 class ArchiveError(RldsError):
@@ -172,23 +172,23 @@ class InvalidEpisode(RldsError):
 
 
 class TransferError(RldsError):
-    """Bytes that could not be brought here."""
+    """A file that could not be transferred."""
 
 
 class DownloadFailed(TransferError):
-    """No source of a file gave it."""
+    """A file that none of its sources delivered."""
 
 
 class WrongHash(TransferError):
-    """A file whose sha256 is not the one that was promised."""
+    """A file whose sha256 is not the expected one."""
 
 
 class Offline(TransferError):
-    """A network is needed and ``RLDS_OFFLINE`` or ``--offline`` forbids it."""
+    """A network access that ``RLDS_OFFLINE`` or ``--offline`` forbids."""
 
 
 class NoSpace(RldsError):
-    """A disk that cannot hold what is to be written."""
+    """A disk without enough free space."""
 
 
 class NoPermission(RldsError):
@@ -208,7 +208,7 @@ class Frames(RldsError):
 
 
 class LoaderError(RldsError):
-    """Samples that cannot be drawn as asked."""
+    """Samples that cannot be drawn as requested."""
 
 
 class InvalidArgument(LoaderError, ValueError):
@@ -241,7 +241,7 @@ class PreprocessError(RldsError):
     step: int | None = None
 
     def at(self, episode: int, step: int | None = None) -> PreprocessError:
-        """The same error, knowing where."""
+        """Return the error itself, with its episode and step set."""
         self.episode, self.step = episode, step
         return self
 
@@ -250,7 +250,7 @@ class PreprocessError(RldsError):
 
 
 class NoEnvironment(RldsError):
-    """An environment that nobody names, that no longer exists, or that does not fit the data."""
+    """An environment that is not known, no longer exists, or does not fit the data."""
 
 
 class InvalidExpression(RldsError):

@@ -13,8 +13,8 @@ _ID = re.compile(
     r"(?:@(?P<variant>[A-Za-z0-9_][A-Za-z0-9._-]*))?"
 )
 FRAME_SIZE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
-MAX_LENGTH = 200  # it is one file name, with room for what stands around it
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*:/")  # a path has one slash of them
+MAX_LENGTH = 200  # an id is one file name, with room for prefixes and endings
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*:/")  # a Path collapses the second slash
 _HUB = re.compile(
     r"(hf:/+|https?:/+(huggingface\.co|hf\.co)/)(datasets/)?(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+)"
 )
@@ -40,12 +40,12 @@ class DatasetId:
 
     @property
     def component(self) -> str:
-        """The one directory name below the family: no dataset lies inside another."""
+        """Directory name below the family. It is a single component, so that no dataset lies inside another."""
         name = self.name.replace("/", "+")
         return f"{name}@{self.variant}" if self.variant else name
 
     def with_variant(self, variant: str) -> DatasetId:
-        """The id of a variant of this dataset; raises InvalidId for a name that cannot be one."""
+        """Return the id of a variant of this dataset; raises InvalidId for an invalid name."""
         if not _VARIANT.fullmatch(variant):
             raise InvalidId(
                 f'"{variant}" cannot name a variant.', hint="letters, digits, `_`, `.` and `-`, no leading dot"
@@ -59,7 +59,7 @@ def parse(text: str) -> DatasetId:
     Raises
     ------
     InvalidId
-        For anything else, such as absolute paths, ``..``, or characters that need quoting in a shell.
+        The text is no id, such as an absolute path, ``..``, or text that needs quoting in a shell.
     """
     match = _ID.fullmatch(text)
     if match is not None and len(text) > MAX_LENGTH:
@@ -75,25 +75,25 @@ def parse(text: str) -> DatasetId:
 
 
 def address_hint(text: str) -> str | None:
-    """What to do about an address such as ``hf://...`` or ``s3://...``; None for what is none."""
+    """Return a hint for an address such as ``hf://...`` or ``s3://...``; None for other text."""
     match = _ADDRESS.match(text)
     if match is None:
         return None
     hub = _HUB.match(text)
-    fetched = "rlds import PATH --as local/NAME takes files that were fetched, and open_dataset(PATH) a dataset"
+    fetched = "rlds import PATH --as local/NAME takes downloaded files, and open_dataset(PATH) a dataset"
     if hub is None:
-        return f"datasets are read on this disk: {fetched}"
+        return f"datasets are read from this disk: {fetched}"
     id = f"lerobot/{hub['name'].removeprefix('lerobot/')}"
-    return f"rlds download {id} fetches it where it is a LeRobot dataset; {fetched}"
+    return f"rlds download {id} fetches it if it is a LeRobot dataset; {fetched}"
 
 
 def from_component(family: str, component: str) -> DatasetId:
-    """The id of a directory ``datasets/<family>/<component>``."""
+    """Return the id of a directory ``datasets/<family>/<component>``."""
     return parse(f"{family}/{component.replace('+', '/')}")
 
 
 def frames_variant(frames: str) -> str | None:
-    """The variant of an id under which decoded frames stand; None for ``encoded``.
+    """Return the variant that holds decoded frames; None for ``encoded``.
 
     Raises
     ------

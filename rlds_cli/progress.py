@@ -1,7 +1,4 @@
-"""How the library tells what it is doing: a callable that receives events.
-
-Progress events as bars on a terminal, or as one line per finished stage elsewhere.
-"""
+"""Progress events of the library, and their display: bars on a terminal, else a line for each finished stage."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ Stage = Literal["plan", "adopt", "fetch", "verify", "convert", "preprocess", "pu
 class Event:
     """One step of a piece of work.
 
-    ``done`` and ``total`` count ``unit`` ("B", "steps", "files"); ``total`` is None where it is not known ahead.
+    ``done`` and ``total`` count ``unit`` ("B", "steps", "files"); ``total`` is None if it is not known ahead.
     ``what`` names the file or part at hand. Events of one (id, stage, what) come in order; threads may interleave them.
     """
 
@@ -47,16 +44,16 @@ def silent(event: Event) -> None:
 
 
 _STAGE = 7  # the width of "convert"
-_WORD = 30.0  # seconds without a line after which one says how far the work has come
+_WORD = 30.0  # seconds without output after which a line reports the progress
 
 
 def shown(progress: Progress | bool | None) -> Progress:
-    """What ``progress=`` of a function stands for: True for bars on stderr, None and False for nothing.
+    """Return the callable for an argument ``progress=``: True shows bars on stderr, None and False show nothing.
 
     Raises
     ------
     InvalidArgument
-        It is none of these, and cannot be called.
+        The argument is none of these, and cannot be called.
     """
     if progress is True:
         return Bars(sys.stderr, live=True)
@@ -68,10 +65,10 @@ def shown(progress: Progress | bool | None) -> Progress:
 
 
 class Bars:
-    """A ``Progress`` that draws; safe to call from several threads.
+    """A ``Progress`` that draws bars; safe to call from several threads.
 
-    ``live`` says whether bars can be drawn on ``stream``; unless given, on a terminal. Within ``with``, a line says how
-    far the work has come after every ``word`` seconds in which nothing else was shown.
+    ``live`` says whether ``stream`` can show bars; by default a terminal can. Within ``with``, a line reports the
+    progress after every ``word`` seconds without other output.
     """
 
     def __init__(self, stream: TextIO, *, live: bool | None = None, word: float = _WORD) -> None:
@@ -109,7 +106,7 @@ class Bars:
                 self._line(event)
 
     def _speak(self) -> None:
-        """Say now and then that the work goes on, where no bar shows it."""
+        """Report now and then that the work goes on, unless a bar shows it."""
         while not self._closed.wait(max(0.01, self._shown + self._word - time.monotonic())):
             with self._lock:
                 if self._bars or self._closed.is_set():
@@ -118,7 +115,7 @@ class Bars:
                     self._line(_so_far(self._last))
 
     def _is_new(self, event: Event) -> bool:
-        """Whether an event has a note that its file has not had yet: one of a transfer has it each time."""
+        """Return whether an event has a note that its file has not had yet: one of a transfer has it each time."""
         told = (event.id, event.stage, event.what, event.note)
         new = bool(event.note) and told not in self._told
         self._told.add(told)
@@ -130,7 +127,7 @@ class Bars:
         text = visible.line(text)
         self._shown = time.monotonic()
         if self._live:
-            from tqdm import tqdm  # where something is drawn: commands and libraries start sooner without it
+            from tqdm import tqdm  # imported late: commands and libraries start sooner without it
 
             tqdm.write(text, file=self._stream)
         else:
@@ -162,7 +159,7 @@ class Bars:
 
 
 def _so_far(last: Event | None) -> Event:
-    """What to say after a long silence, by the last event."""
+    """Return the event to report after a long silence, from the last one."""
     if last is None:
         return Event("rlds", "note", note="still at work")
     done = f"{_amount(last.done, last.unit)} so far" if last.done else "waiting"

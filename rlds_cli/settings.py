@@ -31,7 +31,7 @@ StrPath = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says."""
+    """Settings from environment variables and the directories of other tools."""
 
     home: Path
     search: tuple[Path, ...]
@@ -53,7 +53,7 @@ class Settings:
 
 
 def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the settings; ``cache_dir`` takes the place of ``RLDS_HOME``."""
+    """Read the settings; ``cache_dir`` overrides ``RLDS_HOME``."""
     env = os.environ if environ is None else environ
     user_cache = expanded(env.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = expanded(cache_dir or env.get("RLDS_HOME") or user_cache / "rlds").absolute()
@@ -80,18 +80,18 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
 
 
 def expanded(path: StrPath) -> Path:
-    """The path that begins in a user's home where it begins with ``~``; that of an unknown user stays as it is."""
+    """Expand ``~`` at the beginning of a path; the path of an unknown user stays as it is."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  (which raises an error then)
 
 
 def _endpoint(env: Mapping[str, str], *variables: str) -> str | None:
-    """The first that is set, as a URL without a slash at its end; emulators are often named without a scheme."""
+    """Return the first variable that is set, as a URL without a final slash. Emulators often come without a scheme."""
     found = next((env[name] for name in variables if env.get(name)), None)
     return found and (found if "://" in found else f"http://{found}").rstrip("/")
 
 
 def _aws(env: Mapping[str, str]) -> dict[str, str]:
-    """Access key, secret and session token, of the environment or of a profile of the shared credentials file."""
+    """Read access key, secret and session token from the environment, or a profile of the shared credentials file."""
     said = {k: env[f"AWS_{name}"] for k, name in _AWS.items() if env.get(f"AWS_{name}")}
     if "access_key_id" in said:
         return said

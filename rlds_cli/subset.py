@@ -1,4 +1,4 @@
-"""A part of an archive instead of all of it: some files, some episodes, a named split. Nothing heavy.
+"""Parts of an archive: some files, some episodes, a named split. Imports nothing heavy.
 
 ::
 
@@ -27,18 +27,18 @@ _DESCRIPTIONS = (".json", ".jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What of an archive is wanted; all of it where nothing is said.
+    """The part of an archive to convert; all of it by default.
 
     Parameters
     ----------
     include, exclude : tuple of str
         Patterns of files, with ``*``, ``?`` and ``[...]``, where ``*`` also matches ``/``. They are matched with the
-        whole path and with the name alone. Descriptions (``.json``, ``.jsonl``, what is below ``meta/``) are included
-        always.
+        whole path and with the name alone. Descriptions (``.json``, ``.jsonl``, files below ``meta/``) are always
+        included.
     split : str, optional
-        Only its episodes.
+        Only the episodes of this split.
     episodes : (int, int or None), optional
-        Of these from the first number on, and before the second.
+        Only the episodes from the first number on and before the second, counted within the split.
     """
 
     include: tuple[str, ...] = ()
@@ -50,12 +50,12 @@ class Portion:
         return bool(self.include or self.exclude or self.cuts)
 
     def numbers(self, count: int) -> range:
-        """The numbers of the wanted ones of so many episodes.
+        """Return the numbers of the wanted episodes among ``count``.
 
         Raises
         ------
         ArchiveError
-            There are not so many.
+            There are too few episodes.
         """
         start, stop = self.episodes or (0, None)
         found = range(count)[start:stop]
@@ -64,7 +64,7 @@ class Portion:
         return found
 
     def no_split(self, there: Iterable[str]) -> ArchiveError:
-        """The error of an archive whose splits are others."""
+        """Return the error for an archive with other splits."""
         names = ", ".join(there)
         return ArchiveError(
             f"There is no split {self.split}.", hint=f"its splits are {names}" if names else "it has no splits"
@@ -72,7 +72,7 @@ class Portion:
 
     @property
     def cuts(self) -> bool:
-        """Whether single episodes are wanted, not just files."""
+        """True if single episodes are wanted, not just files."""
         return self.split is not None or self.episodes is not None
 
     @classmethod
@@ -84,7 +84,7 @@ class Portion:
         split: str | None = None,
         episodes: str | None = None,
     ) -> Self:
-        """As people write it.
+        """Parse the options of a command or a call.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class Portion:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
-        """From ``facts``, as a manifest has them."""
+        """Build the part from the ``facts`` of a manifest."""
         episodes = facts.get("episodes")
         return cls(
             tuple(facts.get("include", ())),
@@ -109,14 +109,14 @@ class Portion:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As JSON values; what is not said is left out."""
+        """The part as JSON values, without defaults."""
         said = {"include": [*self.include], "exclude": [*self.exclude], "split": self.split}
         episodes = {"episodes": [*self.episodes]} if self.episodes else {}
         return {k: v for k, v in said.items() if v} | episodes
 
     @property
     def name(self) -> str | None:
-        """The variant under which it stands: ``split-train_episodes-0-100``; None for all."""
+        """Name of the variant that holds the part: ``split-train_episodes-0-100``; None for the whole archive."""
         patterns = [
             f"{kind}-{_text(','.join(p))}" for kind, p in (("include", self.include), ("exclude", self.exclude)) if p
         ]
@@ -125,7 +125,7 @@ class Portion:
         return "_".join([*patterns, *split, *bounds]) or None
 
     def __str__(self) -> str:
-        """For people: ``episodes 0 to 99 of the split train, of files seed1*``."""
+        """Describe the part: ``episodes 0 to 99 of the split train, of files seed1*``."""
         episodes = [_said(*self.episodes)] if self.episodes else []
         split = [f"the split {self.split}"] if self.split else []
         files = [f"files {' '.join(self.include) or '*'}"] if self.include or self.exclude else []
@@ -133,14 +133,14 @@ class Portion:
         return ", of ".join([*episodes, *split, *files]) + without
 
     def wants(self, path: str) -> bool:
-        """Whether a file of the archive is included and not excluded."""
+        """Return whether a file of the archive is included and not excluded."""
         if _matches(path, self.exclude):
             return False
         described = path.lower().endswith(_DESCRIPTIONS) or "meta" in path.split("/")[:-1]
         return not self.include or described or _matches(path, self.include)
 
     def takes(self, path: str) -> bool:
-        """Whether a pattern of ``include`` names a file; True where there is none."""
+        """Return whether a pattern of ``include`` names a file; True without patterns."""
         return not self.include or _matches(path, self.include)
 
 
@@ -148,7 +148,7 @@ EVERYTHING = Portion()
 
 
 def described(options: Mapping[str, Any]) -> str | None:
-    """What of its archive a dataset is, for people, by the options in its manifest; None where it is all of it."""
+    """Describe the part of its archive that a dataset holds, from its manifest's options; None for all of it."""
     facts = options.get("portion")
     if not facts:
         return None
@@ -158,12 +158,12 @@ def described(options: Mapping[str, Any]) -> str | None:
 
 
 def is_portion(variant: str) -> bool:
-    """Whether a variant is called as portions are."""
+    """Return whether the name of a variant is that of a part of an archive."""
     return _VARIANT.search(variant) is not None
 
 
 def command(id: DatasetId) -> str:
-    """What makes a variant that is not here: a download of a part, or a preprocessing."""
+    """Return the command that makes a variant: a download of a part, or a preprocess run."""
     if not is_portion(id.variant or ""):
         return f"rlds preprocess {id.base} --fn ... --name {id.variant}"
     said = ""
@@ -207,7 +207,7 @@ def _said(start: int, stop: int | None) -> str:
 
 
 def _text(text: str) -> str:
-    """Text as a part of an id: itself, else what of it can stand there and a hash."""
+    """Return text for use in an id: itself if it fits, else its valid characters and a hash."""
     if _PLAIN.fullmatch(text) and len(text) <= 40:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:6]

@@ -1,11 +1,9 @@
-"""Bytes, counts and times for people.
-
-The order in which people count.
-"""
+"""Text for people: sizes, counts, times, natural order, similar names; and names of fields below other names."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 
 def size_of(size: float) -> str:
@@ -18,8 +16,9 @@ def size_of(size: float) -> str:
 
 
 def plural(n: int, word: str) -> str:
-    """``1 episode``, ``2,187 episodes``."""
-    return f"{n:,} {word}{'' if n == 1 else 's'}"
+    """Return the count with its noun: ``1 episode``, ``2,187 episodes``, ``2 batches``."""
+    ending = "" if n == 1 else "es" if word.endswith("ch") else "s"
+    return f"{n:,} {word}{ending}"
 
 
 def duration(seconds: float) -> str:
@@ -37,3 +36,24 @@ _LONGEST = 1000  # digits; Python refuses to read numbers of more than 4,300
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key under which ``Trial2`` comes before ``Trial10``."""
     return tuple((0, int(p)) if p.isdecimal() and len(p) < _LONGEST else (1, p) for p in re.split(r"(\d+)", name) if p)
+
+
+def is_below(name: str, above: str) -> bool:
+    """Return whether ``name`` is the name ``above`` or a part of it: ``observation/image`` is below ``observation``."""
+    return name == above or name.startswith(f"{above}/")
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name in ``known`` that is spelt most like ``name``, or None if none comes near.
+
+    ``cutoff`` is the least similarity, from 0 to 1, as of `difflib.get_close_matches`.
+    """
+    from difflib import get_close_matches  # 3 ms, and only messages of errors need it
+
+    return next(iter(get_close_matches(name, known, 1, cutoff)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return `` Did you mean "..."?`` with the closest name, to follow a sentence; empty if none comes near."""
+    found = closest(name, known, cutoff)
+    return "" if found is None else f' Did you mean "{found}"?'

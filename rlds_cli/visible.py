@@ -1,16 +1,16 @@
-"""Text as it may be printed: what a terminal would obey or hide is written as an escape, secrets in addresses are not.
+"""Make text safe to print: escape characters that a terminal would obey or hide, and redact secrets in addresses.
 
 Names, texts and reasons come from files and servers: ``\x1b[2J`` would clear the screen, U+202E would turn a name
 round, and a line break would begin a line that looks like one of ours.
 
-Addresses as they may be shown and stored: without user, password, fragment, and the values of their parameters.
+Addresses are shown and stored without user, password, fragment, and the values of their parameters.
 
 ::
 
     https://me:secret@host/a.h5?download=1&token=abc#x   ->   https://host/a.h5?download=1&token=***
 
-Which parameter holds a secret cannot be told by its name, so all values are hidden but those of parameters that are
-known to be harmless. The result of a redaction is not changed by another one.
+The name of a parameter does not tell whether it holds a secret. All values are therefore hidden, except those of
+parameters that are known to be harmless. Redacting a redacted text changes nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import unicodedata
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-# Printable by their category, and yet nothing is seen of them.
+# Characters that Unicode calls printable and that nobody sees.
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0\U000e0100-\U000e01ef]")
 _LONGEST_WORD, _LONGEST = 1_000, 4_000  # characters of a message; a path may have 4,096
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
 
 
 class Lines(str):
-    """A text that is visible already; the breaks between its lines are ours."""
+    """Text that is safe to print already, with line breaks of our own."""
 
     __slots__ = ()
 
 
 def line(text: str) -> str:
-    """One line: line breaks and tabs are escaped, too. `Lines` are returned as they are."""
+    """Make one line of a text, with line breaks and tabs escaped. `Lines` are returned as they are."""
     if isinstance(text, Lines):
         return text
     if not text.isprintable() or _BLANK.search(text):
@@ -42,7 +42,10 @@ def line(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """One line in which no value goes on for pages: what is left out is counted. `Lines` are returned as they are."""
+    """Make one line of a text and shorten long values, with a count of the characters left out.
+
+    `Lines` are returned as they are.
+    """
     if isinstance(text, Lines):
         return text
     text = _LONG_WORD.sub(lambda m: _shortened(m[0], _LONGEST_WORD), line(text))
@@ -50,7 +53,7 @@ def message(text: str) -> str:
 
 
 def lines(parts: Iterable[str]) -> Lines:
-    """Lines one below the other, each made visible."""
+    """Join lines, each made safe to print."""
     return Lines("\n".join(map(line, parts)))
 
 
@@ -102,9 +105,9 @@ _BARE = 16  # characters of a query without a name that may be a secret
 
 
 def shown(url: str) -> str:
-    """An address as it may be shown and stored; what is no address but a path is returned as it is.
+    """Redact an address; a path is returned as it is.
 
-    The query of an address that X-Amz-Signature or X-Goog-Signature signs is left out: it is another one each time.
+    The query of an address that X-Amz-Signature or X-Goog-Signature signs is left out: it changes each time.
     """
     head = _HEAD.match(url)
     if head is None:
@@ -117,22 +120,22 @@ def shown(url: str) -> str:
 
 
 def within(text: str) -> str:
-    """A text with all addresses in it as they may be shown, also those without a host, such as ``/path?token=***``."""
+    """Redact all addresses in a text, also those without a host, such as ``/path?token=***``."""
     if "/" not in text and "?" not in text and "@" not in text and "earer " not in text:
         return text
     return _IN_TEXT.sub(_replaced, text)
 
 
 def quoted(text: str) -> str:
-    """A server's words, in which what follows ``token=`` is hidden, too: it may repeat what it was sent.
+    """Redact a server's message, which may repeat a secret that it was sent: also the text behind ``token=``.
 
-    Texts of our own are left as they are by `within`: ``--arg sigma=0.1`` is no secret.
+    `within` leaves such text alone, since our own messages hold no secrets: ``--arg sigma=0.1`` is none.
     """
     return _NAMED_SECRET.sub(rf"\1{HIDDEN}", within(text))
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Host and port without the user, and what follows them."""
+    """Split an address into host and port, without the user, and the rest."""
     authority = _AUTHORITY.match(text)
     assert authority is not None
     host, rest = re.split(_AT, authority[0])[-1], text[authority.end() :]
@@ -144,7 +147,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _path(text: str) -> str:
-    """A path without users of addresses in it, and without the values of a query whose signs are escaped."""
+    """Redact a path: users of addresses in it, and the values of a query with escaped signs."""
     text = _INNER_USER.sub(r"\1", text)
     text = _INNER_QUERY.sub(lambda m: m[0] if _harmless(m[2], m[4]) else f"{m[1]}{m[2]}{m[3]}{HIDDEN}", text)
     return _INNER_SECRET.sub(rf"\1\2\3{HIDDEN}", text)

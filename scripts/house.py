@@ -43,7 +43,7 @@ NAME = "rlds_cli"
 
 # What each package may import, besides itself and the modules that lie at the top level and import nothing else.
 _BELOW = {
-    "base": "",  # errors, ids, progress, settings, text, visible
+    "base": "",  # array_types, errors, ids, progress, settings, subset, text, visible
     "files": "base",
     "formats": "base files",
     "ted": "base files",
@@ -69,7 +69,11 @@ ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of
     "top": frozenset(),  # rlds_cli itself: it imports when a name is first used
 }
 # Modules at the top level, and the package that they count as.
-_TOP = {"base": "errors ids progress settings subset text visible", "convert": "importing", "cli": "__main__"}
+_TOP = {
+    "base": "array_types errors ids progress settings subset text visible",
+    "convert": "importing",
+    "cli": "__main__",
+}
 PLACES = {module: package for package, modules in _TOP.items() for module in modules.split()}
 AT_IMPORT, IN_FUNCTION, FOR_TYPES = range(3)
 

@@ -137,7 +137,7 @@ def test_a_feature_of_no_kind() -> None:
     ],
 )
 def test_what_is_no_example(record: bytes, why: str) -> None:
-    with pytest.raises(CorruptArchive, match=f"shard 3 is no tf.Example: .*{why}"):
+    with pytest.raises(CorruptArchive, match=f"shard 3 is not a tf.Example: .*{why}"):
         parse(record, where="shard 3")
 
 

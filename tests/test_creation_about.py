@@ -58,7 +58,7 @@ def test_spaces_of_nested_observations() -> None:
         (gym.spaces.Graph(BOX, None), "a space of type Graph|A space of type Graph has no JSON form"),
         ({"type": "Sphere"}, "'Sphere' is not a space"),
         ({"type": "Box", "shape": [2]}, "the description of a Box space lacks dtype, low, high"),
-        ("{", "observation_space is a text that is no JSON"),
+        ("{", "observation_space is a text, but not JSON"),
         (3, "'int' is not a space"),
     ],
 )

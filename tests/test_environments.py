@@ -204,7 +204,7 @@ def test_known_wrappers_are_put_on_again(any_manifest: Manifest) -> None:
 
 
 def test_nobody_says_which() -> None:
-    with pytest.raises(NoEnvironment, match="Nobody says which environment local/press is of") as e:
+    with pytest.raises(NoEnvironment, match="The environment of local/press is not known") as e:
         press().make_env()
     assert "env_id=" in str(e.value.hint)
 

@@ -99,7 +99,7 @@ def test_nested_observations_of_no_environment(name: str, tmp_path: Path, capsys
     nested()
     curve = load(f"examples/{name}.py").train("local/nested", steps=6, eval_every=6, save=tmp_path / "policy.pt")
     output = capsys.readouterr().out
-    assert "no evaluation: Nobody says which environment local/nested is of" in output
+    assert "no evaluation: The environment of local/nested is not known" in output
     assert all(math.isfinite(x) for x in curve[0][:-1]) and math.isnan(curve[0][-1])
     assert "nan" not in output
     saved = torch.load(tmp_path / "policy.pt")
@@ -212,7 +212,7 @@ def test_images_of_another_size_and_no_environment(worlds: ModuleType, capsys: p
     module = load("examples/action_chunks.py")
     curve = module.train("local/arm", steps=2, eval_every=2)
     assert math.isfinite(curve[0][1]) and math.isnan(curve[0][2])
-    assert "no evaluation: Nobody says which environment local/arm is of" in capsys.readouterr().out
+    assert "no evaluation: The environment of local/arm is not known" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="takes images, not observation"):
         module.train(PENDULUM, steps=1)
 

@@ -14,7 +14,7 @@ import pytest
 
 from rlds_cli import ids
 from rlds_cli.errors import NoPermission, RldsError
-from rlds_cli.files.locks import FileLock, Held
+from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.progress import Event
@@ -34,9 +34,9 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 
 def test_one_at_a_time(tmp_path: Path, kind: int | None) -> None:
     first, second = (FileLock(tmp_path / "x.lock") for _ in range(2))
-    with first, pytest.raises(Held):
+    with first, pytest.raises(LockHeld):
         second.acquire(timeout=0)
-    with second, pytest.raises(Held):
+    with second, pytest.raises(LockHeld):
         first.acquire(timeout=0.1)
     with first:
         assert first.mark.exists() == (kind is not None)
@@ -48,7 +48,7 @@ def test_a_lock_that_its_holder_removes_is_not_held_twice(tmp_path: Path, kind: 
     first.acquire()
     (tmp_path / "x.lock").unlink()
     first.release()
-    with second, pytest.raises(Held):
+    with second, pytest.raises(LockHeld):
         third.acquire(timeout=0)
 
 
@@ -109,7 +109,7 @@ def test_the_mark_of_a_process_that_is_gone_counts_no_more(tmp_path: Path, no_lo
 def test_a_mark_that_cannot_be_judged_counts(tmp_path: Path, no_locks: None, said: str) -> None:
     lock = FileLock(tmp_path / "x.lock")
     lock.mark.write_text(said)
-    with pytest.raises(Held):
+    with pytest.raises(LockHeld):
         lock.acquire(timeout=0)
     assert lock.mark.read_text() == said
 
@@ -139,7 +139,7 @@ def test_a_dataset_is_worked_on_by_one_where_there_are_no_locks(home: Path, no_l
 
     with exclusive(place, id, remove):
         assert mark.read_text() == f"{socket.gethostname()} {os.getpid()}\n"
-    assert said[0].note == f"another process is at it: waiting (if none is, remove {mark})"
+    assert said[0].note == f"locked by another process: waiting (if there is none, remove {mark})"
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_values_given_in_python_have_no_archive():
     episode = {"observation": np.zeros((3, 1)), "action": np.zeros((2, 1)), "next": {"truncated": True}}
     ds = rlds_cli.create("local/made", [episode])
     for call in (lambda: trace(ds), lambda: ds.source_of(0)):
-        with pytest.raises(RldsError, match="its values were given in Python"):
+        with pytest.raises(RldsError, match="it was created from values in Python"):
             call()
 
 

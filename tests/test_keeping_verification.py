@@ -123,7 +123,7 @@ def test_every_bit_of_a_small_dataset_counts() -> None:
         (lambda p: (p / "episodes/length/c/0").unlink(), r"episodes: .*length/c/0 is missing"),
         (lambda p: write(p / "episodes/length/c/0", 8, b"\x0b"), r"episodes/length: 70,021 rows; the manifest"),
         (lambda p: write(p / "episodes/start/c/0", 8, b"\x01"), r"episodes/start: episode 1 does not start"),
-        (lambda p: write(p / "episodes/end/c/0", 2, b"\x07"), r"episodes/end: episode 2 has end 7, which is none"),
+        (lambda p: write(p / "episodes/end/c/0", 2, b"\x07"), r"episodes/end: episode 2 has the unknown end 7"),
         (lambda p: write(p / "episodes/end/c/0", 2, b"\x01"), r"episodes/counts: 2 terminated; the manifest says 3"),
         (lambda p: write(p / "episodes/num_observed/c/0", 0, b"\x00"), r"episodes/num_observed: is neither"),
         (lambda p: write(p / "episodes/num_transitions/c/0", 0, b"\x00"), r"episodes/num_transitions: episode 0"),
@@ -169,7 +169,7 @@ def test_flags_that_disagree_with_the_table() -> None:
     write(ds.path / "next/terminated/c/0", 70_010, b"\0")  # the last step of the second episode
     problems = found(verify("local/x"))
     assert "next/terminated: bytes 65,536-70,019 differ" in problems
-    assert "episodes/end: episode 1 is not flagged as it ends" in problems
+    assert "episodes/end: episode 1 has flags that contradict its end" in problems
     assert m["attributes"]["rlds"]["id"] == "local/x"
 
 

@@ -101,7 +101,7 @@ def test_what_is_not_there(pendulum, rlds):
         (("sample/pendulum", "--fn", "a:b"), "DatasetNotFound"),
         (("sample/pendulum-d4rl", "--fn", "a:b"), "There is no module a."),
         (("sample/pendulum-d4rl", "--fn", "norm"), "names neither a function in a module"),
-        (("sample/pendulum-d4rl", "--fn", f"{EXAMPLES / 'normalise.py'}:normalize"), "Did you mean normalise?"),
+        (("sample/pendulum-d4rl", "--fn", f"{EXAMPLES / 'normalise.py'}:normalize"), 'Did you mean "normalise"?'),
     ):
         failed = rlds("preprocess", *words)
         assert failed.returncode == 1 and text in failed.stderr and "Traceback" not in failed.stderr

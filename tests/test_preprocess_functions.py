@@ -70,16 +70,16 @@ def test_an_edited_file_is_run_as_it_is_now(project):
     [
         ("norm", '"norm" names neither a function in a module'),
         ("prep_one.py:", "names neither a function"),
-        ("prep_on.py:norm", "There is no file .*prep_on.py. Did you mean prep_one.py"),
-        ("prep_oen:norm", "There is no module prep_oen. Did you mean prep_one.*Searched: "),
+        ("prep_on.py:norm", 'There is no file .*prep_on.py. Did you mean "prep_one.py"'),
+        ("prep_oen:norm", 'There is no module prep_oen. Did you mean "prep_one.*Searched: '),
         ("prep_pkg.inn:norm", "There is no module prep_pkg.inn"),
         ("prep-one:norm", '"prep-one" cannot be the name of a module'),
         (
             "prep_one.py:nrom",
-            "There is no function nrom in prep_one.py. Did you mean norm.*Functions there: crop, norm",
+            'There is no function nrom in prep_one.py. Did you mean "norm.*Functions there: crop, norm',
         ),
         ("prep_one.py:X", "prep_one.py:X is a int, not a function"),
-        ("prep_one:nrom", "There is no function nrom in prep_one. Did you mean norm"),
+        ("prep_one:nrom", 'There is no function nrom in prep_one. Did you mean "norm"'),
         (
             "prep_broken:f",
             "prep_broken cannot be imported: ModuleNotFoundError: .*not_installed_anywhere.*prep_broken.py, line 1",

@@ -12,6 +12,7 @@ import pytest
 import rlds_cli
 from rlds_cli import ids, registry
 from rlds_cli.errors import UnknownDataset
+from rlds_cli.home import locate
 from rlds_cli.registry import records
 
 ROOT = Path(__file__).parents[1]
@@ -251,18 +252,18 @@ def test_a_glob_that_matches_nothing_suggests():
 
 
 def test_find():
-    found = [e.id for e in registry.find("Hopper MEDIUM expert")]
+    found = [e.id for e in locate.find("Hopper MEDIUM expert")]
     assert "d4rl/hopper-medium-expert-v2" in found
     assert all("hopper" in id and "medium" in id and "expert" in id for id in found)
     assert found == [e.id for e in rlds_cli.find("hopper medium expert")]
-    assert [e.id for e in registry.find("dapg(human) pen")] == ["roboset/dapg-human/pen_v2d-v1"]
-    assert {e.family for e in registry.find("hopper", family="minari")} == {"minari"}
-    assert [e.id for e in registry.find("sample/c*")] == ["sample/cartpole-minari"]
-    assert len(registry.find()) == sum(map(len, lines_of().values()))
-    assert registry.find("no such thing") == []
-    assert registry.find(local=True) == []
+    assert [e.id for e in locate.find("dapg(human) pen")] == ["roboset/dapg-human/pen_v2d-v1"]
+    assert {e.family for e in locate.find("hopper", family="minari")} == {"minari"}
+    assert [e.id for e in locate.find("sample/c*")] == ["sample/cartpole-minari"]
+    assert len(locate.find()) == sum(map(len, lines_of().values()))
+    assert locate.find("no such thing") == []
+    assert locate.find(local=True) == []
     with pytest.raises(UnknownDataset, match="no family"):
-        registry.find(family="d5rl")
+        locate.find(family="d5rl")
 
 
 def episode(value=0.0):
@@ -279,13 +280,13 @@ def test_find_sees_what_is_here(tmp_path, monkeypatch):
     rlds_cli.create("sample/pendulum-d4rl@small", [episode()])
     shared = tmp_path / "shared"
     rlds_cli.create("minari/lab/x-v0", [episode()], cache_dir=shared)
-    assert [e.id for e in registry.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze"]
+    assert [e.id for e in locate.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze"]
     monkeypatch.setenv("RLDS_PATH", str(shared))
-    assert [e.id for e in registry.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze", "minari/lab/x-v0"]
-    assert [e.id for e in registry.find("squeeze")] == ["local/Squeeze"]
-    assert [e.id for e in registry.find(family="local")] == ["local/Squeeze"]
-    assert registry.find("lab/x")[0].format == "minari"
-    assert [e.id for e in registry.find(local=True, cache_dir=tmp_path / "empty")] == ["minari/lab/x-v0"]
+    assert [e.id for e in locate.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze", "minari/lab/x-v0"]
+    assert [e.id for e in locate.find("squeeze")] == ["local/Squeeze"]
+    assert [e.id for e in locate.find(family="local")] == ["local/Squeeze"]
+    assert locate.find("lab/x")[0].format == "minari"
+    assert [e.id for e in locate.find(local=True, cache_dir=tmp_path / "empty")] == ["minari/lab/x-v0"]
 
 
 def test_references():
@@ -333,7 +334,7 @@ def test_closed_sources(installed):
 from rlds_cli import registry as r
 from rlds_cli.errors import UnknownDataset
 print([(f.num_entries, f.num_closed) for f in r.families() if f.name == "roboset"])
-print(len(r.match("roboset/*")), r.get("{name}").status, len(r.find("dapg-expert")))
+print(len(r.match("roboset/*")), r.get("{name}").status, len(r.search("dapg-expert")))
 try: r.match("roboset/dapg-expert/d*")
 except UnknownDataset as e: print(e.message, e.hint)
 """
@@ -349,7 +350,8 @@ def test_reading_the_registry_imports_nothing_heavy():
     code = """
 import sys
 from rlds_cli import registry
-registry.find("hopper"); registry.families(); registry.match("d4rl/*")
+from rlds_cli.home import locate
+locate.find("hopper"); registry.families(); registry.match("d4rl/*")
 print(sorted({"numpy", "requests", "h5py", "zarr", "torch", "rich", "typer", "pandas"} & set(sys.modules)))
 """
     assert run(ROOT, code) == "[]"

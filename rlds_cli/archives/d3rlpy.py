@@ -41,20 +41,10 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
+from rlds_cli.archives.fields import differences, free_name, row_field
 from rlds_cli.archives.layouter import whole_chunks
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import (
-    attributes,
-    datasets,
-    differences,
-    free_name,
-    is_hdf5,
-    open_file,
-    plain,
-    reading,
-    row_field,
-    whole,
-)
+from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, reading, whole
 from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.ted import (
     CUT,
@@ -72,6 +62,7 @@ from rlds_cli.ted import (
     flags,
     lay_out,
 )
+from rlds_cli.text import is_below
 
 VERSION = 1
 choose = every_file
@@ -224,7 +215,7 @@ def columns(f: h5py.File, name: str, episode: int) -> dict[str, str]:
             raise CorruptArchive(f"{name}: {key} is not there, though {whole(f['num_episodes'])} episodes are.")
         found |= {f"{field}/{j}": part for j, part in enumerate(parts)} if parts else {field: key}
     for needed in ("observation", "action"):
-        if not any(n == needed or n.startswith(needed + "/") for n in found):
+        if not any(is_below(n, needed) for n in found):
             raise UnknownLayout(f"{name} has no {needed}s.")
     return found
 

@@ -31,9 +31,9 @@ from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, 
 from rlds_cli.archives.layouter import LazyColumn, LazyEpisode, chunks
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import npz as npz_files
-from rlds_cli.formats.compressed import Member, is_tar, members, open_unpacked
-from rlds_cli.formats.npz import Member as Column
+from rlds_cli.formats.compressed import ArchiveMember, is_tar, members, open_unpacked
 from rlds_cli.formats.npz import NpzFile, NpzRows, open_npz, parse_header
+from rlds_cli.formats.npz import ZipMember as Column
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Array, BoolArray, Chunk, Field, Note, Placement, merge_notes
 
 VERSION = 1
@@ -160,7 +160,7 @@ def is_pickle(head: bytes) -> bool:
     return head.startswith(PROTOCOLS)
 
 
-def recognised(member: Member, head: bytes) -> str | None:
+def recognised(member: ArchiveMember, head: bytes) -> str | None:
     """Describe the first episode in one line; None if the member is no episode."""
     if not head.startswith(NPZ):
         return f"episodes in a tar, pickled: {member.name}" if head.startswith(NPY) else None
@@ -169,13 +169,13 @@ def recognised(member: Member, head: bytes) -> str | None:
 
 
 @contextmanager
-def spooled(member: Member, head: bytes = b"") -> Iterator[IO[bytes]]:
+def spooled(member: ArchiveMember, head: bytes = b"") -> Iterator[IO[bytes]]:
     """Copy the content of a member to a file that can seek."""
     with spool(member, head) as file:
         yield file
 
 
-def spool(member: Member, head: bytes = b"") -> IO[bytes]:
+def spool(member: ArchiveMember, head: bytes = b"") -> IO[bytes]:
     """Copy the content of a member to a file that the caller closes."""
     file = tempfile.SpooledTemporaryFile(SPOOL_BYTES, prefix="rlds-")  # noqa: SIM115  (lives as long as its rows)
     try:
@@ -189,7 +189,7 @@ def spool(member: Member, head: bytes = b"") -> IO[bytes]:
     return file
 
 
-def refuse_pickle(archive: Path, member: Member, head: bytes) -> None:
+def refuse_pickle(archive: Path, member: ArchiveMember, head: bytes) -> None:
     """Raise the error for a member that is no npz file.
 
     Raises
@@ -387,7 +387,7 @@ def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[LazyEpisode]
         notes.append(Note("bad-files", text, len(bad), next(iter(bad))))
 
 
-def _episode(plan: Plan, index: int, member: Member, head: bytes) -> LazyEpisode | None:
+def _episode(plan: Plan, index: int, member: ArchiveMember, head: bytes) -> LazyEpisode | None:
     path = Path(f"{plan.archive.name_of(index)}:{member.name}")
     with ExitStack() as stack:
         npz = stack.enter_context(open_npz(path, stack.enter_context(spool(member, head))))

@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli.archives.fields import expand
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.hdf5 import expand
 from rlds_cli.formats.tables import NOT, WITHOUT
 from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, Note, Scalar
-from rlds_cli.text import natural
+from rlds_cli.text import did_you_mean, is_below, natural
 
 NEXT_OBSERVATION = "next/observation"
 DONE, NEXT_DONE = "done", "next/done"
@@ -136,7 +135,7 @@ def meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str)
     taken = {*fields.values(), *said.values()}
     is_ted = any(head in heads for head in ("next/terminated", "next/truncated", "next/done"))
     for name, heads_of in NAMES.items():
-        if not any(_is_below(k, name) for k in fields):
+        if not any(is_below(k, name) for k in fields):
             known = [h for h in heads_of if h in heads and not (is_ted and h in ROOT_FLAGS)]
             fields |= _found(heads, name, known, taken, notes)
     found = Meaning(
@@ -287,14 +286,8 @@ def _matching(columns: Mapping[str, Shaped], pattern: str, file: str) -> list[st
 
 
 def _missing(columns: Mapping[str, Shaped], key: str, file: str) -> UnknownLayout:
-    near = get_close_matches(key, columns, n=1)
-    meant = f' Did you mean "{near[0]}"?' if near else ""
     shown = ", ".join(f"{n} {list(c.shape or ())}" for n, c in list(columns.items())[:12])
-    return UnknownLayout(f'{file} has no "{key}".{meant}', hint=f"it holds {shown or 'nothing'}")
-
-
-def _is_below(name: str, key: str) -> bool:
-    return name == key or name.startswith(key + "/")
+    return UnknownLayout(f'{file} has no "{key}".{did_you_mean(key, columns)}', hint=f"it holds {shown or 'nothing'}")
 
 
 def episode_column(key: str) -> str:

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
+from rlds_cli.archives.fields import differences, free_name
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import differences, free_name
 from rlds_cli.formats.hdf5_rows import components, nan_count
-from rlds_cli.formats.npz import Member, NpzFile, is_npz, open_npz
+from rlds_cli.formats.npz import NpzFile, ZipMember, is_npz, open_npz
 from rlds_cli.subset import Portion
 from rlds_cli.ted import (
     CUT,
@@ -277,11 +277,11 @@ def _layout(npz: NpzFile) -> _Layout:
     return _Layout(rows, tuple(sorted(fields, key=lambda f: f.name)), columns, constants)
 
 
-def _per_row(member: Member, rows: int) -> bool:
+def _per_row(member: ZipMember, rows: int) -> bool:
     return member.shape[:1] == (rows,) and member.dtype.kind in "biufc"
 
 
-def _field(name: str, member: Member) -> Field:
+def _field(name: str, member: ZipMember) -> Field:
     shape = () if name == REWARD and member.shape[1:] == (1,) else member.shape[1:]
     if member.dtype.kind not in "biufc":
         raise UnknownLayout(f"{member.name} holds {member.dtype} values; numbers are expected.")

@@ -31,7 +31,7 @@ from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.archives.openx.steps import RULES
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.formats import tfrecord
-from rlds_cli.formats.tf_example import Feature, parse
+from rlds_cli.formats.tf_example import ExampleFeature, parse
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, Field, Note, lay_out
 
 VERSION = 1
@@ -141,7 +141,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     yield ArchivedValue(FLAGS[0], "discounts[-1]", bool(ended))
 
 
-def _examples(path: Path, name: str) -> Iterator[tuple[int, Mapping[str, Feature]]]:
+def _examples(path: Path, name: str) -> Iterator[tuple[int, Mapping[str, ExampleFeature]]]:
     for record in tfrecord.records(path):
         yield record.number, parse(record.data, where=f"{name}: record {record.number:,}")
 
@@ -165,7 +165,7 @@ def _rule(archive: Archive) -> tuple[str, str]:
     return "observation", "nothing counts the last reward"
 
 
-def _counts_last_reward(example: Mapping[str, Feature], where: str) -> bool:
+def _counts_last_reward(example: Mapping[str, ExampleFeature], where: str) -> bool:
     rewards = _list(_STEPS[REWARD], example, where).astype(np.float64)
     said = _episode_value("episode_return", example, where)
     if said is None or not len(rewards) or rewards[-1] == 0:
@@ -191,7 +191,9 @@ def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[LazyEpisode]
         notes.append(Note("empty-episodes", "episodes without steps were left out", empty, name))
 
 
-def _episode(example: Mapping[str, Feature], where: str, rule: str, file: int, number: int) -> LazyEpisode | None:
+def _episode(
+    example: Mapping[str, ExampleFeature], where: str, rule: str, file: int, number: int
+) -> LazyEpisode | None:
     found = {name: _list(leaf, example, where) for name, leaf in _STEPS.items()}
     try:
         frames = steps.images(_OBSERVATIONS, _feature(_OBSERVATIONS.key, example, where), where, shape=FRAME)
@@ -224,13 +226,13 @@ def _episode(example: Mapping[str, Feature], where: str, rule: str, file: int, n
     )
 
 
-def _options(example: Mapping[str, Feature], where: str) -> str | None:
+def _options(example: Mapping[str, ExampleFeature], where: str) -> str | None:
     said = {key: _episode_value(key, example, where) for key in _EPISODE}
     known = {k: v for k, v in said.items() if v is not None}
     return json.dumps(known, sort_keys=True) if known else None
 
 
-def _episode_value(key: str, example: Mapping[str, Feature], where: str) -> float | int | None:
+def _episode_value(key: str, example: Mapping[str, ExampleFeature], where: str) -> float | int | None:
     if key not in example:
         return None
     found = steps.array(FeatureLeaf(key, "array", _EPISODE[key]), example[key], where)
@@ -238,11 +240,11 @@ def _episode_value(key: str, example: Mapping[str, Feature], where: str) -> floa
     return value if value is not None and np.isfinite(value) else None
 
 
-def _list(leaf: FeatureLeaf, example: Mapping[str, Feature], where: str) -> Array:
+def _list(leaf: FeatureLeaf, example: Mapping[str, ExampleFeature], where: str) -> Array:
     return steps.array(leaf, _feature(leaf.key, example, where), where)
 
 
-def _feature(key: str, example: Mapping[str, Feature], where: str) -> Feature:
+def _feature(key: str, example: Mapping[str, ExampleFeature], where: str) -> ExampleFeature:
     if key not in example:
         raise CorruptArchive(f"{where} has no {key}.")
     return example[key]

@@ -37,6 +37,7 @@ from rlds_cli.archives import (
     Replan,
     every_file,
 )
+from rlds_cli.archives.fields import differences, free_name, row_field
 from rlds_cli.archives.trials import Trial, TrialPiece, TrialReader, constant_in_some, parts
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
@@ -46,14 +47,11 @@ from rlds_cli.formats.hdf5 import (
     attributes,
     check_value,
     datasets,
-    differences,
-    free_name,
     is_hdf5,
     keys_found,
     open_file,
     plain,
     reading,
-    row_field,
 )
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note
 from rlds_cli.text import natural

@@ -32,25 +32,13 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
+from rlds_cli.archives.fields import differences, expand, free_name, is_observation, row_field
 from rlds_cli.archives.trials import Trial, TrialPiece, TrialReader, constant_in_some, parts
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import (
-    attributes,
-    datasets,
-    differences,
-    expand,
-    free_name,
-    is_hdf5,
-    is_observation,
-    keys_found,
-    open_file,
-    plain,
-    reading,
-    row_field,
-)
+from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, keys_found, open_file, plain, reading
 from rlds_cli.formats.hdf5_rows import components
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note
-from rlds_cli.text import natural
+from rlds_cli.text import is_below, natural
 
 VERSION = 1
 choose = every_file
@@ -341,7 +329,7 @@ def trial(f: h5py.File, name: str, group: str, chosen: Mapping[str, str]) -> Tri
             raise UnknownLayout(f'{where} has no "{key}".', hint=f"it holds {keys_found(found)}")
         columns = {k: v for k, v in columns.items() if k != field and v not in expanded.values()} | expanded
     for field in ("observation", "action"):
-        if not any(k == field or k.startswith(field + "/") for k in columns):
+        if not any(is_below(k, field) for k in columns):
             raise UnknownLayout(
                 f"{where} has no {field}s. It holds {keys_found(found)}.",
                 hint=f"say which key they are: --map {field}=KEY",

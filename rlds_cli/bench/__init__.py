@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
-from difflib import get_close_matches
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,6 +31,7 @@ from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
 from rlds_cli.loader import Sampler, Window
 from rlds_cli.loader.order import integer
 from rlds_cli.settings import StrPath
+from rlds_cli.text import did_you_mean
 
 __all__ = ["Measurement", "measure"]
 _LIMIT_BYTES = 256 << 20  # of the array that the limit reads: as large as the dataset, up to this
@@ -366,9 +366,8 @@ def parse_sampler(text: str) -> Sampler:
 def _read(what: str, text: str, known: tuple[str, ...]) -> Any:
     name, positional, named = _call(what, text)
     if name not in known:
-        close = get_close_matches(name.capitalize(), known, 1)
-        did_you_mean = f" Did you mean {close[0]}?" if close else ""
-        raise InvalidArgument(f"{what} {text!r}: there is no {what} {name}.{did_you_mean}", hint=", ".join(known))
+        near = did_you_mean(name.capitalize(), known)
+        raise InvalidArgument(f"{what} {text!r}: there is no {what} {name}.{near}", hint=", ".join(known))
     try:
         return getattr(loader, name)(*positional, **named)
     except TypeError as e:

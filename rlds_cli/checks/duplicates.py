@@ -13,6 +13,7 @@ import numpy as np
 from rlds_cli.checks.findings import Finding, finding
 from rlds_cli.checks.subject import Skipped, Subject, first_places, plural
 from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.text import is_below
 
 _EPISODES = 1 << 14  # episodes whose keys are computed at a time
 _AT_ONCE = 1 << 22  # bytes that are hashed or compared at a time
@@ -23,7 +24,7 @@ Words = np.ndarray
 
 def repeats(s: Subject) -> Iterator[Finding]:
     """Find episodes whose observations, actions and rewards all equal those of an earlier episode."""
-    columns = [f for f in s.ds.schema.values() if any(f.name == r or f.name.startswith(f"{r}/") for r in _ROOTS)]
+    columns = [f for f in s.ds.schema.values() if any(is_below(f.name, r) for r in _ROOTS)]
     columns = [f for f in columns if f.kind != "text" and 0 not in f.shape]
     if not any(f.name.split("/")[0] in ("observation", "action") for f in columns):
         raise Skipped("neither observations nor actions can be compared")

@@ -17,6 +17,7 @@ from rlds_cli.registry.records import Entry, short
 from rlds_cli.store import arrays
 from rlds_cli.store.ranges import read_range
 from rlds_cli.ted import VIDEO, Array, BoolArray, Field, IntArray
+from rlds_cli.text import is_below
 
 TILE_BYTES = 1 << 20  # fits the cache of a core
 _DECODED_BYTES = 1 << 24  # bytes of a compressed dataset that are decoded at a time
@@ -80,7 +81,7 @@ class Subject:
             for f in self.ds.schema.values()
             if f.kind == "array"
             and np.dtype(f.dtype).kind in kinds
-            and (not roots or any(f.name == r or f.name.startswith(f"{r}/") for r in roots))
+            and (not roots or any(is_below(f.name, r) for r in roots))
         ]
 
     # -- rows

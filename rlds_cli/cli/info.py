@@ -20,6 +20,7 @@ from rlds_cli.registry.records import Defect, Entry
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import Card, Copy
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.text import plural
 
 _RULES = {
     "flags": "end at terminals or timeouts",
@@ -139,7 +140,7 @@ def _origin(e: Entry) -> str:
     known = f"sha256 {digest[:8]}… known" if digest else "sha256 known" if e.verifiable else "sha256 not known"
     mirrors = len(e.files[0].urls) - 1
     count = f"{len(e.files)} files; " if len(e.files) > 1 else ""
-    more = f", {mirrors} mirror{'s' if mirrors > 1 else ''}" if mirrors else ""
+    more = f", {plural(mirrors, 'mirror')}" if mirrors else ""
     return f"{place} ({count}{plain}{known}){more}"
 
 
@@ -186,7 +187,7 @@ def _chain(m: Manifest) -> Iterator[str]:
     """The steps from the archive to the dataset, a line each."""
     if m.provenance and m.archive.get("sha256"):
         count = m.archive["files"]
-        yield f"{count:,} archive file{'' if count == 1 else 's'}, sha256 {m.archive['sha256']}"
+        yield f"{plural(count, 'archive file')}, sha256 {m.archive['sha256']}"
     for step in m.provenance:
         args = ", ".join(f"{k}={json_module.dumps(v)}" for k, v in (step.get("args") or {}).items())
         function = step.get("reference") or step.get("function")

@@ -21,13 +21,13 @@ from rlds_cli.convert import frame_conversion
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, RldsError, UnsafeArchive
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
+from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage
 from rlds_cli.store import arrays, publishing
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.frames import MAX_PIXELS
 from rlds_cli.store.manifest import FORMAT, Manifest
 from rlds_cli.store.videos import Extent
 from rlds_cli.subset import EVERYTHING, Portion

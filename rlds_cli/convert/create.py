@@ -20,7 +20,7 @@ from rlds_cli import home, ids, settings
 from rlds_cli.checks.run import record
 from rlds_cli.convert.trajectories import Trajectory, trajectories
 from rlds_cli.dataset import Dataset, environments, open_dataset
-from rlds_cli.dataset.provenance import Origin
+from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
@@ -345,7 +345,7 @@ class VideoSources:
 
 
 def original(
-    origin: Origin,
+    origin: EpisodeOrigin,
     flat: Flat,
     filled: frozenset[str],
     schema: Mapping[str, Field],
@@ -357,7 +357,7 @@ def original(
 
     Parameters
     ----------
-    origin : Origin
+    origin : EpisodeOrigin
     flat : dict
         Its fields. Those in ``filled`` have T rows and no next values: the final observation is unknown.
     schema : mapping

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.provenance import Origin, is_of
+from rlds_cli.dataset.provenance import EpisodeOrigin, is_of
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import episode_table
 from rlds_cli.ted import FLAGS, BoolArray, IntArray, Scalar
@@ -48,7 +48,7 @@ class Trajectory:
     about: dict[str, Scalar] = field(default_factory=dict)
     both: frozenset[str] = frozenset()
     observed: bool = True
-    origin: Origin | None = None
+    origin: EpisodeOrigin | None = None
     id: int | None = None
     open: bool = False
     number: int | None = None

@@ -1,4 +1,4 @@
-"""What a user opens: a published dataset, or a selection of its episodes."""
+"""Datasets as users open them, and selections of their episodes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import numpy.typing as npt
 from rlds_cli.dataset import batch, environments, layouts, provenance, selection
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
-from rlds_cli.dataset.provenance import Origin, Source
-from rlds_cli.dataset.selection import Episodes, SelectedStats, StoredStats, no_field
+from rlds_cli.dataset.provenance import EpisodeOrigin, Source
+from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
 from rlds_cli.errors import NoReward, RldsError, UnknownField
 from rlds_cli.home import locate
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, join_name
+from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     import gymnasium
@@ -43,9 +44,9 @@ def open_dataset(ref: str | os.PathLike[str], *, cache_dir: StrPath | None = Non
     Raises
     ------
     DatasetNotFound
-        It is in none of the homes.
+        The dataset is in none of the homes.
     DamagedDataset, NewerFormat
-        It is there and cannot be trusted or read.
+        The dataset is damaged, or written by a later version.
 
     Examples
     --------
@@ -75,9 +76,9 @@ class Dataset:
     def __init__(self, store: Store, index: IntArray | None = None) -> None:
         self.store = store
         self._index = index
-        self.episodes = Episodes(store, index)
+        self.episodes = EpisodeColumns(store, index)
 
-    # -- what it is
+    # -- properties
 
     @property
     def id(self) -> str:
@@ -86,17 +87,17 @@ class Dataset:
 
     @property
     def path(self) -> Path:
-        """Its directory, a Zarr v3 group."""
+        """Directory of the dataset, a Zarr v3 group."""
         return self.store.path
 
     @property
     def manifest(self) -> Manifest:
-        """All that is known about the whole dataset."""
+        """Manifest of the whole dataset."""
         return self.store.manifest
 
     @property
     def encoding(self) -> str:
-        """``memmap`` or ``zarr``."""
+        """Encoding of the rows: ``memmap`` or ``zarr``."""
         return self.manifest.encoding
 
     @cached_property
@@ -108,32 +109,32 @@ class Dataset:
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """The fields by name."""
+        """Fields by name."""
         return self.store.fields
 
     @property
     def sources(self) -> tuple[Mapping[str, Any], ...]:
-        """The archive's files (``file size sha256 url revision``), as ``episodes["source"]`` counts them."""
+        """Files of the archive (``file size sha256 url revision``); ``episodes["source"]`` indexes them."""
         return self.store.sources
 
     @property
     def num_rows(self) -> int:
-        """Rows of every column, of all episodes of the store."""
+        """Number of rows of each column, over all episodes of the store."""
         return self.manifest.counts.rows
 
     @property
     def num_episodes(self) -> int:
-        """Episodes selected."""
+        """Number of selected episodes."""
         return len(self.episodes)
 
     @cached_property
     def num_steps(self) -> int:
-        """Steps of these episodes."""
+        """Number of steps of the selected episodes."""
         return int(self.episodes["length"].sum())
 
     @cached_property
     def num_transitions(self) -> int:
-        """Steps whose next observation is known, or is not needed because they terminate."""
+        """Number of steps whose next observation is known, or not needed because they terminate."""
         return int(self.episodes["num_transitions"].sum())
 
     def __len__(self) -> int:
@@ -152,9 +153,9 @@ class Dataset:
 
     @cached_property
     def stats(self) -> Mapping[str, Stats]:
-        """Statistics per field over the steps of these episodes; computed on first use for a selection.
+        """Statistics per field over the steps of the selected episodes; computed on first use for a selection.
 
-        A field that is not there, or has none (text, images), raises UnknownField.
+        An unknown field, or one without statistics (text, images), raises UnknownField.
         """
         if self._index is None:
             return StoredStats({name: Stats(**s) for name, s in self.manifest.stats.items()}, self.schema, self.id)
@@ -162,12 +163,12 @@ class Dataset:
 
     @cached_property
     def observation_space(self) -> Any:
-        """The Gymnasium space of observations: as the archive says, else unbounded boxes of the stored shapes."""
+        """Gymnasium space of observations: the archive's, else unbounded boxes of the stored shapes."""
         return self._space("observation")
 
     @cached_property
     def action_space(self) -> Any:
-        """The Gymnasium space of actions."""
+        """Gymnasium space of actions."""
         return self._space("action")
 
     def _space(self, name: str) -> Any:
@@ -178,15 +179,15 @@ class Dataset:
             raise UnknownField(f"{self.id} has no {name}.")
         return spaces.from_json(described)
 
-    # -- what is in it
+    # -- values
 
     def field(self, key: str | tuple[str, ...]) -> Field:
-        """The field called ``key``.
+        """Return the field called ``key``.
 
         Raises
         ------
         UnknownField, NoReward
-            There is none; the message lists those that are.
+            There is no such field; the message lists all fields.
         """
         name = join_name(key)
         if name in self.schema:
@@ -194,56 +195,56 @@ class Dataset:
         several = [n for n in self.schema if n.startswith(f"{REWARD}/")]
         if name == REWARD and several:
             raise NoReward(
-                f"{self.id} has several rewards, and no {REWARD} of its own: {', '.join(several)}.",
+                f"{self.id} has several rewards and no {REWARD}: {', '.join(several)}.",
                 hint="ask for one of them by name; a preprocess function can add them up to next/reward",
             )
         if name == REWARD:
             raise NoReward(
                 f"{self.id} has no reward.",
-                hint="leave it out of fields=, or make one of goals: rlds preprocess ID --fn reward_from_goal",
+                hint="leave it out of fields=, or compute it from goals: rlds preprocess ID --fn reward_from_goal",
             )
         raise no_field(name, self.schema, self.id)
 
     def column(self, key: str | tuple[str, ...]) -> Array:
-        """All rows of an array field, [num_rows, ...], read-only; T+1 rows per episode (``docs/ted.md``).
+        """Return all rows of an array field, [num_rows, ...], read-only; T+1 rows per episode (``docs/ted.md``).
 
         Mapped from the file; a zarr-encoded dataset is decoded into memory on first use, and kept.
 
         Raises
         ------
         UnknownField
-            There is no such field, or it is text or encoded frames, which ``gather`` reads.
+            There is no such field, or it holds text or encoded frames; ``gather`` reads those.
         """
         f = self.field(key)
         if f.kind != "array":
             raise UnknownField(
-                f"{f.name} of {self.id} is kept as {f.codec or 'text'}.", hint=f'ds.gather("{f.name}", rows)'
+                f"{f.name} of {self.id} is stored as {f.codec or 'text'}.", hint=f'ds.gather("{f.name}", rows)'
             )
         return self.store.rows(f.name)
 
     def gather(self, key: str | tuple[str, ...], rows: IntArray) -> Array:
-        """The values of any field at ``rows`` [n] -> [n, ...]; frames decoded, text as str or None."""
+        """Read the values of any field at ``rows`` [n] -> [n, ...]; frames decoded, text as str or None."""
         return self.store.gather(self.field(key).name, rows)
 
     def episode(self, k: int) -> Batch:
-        """Episode ``k`` as a batch of its T steps, all fields, NumPy, archive dtypes.
+        """Return episode ``k`` as a batch of its T steps: all fields, as NumPy arrays in the archive's dtypes.
 
-        ``next/observed`` [T, 1] is added where the final observation is not recorded.
+        ``next/observed`` [T, 1] is added if the final observation is not recorded.
         """
         k = selection.within(k, self.num_episodes, f"episodes in {self.id}")
         start, length = int(self.episodes["start"][k]), int(self.episodes["length"][k])
         batch = self._read(np.arange(start, start + length), list(self.schema))
         if self.episodes["num_observed"][k] == length:
             batch["next/observed"] = (np.arange(length) < length - 1)[:, None]
-        return batch.told(origin=Origin(self.store, int(self.episodes.index[k])))
+        return batch.told(origin=EpisodeOrigin(self.store, int(self.episodes.index[k])))
 
     def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch:
-        """Transitions by number, counted over the selected episodes: NumPy, archive dtypes.
+        """Return transitions by number, counted over the selected episodes: NumPy arrays in the archive's dtypes.
 
         Beside the usual fields, ``episode`` [N] is the number of the episode, as `episode` counts. Steps whose next
-        observation is not known are no transitions: ``batch.left_out`` says how many a slice passes over. Where one is
-        the last step of its episode, ``next/done`` is True at the transition before it, so that what is cut behind each
-        ``next/done`` is one episode; ``next/terminated`` and ``next/truncated`` stay as the archive has them.
+        observation is not known are no transitions; ``batch.left_out`` is the number of them that a slice skips. If
+        such a step ends its episode, ``next/done`` is True at the transition before it, so that splitting behind each
+        ``next/done`` yields episodes. ``next/terminated`` and ``next/truncated`` are always the archive's.
         """
         if isinstance(index, int | np.integer):
             one = self[np.array([selection.within(index, len(self), f"transitions in {self.id}")])]
@@ -263,34 +264,46 @@ class Dataset:
         return batch.told(left_out=self._left_out(episode) if isinstance(index, slice) else 0)
 
     def rows_of(self, index: IntArray) -> IntArray:
-        """The rows, in ``column()``, of transitions [n]."""
+        """Return the rows of transitions [n] in ``column()``."""
         episode, step = self._places_of(index)
         rows: IntArray = self.episodes["start"][episode] + step
         return rows
 
     def _places_of(self, index: IntArray) -> tuple[IntArray, IntArray]:
-        """Episode and step of transitions [n]."""
+        """Return episode and step of transitions [n]."""
         ends = np.cumsum(self.episodes["num_transitions"])
         episode = np.searchsorted(ends, index, "right")
         return episode, index - (ends - self.episodes["num_transitions"])[episode]
 
     def _left_out(self, episode: IntArray) -> int:
-        """Steps of these episodes, and of those between them, that are no transitions."""
+        """Count the steps that are no transitions, in these episodes and those between them."""
         if not len(episode):
             return 0
         part = slice(int(episode.min()), int(episode.max()) + 1)
         return int((self.episodes["length"] - self.episodes["num_transitions"])[part].sum())
 
     def source_of(self, index: int) -> Source:
-        """Where transition ``index`` is in the archive: file, group and row; ``rlds verify --trace`` compares them."""
-        return provenance.source_of(self, index)
+        """Trace transition ``index`` back to the archive's file, group and row; ``rlds verify --trace`` compares both.
+
+        Raises
+        ------
+        IndexError
+            There is no such transition.
+        RldsError
+            The dataset was made in memory: there is no archive.
+        """
+        number = selection.within(index, len(self), f"transitions in {self.id}")
+        row = int(self.rows_of(np.array([number]))[0])
+        starts = self.store.episodes["start"]
+        episode = int(np.searchsorted(starts, row, "right")) - 1
+        return provenance.place(self.store, episode, row - int(starts[episode]))
 
     def _usual_fields(self) -> list[str]:
         usual = ("observation", "action", "next/observation", REWARD, *FLAGS)
-        return [n for n in self.schema if any(n == u or n.startswith(f"{u}/") for u in usual)]
+        return [n for n in self.schema if any(is_below(n, u) for u in usual)]
 
     def _read(self, rows: IntArray, names: Sequence[str]) -> Batch:
-        """The steps at ``rows``; fields placed ``both`` also as ``next/...``, from the row after."""
+        """Read the steps at ``rows``; fields placed ``both`` also as ``next/...``, from the row after."""
         batch = Batch()
         for name in names:
             f = self.schema[name]
@@ -311,7 +324,7 @@ class Dataset:
         where: str | None = None,
         episodes: npt.NDArray[Any] | Sequence[int] | slice | None = None,
     ) -> Dataset:
-        """Some of the episodes, as a dataset that shares the files.
+        """Return some of the episodes, as a dataset that shares the files.
 
         Parameters
         ----------
@@ -321,12 +334,12 @@ class Dataset:
             A comparison of episode columns: ``"total_reward > 3000 and length >= 500"``; ``episode`` is k of
             ``ds.episode(k)``.
         episodes : int array, bool array or slice, optional
-            By number, among those selected so far; in the order given.
+            Episodes by number, among those selected so far; the order is kept.
 
         Raises
         ------
         InvalidExpression
-            ``where`` is not such a comparison, or names a column that is not there.
+            ``where`` is not such a comparison, or names an unknown column.
         RldsError
             There is no such split.
         """
@@ -344,7 +357,7 @@ class Dataset:
 
     @property
     def held_out(self) -> int:
-        """How many of these episodes are not of the split ``train``; 0 where there is no such split."""
+        """Number of selected episodes outside of the split ``train``; 0 without such a split."""
         return int((~self.episodes["split/train"]).sum()) if "train" in self.episodes.splits else 0
 
     def split(self, *shares: float, seed: int = 0) -> tuple[Dataset, ...]:
@@ -361,26 +374,26 @@ class Dataset:
     def _view(self, chosen: IntArray) -> Dataset:
         return Dataset(self.store, chosen if self._index is None else self._index[chosen])
 
-    # -- out
+    # -- conversions
 
     def to_numpy(self, layout: Layout = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
-        """All of it as arrays in memory.
+        """Read the whole dataset into arrays in memory.
 
         Parameters
         ----------
         layout : {"ted", "d4rl", "ogbench"}
             ``ted``: transitions by field name, ``observation`` [N, ...], ``next/reward`` [N, 1], ..., with ``episode``
-            [N], the number of the episode: what ``ds[:]`` holds. ``d4rl``: steps, as D4RL's ``env.get_dataset()``.
-            ``ogbench``: transitions, as OGBench's ``load_dataset``. Transitions leave out
-            ``ds.num_steps - len(ds)`` steps, whose next observation is not known; `__getitem__` says how ends show.
+            [N], the number of the episode, as in ``ds[:]``. ``d4rl``: steps, as D4RL's ``env.get_dataset()``.
+            ``ogbench``: transitions, as OGBench's ``load_dataset``. Transitions leave out the
+            ``ds.num_steps - len(ds)`` steps whose next observation is not known, see `__getitem__`.
         fields : sequence of str, optional
-            Only these; under their own names, in any layout. ``observation`` stands for everything below it, too;
-            ``episode`` may be among them.
+            Only these fields, by their names in the dataset, in any layout. ``observation`` includes all fields below
+            it; ``episode`` is allowed, too.
         """
         return layouts.to_numpy(self, layout, fields)
 
     def normalized_score(self, total_reward: ArrayLike) -> npt.NDArray[np.float64]:
-        """``(total_reward - min) / (max - min)``, with the reference scores of the registry or the archive.
+        """Return ``(total_reward - min) / (max - min)``, with the reference scores of the registry or the archive.
 
         D4RL's convention (Fu et al. 2020, arXiv:2004.07219); papers report 100 times this.
 
@@ -393,7 +406,7 @@ class Dataset:
         return (np.asarray(total_reward, np.float64) - low) / (high - low)
 
     def make_env(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-        """Make the environment that the data are of, for evaluation, as the archive or the registry describes it.
+        """Make the environment of the data for evaluation, as the archive or the registry describes it.
 
         D4RL's halfcheetah, hopper and walker2d become Gymnasium's v4, with a warning that says how they differ.
 
@@ -405,7 +418,7 @@ class Dataset:
         Raises
         ------
         NoEnvironment
-            Nobody says which it is, it no longer exists, or it does not fit the data; the message says why.
+            The environment is not known, no longer exists, or does not fit the data; the message says why.
         MissingPackage
             Gymnasium, or the package of the environment, is not installed.
         """

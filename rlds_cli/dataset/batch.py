@@ -1,4 +1,4 @@
-"""What a dataset and a loader hand out: nested fields, rows first.
+"""Batches: nested fields with rows first, as datasets and loaders return them.
 
 ::
 
@@ -6,11 +6,8 @@
     batch["next", "reward"]              [B, 1]       the same as batch["next"]["reward"] and batch["next/reward"]
     batch["mask"]                        [B, L]       with slices: [B, L, ...] everywhere
 
-A kind of nested dict as a pytree of JAX and of torch: a tree of its values, in their order.
-
-Neither is imported for this. They are told when a loader or a batch has to do with them.
-
-Names of other libraries and the code to write instead, for the messages of attribute errors.
+A batch is a pytree of JAX and of torch. Neither is imported for that: batches are registered once a library is in use.
+Attribute errors suggest the code to write for names that users know from other libraries.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from rlds_cli.ted import split_name
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from rlds_cli.dataset.provenance import Origin, Origins
+    from rlds_cli.dataset.provenance import EpisodeOrigin, EpisodeOrigins
 
 Key = str | tuple[str, ...]
 ROOT_FLAGS = ("done", "terminated", "truncated")
@@ -52,24 +49,26 @@ class Batch(dict[Any, Any]):
     __slots__ = ("_left_out", "_origin", "_origins")
 
     @property
-    def origin(self) -> Origin | None:
-        """The episode of a dataset that it holds, as ``ds.episode(k)`` gave it; None elsewhere."""
-        found: Origin | None = getattr(self, "_origin", None)
+    def origin(self) -> EpisodeOrigin | None:
+        """Stored episode of a batch from ``ds.episode(k)``; None for other batches."""
+        found: EpisodeOrigin | None = getattr(self, "_origin", None)
         return found
 
     @property
-    def origins(self) -> Origins | None:
-        """The episodes that its rows hold, as a loader with ``window=Episode()`` gave them; None elsewhere."""
-        found: Origins | None = getattr(self, "_origins", None)
+    def origins(self) -> EpisodeOrigins | None:
+        """Stored episodes of the rows, for batches of a loader with ``window=Episode()``; None for other batches."""
+        found: EpisodeOrigins | None = getattr(self, "_origins", None)
         return found
 
     @property
     def left_out(self) -> int:
-        """How many steps ``ds[a:b]`` left out between its first and last, as their next observation is not known."""
+        """Number of steps that ``ds[a:b]`` left out because their next observation is not known."""
         return int(getattr(self, "_left_out", 0))
 
-    def told(self, *, origin: Origin | None = None, origins: Origins | None = None, left_out: int = 0) -> Batch:
-        """Return the batch itself, which knows from now on where it is from."""
+    def told(
+        self, *, origin: EpisodeOrigin | None = None, origins: EpisodeOrigins | None = None, left_out: int = 0
+    ) -> Batch:
+        """Set the origin of the batch, and return the batch itself."""
         if origin is not None:
             self._origin = origin
         if origins is not None:
@@ -79,7 +78,7 @@ class Batch(dict[Any, Any]):
         return self
 
     def _like(self, other: Batch) -> Batch:
-        """The batch itself, with the same rows as ``other``."""
+        """Return the batch itself, with the origin of ``other``, which has the same rows."""
         return self.told(origin=other.origin, origins=other.origins, left_out=other.left_out)
 
     @classmethod
@@ -132,14 +131,14 @@ class Batch(dict[Any, Any]):
         return _is_name(key) and self.get(key, _ABSENT) is not _ABSENT
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """Value of ``key`` (a name, a name with ``/`` or a tuple), else ``default``."""
+        """Return the value of ``key`` (a name, a name with ``/`` or a tuple), else ``default``."""
         node: Any = self
         for part in split_name(key) if _is_name(key) else (key,):
             node = dict.get(node, part, _ABSENT) if isinstance(node, dict) else _ABSENT
         return default if node is _ABSENT else node
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
-        """Full names and values of what is not nested further, in order."""
+        """Yield full names and values, depth first."""
         for name, value in self.items():
             if isinstance(value, Batch):
                 yield from ((f"{name}/{below}", leaf) for below, leaf in value.leaves())
@@ -147,24 +146,24 @@ class Batch(dict[Any, Any]):
                 yield name, value
 
     def names(self) -> list[str]:
-        """Full names: ``["observation", "next/reward", ...]``."""
+        """Return the full names: ``["observation", "next/reward", ...]``."""
         return [name for name, _ in self.leaves()]
 
     def map(self, function: Callable[[Any], Any]) -> Batch:
         """Return a batch of the same names with ``function`` applied to every value."""
         made = Batch((k, v.map(function) if isinstance(v, Batch) else function(v)) for k, v in self.items())
-        return made.told(origin=self.origin)  # which its rows are is not known
+        return made.told(origin=self.origin)  # but no `origins`: the function may have changed the rows
 
     def __copy__(self) -> Batch:
-        # What copy.copy does by itself, ten times as fast: DataLoader copies every batch.
+        # Ten times as fast as the default of copy.copy: DataLoader copies every batch.
         return Batch(self)._like(self)
 
     def copy(self) -> Batch:
-        """Return a batch of its own around the same arrays."""
+        """Return another batch that holds the same arrays."""
         return self.map(lambda x: x)._like(self)
 
     def clone(self) -> Batch:
-        """Copy every array into memory of its own; do so before keeping or saving one batch of a loader."""
+        """Copy every array. Clone a loader's batch before keeping or saving it."""
         return self.map(_clone)._like(self)
 
     def numpy(self) -> Batch:
@@ -181,12 +180,12 @@ class Batch(dict[Any, Any]):
         ----------
         device : torch.device or str
         non_blocking : bool
-            Do not wait for copies from pinned memory.
+            Return before copies from pinned memory are finished.
 
         Raises
         ------
         InvalidArgument
-            It holds arrays of JAX: ``jax.device_put(batch, device)`` moves these.
+            The batch holds arrays of JAX: ``jax.device_put(batch, device)`` moves them.
         """
         import torch
 
@@ -205,17 +204,17 @@ class Batch(dict[Any, Any]):
     def sarsd(self) -> tuple[Any, Any, Any, Any, Any]:
         """Return observation, action, reward [B, 1], next observation and terminated [B, 1], the last as a float.
 
-        Of several rewards by name the third is a batch of them; of a vector of rewards it is [B, n].
+        Several named rewards come as a batch, and vectors of rewards as [B, n].
 
         ``terminated`` has the dtype of the rewards: ``target = r + gamma * (1 - terminated) * q``. A truncated step is
-        not terminated: its next observation is bootstrapped from.
+        not terminated, so its target bootstraps from the next observation.
 
         Raises
         ------
         NoReward
             The dataset has no rewards, or ``fields=`` left them out.
         UnknownField
-            One of the others is not in the batch.
+            The batch lacks one of the other fields.
         """
         if ("next", "reward") not in self:
             raise NoReward(
@@ -235,9 +234,10 @@ class Batch(dict[Any, Any]):
         """Return the batch as a TensorDict with batch size [B] or [B, L], ready for TorchRL's losses.
 
         [B, L] for slices and whole episodes; [B] for offsets, whose fields have as many rows as offsets. NumPy arrays
-        become tensors that share their memory, text becomes a ``NonTensorStack``. Added are ``done``, ``terminated``
-        and ``truncated`` at the root, all False; and with `Prioritized` ``priority_weight`` [B] or [B, L], the
-        importance weights as losses multiply by them. ``loader.update_priorities(td, td_error)`` takes the TensorDict.
+        become tensors that share their memory, and text becomes a ``NonTensorStack``. The TensorDict also has ``done``,
+        ``terminated`` and ``truncated`` at the root, all False, and with `Prioritized` ``priority_weight`` [B] or
+        [B, L], the importance weights in the form that losses multiply by. ``loader.update_priorities(td, td_error)``
+        takes the TensorDict.
 
         Raises
         ------
@@ -332,7 +332,7 @@ def _as_float(x: Any, like: Any) -> Any:
 
 
 def _plain(batch: Batch) -> dict[str, Any]:
-    """Nested dicts of the tensors alone."""
+    """Return nested dicts with the tensors alone."""
     nested = {k: _plain(v) if isinstance(v, Batch) else v for k, v in batch.items()}
     return {k: v for k, v in nested.items() if isinstance(v, dict) or _is_tensor(v)}
 
@@ -349,7 +349,7 @@ Kind = type[dict[Any, Any]]
 
 
 def register(kind: Kind) -> None:
-    """Tell JAX and torch about ``kind``, whichever are imported; costs nothing the second time."""
+    """Register ``kind`` as a pytree with JAX and torch, if they are imported; the second call is free."""
     if "jax" in sys.modules:
         register_jax(kind)
     if "torch" in sys.modules:
@@ -438,7 +438,7 @@ BATCH = {
 
 
 def missing(of: object, name: str, instead: Mapping[str, str]) -> NoReturn:
-    """Raise the AttributeError of ``of.name``, with the line of code to write instead where there is one.
+    """Raise the AttributeError of ``of.name``, with a hint at the code to write instead if there is some.
 
     For ``__getattr__``: a property that raised an AttributeError of its own raises it again.
     """

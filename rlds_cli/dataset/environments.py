@@ -1,7 +1,7 @@
-"""The environment that a dataset is of, made again with Gymnasium, and the returns that its scores count from.
+"""Make the environment of a dataset with Gymnasium, and find the reference returns of its scores.
 
-What an archive says is data: its id, its settings and its wrappers are looked up, an entry point that it names is never
-imported. What takes the place of environments that no longer exist stands in ``registry/environments.json``.
+The description in an archive is data: id, settings and wrappers are looked up, and an entry point is never imported
+from it. ``registry/environments.json`` lists replacements for environments that no longer exist.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to make an environment: what ``gymnasium.make`` is given.
+    """Arguments of ``gymnasium.make`` for an environment.
 
     Attributes
     ----------
     id : str
-        Of Gymnasium's registry.
+        Id in Gymnasium's registry.
     kwargs : mapping
-        What the archive says of its settings.
+        Settings that the archive records.
     max_episode_steps : int or None
         Time limit in steps; None leaves Gymnasium's own.
     wrappers : tuple of (str, mapping)
         ``package:Class`` and its arguments, the innermost first.
     note : str or None
-        How it differs from the environment that the data came from, where it takes its place.
+        Difference to the data's own environment, if this one replaces it.
     """
 
     id: str
@@ -69,12 +69,12 @@ def make(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasiu
     MissingPackage
         Gymnasium or the package of the environment is not installed.
     NoEnvironment
-        It is not known, does not exist any more, or does not fit the data.
+        The environment is not known, no longer exists, or does not fit the data.
 
     Warns
     -----
     UserWarning
-        Another environment takes the place of one that Gymnasium does not have; the text says how they differ.
+        The environment replaces one that Gymnasium does not have; the text says how they differ.
     """
     gym = _gymnasium()
     recipe = plan(manifest, gym.registry)
@@ -87,7 +87,7 @@ def make(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasiu
         raise MissingPackage(f"{recipe.id}, the environment of {manifest.id}, needs a package: {e}") from e
     except gym.error.Error as e:
         raise NoEnvironment(f"Gymnasium cannot make {recipe.id}, the environment of {manifest.id}: {e}") from e
-    except Exception as e:  # whatever environments and wrappers raise over settings
+    except Exception as e:  # environments and wrappers raise errors of all kinds over settings
         if kwargs:  # the caller's own
             raise
         raise NoEnvironment(
@@ -107,9 +107,9 @@ def _made(gym: Any, recipe: Recipe, limit: int | None, kwargs: Json) -> gymnasiu
 
 
 def known_spaces(env_id: str, fields: Sequence[Field]) -> tuple[dict[str, Any], str | None]:
-    """The spaces of an environment that Gymnasium has, in Minari's JSON form, and why some are missing, in words.
+    """Return the spaces of a Gymnasium environment in Minari's JSON form, and the reason if some are missing.
 
-    Nothing is imported for an id with a module (``package:Name-v0``); without Gymnasium there are none.
+    Nothing is imported for an id with a module (``package:Name-v0``). Without Gymnasium the result is empty.
     """
     if find_spec("gymnasium") is None:
         return {}, None
@@ -118,11 +118,11 @@ def known_spaces(env_id: str, fields: Sequence[Field]) -> tuple[dict[str, Any], 
         return {}, None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old versions, of renderers: nobody asked for the environment itself
+            warnings.simplefilter("ignore")  # about old versions and renderers: only the spaces are needed
             env = gym.make(env_id)
             found = {name: getattr(env, f"{name}_space") for name in ("observation", "action")}
             env.close()
-    except Exception as e:  # whatever an environment of somebody else raises
+    except Exception as e:  # foreign environments raise errors of all kinds
         return {}, f"Gymnasium cannot make {env_id}, so its spaces are not known: {type(e).__name__}: {e}"
     known, why = {}, None
     for name, space in found.items():
@@ -141,8 +141,8 @@ def known_spaces(env_id: str, fields: Sequence[Field]) -> tuple[dict[str, Any], 
 def plan(manifest: Manifest, registered: Container[str]) -> Recipe:
     """Decide how to make the environment of a dataset.
 
-    The archive's environment for evaluation comes before the one that collected the data, a full description before an
-    id alone. An id that Gymnasium knows is taken as it is.
+    The archive's evaluation environment is preferred to the one that collected the data, and a full description to an
+    id alone. An id that Gymnasium knows is used unchanged.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def plan(manifest: Manifest, registered: Container[str]) -> Recipe:
     name = spec.get("id") or described.get("eval_id") or described.get("id")
     if not name:
         raise NoEnvironment(
-            f"Nobody says which environment {manifest.id} is of.",
+            f"The environment of {manifest.id} is not known.",
             hint="gymnasium.make(...) makes one that you know; create(..., env_id=...) records it",
         )
     id = str(name).rpartition(":")[2]  # "module:Name-v0" would import the module
@@ -170,7 +170,7 @@ def plan(manifest: Manifest, registered: Container[str]) -> Recipe:
         raise _unknown(manifest.id, id, spec)
     if old is not None and "make" not in old:
         raise NoEnvironment(
-            f"{manifest.id} is of {id}, for which there is no equal: {old['why']}.", hint=old.get("instead")
+            f"{manifest.id} is of {id}, which has no replacement: {old['why']}.", hint=old.get("instead")
         )
     return Recipe(
         id=id if old is None else old["make"],
@@ -191,7 +191,7 @@ def _any(id: str, patterns: Sequence[str]) -> bool:
 
 
 def _known(id: str, registered: Container[str]) -> bool:
-    """Whether Gymnasium knows ``id``, once the package that registers it, if it is a known one, is imported."""
+    """Return whether Gymnasium knows ``id``, after importing the known package that registers it, if any."""
     if id in registered:
         return True
     package = next((p for p in _facts()["packages"] if _any(id, p["env_ids"])), None)
@@ -217,7 +217,7 @@ def _unknown(dataset: str, id: str, spec: Json) -> NoEnvironment:
 
 
 def _wrapper(dataset: str, described: Json) -> tuple[str, Json]:
-    """A wrapper of a known package; what else an archive names is not run."""
+    """Return a wrapper of a known package; others are refused, since an archive must not run code."""
     module, _, kind = str(described.get("entry_point") or "").partition(":")
     package = module.partition(".")[0]
     if kind not in _facts()["wrappers"].get(package, ()):
@@ -229,7 +229,7 @@ def _wrapper(dataset: str, described: Json) -> tuple[str, Json]:
 
 
 def _check_unchanged(manifest: Manifest) -> None:
-    """Refuse where a function changed what a policy sees or does: the environment does not know of it."""
+    """Refuse data whose observations or actions a function has changed: the environment still has the old ones."""
     for step in manifest.provenance:
         changed = [n for n in step.get("changed", ()) if n.split("/")[0] in ("observation", "action")]
         if changed:
@@ -257,7 +257,7 @@ def _check(manifest: Manifest, fields: Sequence[Field], env: gymnasium.Env[Any, 
 
 
 def _shape(space: Any, path: Sequence[str]) -> tuple[int, ...] | None:
-    """Shape of the part of a Gymnasium space at ``path``; None where there is no such part."""
+    """Return the shape of the part of a Gymnasium space at ``path``; None without such a part."""
     for key in path:
         parts = getattr(space, "spaces", None)
         if isinstance(parts, Mapping):
@@ -283,19 +283,19 @@ def _gymnasium() -> Any:
 
 
 def time_limit(env: Mapping[str, Any]) -> int | None:
-    """The time limit that a manifest records of its environment; None where it records none, or what is no number."""
+    """Return the time limit that a manifest records for its environment; None without a valid one."""
     spec = env.get("spec")
     stated = (spec.get("max_episode_steps") if isinstance(spec, dict) else None) or env.get("max_episode_steps")
     return stated if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 else None
 
 
 def reference_scores(manifest: Manifest) -> tuple[float, float]:
-    """Returns that stand for scores 0 and 1: the archive's, else the registry's.
+    """Return the returns for scores 0 and 1, from the archive or else from the registry.
 
     Raises
     ------
     RldsError
-        Nobody says.
+        Neither has reference scores.
     """
     facts = manifest.facts
     scores = facts.get("ref_min_score"), facts.get("ref_max_score")

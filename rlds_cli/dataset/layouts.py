@@ -1,4 +1,4 @@
-"""A whole dataset as arrays in memory, in its own layout and in those of other libraries.
+"""Read a whole dataset into arrays in memory, in TED's layout or in those of other libraries.
 
 ::
 
@@ -9,15 +9,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
 
 import numpy as np
 
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, join_name
-
-if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset.selection import EpisodeColumns
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, join_name
+from rlds_cli.text import is_below
 
 Layout = Literal["ted", "d4rl", "ogbench"]
 
@@ -35,7 +36,23 @@ _D4RL_NAMES = {
 }
 
 
-def to_numpy(ds: Dataset, layout: Layout = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
+class _Dataset(Protocol):
+    """The part of a `Dataset` that layouts read. It keeps this module below the one that defines datasets."""
+
+    @property
+    def schema(self) -> Mapping[str, Field]: ...
+    @property
+    def episodes(self) -> EpisodeColumns: ...
+    @property
+    def manifest(self) -> Manifest: ...
+    @property
+    def num_steps(self) -> int: ...
+    def field(self, key: str) -> Field: ...
+    def gather(self, key: str, rows: IntArray) -> Array: ...
+    def __getitem__(self, index: slice) -> Batch: ...
+
+
+def to_numpy(ds: _Dataset, layout: Layout = "ted", fields: Sequence[str] | None = None) -> dict[str, Array]:
     """See `Dataset.to_numpy`."""
     names = None if fields is None else [join_name(f) for f in ([fields] if isinstance(fields, str) else fields)]
     names = None if names is None else [n for name in names for n in _named(ds, name)]
@@ -48,14 +65,14 @@ def to_numpy(ds: Dataset, layout: Layout = "ted", fields: Sequence[str] | None =
     raise ValueError(f'layout must be "ted", "d4rl" or "ogbench", not {layout!r}')
 
 
-def _named(ds: Dataset, name: str) -> list[str]:
-    """The field ``name``, or those below it: ``observation`` and ``next/observation`` of nested observations."""
+def _named(ds: _Dataset, name: str) -> list[str]:
+    """Return the field ``name``, or the fields below it, as of nested observations."""
     known = [*ds.schema, DONE, *(f"next/{n}" for n, f in ds.schema.items() if f.placement == "both")]
-    return [name] if name in known else [n for n in dict.fromkeys(known) if _below(n, name)] or [name]
+    return [name] if name in known else [n for n in dict.fromkeys(known) if is_below(n, name)] or [name]
 
 
-def ted(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
-    """All transitions, by field name; rewards and flags [N, 1], the number of the episode [N]."""
+def ted(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
+    """Read all transitions, by field name; rewards and flags [N, 1], the number of the episode [N]."""
     if names is None:
         return dict(ds[:].leaves())
     rows = rows_of(ds, "num_transitions")
@@ -65,12 +82,12 @@ def ted(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
     return {n: v[:, None] if n in (REWARD, DONE, *FLAGS) and v.ndim == 1 else v for n, v in values.items()}
 
 
-def d4rl(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
-    """All steps, as D4RL's ``env.get_dataset()`` reads them from a file of these episodes.
+def d4rl(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
+    """Read all steps, as D4RL's ``env.get_dataset()`` would from a file of these episodes.
 
-    Of an archive in D4RL's layout, and without a selection, these are the archive's own rows, in its order, dtypes and
-    keys but for ``metadata``; rewards and flags [N]. Elsewhere, ``timeouts`` are the last steps that are truncated.
-    ``next_observations`` are there where the final observation of every episode is recorded.
+    For a whole archive in D4RL's layout, these are the archive's own rows in its order, dtypes and keys, without
+    ``metadata``; rewards and flags [N]. For other datasets, ``timeouts`` marks the last steps that are truncated. The
+    result has ``next_observations`` if the final observation of every episode is recorded.
 
     Parameters
     ----------
@@ -88,25 +105,25 @@ def d4rl(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
     return out
 
 
-def d4rl_fields(ds: Dataset) -> list[str]:
-    """The fields that make up D4RL's layout of a dataset."""
+def d4rl_fields(ds: _Dataset) -> list[str]:
+    """Return the fields that make up D4RL's layout of a dataset."""
     names = [n for n in ds.schema if n != TRUNCATED or _has_timeouts(ds)]
     if bool((ds.episodes["num_observed"] > ds.episodes["length"]).all()):
-        names += [f"next/{n}" for n in ds.schema if _below(n, "observation") and f"next/{n}" not in ds.schema]
+        names += [f"next/{n}" for n in ds.schema if is_below(n, "observation") and f"next/{n}" not in ds.schema]
     return names
 
 
 def d4rl_key(name: str) -> str:
-    """D4RL's key for a field: ``observation/a`` is ``observations/a``; names without a meaning there stay."""
-    base = next((n for n in _D4RL_NAMES if _below(name, n)), None)
+    """Return D4RL's key for a field: ``observation/a`` is ``observations/a``; names unknown to D4RL stay."""
+    base = next((n for n in _D4RL_NAMES if is_below(name, n)), None)
     return name if base is None else _D4RL_NAMES[base] + name[len(base) :]
 
 
-def ogbench(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
-    """All transitions, as OGBench's ``load_dataset`` gives them: floats as float32, integers as they are.
+def ogbench(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
+    """Read all transitions, as OGBench's ``load_dataset`` does: floats as float32, integers unchanged.
 
-    ``terminals`` [N] are 1 at the last transition of each episode, however it ends, and ``masks`` [N] are 0 where
-    there is nothing to bootstrap from: ``next/terminated``, there where there are rewards [N].
+    ``terminals`` [N] is 1 at the last transition of each episode, however it ends. ``masks`` [N] is 0 at terminated
+    transitions, which must not be bootstrapped; it is there if there are rewards [N].
 
     Parameters
     ----------
@@ -127,30 +144,30 @@ def ogbench(ds: Dataset, names: Sequence[str] | None = None) -> dict[str, Array]
     return out
 
 
-def _ogbench_fields(ds: Dataset) -> list[str]:
-    observations = [n for n in ds.schema if _below(n, "observation")]
+def _ogbench_fields(ds: _Dataset) -> list[str]:
+    observations = [n for n in ds.schema if is_below(n, "observation")]
     after = [f"next/{n}" for n in observations]
     rewarded = [REWARD, TERMINATED] if REWARD in ds.schema else []
-    return [*observations, *(n for n in ds.schema if _below(n, "action")), *after, *rewarded]
+    return [*observations, *(n for n in ds.schema if is_below(n, "action")), *after, *rewarded]
 
 
-def rows_of(ds: Dataset, count: Literal["length", "num_transitions"]) -> IntArray:
-    """Rows of the store that hold the steps, or the transitions, of all episodes, in order."""
+def rows_of(ds: _Dataset, count: Literal["length", "num_transitions"]) -> IntArray:
+    """Return the rows of the steps, or of the transitions, of all episodes, in order."""
     start, counts = ds.episodes["start"], ds.episodes[count]
     ends = np.cumsum(counts)
     rows: IntArray = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - (ends - counts), counts)
     return rows
 
 
-def _last(ds: Dataset) -> IntArray:
-    """The last transition of each episode that has some."""
+def _last(ds: _Dataset) -> IntArray:
+    """Return the last transition of each episode that has any."""
     counts = ds.episodes["num_transitions"]
     last: IntArray = np.cumsum(counts)[counts > 0] - 1
     return last
 
 
-def _values(ds: Dataset, name: str, rows: IntArray) -> Array:
-    """A field at ``rows``; ``next/x`` of a field placed ``both`` is the row after, ``episode`` the episode's number."""
+def _values(ds: _Dataset, name: str, rows: IntArray) -> Array:
+    """Read a field at ``rows``; ``next/x`` of a field placed ``both`` from the row after; ``episode`` is a number."""
     if name == EPISODE and name not in ds.schema:
         counts = ds.episodes["length" if len(rows) == ds.num_steps else "num_transitions"]
         return np.repeat(np.arange(len(counts)), counts)
@@ -162,29 +179,25 @@ def _values(ds: Dataset, name: str, rows: IntArray) -> Array:
     return ds.gather(ds.field(name).name, rows)
 
 
-def _below(name: str, base: str) -> bool:
-    return name == base or name.startswith(f"{base}/")
-
-
-def _flag_dtypes(ds: Dataset) -> dict[str, str]:
-    """D4RL's flags that the archive had, and their dtypes there."""
+def _flag_dtypes(ds: _Dataset) -> dict[str, str]:
+    """Return the flags of D4RL that the archive had, with their dtypes."""
     return dict(ds.manifest.facts.get("flags", {}))
 
 
-def _has_timeouts(ds: Dataset) -> bool:
+def _has_timeouts(ds: _Dataset) -> bool:
     if "timeouts" in ds.schema:
-        return False  # kept as a field of its own, because it does not say where episodes end
+        return False  # a field of its own here, because it does not mark the ends of episodes
     return not _is_of_d4rl(ds) or "timeouts" in _flag_dtypes(ds) or bool(_timeouts(ds, rows_of(ds, "length")).any())
 
 
-def _is_of_d4rl(ds: Dataset) -> bool:
+def _is_of_d4rl(ds: _Dataset) -> bool:
     return "next_observations" in ds.manifest.facts
 
 
-def _timeouts(ds: Dataset, rows: IntArray) -> BoolArray:
-    """``next/truncated`` [steps] without the ends that an archive of D4RL's layout does not flag.
+def _timeouts(ds: _Dataset, rows: IntArray) -> BoolArray:
+    """Read ``next/truncated`` [steps] without the ends that an archive of D4RL's layout does not flag.
 
-    Such an end is told apart by what follows: the archive's own next row, or nothing.
+    Such an end is recognised by the next row of the store: it is the archive's own next row, or there is none.
     """
     truncated: BoolArray = ds.gather(TRUNCATED, rows)
     if _is_of_d4rl(ds):

@@ -1,8 +1,6 @@
-"""The episode table of a dataset or of some of its episodes, and statistics over those.
+"""Select episodes and transitions: the episode columns, statistics of a selection, and ``where=`` expressions.
 
-``where=``: Python comparisons of episode columns, parsed and never executed.
-
-Numbers of transitions and episodes as users give them: integers, flags, from the end.
+An expression is a Python comparison of episode columns, which is parsed and never executed.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -23,13 +20,14 @@ from rlds_cli.store import statistics
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
+from rlds_cli.text import did_you_mean
 
 _TEXT = ("group", "options")
 _SPLIT = "split/"
 _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
 
 
-class Episodes(Mapping[str, Array]):
+class EpisodeColumns(Mapping[str, Array]):
     """Episode columns by name, each [num_episodes]; ``len()`` is the number of episodes.
 
     ``end`` is text: ``terminated``, ``truncated`` or ``cut``. Named splits are bool columns under their own names,
@@ -46,12 +44,12 @@ class Episodes(Mapping[str, Array]):
 
     @property
     def index(self) -> IntArray:
-        """The numbers of these episodes in the whole dataset."""
+        """Numbers of the selected episodes in the whole dataset."""
         return np.arange(len(self)) if self._index is None else self._index
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
-        """The named splits."""
+        """Names of the splits."""
         return tuple(sorted(n.removeprefix(_SPLIT) for n in self._store.episodes if n.startswith(_SPLIT)))
 
     def __iter__(self) -> Iterator[str]:
@@ -81,7 +79,7 @@ class Episodes(Mapping[str, Array]):
 
 
 class StoredStats(dict[str, Stats]):
-    """Statistics over all steps, as they were computed when the dataset was made."""
+    """Statistics over all steps, from the manifest."""
 
     def __init__(self, stats: Mapping[str, Stats], fields: Iterable[str], id: str) -> None:
         super().__init__(stats)
@@ -92,9 +90,9 @@ class StoredStats(dict[str, Stats]):
 
 
 class SelectedStats(Mapping[str, Stats]):
-    """Statistics over the steps of selected episodes, computed per field when asked for."""
+    """Statistics over the steps of selected episodes, computed per field on first use."""
 
-    def __init__(self, store: Store, episodes: Episodes) -> None:
+    def __init__(self, store: Store, episodes: EpisodeColumns) -> None:
         self._store, self._episodes = store, episodes
         self._known: dict[str, Stats] = {}
 
@@ -126,16 +124,15 @@ class SelectedStats(Mapping[str, Stats]):
 
 
 def no_field(name: str, fields: Iterable[str], id: str) -> UnknownField:
-    """The error over a field that a dataset does not have; it names those that are there."""
+    """Return the error for an unknown field, which lists the dataset's fields."""
     there = sorted(fields)
-    close = get_close_matches(name, there, 1, 0.5) or [n for n in there if n.endswith(f"/{name}")][:1]
-    did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
-    return UnknownField(f'no field "{name}" in {id}.{did_you_mean}  Fields: {", ".join(there)}')
+    near = did_you_mean(name, there, 0.5) or did_you_mean(name, (n for n in there if n.endswith(f"/{name}")), 0)
+    return UnknownField(f'no field "{name}" in {id}.{near}  Fields: {", ".join(there)}')
 
 
 def _no_stats(name: str, there: Iterable[str], fields: Iterable[str], id: str) -> UnknownField:
     if name in fields:
-        return UnknownField(f"{name} of {id} has no statistics: only numbers have.")
+        return UnknownField(f"{name} of {id} has no statistics: only fields of numbers have them.")
     return no_field(str(name), there, id)
 
 
@@ -169,19 +166,19 @@ _NUMBER = "episode"
 
 
 def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:
-    """Which episodes fulfil ``text``, such as ``"total_reward > 3000 and length >= 500"``.
+    """Return the mask of episodes that fulfil ``text``, such as ``"total_reward > 3000 and length >= 500"``.
 
-    Names are episode columns, and ``episode`` is the number of the episode: ``numbers`` [n], or 0 to n - 1. There are
-    numbers, strings, True and False, the comparisons (also chained, and ``in`` a tuple), ``and or not & |`` and
+    Names are episode columns, and ``episode`` is the number of the episode: ``numbers`` [n], or 0 to n - 1. The text
+    may hold numbers, strings, True and False, comparisons (also chained, and ``in`` a tuple), ``and or not & |`` and
     ``+ - * /``.
 
     Raises
     ------
     InvalidExpression
-        For anything else; the text is parsed, never executed.
+        The text holds anything else.
     """
     if len(text) > _MAX_LENGTH:
-        raise InvalidExpression(f"An expression of {len(text):,} characters; at most {_MAX_LENGTH:,}.")
+        raise InvalidExpression(f"The expression has {len(text):,} characters; at most {_MAX_LENGTH:,} are allowed.")
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
@@ -197,16 +194,16 @@ def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | 
     except RecursionError as e:
         raise InvalidExpression(f'"{text}" is nested too deeply.', hint=_example()) from e
     except (TypeError, ValueError, OverflowError, np.exceptions.DTypePromotionError) as e:
-        raise InvalidExpression(f'"{text}" compares what cannot be compared: {e}', hint=_example()) from e
+        raise InvalidExpression(f'"{text}" compares values of different kinds: {e}', hint=_example()) from e
     if result.dtype == object and all(v is None or isinstance(v, bool) for v in result.flat):
         result = result.astype(bool)  # flags, some of which are missing
     if result.dtype != bool or result.shape not in ((episodes,), ()):
-        raise InvalidExpression(f'"{text}" does not say yes or no for each episode.', hint=_example())
+        raise InvalidExpression(f'"{text}" is not true or false for each episode.', hint=_example())
     return np.broadcast_to(result, (episodes,)).copy()
 
 
 class _Numbered(Mapping[str, Array]):
-    """Columns, and the numbers of the episodes where no column has their name."""
+    """Episode columns, and the numbers of the episodes unless a column is called ``episode``."""
 
     def __init__(self, columns: Mapping[str, Array], numbers: IntArray) -> None:
         self._columns, self._numbers = columns, numbers
@@ -253,12 +250,12 @@ def _value(node: ast.expr, text: str, columns: Mapping[str, Array]) -> Any:
 
 
 def _number(node: ast.expr, text: str, columns: Mapping[str, Array]) -> Any:
-    """The value of an operand of arithmetic: a text times a number would be as long as anybody likes."""
+    """Return the value of an operand of arithmetic; texts are refused, since ``"a" * 10**9`` would fill the memory."""
     value = _value(node, text, columns)
     kind = np.asarray(value).dtype.kind
     is_text = kind not in "biufO" or (kind == "O" and any(isinstance(v, str) for v in np.asarray(value).flat))
     if isinstance(value, list) or is_text:
-        raise InvalidExpression(f'"{text}": {ast.unparse(node)} is no number.', hint=_example())
+        raise InvalidExpression(f'"{text}": {ast.unparse(node)} is not a number.', hint=_example())
     return value
 
 
@@ -275,13 +272,12 @@ def _compare(op: ast.cmpop, a: Any, b: Any) -> Any:
 def _column(name: str, columns: Mapping[str, Array]) -> Array:
     if name in columns:
         return columns[name]
-    close = get_close_matches(name, columns, 1)
-    did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
-    raise InvalidExpression(f'There is no episode column "{name}".{did_you_mean}  Columns: {", ".join(columns)}')
+    near = did_you_mean(name, columns)
+    raise InvalidExpression(f'There is no episode column "{name}".{near}  Columns: {", ".join(columns)}')
 
 
 def numbers(given: npt.NDArray[Any], count: int, id: str) -> IntArray:
-    """Transition numbers from an array of them, or from one bool for each of ``count``."""
+    """Return transition numbers, given as an array of numbers or as one bool for each of ``count`` transitions."""
     if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
         if given.dtype.kind == "U":
             raise IndexError(f'transitions are chosen by number; ds.column("{given}") is for fields')
@@ -294,13 +290,13 @@ def numbers(given: npt.NDArray[Any], count: int, id: str) -> IntArray:
 
 
 def chosen(given: npt.NDArray[Any] | Sequence[int]) -> npt.NDArray[Any]:
-    """Numbers or flags as an index; an empty list is no numbers."""
+    """Return numbers or flags as an index; an empty list becomes an empty index."""
     index = np.asarray(given)
     return index if index.size else index.astype(np.int64)
 
 
 def within(index: int | np.integer[Any], count: int, what: str) -> int:
-    """A number from 0 on, of one that may count from the end."""
+    """Return a number from 0 on, given one that may count from the end."""
     number = operator.index(index)
     if not -count <= number < count:
         raise IndexError(f"no number {number:,} of the {count:,} {what}")

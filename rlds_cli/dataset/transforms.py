@@ -16,6 +16,7 @@ import numpy.typing as npt
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.ted import REWARD, join_name
+from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -48,7 +49,7 @@ class Elementwise(ABC):
 
 def stands_for(field: str, name: str) -> bool:
     """Return whether ``name`` is ``field`` or nested below it, now or under ``next``."""
-    return any(n == field or n.startswith(f"{field}/") for n in (name, name.removeprefix("next/")))
+    return any(is_below(n, field) for n in (name, name.removeprefix("next/")))
 
 
 class Normalize(Elementwise):
@@ -184,7 +185,7 @@ class Normalize(Elementwise):
 def _with_statistics(dataset: Dataset, name: str) -> list[str]:
     """Return ``name``, or the fields below it; ``next/x`` has the statistics of ``x``."""
     for n in (name, name.removeprefix("next/")):
-        found = [s for s in dataset.stats if s == n or s.startswith(f"{n}/")]
+        found = [s for s in dataset.stats if is_below(s, n)]
         if found:
             return found
     dataset.field(name)

@@ -20,7 +20,7 @@ from rlds_cli.downloads.request import DownloadRequest, Store, Withheld
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.files.locks import FileLock, Held
+from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.files.parts import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -160,5 +160,5 @@ def _busy(place: Home, id: DatasetId) -> bool:
     try:
         with FileLock(lock).acquire(timeout=0):
             return False
-    except (Held, NoPermission, OSError):
+    except (LockHeld, NoPermission, OSError):
         return True

@@ -1,1 +1,1 @@
-"""The file system: opening safely, locks, links, free space, hashes, JSON of strangers."""
+"""The file system: safe opening, locks, links, free space, hashes, and JSON from untrusted files."""

@@ -1,7 +1,4 @@
-"""Room on the disk, asked before and while writing.
-
-The same bytes under a second name: hard link, else reflink, else copy.
-"""
+"""Check free space, explain failed writes, and link files: by hard link, else by reflink, else by copy."""
 
 from __future__ import annotations
 
@@ -21,33 +18,33 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def existing(path: Path) -> Path:
-    """``path``, or its nearest parent that exists."""
+    """Return ``path``, or its nearest parent that exists."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
 
 
 def free(path: Path) -> int:
-    """Bytes that may still be written below ``path``, which need not exist."""
+    """Return the free bytes of the disk of ``path``, which need not exist."""
     return shutil.disk_usage(existing(path)).free
 
 
 def check_space(needed: int, path: Path, *, kept: str = "Nothing was written.") -> None:
-    """Refuse what cannot fit.
+    """Raise NoSpace if ``needed`` bytes do not fit.
 
     Parameters
     ----------
     needed : int
-        Bytes that are going to be written.
+        Bytes to write.
     path : Path
-        Where; it need not exist.
+        Where to write them; the path need not exist.
     kept : str
-        What is on the disk, for the message.
+        Files that stay on the disk, for the message.
 
     Raises
     ------
     NoSpace
-        With both numbers.
+        With the needed and the free bytes.
     """
     have = free(path)
     if needed > have:
@@ -58,7 +55,7 @@ def check_space(needed: int, path: Path, *, kept: str = "Nothing was written.") 
 
 
 def disk_error(exc: OSError, path: Path, *, kept: str = "") -> RldsError:
-    """What a failed write means: NoSpace, NoPermission, or the system's own words."""
+    """Return the error for a failed write: NoSpace, NoPermission, or the system's own message."""
     if exc.errno in _FULL:
         return NoSpace(
             f"The disk is full: {path} could not be written ({size_of(free(path.parent))} free). {kept}".rstrip(),
@@ -77,7 +74,7 @@ _FICLONE = 0x40049409
 
 
 def share(source: Path, target: Path, *, sealed: bool = False) -> How:
-    """Put the bytes of ``source`` at ``target``, replacing what is there in one step; ``source`` is not modified.
+    """Put the bytes of ``source`` at ``target``, replacing any file there in one step; ``source`` is not modified.
 
     Only a regular file of this user gets a second name. A copy is readable for nobody who may not read ``source``; it
     is synced, the directory is not (``sync_directory``).
@@ -85,7 +82,7 @@ def share(source: Path, target: Path, *, sealed: bool = False) -> How:
     Parameters
     ----------
     sealed : bool
-        The result will have its permission to write taken away: link only files that nobody may write now.
+        The result becomes read-only afterwards: link only files that are read-only already.
 
     Returns
     -------
@@ -94,11 +91,11 @@ def share(source: Path, target: Path, *, sealed: bool = False) -> How:
     Raises
     ------
     NoPermission
-        ``source`` is no regular file.
+        ``source`` is not a regular file.
     DamagedDataset
-        It is a link, and is to be ``sealed``: what it leads to is not part of a dataset.
+        ``source`` is a symbolic link and ``sealed`` is set: the file behind it belongs to no dataset.
     OSError
-        Where even a copy cannot be written; nothing is left behind.
+        Not even a copy can be written; nothing is left behind.
     """
     if sealed and source.is_symlink():
         raise DamagedDataset(f"{source} is a symbolic link, and datasets have none. Nothing of it was read.")
@@ -124,7 +121,7 @@ def _link(read: BinaryIO, source: Path, target: Path, sealed: bool) -> How | Non
     made = target.lstat()
     if (made.st_dev, made.st_ino) == (ours.st_dev, ours.st_ino):
         return "link"
-    target.unlink()  # the name was given to another file meanwhile
+    target.unlink()  # another file has taken the name of the source meanwhile
     return None
 
 

@@ -1,4 +1,4 @@
-"""Hashes of a file's content, hexadecimal; and fingerprints as people read them."""
+"""Hash the content of files, and shorten fingerprints for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 def short(fingerprint: str) -> str:
-    """A fingerprint for people: ``rlds1:7c1f-09ab-55e2``; that of a selection ends in ``+1a2b``."""
+    """Shorten a fingerprint for people: ``rlds1:7c1f-09ab-55e2``; that of a selection ends in ``+1a2b``."""
     head, _, digits = fingerprint.partition(":")
     digits, plus, selection = digits.partition("+")
     return f"{head}:{'-'.join(filter(None, (digits[:4], digits[4:8], digits[8:12])))}{plus}{selection[:4]}"
@@ -20,31 +20,31 @@ def _nothing(done: int) -> None:
 
 
 def sha256_of(file: Path, told: Callable[[int], None] = _nothing) -> str:
-    """The sha256 of a file; ``told`` receives the bytes read so far."""
+    """Return the sha256 of a file; ``told`` is called with the number of bytes read so far."""
     digest = hashlib.sha256()
     _feed(digest, file, told)
     return digest.hexdigest()
 
 
 def hash_of(kind: str, file: Path) -> str:
-    """The hash of a file of the kind ``git_sha1``, ``md5`` or ``crc32c``, as sources promise them."""
+    """Return the hash of a file, of a kind that sources publish: ``git_sha1``, ``md5`` or ``crc32c``."""
     found = digest(kind, file.stat().st_size)
     _feed(found, file, _nothing)
     return found.hexdigest()
 
 
 class Digest(Protocol):
-    """A hash that grows with its content."""
+    """A hash that content is added to."""
 
     def update(self, block: bytes | memoryview, /) -> None:
-        """Add what comes next."""
+        """Add the next bytes."""
 
     def hexdigest(self) -> str:
-        """The hash of all so far."""
+        """Return the hash of all bytes so far."""
 
 
 def digest(kind: str, size: int) -> Digest:
-    """The beginning of a hash of the kind ``git_sha1``, ``md5`` or ``crc32c`` of ``size`` bytes that are to come."""
+    """Start a hash of kind ``git_sha1``, ``md5`` or ``crc32c`` for content of ``size`` bytes."""
     if kind == "git_sha1":
         return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     return _Crc32c() if kind == "crc32c" else hashlib.md5(usedforsecurity=False)
@@ -52,7 +52,7 @@ def digest(kind: str, size: int) -> Digest:
 
 class _Crc32c:
     def __init__(self) -> None:
-        import google_crc32c  # seldom needed, and at the start of every command too dear
+        import google_crc32c  # seldom needed, and too slow to import at the start of every command
 
         self._extend = google_crc32c.extend
         self._value = 0

@@ -1,7 +1,7 @@
-"""JSON of bounded length and depth, which is checked before it becomes objects: they take twenty times its bytes.
+"""Read JSON from untrusted files. Length and depth are checked first: objects take twenty times the bytes of a text.
 
-Strangers' files have at most `LONGEST` bytes. Files that this program writes and reads again have at most `OWN`, and
-that is checked when they are written: nothing is written that would be refused later.
+Files of others may have `LONGEST` bytes, and files that this program has written `OWN` bytes. The second limit is also
+checked on writing, so that every file that is written can be read again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OWN = 128 << 20  # bytes of what this program writes and reads again: a listing 
 
 
 def loads(text: str | bytes, *, longest: int = LONGEST) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises
     ------
@@ -43,21 +43,21 @@ def _check(text: str | bytes, longest: int) -> None:
 
 
 def _most_values(text: str | bytes) -> int:
-    """At least as many as the values of a JSON text."""
+    """Return an upper bound for the number of values in a JSON text."""
     if isinstance(text, str):
         return text.count(",") + text.count("[") + text.count("{")
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def dumps(values: Any, what: str, *, lines: bool = True) -> str:
-    """The JSON text of a file of this program's own; ``what`` names it in the error.
+    """Return the JSON text for a file that this program reads again; ``what`` names it in the error.
 
-    With ``lines`` each value stands on one of its own, for people.
+    With ``lines`` each value has a line of its own, for people.
 
     Raises
     ------
     RldsError
-        It would be longer than what is read again.
+        The text is longer than reading accepts.
     """
     text = json.dumps(values, indent=1 if lines else None) + "\n"
     try:
@@ -68,15 +68,15 @@ def dumps(values: Any, what: str, *, lines: bool = True) -> str:
 
 
 def load(path: Path, *, longest: int = LONGEST) -> Any:
-    """The value of a JSON file; raises as `loads`, and OSError."""
+    """Parse a JSON file; raises as `loads`, and OSError."""
     with path.open("rb") as file:
         return loads(read(file, longest=longest), longest=longest)
 
 
 def read(file: BinaryIO, *, longest: int = LONGEST) -> bytes:
-    """The bytes of an open file; raises ValueError where they are too many, and OSError.
+    """Read an open file; raises ValueError for a file that is too long, and OSError.
 
-    No more memory is asked for than a file has: ``longest`` bytes at once may be more than there are.
+    Reading takes no more memory than a regular file has bytes.
     """
     status = os.fstat(file.fileno())
     size = status.st_size if stat.S_ISREG(status.st_mode) else longest
@@ -86,14 +86,14 @@ def read(file: BinaryIO, *, longest: int = LONGEST) -> bytes:
 
 
 def load_object(path: Path, *, longest: int = LONGEST) -> dict[str, Any]:
-    """The JSON object that a file of an archive holds, of at most ``longest`` bytes.
+    """Read the JSON object in a file of an archive, of at most ``longest`` bytes.
 
     Raises
     ------
     CorruptArchive
-        It cannot be read, is not JSON, not an object, or larger than any description.
+        The file cannot be read, is not JSON, is not an object, or is too large for a description.
     NoPermission
-        It may not be read.
+        The file may not be read.
     """
     try:
         content = load(path, longest=longest)

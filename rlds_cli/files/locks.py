@@ -1,9 +1,9 @@
-"""Locks between processes: ``flock`` on a file, or, where the file system has no locks, a file that only one may make.
+"""Locks between processes: an ``flock`` on a file, or a marker file on file systems without locks.
 
 ::
 
-    <name>.lock         held while a process has an flock on it; it may stay when nobody does
-    <name>.lock.held    the second kind: there while it is held, with the machine and the process of the holder
+    <name>.lock         locked while a process has an flock on it; the file may stay afterwards
+    <name>.lock.held    the marker: it exists while the lock is held, and names the holder's machine and process
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from rlds_cli.files import safe as safe_files
 _EVERY = 0.05  # seconds between two attempts
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 _BUSY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)
-_LONGEST = 300  # bytes of what a holder says of itself
+_LONGEST = 300  # bytes of a marker file
 
 
-class Held(Exception):
-    """Another process, or another thread, has the lock."""
+class LockHeld(Exception):
+    """Another process or thread holds the lock."""
 
 
 class FileLock:
-    """A lock that one holder at a time has, in this process or another one; users who share a home share it.
+    """A lock with one holder at a time, in this process or another one. Users who share a home share its locks.
 
-    Nothing is ever written into the file itself, which may be of another user.
+    The file itself stays empty, and may belong to another user.
 
     Parameters
     ----------
     path : Path
         The file; its directory must be there.
     marks : bool
-        Whether a file stands for the lock where the file system has no locks. It stays there when its holder, on
-        another machine, is killed. Without it, `acquire` raises the OSError.
+        Use a marker file if the file system has no locks. The marker stays behind if its holder is killed on another
+        machine. If False, `acquire` raises the OSError.
     """
 
     def __init__(self, path: Path, *, marks: bool = True) -> None:
@@ -52,30 +52,30 @@ class FileLock:
 
     @property
     def mark(self) -> Path:
-        """The file that stands for the lock where the file system has no locks."""
+        """Path of the marker file, for file systems without locks."""
         return self.path.with_name(self.path.name + ".held")
 
     def acquire(self, timeout: float | None = None) -> Self:
-        """Take the lock; wait for ``timeout`` seconds, or for as long as it takes.
+        """Take the lock; wait for up to ``timeout`` seconds, or without limit.
 
         Raises
         ------
-        Held
-            Somebody else has it, and had it until now.
+        LockHeld
+            Another holder kept the lock all the time.
         NoPermission
-            In its place there is a link, or something else that is no file.
+            A link, or something else that is no file, is in its place.
         OSError
             The file system refuses.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while not self._try():
             if end is not None and time.monotonic() >= end:
-                raise Held(str(self.path))
+                raise LockHeld(str(self.path))
             time.sleep(_EVERY)
         return self
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         if self._mark is not None:
             self._mark.unlink(missing_ok=True)
             self._mark = None
@@ -119,15 +119,15 @@ class FileLock:
             pass
         else:
             with suppress(PermissionError):
-                os.fchmod(descriptor, 0o666)  # whoever may write to the directory may lock
+                os.fchmod(descriptor, 0o666)  # everybody who may write to the directory may lock
             return descriptor
         try:
             return safe_files.open_shared(self.path, os.O_RDWR | os.O_CREAT)
         except PermissionError:
-            return safe_files.open_shared(self.path, os.O_RDONLY)  # of another user: enough for a lock
+            return safe_files.open_shared(self.path, os.O_RDONLY)  # another user's file: reading is enough for a lock
 
     def _is_in_place(self, descriptor: int) -> bool:
-        """Whether the lock is on the file that is there now: the last holder may have removed the one we opened."""
+        """Return whether the locked file is still the one at the path: its last holder may have removed it."""
         status = os.fstat(descriptor)
         try:
             now = self.path.lstat()
@@ -147,7 +147,7 @@ class FileLock:
         return True
 
     def _forget_the_dead(self) -> None:
-        """Remove the mark of a process of this machine that is gone; the next attempt may find it free."""
+        """Remove the marker of a process of this machine that has ended; the next attempt may get the lock."""
         said = _read(self.mark)
         if said is None or not _is_dead(said):
             return

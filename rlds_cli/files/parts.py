@@ -1,11 +1,11 @@
-"""Pieces of a file that lie ahead of its beginning, brought by other connections at the same time.
+"""Pieces of a download that other connections fetch ahead of its beginning.
 
 ::
 
     x.h5.part             the beginning, without a gap
-    x.h5.part.67108864    what follows this byte, as far as it came
+    x.h5.part.67108864    the bytes from this one on, as far as they were fetched
 
-Every one of them only grows, so that its size says what is there, whenever the process ends.
+Each file only grows, so that its size says how much of it is there, whenever the process ends.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from rlds_cli.files import safe as safe_files
 
 
 class Pieces:
-    """What is there ahead of a part: the first byte of each piece, and how many bytes of it have come."""
+    """The pieces ahead of a part: the first byte of each, and the number of bytes fetched."""
 
     def __init__(self, part: Path) -> None:
         self._part = part
         self.sizes: dict[int, int] = {}
 
     def look(self) -> None:
-        """Take up what an earlier process has left."""
+        """Find the pieces that an earlier process has left."""
         sizes = {start: _size(path) for start, path in found(self._part).items()}
         self.sizes = {start: size for start, size in sizes.items() if size is not None}
 
     def path(self, start: int) -> Path:
-        """Where the piece from byte ``start`` on is kept."""
+        """Return the path of the piece from byte ``start`` on."""
         return self._part.with_name(f"{self._part.name}.{start}")
 
     def add(self, start: int) -> None:
         """Begin a piece, unless there is one already."""
         if start not in self.sizes:
-            self.path(start).unlink(missing_ok=True)  # what nobody knows of belongs to something else
+            self.path(start).unlink(missing_ok=True)  # an unknown piece belongs to another download
             self.sizes[start] = 0
 
     def remove(self, start: int) -> None:
@@ -49,16 +49,16 @@ class Pieces:
             self.remove(start)
 
     def first(self) -> int | None:
-        """Where the first piece begins."""
+        """Return the first byte of the first piece."""
         return min(list(self.sizes), default=None)
 
     def beyond(self, offset: int) -> int:
-        """Bytes of pieces from ``offset`` on."""
+        """Return the number of bytes in pieces from ``offset`` on."""
         return sum(max(0, start + size - max(start, offset)) for start, size in list(self.sizes.items()))
 
 
 def found(part: Path) -> dict[int, Path]:
-    """The pieces ahead of a part by their first byte, in order."""
+    """Return the pieces ahead of a part by their first byte, in order."""
     name = re.compile(re.escape(part.name) + r"\.(0|[1-9][0-9]{0,17})")
     try:
         entries = list(part.parent.iterdir())
@@ -69,15 +69,15 @@ def found(part: Path) -> dict[int, Path]:
 
 
 def is_piece(name: str) -> bool:
-    """Whether a file of this name is a piece."""
+    """Return whether a file of this name is a piece."""
     return re.search(r"\.part\.\d+$", name) is not None
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a file of this name is a part, a piece ahead of one, or what stands beside it."""
+    """Return whether a file of this name belongs to an unfinished download: a part, a piece, or a file beside them."""
     return re.search(r"\.part(\.(json|lock|\d+))?$", name) is not None
 
 
 def _size(path: Path) -> int | None:
-    """Bytes of a piece; None of what is no file of ours, and is not gone on with."""
+    """Return the size of a piece; None if it is not a file of this user, and thus cannot be continued."""
     return path.lstat().st_size if safe_files.is_own_file(path) else None

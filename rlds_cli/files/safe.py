@@ -1,8 +1,8 @@
-"""Files and directories in places that other users may write to as well, such as a home that several people share.
+"""Open files and make directories safely in places where other users may write, such as a shared home.
 
-Whoever may write to a directory can put a link there before us, or a FIFO, or a second name of somebody's file. Here no
-link is followed, and only regular files of this user that have one name are written. Directories above the root that
-the user has named are theirs to choose; they may be links.
+A user who may write to a directory can put a link there, a FIFO, or a second name of another user's file. The functions
+here follow no link, and write only regular files of this user that have a single name. Directories above the root,
+which the user has named, may be links.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rlds_cli.errors import NoPermission
 
 _CAREFUL = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # the last: a FIFO must not make us wait
 _HINT = "remove it if it is not yours, or use a home of your own: --cache-dir DIR, or RLDS_HOME"
-_LONGEST = 200  # bytes of a name that a temporary one keeps
+_LONGEST = 200  # bytes of a name that its temporary name keeps
 
 
 def refused(path: Path, why: str) -> NoPermission:
-    """The error over something that is not what rlds would have made there."""
+    """Return the error for a file or directory that rlds has not made."""
     return NoPermission(f"{path} {why}. It was left as it is.", hint=_HINT)
 
 
@@ -46,7 +46,7 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
     Raises
     ------
     NoPermission
-        There is a link, something that is no regular file, a file of another user, or one with further names.
+        The path is a link, not a regular file, a file of another user, or one with several names.
     OSError
         The file system refuses.
     """
@@ -60,7 +60,7 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def open_shared(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Open a regular file of whoever it is; raises as `open_own`."""
+    """Open a regular file of any user; raises as `open_own`."""
     descriptor = _open(path, flags, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -69,17 +69,17 @@ def open_shared(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def reading(path: Path) -> BinaryIO:
-    """A regular file of whoever it is, open for reading; raises as `open_own`."""
+    """Open a regular file of any user for reading; raises as `open_own`."""
     return os.fdopen(open_shared(path, os.O_RDONLY), "rb")
 
 
 def updating(path: Path) -> BinaryIO:
-    """A file of this user that is there, open for reading and writing; raises as `open_own`."""
+    """Open an existing file of this user for reading and writing; raises as `open_own`."""
     return os.fdopen(open_own(path, os.O_RDWR), "r+b")
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Write a file that is new or of this user, in place; raises as `open_own`."""
+    """Write a new file, or one of this user in place; raises as `open_own`."""
     with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT), "wb") as file:
         file.truncate(0)
         file.write(data)
@@ -87,9 +87,9 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` in one step, unless an error comes before; a link is replaced itself.
+    """Write a new file that replaces ``path`` in one step, unless an error occurs; a link itself is replaced.
 
-    What only its owner could read before stays so: permissions that the old file did not give are not given.
+    The new file gives no permission that the old one did not give.
     """
     temporary = path.with_name(temporary_name(path.name))
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFUL, mode)
@@ -112,14 +112,14 @@ def replace_text(path: Path, text: str, *, mode: int = 0o666) -> None:
 
 
 def followed(path: Path) -> Path:
-    """Where a path that the user has named leads to, through links of their own; raises NoPermission over others'."""
+    """Resolve a path that the user has named, through the user's own links; others' links raise NoPermission."""
     if path.is_symlink() and not _is_mine(path.lstat().st_uid, path.parent):
         raise refused(path, f"is a symbolic link of another user (uid {path.lstat().st_uid})")
     return path.resolve()
 
 
 def temporary_name(name: str) -> str:
-    """A name beside ``name`` that nobody can guess."""
+    """Return a hidden name like ``name`` that nobody can guess."""
     return f".{name.encode(errors='surrogateescape')[:_LONGEST].decode(errors='ignore')}.{os.urandom(8).hex()}"
 
 
@@ -147,14 +147,14 @@ def _check_own(path: Path, status: os.stat_result) -> None:
 
 
 def directory(path: Path, root: Path) -> Path:
-    """Make a directory at or below ``root``, with those between, unless they are there; returns it.
+    """Make a directory at or below ``root``, with all directories between, and return its path.
 
     Raises
     ------
     NoPermission
-        One of them, below ``root``, is a link.
+        A directory below ``root`` is a link.
     OSError
-        One of them is no directory, or the file system refuses.
+        A part of the path is not a directory, or the file system refuses.
     """
     root.mkdir(parents=True, exist_ok=True)
     for here in _down(path, root):
@@ -165,9 +165,9 @@ def directory(path: Path, root: Path) -> Path:
 
 
 def check_directories(path: Path, root: Path) -> None:
-    """Raise NoPermission where one of the directories from ``root`` down to ``path`` is a link.
+    """Raise NoPermission if a directory from ``root`` down to ``path`` is a link.
 
-    One that is there and no directory is a NotADirectoryError.
+    A file in the place of a directory is a NotADirectoryError.
     """
     for here in _down(path, root):
         try:
@@ -177,14 +177,14 @@ def check_directories(path: Path, root: Path) -> None:
 
 
 def work_directory(path: Path, root: Path) -> Path:
-    """Make a directory that only this user may enter, or take up the one of an earlier run.
+    """Make a directory that only this user may enter, or reuse the one of an earlier run.
 
-    Its name can be guessed, so it may have been put there by others, or they may have put something into it.
+    Its name can be guessed, so other users may have made it, or put something into it.
 
     Raises
     ------
     NoPermission
-        It, or one above it, is a link; it belongs to another user; or it holds a link or something of another user.
+        The directory, or one above it, is a link; it belongs to another user; or it holds a link or files of others.
     OSError
         The file system refuses.
     """
@@ -198,17 +198,17 @@ def work_directory(path: Path, root: Path) -> Path:
 
 
 def is_own_directory(path: Path) -> bool:
-    """Whether it is a directory of this user, and not a link to one."""
+    """Return whether the path is a directory of this user, and not a link to one."""
     return _is_own(path, stat.S_ISDIR)
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether it is a regular file of this user, and not a link to one."""
+    """Return whether the path is a regular file of this user, and not a link to one."""
     return _is_own(path, stat.S_ISREG)
 
 
 def _down(path: Path, root: Path) -> Iterator[Path]:
-    """The directories below ``root`` on the way to ``path``, from the top."""
+    """Yield the directories below ``root`` on the way to ``path``, from the top."""
     here = root
     for part in path.relative_to(root).parts:
         if part == "..":
@@ -230,7 +230,7 @@ def _check_directory(path: Path) -> None:
 
 
 def _close(path: Path) -> None:
-    """Take a directory of this user from everybody else."""
+    """Deny everybody else access to a directory of this user."""
     _check_directory(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CAREFUL)
     try:
@@ -244,7 +244,7 @@ def _close(path: Path) -> None:
 
 
 def _check_below(path: Path) -> None:
-    """Raise NoPermission over what rlds never makes in a work directory."""
+    """Raise NoPermission if a work directory holds anything that rlds never makes there."""
     own, waiting = path.lstat().st_uid, [path]
     while waiting:
         with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:  # another process of ours is at work
@@ -268,7 +268,7 @@ def _is_own(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def _is_mine(uid: int, directory: Path) -> bool:
-    """Whether files of ``uid`` in a directory are of this user, who has another number on some network file systems."""
+    """Return whether ``uid`` is this user in a directory: on some network file systems the user has another number."""
     if uid == os.geteuid():
         return True
     probe = directory / temporary_name("owner")

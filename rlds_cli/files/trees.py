@@ -1,6 +1,6 @@
-"""Trees of directories, walked and removed however deep they are: nothing calls itself, and no link is followed.
+"""Walk and remove trees of directories of any depth, without recursion and without following links.
 
-A stranger's tree may be deeper than Python calls functions, and deeper than a path may be long.
+An untrusted tree may be deeper than Python's stack, and deeper than the longest path that the system takes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def below(directory: Path, *, strict: bool = False) -> Iterator[os.DirEntry[str]]:
-    """All that is below a directory, itself not among it; what is in a directory comes after it.
+    """Yield all entries below a directory; a directory comes before its own entries.
 
     Parameters
     ----------
     strict : bool
-        Whether a directory that cannot be read is an OSError; else it is passed over.
+        Raise OSError for a directory that cannot be read; otherwise it is skipped.
     """
     left = [os.fspath(directory)]
     while left:
@@ -32,19 +32,19 @@ def below(directory: Path, *, strict: bool = False) -> Iterator[os.DirEntry[str]
 
 
 def files(directory: Path) -> Iterator[Path]:
-    """All regular files below a directory, and links to regular files; in no order."""
+    """Yield all regular files below a directory, and links to regular files, in no order."""
     for entry in below(directory):
         if entry.is_file(follow_symlinks=False) or (entry.is_symlink() and os.path.isfile(entry.path)):  # noqa: PTH113  (never raises)
             yield Path(entry.path)
 
 
 def remove(directory: Path) -> None:
-    """Remove a directory with all that is in it; what cannot be removed stays, and the rest goes.
+    """Remove a directory with all its content, as far as it can be removed.
 
     Raises
     ------
     OSError
-        It is no directory, or a link to one; or something in it could not be removed: the first such.
+        The path is no directory, or a link to one; or an entry could not be removed, of which this is the first error.
     """
     removal = _Removal(directory)
     try:
@@ -57,13 +57,13 @@ def remove(directory: Path) -> None:
 
 
 def discard(directory: Path) -> None:
-    """Remove of a directory what can be removed, if it is there at all."""
+    """Remove a directory as far as possible; errors are ignored."""
     with suppress(OSError):
         remove(directory)
 
 
 class _Removal:
-    """Empties a directory with one descriptor: down by names, up by ``..``, which must lead where it came from."""
+    """Empties a directory with one descriptor: down by names, and up by ``..``, which must lead back."""
 
     def __init__(self, top: Path) -> None:
         self.failed: OSError | None = None
@@ -86,7 +86,7 @@ class _Removal:
                     self._up()
 
     def _clear(self) -> list[str]:
-        """Remove all that is no directory; the names of those that are."""
+        """Remove all files here, and return the names of the directories."""
         with os.scandir(self._here) as entries:
             found = [(e.name, e.is_dir(follow_symlinks=False)) for e in entries]
         for name, is_directory in found:
@@ -120,7 +120,7 @@ class _Removal:
 
     @contextmanager
     def _kept(self, name: str) -> Iterator[None]:
-        """Note the first error over something that stays; what is gone already is none."""
+        """Record the first error; an entry that is gone already is no error."""
         try:
             yield
         except FileNotFoundError:

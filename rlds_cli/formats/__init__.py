@@ -1,1 +1,1 @@
-"""Files that archives come in, read safely; nothing here knows of reinforcement learning."""
+"""Readers of the file formats of archives, safe on untrusted files. They know nothing of reinforcement learning."""

@@ -4,11 +4,10 @@ Parquet, CSV and JSON lines are all read through this module. Members of a struc
 joined by ``/``. A row without a value is an error unless ``fill`` is set: then it reads as 0. A missing float is always
 NaN, and a missing text None. The column ``missing:NAME`` marks rows without a value.
 
-Record batches of Arrow files, measured before their buffers are unpacked.
-
-A file is a stream of messages between two marks, and a list of where they stand at its end. The list is not used: it
-may name any place. The buffers of a batch may be compressed; each then begins with the number of bytes that it becomes,
-which pyarrow takes on trust (Arrow columnar format, ``RecordBatch`` and ``BodyCompression``). Metadata are flatbuffers.
+The record batches of Arrow files are measured before their buffers are unpacked. A file is a stream of messages between
+two marks, with a list of their positions at its end. The list is not used, since it may name any position. Compressed
+buffers begin with their unpacked size, which pyarrow trusts (Arrow columnar format, ``RecordBatch`` and
+``BodyCompression``). Metadata are flatbuffers.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.array_types import Array
 from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import Array
 
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
@@ -215,14 +214,14 @@ def from_row(batches: Iterator[Any], start: int) -> Iterator[Any]:
 
 
 def is_nan(values: Array) -> Array:
-    """Which rows are NaN in every component, bool [n]; False where values are not floats."""
+    """Return the mask [n] of rows that are NaN in every component; all False for values that are not floats."""
     if values.dtype.kind not in "fc" or not values.size:
         return np.zeros(len(values), bool)
     return np.asarray(np.isnan(values.reshape(len(values), -1)).all(axis=1))
 
 
 def flatten(batch: Any) -> dict[str, Any]:
-    """The columns of a record batch by name, members of structs as ``struct/member``."""
+    """Return the columns of a record batch by name, members of structs as ``struct/member``."""
     return {
         name: column
         for field, top in zip(batch.schema, batch.columns, strict=True)
@@ -253,7 +252,7 @@ def _leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_known(kind: Any) -> bool:
-    """Whether values are texts, numbers or flags, or lists of numbers or flags."""
+    """Return whether values are texts, numbers or flags, or lists of numbers or flags."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -331,7 +330,7 @@ def batches(path: Path) -> Iterator[Any]:
     UnsafeArchive
         Compressed buffers claim more than the file can hold.
     CorruptArchive
-        A message is damaged, or is a dictionary, which the archives that are read do not have.
+        A message is damaged, or is a dictionary, which no known archive has.
     """
     pa = pyarrow()
     columns = schema(path)
@@ -365,7 +364,7 @@ def _messages(path: Path) -> Iterator[Any]:
 
 
 def _unpacked(message: Any) -> int:
-    """Bytes that the compressed buffers of a batch become."""
+    """Return the unpacked size of a batch's compressed buffers."""
     data, body = message.metadata, message.body
     table = _batch(data)
     if not _field(data, table, _COMPRESSION):
@@ -381,7 +380,7 @@ def _unpacked(message: Any) -> int:
 
 
 def _batch(data: Any) -> int:
-    """Where the table ``RecordBatch`` of a message begins."""
+    """Return the position of the table ``RecordBatch`` of a message."""
     at = _field(data, _read("<I", data, 0), _HEADER)
     return at + _read("<I", data, at)
 
@@ -392,7 +391,7 @@ def _number(data: Any, table: int, field: int) -> int:
 
 
 def _field(data: Any, table: int, number: int) -> int:
-    """Where a field of a table stands; 0 where it has its default."""
+    """Return the position of a field of a table; 0 if the field has its default."""
     described = table - _read("<i", data, table)
     if 4 + 2 * number + 2 > _read("<H", data, described):
         return 0

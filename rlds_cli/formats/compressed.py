@@ -1,9 +1,9 @@
-"""Compressed files read as streams in bounded memory: gzip and xz, told by their first bytes; others as they are.
+"""Read compressed files and tar archives as streams in bounded memory.
 
-Tar archives read once, as streams: members one after the other, none of them written anywhere.
-
-A member is a header of 512 bytes and its content, padded to a multiple of that; two blocks of zeros are the end. Names
-that do not fit stand in a member of their own before it: ``L`` (GNU) or ``x`` (pax, POSIX.1-2001).
+The first bytes of a file tell gzip and xz; other files are read as they are. A tar archive is read once, member by
+member, and nothing is written to the disk. A member is a header of 512 bytes and its content, padded to a multiple of
+that; two blocks of zeros mark the end. Long names have a member of their own before it: ``L`` (GNU) or ``x`` (pax,
+POSIX.1-2001).
 
 Python's ``tarfile`` takes a damaged header for the end of the archive, reads a pax header of any size into memory, and
 keeps an object for every member that it has seen. Here damage is an error, and memory does not grow.
@@ -27,7 +27,7 @@ GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 BLOCK = 1 << 20  # bytes unpacked at a time
 PACKED = 1 << 18  # bytes read at a time
 AHEAD_FROM = 8 << 20  # bytes of content from which on a thread unpacks ahead
-# What a packed byte may become on the whole: deflate ends at 1,032, xz at about 7,000.
+# Highest ratio of unpacked to packed bytes of a whole file. Deflate reaches 1,032, xz about 7,000.
 MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
 XZ_MEMORY = 192 << 20  # `xz -9` needs 65 MiB; a header may ask for 4 GiB
@@ -70,13 +70,13 @@ class _Gzip:
 
 
 class Unpacked:
-    """The content of a file, forward only; several packed streams one after the other are one.
+    """The content of a file, read forward only. Several packed streams in a row are read as one.
 
     Parameters
     ----------
     path : Path
     ratio : int, optional
-        Bytes that a packed byte may become, on the whole and after the first 64 MiB.
+        Highest ratio of unpacked to packed bytes of the whole file, checked after the first 64 MiB.
     """
 
     def __init__(self, path: Path, file: BinaryIO, *, ratio: int = MAX_RATIO) -> None:
@@ -106,7 +106,7 @@ class Unpacked:
         return done
 
     def read(self, size: int) -> bytes:
-        """The next ``size`` bytes, fewer only at the end; memory grows with what is there, not with what is asked."""
+        """Read the next ``size`` bytes, fewer only at the end. Memory grows with the content, not with ``size``."""
         pieces = []
         while size:
             if not self._block:
@@ -119,7 +119,7 @@ class Unpacked:
         return b"".join(pieces)
 
     def skip(self, size: int) -> int:
-        """Pass over ``size`` bytes; how many there were."""
+        """Skip ``size`` bytes, and return the number skipped."""
         left = size
         while left:
             if not self._block:
@@ -131,12 +131,12 @@ class Unpacked:
         return size - left
 
     def finish(self) -> None:
-        """Pass over what is left: the checksum of a stream stands at its end.
+        """Read to the end, where the checksum of the stream is compared.
 
         Raises
         ------
         CorruptArchive
-            It does not agree, or the stream breaks off.
+            The checksum does not match, or the stream is cut short.
         """
         while self.skip(BLOCK):
             pass
@@ -147,12 +147,12 @@ class Unpacked:
         return _Gzip() if self._kind else None
 
     def close(self) -> None:
-        """Let go of the thread; the file is the caller's."""
+        """Stop the thread; the caller closes the file."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
     def _next(self) -> bytes:
-        """The next block, empty at the end; of streams that are not small a thread makes the one after it meanwhile."""
+        """Return the next block, empty at the end. For long streams a thread unpacks the block after it meanwhile."""
         block = self._ahead.result() if self._ahead else self._made()
         self._ahead = None
         if block and self._unpacker is not None and self.given > AHEAD_FROM:
@@ -210,14 +210,14 @@ class Unpacked:
 
 @contextmanager
 def open_unpacked(path: Path, *, ratio: int = MAX_RATIO) -> Iterator[Unpacked]:
-    """Open a file of either kind.
+    """Open a compressed file.
 
     Raises
     ------
     CorruptArchive
-        It cannot be unpacked, or breaks off.
+        The file cannot be unpacked, or is cut short.
     UnsafeArchive
-        It becomes more than ``ratio`` times its size, or needs more memory than `xz -9` would.
+        The content has more than ``ratio`` times the file's size, or needs more memory than `xz -9`.
     NoPermission
         The file may not be read.
     """
@@ -250,8 +250,8 @@ _SIZE = re.compile(r"[0-9]{1,20}")
 
 
 @dataclass(slots=True)
-class Member:
-    """A regular file: ``read`` gives its content, once and forward; ``number`` counts members from 0."""
+class ArchiveMember:
+    """A regular file in an archive. Its content is read once, forward; ``number`` counts members from 0."""
 
     name: str
     size: int
@@ -263,7 +263,7 @@ class Member:
         self.left = self.size
 
     def read(self, size: int = READ_BYTES) -> bytes:
-        """The next bytes, at most ``size``; empty at the end.
+        """Read the next bytes, at most ``size``; empty at the end.
 
         Raises
         ------
@@ -286,13 +286,13 @@ class _Header:
 
 
 def is_tar(stream: Unpacked) -> bool:
-    """Whether a stream begins with the header of a member."""
+    """Return whether a stream begins with the header of a member."""
     block = stream.read(TAR_BLOCK)
     return len(block) == TAR_BLOCK and any(block) and _checksum(block)
 
 
-def members(stream: Unpacked) -> Iterator[Member]:
-    """The regular files of an archive, in order; what is not read of one is passed over.
+def members(stream: Unpacked) -> Iterator[ArchiveMember]:
+    """Yield the regular files of an archive, in order; unread content is skipped.
 
     Raises
     ------
@@ -329,7 +329,7 @@ def members(stream: Unpacked) -> Iterator[Member]:
         if header.kind == _DIRECTORY or header.name.endswith("/"):
             _pass_over(stream, header, header.size)
             continue
-        member = Member(name, header.size, number, stream)
+        member = ArchiveMember(name, header.size, number, stream)
         yield member
         number += 1
         _pass_over(stream, header, member.left)
@@ -354,14 +354,14 @@ def _parsed(stream: Unpacked, block: bytes, extended: dict[str, str]) -> _Header
 
 
 def _checksum(block: bytes) -> bool:
-    """The sum of all bytes, those of the sum itself counted as spaces; some old writers took bytes as signed."""
+    """Sum all bytes of a header, with spaces for the checksum itself; some old writers summed signed bytes."""
     said = _number(block[148:156])
     plain = block[:148] + b" " * 8 + block[156:]
     return said in (sum(plain), sum(b - 256 if b > 127 else b for b in plain))
 
 
 def _number(digits: bytes) -> int:
-    """Octal digits, or a big-endian number after a byte of 0x80; -1 where it is neither."""
+    """Parse octal digits, or a big-endian number after a byte of 0x80; -1 for anything else."""
     if digits[0] in (0x80, 0xFF):
         return int.from_bytes(digits[1:], "big") if digits[0] == 0x80 else -1
     text = digits.strip(b" \0")
@@ -382,12 +382,12 @@ def _extension(stream: Unpacked, header: _Header) -> bytes:
 
 
 def _pax(stream: Unpacked, content: bytes) -> dict[str, str]:
-    """``<length> <key>=<value>\\n``, one after the other; zeros may pad the end.
+    """Parse pax records ``<length> <key>=<value>\\n``, one after the other; zeros may pad the end.
 
     Raises
     ------
     CorruptArchive
-        A length is none, or goes beyond the extension.
+        A length is not a number, or goes beyond the extension.
     """
     found, at = {}, 0
     while content[at:].strip(b"\0"):
@@ -404,14 +404,14 @@ def _pax(stream: Unpacked, content: bytes) -> dict[str, str]:
 
 
 def _pass_over(stream: Unpacked, header: _Header, left: int) -> None:
-    """Go to the header that follows: what is left of the content, and its padding."""
+    """Skip the rest of the content and its padding, up to the next header."""
     wanted = left + -header.size % TAR_BLOCK
     if stream.skip(wanted) < wanted:
         raise _cut(stream, header.name)
 
 
 def _drain(stream: Unpacked) -> None:
-    """Read to the end, so that the checksum of what was packed is looked at."""
+    """Read to the end, so that the checksum of the packed stream is compared."""
     while stream.skip(READ_BYTES):
         pass
 

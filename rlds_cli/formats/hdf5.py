@@ -1,10 +1,10 @@
-"""HDF5 files opened as untrusted input: nothing outside the file, no impossible sizes, no endless trees."""
+"""Open HDF5 files as untrusted input: without links out of the file, impossible sizes or endless trees."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from rlds_cli.array_types import Array
 from rlds_cli.errors import (
     ArchiveError,
     CorruptArchive,
@@ -22,11 +23,10 @@ from rlds_cli.errors import (
     UnsafeArchive,
 )
 from rlds_cli.formats import hdf5_limits
-from rlds_cli.ted import Array, Field, Kind, Placement
 
 MAX_DEPTH = 32
 MAX_OBJECTS = 1 << 20
-MAX_ALIASES, ALIASES_EACH = 1 << 10, 4  # names of what has another name, at all and for each object
+MAX_ALIASES, ALIASES_EACH = 1 << 10, 4  # further names of objects, in all and for each object
 # Deflate packs at most about 1,032 to 1; a dataset that claims more than its stored bytes could hold was never written.
 MAX_RATIO = 1100
 UNWRITTEN_BYTES = 64 << 20
@@ -40,7 +40,7 @@ _checked: set[tuple[str, int, int, int, int, int]] = set()  # files that are saf
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file starts as HDF5 does (a user block of 512, 1024, ... bytes may come first)."""
+    """Return whether a file starts as HDF5 does (a user block of 512, 1024, ... bytes may come first)."""
     try:
         with path.open("rb") as f:
             for offset in (0, 512, 1024, 2048):
@@ -54,7 +54,7 @@ def is_hdf5(path: Path) -> bool:
 
 @contextmanager
 def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
-    """Open for reading, and refuse what a trustworthy archive does not hold.
+    """Open a file for reading, and refuse content that no trustworthy archive has.
 
     ``check=False`` is for a file whose whole tree has been checked before: workers open it once for every part.
 
@@ -100,7 +100,7 @@ def reading(path: Path, key: str) -> Iterator[None]:
 
 
 def _said(e: Exception) -> str:
-    """HDF5's own words, with what they mean where they do not say it."""
+    """Return HDF5's message, with an explanation of cryptic ones."""
     means = "a chunk does not decompress, or its checksum (Fletcher32) does not agree; "
     return f"{means if 'filter returned failure' in str(e) else ''}{e}"
 
@@ -116,7 +116,7 @@ def _open(path: Path) -> h5py.File:
 
 
 def _is_damage(e: Exception) -> bool:
-    """Whether an error comes from HDF5, and not from the system or from what is done with the file."""
+    """Return whether an error comes from HDF5, and not from the system or the caller."""
     if isinstance(e, RldsError) or (isinstance(e, OSError) and e.errno is not None):
         return False
     return not isinstance(e, KeyError) or "Unable to" in str(e)
@@ -146,7 +146,7 @@ def _hint(path: Path) -> str:
 
 
 def _check(f: h5py.File, path: Path) -> None:
-    """Refuse a file that is not safe to read; one that was looked at, and is as it was, is not looked at again."""
+    """Refuse a file that is not safe to read; a file that was checked and has not changed is not checked again."""
     stat = path.stat()
     known = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
     if known in _checked:
@@ -165,7 +165,7 @@ def _check(f: h5py.File, path: Path) -> None:
 
 
 def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
-    """All groups and datasets below ``group`` with their paths.
+    """Yield all groups and datasets below ``group`` with their paths.
 
     Raises
     ------
@@ -196,13 +196,13 @@ def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
 
 
 def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
-    """All datasets below ``group``, by path, in the order of their paths."""
+    """Return all datasets below ``group`` by path, in the order of their paths."""
     return {name: d for name, d in sorted(walk(group)) if isinstance(d, h5py.Dataset)}
 
 
 def _child(parent: h5py.Group, key: str | bytes, name: str) -> tuple[object, int | None]:
-    """An object and its address; of a soft link, no address."""
-    # What is not UTF-8 comes as bytes.
+    """Return an object and its address; a soft link has no address."""
+    # Names that are not UTF-8 come as bytes.
     if isinstance(key, bytes) or key in ("", ".", "..") or not key.isprintable():
         raise _refused(f"{_file(parent)}: {name!r} is no name for a field.")
     info = parent.id.links.get_info(key.encode())
@@ -244,7 +244,7 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
     Raises
     ------
     UnsafeArchive
-        It does.
+        The dataset does so.
     CorruptArchive
         Its values are of no type that NumPy knows.
     MissingPackage
@@ -304,63 +304,13 @@ def _check_size(name: str, d: h5py.Dataset, path: Path, *, virtual: bool, counte
         )
 
 
-def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
-    """The field ``name`` that a per-row dataset makes; ``scalar`` takes rows of one value, ``(N, 1)``, as scalars.
-
-    Raises
-    ------
-    UnknownLayout
-        Values that no field can hold: compounds, references, sequences of varying length.
-    """
-    placement: Placement = "next" if name.startswith("next/") else "both" if is_observation(name) else "root"
-    shape = d.shape[1:]
-    text = h5py.check_string_dtype(d.dtype) is not None
-    if (scalar or text) and shape == (1,):
-        shape = ()
-    if (text and shape) or not (text or d.dtype.kind in "biufc") or d.dtype.names or d.dtype.itemsize > 16:
-        what = "compound" if d.dtype.names else f"{d.dtype} {list(shape)}"
-        raise UnknownLayout(
-            f"{_file(d)}: {d.name} holds {what} values, which no field can hold.",
-            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
-        )
-    kind: Kind = "text" if text else "array"
-    return Field(name, "str" if text else np.dtype(d.dtype.str).newbyteorder("=").name, shape, placement, kind)
-
-
-def is_observation(name: str) -> bool:
-    """Whether a field belongs to the observation."""
-    return name.split("/", 1)[0] == "observation"
-
-
-def expand(found: Mapping[str, h5py.Dataset], field: str, key: str) -> dict[str, str]:
-    """Field name -> key for the dataset ``key``, or for all datasets below the group ``key``."""
-    if key in found:
-        return {field: key}
-    return {f"{field}/{k[len(key) + 1 :]}": k for k in found if k.startswith(key + "/")}
-
-
-def free_name(key: str, taken: Iterable[str]) -> str:
-    """``key`` as a field name, moved below ``extra/`` where it meets a name that is taken."""
-    clash = any(key == t or key.startswith(t + "/") or t.startswith(key + "/") for t in taken)
-    return f"extra/{key}" if clash else key
-
-
-def differences(a: Iterable[Field], b: Iterable[Field]) -> Iterator[str]:
-    """What two lists of fields do not share, each in a few words."""
-    left, right = {f.name: f for f in a}, {f.name: f for f in b}
-    for name in sorted({*left, *right}):
-        if left.get(name) != right.get(name):
-            said = [f"{f.dtype} {list(f.shape)}" if f else "absent" for f in (left.get(name), right.get(name))]
-            yield f"{name} is {said[0]} and {said[1]}"
-
-
 def plain(d: h5py.Dataset) -> Array | str | None:
-    """The whole value of something that is not per row; texts come as str, lists of texts one per line.
+    """Return the whole value of a dataset that is not per row; texts as str, lists of texts one per line.
 
     Raises
     ------
     UnsafeArchive
-        It is much larger than its file.
+        The value is much larger than its file.
     """
     if d.shape is None:
         return None
@@ -374,28 +324,28 @@ def plain(d: h5py.Dataset) -> Array | str | None:
 
 
 def check_value(d: h5py.Dataset, *, most: int = MAX_VALUE) -> None:
-    """Refuse a dataset that is to be read whole, and has more than ``most`` bytes beside those of its file.
+    """Refuse to read a whole dataset that is more than ``most`` bytes larger than its file.
 
     Raises
     ------
     UnsafeArchive
-        It has.
+        The dataset is too large.
     """
     text = h5py.check_string_dtype(d.dtype) is not None
     each = d.id.get_type().get_size() + TEXT_BYTES * text
     path, size = Path(d.file.filename), math.prod(d.shape or ()) * each
     if size > most and size > most + path.stat().st_size:
-        raise _refused(f"{path.name}: {d.name} has {size:,} bytes, and is no column of rows.")
+        raise _refused(f"{path.name}: {d.name} has {size:,} bytes, and is not a column of rows.")
 
 
 def whole(d: h5py.Dataset) -> Any:
-    """All of a dataset; raises as `check_value`."""
+    """Read a whole dataset; raises as `check_value`."""
     check_value(d)
     return d[()]
 
 
 def attribute_values(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Any]]:
-    """Names and values of what is written beside a group or dataset.
+    """Yield the names and values of the attributes of a group or dataset.
 
     Raises
     ------
@@ -407,7 +357,7 @@ def attribute_values(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Any
 
 
 def attribute(item: h5py.Group | h5py.Dataset, key: str | bytes) -> Any:
-    """One of them; raises as `attribute_values`, and KeyError."""
+    """Read one attribute; raises as `attribute_values`, and KeyError."""
     path = Path(item.file.filename)
     hdf5_limits.check_attribute(item, key, path)
     with reading(path, f"the attribute {_text(key)}"):
@@ -415,7 +365,7 @@ def attribute(item: h5py.Group | h5py.Dataset, key: str | bytes) -> Any:
 
 
 def attributes(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Array | str]]:
-    """What is written beside a group or dataset, as ``attributes/<name>``; texts as ``plain`` gives them."""
+    """Yield the attributes of a group or dataset as ``attributes/<name>``; texts as ``plain`` returns them."""
     for key, value in attribute_values(item):
         if isinstance(value, h5py.Empty):
             continue
@@ -430,7 +380,7 @@ def _text(value: object) -> str:
 
 
 def keys_found(found: Mapping[str, h5py.Dataset]) -> str:
-    """What a file holds, for a message: names and shapes, the first few."""
+    """List the first names and shapes in a file, for a message."""
     shown = [f"{name} {list(d.shape or ())}" for name, d in list(found.items())[:12]]
     more = len(found) - len(shown)
     return ", ".join(shown) + (f", {more} more" if more > 0 else "") if shown else "no datasets"

@@ -1,12 +1,10 @@
-"""Stored chunks of HDF5 datasets: what unpacks them, and that none becomes more than its dataset says.
+"""Bound the memory that HDF5 datasets take: chunks when they are unpacked, and values of variable length.
 
-HDF5 unpacks a chunk until its data end, however large a chunk is said to be: 4 MB of deflate may become 4 GB in memory.
-
-Values of variable length in HDF5 files, measured before they are read.
+HDF5 unpacks a chunk until its data end, whatever size the dataset states: 4 MB of deflate may become 4 GB in memory.
 
 A text, or a list of any length, is stored as its length and its place in a heap (HDF5 file format, III.E, the global
-heap). Many values may name the same place: 2 MB of a file then stand for 40 GB in memory. Lengths are therefore added
-up as they are stored. Where they cannot be read so, no value can be larger than the largest collection of the heap.
+heap). Many values may name the same place: 2 MB of a file then stand for 40 GB in memory. The stored lengths are
+therefore added up before reading. If they cannot be read, the largest collection of the heap bounds each value.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from rlds_cli.array_types import Array
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
-from rlds_cli.ted import Array
 
 MAX_CHUNK = 256 << 20  # bytes; chunks are unpacked whole, and h5py writes them of a megabyte at most
 MAX_STORED_CHUNK = 1 << 30  # chunks that are larger and not much smaller as they are stored
 MAX_PACKED = 4  # how much smaller
-# Deflate packs at most 1,032 to 1: what is stored in less becomes no more than half a gigabyte, and needs no look.
+# Deflate packs at most 1,032 to 1: fewer stored bytes cannot become more than half a gigabyte, and are not checked.
 HARMLESS = 512 << 10
 HARMLESS_LZF = 8 << 20  # LZF packs at most about 90 to 1
 PIECE = 16 << 10
@@ -49,7 +47,7 @@ def filters(d: h5py.h5d.DatasetID) -> list[int]:
 
 
 def inflated(data: bytes, size: int) -> bytes:
-    """What a chunk of ``size`` bytes was deflated to; HDF5, which would unpack all that there is, is not asked."""
+    """Inflate a chunk to ``size`` bytes, without HDF5, which would unpack all data whatever their size."""
     inner = zlib.decompressobj()
     found = inner.decompress(data, size + 1)
     if len(found) > size:
@@ -66,9 +64,9 @@ def unshuffled(data: bytes, itemsize: int) -> bytes:
 
 
 def unpacked(data: bytes, mask: int, codes: list[int], size: int, itemsize: int) -> bytes | None:
-    """A chunk of ``size`` bytes as it was before its filters; None where one of them is not undone here.
+    """Return a chunk of ``size`` bytes with its filters undone; None if this function does not know one of them.
 
-    Deflate, shuffle and Fletcher32 are. Bit k of ``mask`` says that the chunk went without filter k.
+    It knows deflate, shuffle and Fletcher32. Bit k of ``mask`` is set if filter k was not applied to the chunk.
     """
     for k, code in reversed(list(enumerate(codes))):
         if mask >> k & 1:
@@ -93,12 +91,12 @@ def stored(d: h5py.h5d.DatasetID) -> Iterator[tuple[int, bytes]]:
 
 
 def check_chunks(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
-    """Refuse a dataset of which a chunk is too large, or becomes larger than it should when it is unpacked.
+    """Refuse a dataset with a chunk that is too large, or unpacks to more than its size.
 
     Raises
     ------
     UnsafeArchive
-        There is one.
+        There is such a chunk.
     """
     plist = d.get_create_plist()
     if plist.get_layout() != h5py.h5d.CHUNKED:
@@ -130,14 +128,14 @@ def check_chunks(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
 
 
 def _check_order(what: str, codes: list[int]) -> None:
-    """Refuse what is packed twice, or altered after it was packed: what it becomes cannot be counted piece by piece."""
+    """Refuse data that are packed twice, or altered after packing: their unpacked size cannot be counted in pieces."""
     packed = next((k for k, code in enumerate(codes) if code in _PACKING), None)
     if packed is not None and set(codes[packed + 1 :]) - {FLETCHER}:
         raise _refused(f"{what} went through the filters {codes}: after one that packs, only a checksum may follow.")
 
 
 def _check_large(name: str, d: h5py.h5d.DatasetID, size: int, path: Path) -> None:
-    """Inflate all large chunks, several at a time, and keep nothing of them; once for each file and dataset."""
+    """Inflate all large chunks, several at a time, to count their bytes; once for each file and dataset."""
     stat = path.stat()
     known = (str(path), stat.st_size, stat.st_mtime_ns, int(h5py.h5o.get_info(d).addr))
     if known in _sound:
@@ -156,7 +154,7 @@ def _check_large(name: str, d: h5py.h5d.DatasetID, size: int, path: Path) -> Non
 
 
 def _exceeds(mask: int, data: bytes, codes: list[int], limit: int) -> bool:
-    """Whether the last deflate or LZF of a chunk gives more than ``limit`` bytes; damage is for HDF5 to name."""
+    """Return whether the last deflate or LZF of a chunk gives more than ``limit`` bytes; HDF5 reports damage."""
     active = [code for k, code in enumerate(codes) if not mask >> k & 1]
     if _LZF in active:
         return _lzf_exceeds(data, limit)
@@ -174,7 +172,7 @@ def _exceeds(mask: int, data: bytes, codes: list[int], limit: int) -> bool:
 
 
 def _lzf_exceeds(data: bytes, limit: int) -> bool:
-    """Whether a chunk packed by LZF gives more than ``limit`` bytes, by its lengths of literals and references."""
+    """Return whether an LZF chunk unpacks to more than ``limit`` bytes, by its lengths of literals and references."""
     at = given = 0
     while at < len(data) - 1 and given <= limit:
         control = data[at]
@@ -193,7 +191,7 @@ def _refused(what: str) -> UnsafeArchive:
     )
 
 
-FREE_BYTES = 64 << 20  # what may become of a file of any size
+FREE_BYTES = 64 << 20  # any file may become so large in memory
 MAX_ATTRIBUTE = 16 << 20  # bytes; most versions of HDF5 write 64 KiB at most, and texts of any length elsewhere
 MAX_UNMEASURED = 256 << 20  # of attributes, and other values whose lengths are known roughly
 BLOCK = 4 << 20
@@ -208,7 +206,7 @@ def check_heap(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
     Raises
     ------
     UnsafeArchive
-        They would.
+        The values would take more.
     """
     kind, count = d.get_type(), math.prod(d.shape or ())
     if not is_variable(kind):
@@ -225,7 +223,7 @@ def check_heap(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
 
 
 def check_attribute(item: h5py.Group | h5py.Dataset, name: str | bytes, path: Path) -> None:
-    """Refuse an attribute in the same way; raises as `check`. A name that is no UTF-8 comes as bytes."""
+    """Refuse an attribute as `check` does a dataset. Names that are not UTF-8 are bytes."""
     raw = name if isinstance(name, bytes) else name.encode()
     size = h5py.h5a.get_info(item.id, raw).data_size
     if size > MAX_ATTRIBUTE:
@@ -241,12 +239,12 @@ def check_attribute(item: h5py.Group | h5py.Dataset, name: str | bytes, path: Pa
 
 
 def is_variable(kind: h5py.h5t.TypeID) -> bool:
-    """Whether values of a type, or parts of them, are of variable length."""
+    """Return whether values of a type, or parts of them, are of variable length."""
     return _most(kind, 1) > 0
 
 
 def _most(kind: h5py.h5t.TypeID, largest: int) -> int:
-    """Bytes of variable length that one value of a type may have, where none of its lists has more than ``largest``."""
+    """Return the most bytes of variable length in one value of a type, with lists of at most ``largest`` bytes."""
     match kind.get_class():
         case h5py.h5t.STRING:
             return largest if kind.is_variable_str() else 0
@@ -262,7 +260,7 @@ def _most(kind: h5py.h5t.TypeID, largest: int) -> int:
 
 
 def _stored_size(kind: h5py.h5t.TypeID) -> int:
-    """Bytes of a value where it lies in a heap; of one of variable length, those of its length and place."""
+    """Return the bytes of a stored value; a value of variable length is stored as its length and place."""
     is_list = kind.get_class() == h5py.h5t.VLEN
     is_text = kind.get_class() == h5py.h5t.STRING and kind.is_variable_str()
     return 16 if is_list or is_text else int(kind.get_size())
@@ -278,7 +276,7 @@ def _check_roughly(what: str, kind: h5py.h5t.TypeID, count: int, path: Path) -> 
 
 
 def _claimed(d: h5py.h5d.DatasetID, kind: h5py.h5t.TypeID, count: int, path: Path) -> int | None:
-    """Bytes of all values, by their lengths as they are stored; None where these cannot be read."""
+    """Add up the stored lengths of all values; None if they cannot be read."""
     is_text = kind.get_class() == h5py.h5t.STRING
     if not is_text and (kind.get_class() != h5py.h5t.VLEN or is_variable(kind.get_super())):
         return None
@@ -297,7 +295,7 @@ def _claimed(d: h5py.h5d.DatasetID, kind: h5py.h5t.TypeID, count: int, path: Pat
 
 
 def _descriptors(d: h5py.h5d.DatasetID, path: Path) -> Iterator[Array] | None:
-    """The lengths of the values that were written, block by block; None where the layout or a filter is another."""
+    """Yield the stored lengths of values, block by block; None for unknown layouts and filters."""
     plist = d.get_create_plist()
     place = h5py.h5i.get_file_id(d).get_create_plist().get_sizes()[0]
     one = np.dtype({"names": ["length"], "formats": ["<u4"], "itemsize": 4 + place + 4})
@@ -331,7 +329,7 @@ def _chunked(d: h5py.h5d.DatasetID, size: int, one: np.dtype[np.void]) -> Iterat
 
 @lru_cache(maxsize=64)
 def _largest(path: str, size: int, changed: int) -> int:
-    """Bytes of the largest collection of the heap; no object in it is larger."""
+    """Return the bytes of the largest collection of the heap, which bound the size of every object."""
     found = 0
     with Path(path).open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(_COLLECTION)
@@ -342,7 +340,7 @@ def _largest(path: str, size: int, changed: int) -> int:
 
 
 def _check_heap(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, path: Path) -> None:
-    """Refuse a heap with free room of no size: the HDF5 library never comes to its end."""
+    """Refuse a heap with free space of size 0, in which the HDF5 library loops for ever."""
     stat = path.stat()
     width = h5py.h5i.get_file_id(item).get_create_plist().get_sizes()[1]
     if stat.st_size <= MAX_SEARCHED and _is_endless(str(path), stat.st_size, stat.st_mtime_ns, width):
@@ -351,7 +349,7 @@ def _check_heap(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, path: Path) -> None
 
 @lru_cache(maxsize=64)
 def _is_endless(path: str, size: int, changed: int, width: int) -> bool:
-    """Whether a collection has free room of no size, or collections overlap; ``width`` is that of lengths."""
+    """Return whether a collection has free space of size 0, or collections overlap; lengths have ``width`` bytes."""
     left = size // _OBJECT  # objects that fit into the file
     with Path(path).open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
         start = content.find(_COLLECTION + bytes(3))

@@ -1,4 +1,4 @@
-"""Rows of HDF5 datasets read forward, block by block; deflated chunks are inflated in threads.
+"""Read rows of HDF5 datasets forward, block by block; threads inflate deflated chunks.
 
 h5py inflates on one core and holds its lock meanwhile. Here the main thread only fetches the stored bytes; a small pool
 inflates and unshuffles them (zlib lets go of the interpreter), for this block and, once it is asked for, the next::
@@ -8,7 +8,7 @@ inflates and unshuffles them (zlib lets go of the interpreter), for this block a
     read(0, 20000)                              ###########################               inflated, waited for
     meanwhile                                                              -------------  looked ahead
 
-Every chunk is inflated once, although blocks share it. What is not plain deflate goes through h5py.
+Every chunk is inflated once, although blocks share it. h5py reads datasets with other filters than deflate.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from types import TracebackType
 import h5py
 import numpy as np
 
+from rlds_cli.array_types import Array
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
 from rlds_cli.formats import hdf5_limits
 from rlds_cli.formats.hdf5 import reading
-from rlds_cli.ted import Array
 
 MAX_THREADS = 4
 MIN_CHUNK_BYTES = 2048
 AHEAD_BYTES = 32 << 20
 TASK_BYTES = 256 << 10
 KNOWN_FILTERS = {hdf5_limits.DEFLATE, hdf5_limits.SHUFFLE}
-# A band of narrow and high chunks may be all of a dataset: one that is much larger than its file is read by h5py.
-# Each chunk is then unpacked again for every block of rows, which a small file must not ask for.
+# A band of narrow and high chunks may be a whole dataset. If it is much larger than the file, h5py reads the rows
+# and unpacks each chunk again for every block of rows; a small file must not cause that too often.
 MAX_BAND, MAX_BAND_RATIO, MAX_REPEATED_RATIO = 256 << 20, 4, 16
 
 
@@ -71,12 +71,12 @@ class RowReader:
         self._pool.shutdown(cancel_futures=True)
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        """Rows ``start`` to ``stop`` of every dataset; views that later reads do not change. Read forward.
+        """Read rows ``start`` to ``stop`` of every dataset, forward only; later reads do not change the views.
 
         Raises
         ------
         CorruptArchive
-            A chunk that cannot be inflated, or is not there.
+            A chunk is missing, or cannot be inflated.
         """
         for name, bands in self._bands.items():
             with reading(self._path, name):
@@ -109,7 +109,7 @@ def components(values: Array) -> Array:
 
 
 def nan_count(values: Array) -> int:
-    """How many values are NaN."""
+    """Return the number of NaN values."""
     if values.dtype.kind not in "fc":
         return 0
     # One NaN makes the sum NaN (so do opposite infinities): a third of the cost of asking every value.

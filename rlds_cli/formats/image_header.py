@@ -1,18 +1,20 @@
-"""What the first bytes of a PNG or JPEG image say of it, and the checksums of PNG: all without decoding."""
+"""Read the headers of PNG and JPEG images, and compare the checksums of PNG, without decoding."""
 
 from __future__ import annotations
 
 import zlib
 from typing import Literal, NamedTuple
 
+MAX_PIXELS = 1 << 26  # of one frame; images that claim more are not decoded
+
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by colour type; a palette counts as RGB
-_NOT_SIZES = {0xC4, 0xC8, 0xCC}  # markers among the frame headers that are none: DHT, JPG, DAC
+_NOT_SIZES = {0xC4, 0xC8, 0xCC}  # markers in the range of frame headers with another meaning: DHT, JPG, DAC
 _BARE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """Codec, height, width, channels, and bits of one channel."""
 
     codec: Literal["jpeg", "png"]
@@ -27,8 +29,8 @@ class Header(NamedTuple):
         return self.height, self.width, self.channels
 
 
-def read(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> Header | None:
-    """The header of the image in ``data[start:stop]``, or None where there is none that can be read.
+def read(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> ImageHeader | None:
+    """Read the header of the image in ``data[start:stop]``; None without a readable header.
 
     PNG: the IHDR chunk comes first (PNG specification, 5.6). JPEG: the first SOF marker (ITU-T T.81, B.2.2).
     """
@@ -38,14 +40,14 @@ def read(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> H
             return None
         width, height = _number(data, start + 16, 4), _number(data, start + 20, 4)
         bits, kind = data[start + 24], data[start + 25]
-        return Header("png", height, width, _PNG_CHANNELS[kind], bits) if kind in _PNG_CHANNELS else None
+        return ImageHeader("png", height, width, _PNG_CHANNELS[kind], bits) if kind in _PNG_CHANNELS else None
     return _jpeg(data, start + 2, stop) if data[start : min(start + 3, stop)] == _JPEG else None
 
 
 def is_damaged(data: bytes | memoryview) -> bool:
-    """Whether an image is a PNG that breaks off, or of which a chunk disagrees with its CRC (PNG specification, 5.3).
+    """Return whether a PNG is cut short, or has a chunk with a wrong CRC (PNG specification, 5.3).
 
-    Decoders do not look at the checksums of pixels, and JPEG has none.
+    Decoders ignore the checksums of pixels, and JPEG has none.
     """
     if data[:8] != _PNG:
         return False
@@ -60,7 +62,7 @@ def is_damaged(data: bytes | memoryview) -> bool:
     return True
 
 
-def _jpeg(data: bytes | memoryview, at: int, stop: int) -> Header | None:
+def _jpeg(data: bytes | memoryview, at: int, stop: int) -> ImageHeader | None:
     while at + 9 < stop and data[at] == 0xFF:
         marker = data[at + 1]
         if marker == 0xFF:  # fill
@@ -69,7 +71,7 @@ def _jpeg(data: bytes | memoryview, at: int, stop: int) -> Header | None:
             at += 2
         elif 0xC0 <= marker <= 0xCF and marker not in _NOT_SIZES:
             height, width = _number(data, at + 5, 2), _number(data, at + 7, 2)
-            return Header("jpeg", height, width, data[at + 9], data[at + 4])
+            return ImageHeader("jpeg", height, width, data[at + 9], data[at + 4])
         else:
             at += 2 + max(2, _number(data, at + 2, 2))
     return None

@@ -1,7 +1,7 @@
-"""Where the frames of an MP4 file lie and when they are shown: its sample tables, read without decoding anything.
+"""Read the positions and times of the frames of an MP4 file from its sample tables, without decoding anything.
 
-Boxes and tables are those of ISO/IEC 14496-12: ``moov/trak/mdia/minf/stbl``. What a decoder needs beforehand is taken
-from the box that the codec's own standard names (``avcC``, ``hvcC``, ``av1C``, ``esds``). Fragmented files are refused.
+Boxes and tables are those of ISO/IEC 14496-12: ``moov/trak/mdia/minf/stbl``. The data for the decoder come from the box
+that the codec's standard names (``avcC``, ``hvcC``, ``av1C``, ``esds``). Fragmented files are refused.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.array_types import BoolArray, IntArray
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import BoolArray, IntArray
 
 _MOST_TABLES = 1 << 28  # bytes of the box that holds the tables
 _CODECS = {
@@ -43,22 +43,22 @@ class Track:
     codec : str
         ``av1 ffv1 h264 hevc mpeg4 vp9``.
     extradata : bytes
-        What the decoder is given before the first packet.
+        Data for the decoder before the first packet.
     height, width : int
     timescale : int
         Units of ``time`` per second.
     start, size : int array [packets]
-        Where each lies in the file.
+        Position of each packet in the file.
     time : int array [packets]
-        When its frame is shown.
+        Time at which the packet's frame is shown.
     key : bool array [packets]
-        Whether decoding can begin with it.
+        True if decoding can begin with the packet.
     shown : bool array [packets]
-        Whether its frame belongs to the presentation; others serve to decode those that do.
+        True if the packet's frame is shown; other frames only serve to decode those.
     matrix, full_range : int or None, bool
-        Coefficients from YUV to RGB as ITU-T H.273 numbers them, where the file says so.
+        Coefficients from YUV to RGB, numbered as in ITU-T H.273, if the file states them.
     delay : float
-        Seconds that pass before the first frame.
+        Seconds before the first frame.
     """
 
     codec: str
@@ -77,38 +77,38 @@ class Track:
 
     @cached_property
     def frames(self) -> IntArray:
-        """The packets of the frames that are shown, in that order [frames]."""
+        """Packets of the frames that are shown, in the order of time [frames]."""
         shown = np.flatnonzero(self.shown)
         return shown[np.argsort(self.time[shown], kind="stable")]
 
     @cached_property
     def keys(self) -> IntArray:
-        """The packets with which decoding can begin, in order."""
+        """Packets with which decoding can begin, in order."""
         return np.flatnonzero(self.key)
 
     @property
     def seconds(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """When each frame is shown [frames]."""
+        """Time at which each frame is shown [frames]."""
         return self.time[self.frames] / self.timescale + self.delay
 
     def begin(self, packet: int) -> int:
-        """The packet to begin with, to decode that one."""
+        """Return the packet from which decoding must begin to reach a given packet."""
         k = int(np.searchsorted(self.keys, packet, "right")) - 1
-        # Frames that come before a key frame, but behind it in the file, may refer to those before both.
+        # Frames that are shown before a key frame, but stored behind it, may refer to frames before both.
         while k >= 0 and self.time[self.keys[k]] > self.time[packet]:
             k -= 1
         return int(self.keys[k]) if k >= 0 else 0
 
 
 def read(file: Path, *, start: int = 0, size: int | None = None) -> Track:
-    """The video track of a file, or of ``size`` bytes of it from ``start`` on.
+    """Read the video track of a file, or of ``size`` bytes of it from ``start`` on.
 
     Raises
     ------
     CorruptArchive
         The file is cut short, or its tables contradict each other.
     UnknownLayout
-        It is no MP4 file, is fragmented, or has a codec that is not known.
+        The file is not MP4, is fragmented, or has an unknown codec.
     """
     try:
         size = file.stat().st_size - start if size is None else size
@@ -120,7 +120,7 @@ def read(file: Path, *, start: int = 0, size: int | None = None) -> Track:
 
 
 def bits(track: Track) -> int | None:
-    """Bits of one value of brightness, where what the decoder is given says so: of HEVC and AV1.
+    """Return the bits of one brightness value, for codecs whose decoder data state them: HEVC and AV1.
 
     ``hvcC`` is of ISO/IEC 14496-15, 8.3.3.1; ``av1C`` of the AV1 codec's binding to ISO media files, 2.3.
     """
@@ -133,7 +133,7 @@ def bits(track: Track) -> int | None:
 
 
 def _tables(f: Any, start: int, size: int, file: Path) -> memoryview:
-    """The content of the box ``moov``."""
+    """Read the content of the box ``moov``."""
     at = 0
     first = True
     while at + 8 <= size:
@@ -144,16 +144,16 @@ def _tables(f: Any, start: int, size: int, file: Path) -> memoryview:
             length, head = struct.unpack(">Q", f.read(8))[0], 16
         length = length or size - at
         if first and kind not in (b"ftyp", b"moov", b"free", b"wide", b"mdat"):
-            raise UnknownLayout(f"{file} is no MP4 file.")
+            raise UnknownLayout(f"{file} is not an MP4 file.")
         first = False
         if length < head or at + length > size:
-            raise CorruptArchive(f"{file} is cut short: a part of it goes on behind its {size:,} bytes.")
+            raise CorruptArchive(f"{file} is cut short: a box in it ends behind its {size:,} bytes.")
         if kind == b"moov":
             if length > _MOST_TABLES:
                 raise UnknownLayout(f"{file}: tables of {length:,} bytes.")
             return memoryview(f.read(length - head))
         at += length
-    raise CorruptArchive(f"{file} has no tables: it was not written to its end.")
+    raise CorruptArchive(f"{file} has no tables: writing it was interrupted.")
 
 
 def _children(data: memoryview) -> Boxes:
@@ -220,7 +220,7 @@ def _video(trak: Boxes, media: Boxes, movie: int, file_size: int, file: Path) ->
 
 
 def _numbers(box: memoryview, at: int, dtype: str, width: int = 1) -> Any:
-    """The rows of a table whose number of rows stands at ``at``."""
+    """Read the rows of a table, with their number at ``at``."""
     count = struct.unpack_from(">I", box, at)[0]
     return (
         np.frombuffer(box, dtype, count * width, at + 4).reshape(-1, width)
@@ -239,7 +239,7 @@ def _sizes(box: memoryview, file_size: int) -> IntArray:
 
 
 def _starts(table: Boxes, size: IntArray) -> IntArray:
-    """Where every packet lies, from where the chunks lie and how many packets each has."""
+    """Return the position of every packet, from the positions of chunks and their numbers of packets."""
     if "co64" in table:
         chunks = _numbers(table["co64"][0], 4, ">u8").astype(np.int64)
     else:
@@ -260,7 +260,7 @@ def _starts(table: Boxes, size: IntArray) -> IntArray:
 
 
 def _times(table: Boxes, count: int) -> IntArray:
-    """When every packet's frame is shown: the sums of durations before it, and its own offset."""
+    """Return the time at which every packet's frame is shown: the sum of durations before it, and its offset."""
     duration = _spread(_numbers(table["stts"][0], 4, ">u4", 2).astype(np.int64), count)
     time = np.cumsum(duration) - duration
     if "ctts" in table:
@@ -271,14 +271,14 @@ def _times(table: Boxes, count: int) -> IntArray:
 
 
 def _spread(runs: IntArray, count: int) -> IntArray:
-    """One value per packet from (how many, value)."""
+    """Expand pairs (count, value) to one value per packet."""
     if runs[:, 0].sum() != count:
         raise ValueError(f"times of {runs[:, 0].sum():,} frames; {count:,} are listed")
     return np.repeat(runs[:, 1], runs[:, 0])
 
 
 def _edit(trak: Boxes, movie: int, file: Path) -> tuple[int, float]:
-    """The time at which the presentation begins, and the seconds before that."""
+    """Return the time at which the presentation begins, and the seconds before that."""
     lists = _children(trak["edts"][0]).get("elst") if "edts" in trak else None
     if not lists:
         return 0, 0.0
@@ -295,7 +295,7 @@ def _edit(trak: Boxes, movie: int, file: Path) -> tuple[int, float]:
 
 
 def _entry(box: memoryview, file: Path) -> tuple[str, bytes, int, int, int | None, bool]:
-    """Codec, what its decoder wants, height, width and colours."""
+    """Read codec, decoder data, height, width and colours."""
     entries = list(_boxes(box[8:]))
     if len(entries) != 1:
         raise UnknownLayout(f"{file} changes its codec on the way: {len(entries)} descriptions.")
@@ -316,7 +316,7 @@ def _entry(box: memoryview, file: Path) -> tuple[str, bytes, int, int, int | Non
 
 
 def _decoder_specific(data: bytes) -> bytes:
-    """The innermost descriptor of an ``esds`` box (ISO/IEC 14496-1, 7.2.6)."""
+    """Return the innermost descriptor of an ``esds`` box (ISO/IEC 14496-1, 7.2.6)."""
     at = 0
     while at + 2 <= len(data):
         tag, length, at = data[at], 0, at + 1

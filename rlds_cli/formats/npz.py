@@ -1,13 +1,11 @@
-"""npz files opened as untrusted input: members are streamed row by row, nothing is unpickled, no zip bomb goes off.
+"""Open npz files as untrusted input: members are streamed row by row, and nothing is unpickled.
 
 An npz is a zip of ``<name>.npy``; each is a header, which says dtype and shape, and the values in C order::
 
     \x93NUMPY 1 0 <length> {'descr': '<f4', 'fortran_order': False, 'shape': (1000, 3), }\n  <rows>
 
 ``np.load`` inflates a whole member into memory, however large the header says it is. Here the header is checked against
-the zip's own sizes before anything is allocated, and rows are inflated a block at a time.
-
-Rows of npz members read forward, inflated side by side; what is damaged is named.
+the zip's own sizes before anything is allocated, and rows are inflated a block at a time, several members in parallel.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from rlds_cli.array_types import Array
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import Array
 
 MAGIC = b"PK\x03\x04"
 NPY_MAGIC = b"\x93NUMPY"
@@ -44,7 +42,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ZipMember:
     """One array of an npz: ``name`` without ``.npy``, ``offset`` where its values begin in the member."""
 
     name: str
@@ -55,22 +53,22 @@ class Member:
 
     @property
     def size(self) -> int:
-        """How many values."""
+        """Number of values."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values."""
+        """Number of bytes of all values."""
         return self.size * self.dtype.itemsize
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row: of all axes but the first."""
+        """Number of bytes of one row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
 def is_npz(path: Path) -> bool:
-    """Whether a file is a zip whose first member is an array."""
+    """Return whether a file is a zip whose first member is an array."""
     try:
         with path.open("rb") as f:
             head = f.read(30)
@@ -83,14 +81,14 @@ def is_npz(path: Path) -> bool:
 
 @contextmanager
 def open_npz(path: Path, content: IO[bytes] | None = None) -> Iterator[NpzFile]:
-    """Open for reading, and refuse what a trustworthy npz does not hold.
+    """Open a file for reading, and refuse content that no trustworthy npz has.
 
     Parameters
     ----------
     path : Path
         The file; with ``content`` only its name, for messages.
     content : binary file, optional
-        What to read instead: a member of another archive, which can seek.
+        A file object to read instead, such as a member of another archive; it must be seekable.
 
     Raises
     ------
@@ -135,10 +133,10 @@ class NpzFile:
         self._archive = archive
         self.size = _size(archive)
         self._infos = _checked(path, archive)
-        self.members: Mapping[str, Member] = {name: self._member(name) for name in self._infos}
+        self.members: Mapping[str, ZipMember] = {name: self._member(name) for name in self._infos}
 
     def array(self, name: str, *, most: int = FREE_BYTES) -> Array:
-        """A whole member, for what is small: flags, metadata.
+        """Read a whole member that is small, such as flags or metadata.
 
         Raises
         ------
@@ -156,17 +154,17 @@ class NpzFile:
             return values
 
     def rows(self, names: Collection[str]) -> NpzRows:
-        """A reader of the rows of several members, forward."""
+        """Return a reader of the rows of several members."""
         return NpzRows(self, [self.members[name] for name in names])
 
-    def open_member(self, member: Member) -> IO[bytes]:
-        """A member, inflated as it is read, from where its values begin."""
+    def open_member(self, member: ZipMember) -> IO[bytes]:
+        """Open a member at its first value; it is inflated as it is read."""
         with reading(self.path, member.name):
             f = self._archive.open(self._infos[member.name])
             skip(f, member.offset)
             return f
 
-    def _member(self, name: str) -> Member:
+    def _member(self, name: str) -> ZipMember:
         info = self._infos[name]
         with reading(self.path, name), self._archive.open(info) as f:
             member = parse_header(name, f, self.path.name)
@@ -179,13 +177,13 @@ class NpzFile:
         return member
 
 
-def parse_header(name: str, f: IO[bytes], file: str) -> Member:
+def parse_header(name: str, f: IO[bytes], file: str) -> ZipMember:
     """Read the header of one ``.npy`` from where it begins.
 
     Parameters
     ----------
     name : str
-        Of the member, for messages; so is ``file``.
+        Name of the member, for messages, as is ``file``.
     f : binary file
         Left behind the header.
 
@@ -222,7 +220,7 @@ def parse_header(name: str, f: IO[bytes], file: str) -> Member:
     if any(isinstance(n, bool) or n < 0 for n in shape) or math.prod(max(n, 1) for n in shape) >= MAX_VALUES:
         raise CorruptArchive(f"{file}: {name} says its shape is {shape}.")
     transposed = bool(fortran) and len(shape) > 1
-    return Member(name, shape, dtype, len(head) + width + length, transposed)
+    return ZipMember(name, shape, dtype, len(head) + width + length, transposed)
 
 
 def _parsed(header: bytes, version: tuple[int, int], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -241,7 +239,7 @@ def _parsed(header: bytes, version: tuple[int, int], what: str) -> tuple[tuple[i
 
 
 def _checked(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Name -> member, for the arrays; what is none is left out."""
+    """Return the arrays of a zip by name, without other members."""
     infos = archive.infolist()
     if len(infos) > MAX_MEMBERS:
         raise _refused(f"{path.name} holds {len(infos):,} members.")
@@ -311,7 +309,7 @@ MAX_THREADS, THREADED_BYTES = 4, 1 << 20
 class NpzRows:
     """Rows of several members of one npz, in order; the block read last may be asked for again in part."""
 
-    def __init__(self, npz: NpzFile, members: Collection[Member]) -> None:
+    def __init__(self, npz: NpzFile, members: Collection[ZipMember]) -> None:
         self._npz = npz
         _check_transposed(npz, members)
         self._streams = {m.name: _Stream(npz, m) for m in members}
@@ -343,8 +341,8 @@ class NpzRows:
         return dict(zip(self._streams, blocks, strict=True))
 
 
-def _check_transposed(npz: NpzFile, members: Collection[Member]) -> None:
-    """Refuse columns that stand in memory whole, side by side, where that is much more than the file has."""
+def _check_transposed(npz: NpzFile, members: Collection[ZipMember]) -> None:
+    """Refuse columns that must be in memory as a whole, if together they are much larger than the file."""
     claimed = sum(m.nbytes for m in members if m.fortran)
     if claimed > MAX_TRANSPOSED + TRANSPOSED_RATIO * npz.size:
         raise UnsafeArchive(f"{npz.path.name}: its arrays in Fortran's order claim {claimed:,} bytes.")
@@ -353,7 +351,7 @@ def _check_transposed(npz: NpzFile, members: Collection[Member]) -> None:
 class _Stream:
     """One member, inflated forward; keeps the block that it gave last."""
 
-    def __init__(self, npz: NpzFile, member: Member) -> None:
+    def __init__(self, npz: NpzFile, member: ZipMember) -> None:
         self._npz, self._member = npz, member
         self._file = None if member.fortran else npz.open_member(member)
         self._block = npz.array(member.name, most=MAX_TRANSPOSED) if member.fortran else self._none()
@@ -388,7 +386,7 @@ class _Stream:
         return np.empty((0, *self._member.shape[1:]), self._member.dtype)
 
 
-def values_of(f: IO[bytes], member: Member, shape: tuple[int, ...]) -> Array:
+def values_of(f: IO[bytes], member: ZipMember, shape: tuple[int, ...]) -> Array:
     """The next values, in the machine's byte order."""
     out = np.empty(shape[::-1] if member.fortran else shape, member.dtype)
     view, at = out.reshape(-1).view(np.uint8).data if out.nbytes else memoryview(b""), 0
@@ -412,7 +410,7 @@ def skip(f: IO[bytes], size: int) -> None:
 
 
 def finish(f: IO[bytes]) -> None:
-    """Ask for one byte more than there is: only then is the checksum of a member looked at."""
+    """Read one byte more than there is, which makes zipfile compare the checksum of a member."""
     if f.read(1):
         raise EOFError("there are more data than its header says")
 
@@ -432,7 +430,7 @@ def reading(path: Path, name: str) -> Iterator[None]:
 
 
 def hint(path: Path) -> str:
-    """What to do about a damaged file, or about one that is none at all."""
+    """Return a hint for a damaged file, or for a file that is not npz."""
     if not _is_zip(path) and path.is_file():
         return f"rlds inspect {path} shows what it is; if it was an npz before, fetch or write it again"
     return f"fetch or write {path} again; what is there cannot be used"

@@ -1,10 +1,8 @@
-"""Parquet files opened as untrusted input, as columns of rows.
+"""Open Parquet files as untrusted input, as columns of rows, and bound the memory that decoding them takes.
 
-Pages of a Parquet file, by their headers: what a row may take in memory, before one is decoded.
-
-A file says in its footer how large its columns become, and may say anything. What a decoder allocates follows from the
-header that stands before each page. Headers (``PageHeader``) and the footer (``FileMetaData``) are of parquet-format,
-in Thrift's compact protocol::
+The sizes in the footer of a file may be anything. A decoder allocates by the header before each page, so these headers
+are read first. Headers (``PageHeader``) and the footer (``FileMetaData``) are of parquet-format, in Thrift's compact
+protocol::
 
     1 type   2 uncompressed size   3 compressed size   5 data page   7 dictionary page   8 data page, version 2
                                                          1 number of values
@@ -37,7 +35,7 @@ MAX_BATCH = 128 << 20  # of texts or bytes, as far as the headers of pages tell
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file begins and ends as Parquet does."""
+    """Return whether a file begins and ends as Parquet does."""
     try:
         with path.open("rb") as f:
             head = f.read(4)
@@ -86,7 +84,7 @@ def opened(path: Path, **how: Any) -> Iterator[Any]:
 def batches(
     file: Any, path: Path, columns: Sequence[str] | None, rows: int, *, start: int = 0, use_threads: bool = False
 ) -> Iterator[Any]:
-    """The record batches of some columns, of at most ``rows`` rows, and of fewer where rows may be large.
+    """Yield the record batches of some columns, of at most ``rows`` rows, or fewer if rows may be large.
 
     They begin with row ``start``; row groups before it are not decoded.
 
@@ -112,7 +110,7 @@ def batches(
 
 
 def check(metadata: Any, path: Path) -> None:
-    """Refuse a file whose metadata claim what it cannot hold.
+    """Refuse a file whose metadata claim more than it can hold.
 
     Parameters
     ----------
@@ -154,7 +152,7 @@ def _check_claim(claimed: int, path: Path) -> None:
         raise UnsafeArchive(f"{path.name} claims {claimed:,} rows or bytes, and has {size:,} bytes.")
 
 
-# What a byte of a file may become. Runs of one value take next to nothing, so small files may claim more.
+# Highest ratio of decoded to stored bytes. Runs of one value take next to nothing, so small files may claim more.
 MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
 MAX_PAGE = 512 << 20
@@ -173,7 +171,7 @@ _ROW_GROUPS, _COLUMNS, _DESCRIBED = 4, 1, 3  # fields of FileMetaData, RowGroup 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What the header of a page says; ``start`` is where the page's own bytes begin."""
+    """The header of a page; ``start`` is the position of the page's own bytes."""
 
     kind: int
     unpacked: int
@@ -183,8 +181,8 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """What the footer says of one column of one row group: where its pages begin, and their bytes altogether."""
+class ColumnChunk:
+    """The footer's entry for one column of one row group: the position of its pages and their size."""
 
     path: str
     kind: int
@@ -195,7 +193,7 @@ class Chunk:
 
 @lru_cache(maxsize=1 << 10)
 def row_bytes(path: str, version: tuple[int, int]) -> dict[str, int]:
-    """Bytes that a row of each top-level column may take; ``version`` is the size and the time of change of the file.
+    """Return the most bytes of a row of each top-level column; ``version`` is size and time of change of the file.
 
     Raises
     ------
@@ -221,8 +219,8 @@ def row_bytes(path: str, version: tuple[int, int]) -> dict[str, int]:
     return found
 
 
-def _footer(name: str, content: mmap.mmap) -> list[list[Chunk]]:
-    """The columns of each row group. pyarrow, asked for them, ends the process where their statistics are damaged."""
+def _footer(name: str, content: mmap.mmap) -> list[list[ColumnChunk]]:
+    """Read the columns of each row group. pyarrow would end the process over damaged statistics."""
     end = len(content) - 8
     try:
         size = int.from_bytes(content[end : end + 4], "little")
@@ -233,24 +231,24 @@ def _footer(name: str, content: mmap.mmap) -> list[list[Chunk]]:
         raise CorruptArchive(f"{name}: its footer is damaged ({e!r}).", hint="fetch the file again") from e
 
 
-def _chunk(said: Mapping[int, Any]) -> Chunk:
+def _chunk(said: Mapping[int, Any]) -> ColumnChunk:
     """``ColumnMetaData``: 1 type, 3 path, 4 codec, 7 compressed size, 9 first data page, 11 dictionary."""
     starts = [at for at in (said[9], said.get(11)) if at]
     path = ".".join(part.decode("utf-8", "replace") for part in said[3])
-    found = Chunk(path, said[1], said[4], min(starts), said[7])
+    found = ColumnChunk(path, said[1], said[4], min(starts), said[7])
     if found.start < 0 or found.size < 0:
         raise ValueError(f"pages of {found.size} bytes at byte {found.start}")
     return found
 
 
 def _top(path: str, names: set[str]) -> str:
-    """The top-level column of a path; both may hold dots."""
+    """Return the top-level column of a path; both may hold dots."""
     parts = path.split(".")
     return next((top for k in range(len(parts), 0, -1) if (top := ".".join(parts[:k])) in names), parts[0])
 
 
-def _of_chunk(name: str, content: mmap.mmap, chunk: Chunk, column: Any, rows: int) -> int:
-    """Bytes that a row of one column of one row group may take, which says to have so many rows."""
+def _of_chunk(name: str, content: mmap.mmap, chunk: ColumnChunk, column: Any, rows: int) -> int:
+    """Return the most bytes of a row of one column in a row group that claims ``rows`` rows."""
     what = f"{name}: the column {chunk.path}"
     pages = list(_pages(what, content, chunk))
     unpacked, width = sum(p.unpacked for p in pages), _width(column)
@@ -274,13 +272,13 @@ def _of_chunk(name: str, content: mmap.mmap, chunk: Chunk, column: Any, rows: in
 
 
 def _width(column: Any) -> int:
-    """Bytes of one value, as far as the type says it."""
+    """Return the bytes of one value, as far as the type tells."""
     kind = column.physical_type
     return column.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(kind, _OFFSET)
 
 
-def _longest(what: str, content: mmap.mmap, page: Page, chunk: Chunk) -> int:
-    """Bytes of the longest text of a dictionary; of a small one, all of its bytes."""
+def _longest(what: str, content: mmap.mmap, page: Page, chunk: ColumnChunk) -> int:
+    """Return the bytes of the longest text of a dictionary; for a small dictionary, all its bytes."""
     if chunk.kind != _BYTES:
         return 0
     if page.unpacked <= SMALL_DICTIONARY:
@@ -304,7 +302,7 @@ def _longest(what: str, content: mmap.mmap, page: Page, chunk: Chunk) -> int:
     return min(longest, page.unpacked)
 
 
-def _pages(what: str, content: mmap.mmap, chunk: Chunk) -> Iterator[Page]:
+def _pages(what: str, content: mmap.mmap, chunk: ColumnChunk) -> Iterator[Page]:
     at = chunk.start
     end = min(at + chunk.size, len(content))
     try:
@@ -325,7 +323,7 @@ def _pages(what: str, content: mmap.mmap, chunk: Chunk) -> Iterator[Page]:
 
 
 def _struct(data: mmap.mmap, at: int, end: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """Fields by number, and where what follows begins; texts are bytes."""
+    """Parse fields by number, and return them with the position behind them; texts are bytes."""
     if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
     fields: dict[int, Any] = {}

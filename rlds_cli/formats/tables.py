@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
+from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_nan
@@ -30,38 +31,37 @@ from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.formats.npz import is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
 from rlds_cli.formats.text_tables import is_csv, is_json_lines, open_text
-from rlds_cli.ted import Array, IntArray
 
 NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
 MAX_METADATA = 64 << 20
 
 
-class Rows(Protocol):
-    """Reads the rows of several columns, forward."""
+class TableRows(Protocol):
+    """Reader of the rows of several columns, forward."""
 
-    def __enter__(self) -> Rows: ...
+    def __enter__(self) -> TableRows: ...
 
     def __exit__(self, *exc: Any) -> None: ...
 
     def read(self, start: int, stop: int) -> Mapping[str, Array]:
-        """Rows ``start`` to ``stop`` of every column."""
+        """Read rows ``start`` to ``stop`` of every column."""
 
 
 class Readable(Protocol):
-    """What rows are read from: a file, or several."""
+    """A source of rows: a file, or several."""
 
-    def rows(self, keys: Collection[str]) -> Rows:
+    def rows(self, keys: Collection[str]) -> TableRows:
         """Read the rows of some columns."""
 
 
-class Source(Protocol):
+class TableSource(Protocol):
     """A file of columns."""
 
-    def rows(self, names: Collection[str]) -> Rows:
+    def rows(self, names: Collection[str]) -> TableRows:
         """Read the rows of some columns."""
 
     def array(self, name: str, *, most: int = ...) -> Array:
-        """Read a whole column, for what is small."""
+        """Read a whole column that is small."""
 
 
 class Hdf5:
@@ -70,17 +70,17 @@ class Hdf5:
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self.file = path, file
 
-    def rows(self, names: Collection[str]) -> Rows:
-        """A reader of the rows of some columns."""
+    def rows(self, names: Collection[str]) -> TableRows:
+        """Return a reader of the rows of some columns."""
         return RowReader(self.path, {n: self.file[n] for n in sorted(names)})
 
     def array(self, name: str, *, most: int = MAX_METADATA) -> Array:
-        """A whole column."""
+        """Read a whole column."""
         return np.asarray(whole(self.file[name]))
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column, with the attributes of an HDF5 dataset that readers use."""
 
     name: str
@@ -90,16 +90,16 @@ class Column:
 
     @property
     def size(self) -> int:
-        """How many values."""
+        """Number of values."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values."""
+        """Number of bytes of all values."""
         return self.size * self.dtype.itemsize
 
     @property
-    def file(self) -> Column:
+    def file(self) -> TableColumn:
         """The column itself: its ``filename`` is that of the file, as with HDF5 datasets."""
         return self
 
@@ -109,24 +109,24 @@ class Table:
     """An open file."""
 
     path: Path
-    source: Source
-    columns: dict[str, Column]
+    source: TableSource
+    columns: dict[str, TableColumn]
     left_out: tuple[str, ...] = ()  # columns of values that no field can hold
     hidden: set[str] = field(default_factory=set)  # columns that become no fields
     _derivations: dict[str, _Derivation] = field(default_factory=dict)
 
-    def __getitem__(self, key: str) -> Column:
+    def __getitem__(self, key: str) -> TableColumn:
         return self.columns[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self.columns
 
-    def get(self, key: str) -> Column | None:
+    def get(self, key: str) -> TableColumn | None:
         """A column, or None."""
         return self.columns.get(key)
 
     @property
-    def own(self) -> dict[str, Column]:
+    def own(self) -> dict[str, TableColumn]:
         """The columns of the file that are not hidden."""
         return {k: c for k, c in self.columns.items() if k not in self._derivations and k not in self.hidden}
 
@@ -135,7 +135,7 @@ class Table:
         return self._derivations[key].inputs if key in self._derivations else ()
 
     def may_miss(self, key: str) -> bool:
-        """Whether rows of a column may have no value, and would read as 0."""
+        """Return whether rows of a column may have no value, and would read as 0."""
         c = self.columns[key]
         return isinstance(self.source, ArrowFile) and key not in self._derivations and c.dtype.kind in "biu"
 
@@ -159,12 +159,14 @@ class Table:
         if kind == ENDS:
             stops = _stops(self.source.array(inputs[0], most=MAX_METADATA), inputs[0], self.path.name)
             self._derivations[key] = _Derivation((), partial(_episode_of, stops))
-            self.columns[key] = Column(key, (int(stops[-1]) if len(stops) else 0,), np.dtype(np.int64), self.path.name)
+            self.columns[key] = TableColumn(
+                key, (int(stops[-1]) if len(stops) else 0,), np.dtype(np.int64), self.path.name
+            )
             return
         if kind == STACK:
             shape, dtype = _stacked([self.columns[n] for n in inputs], self.path.name)
             self._derivations[key] = _Derivation(inputs, lambda seen, _: _stack([seen[n] for n in inputs], dtype))
-            self.columns[key] = Column(key, shape, dtype, self.path.name)
+            self.columns[key] = TableColumn(key, shape, dtype, self.path.name)
             return
         if kind == MISSING:
             self._derivations[key] = self._missing(inputs[0])
@@ -173,7 +175,7 @@ class Table:
         else:
             self._derivations[key] = _Derivation(inputs, lambda seen, _: _without(seen[inputs[0]], seen[inputs[1]]))
         shape = first.shape[:1] if kind == MISSING else first.shape
-        self.columns[key] = Column(key, shape, np.dtype(bool), self.path.name)
+        self.columns[key] = TableColumn(key, shape, np.dtype(bool), self.path.name)
 
     def _missing(self, name: str) -> _Derivation:
         if name in self._derivations:
@@ -184,7 +186,7 @@ class Table:
             return _Derivation((), lambda seen, _: seen[MISSING + name], native=MISSING + name)
         return _Derivation((name,), lambda seen, _: is_nan(seen[name]))
 
-    def rows(self, keys: Collection[str]) -> Rows:
+    def rows(self, keys: Collection[str]) -> TableRows:
         """Read the rows of some columns, derived ones among them."""
         order: dict[str, None] = {}
         for key in keys:
@@ -228,7 +230,7 @@ def _text_or_array(value: Array) -> Array | str:
 
 @dataclass(frozen=True, slots=True)
 class _Derivation:
-    """How a derived column is computed: ``inputs``, and a function of their values and the first row."""
+    """The computation of a derived column: ``inputs``, and a function of their values and the first row."""
 
     inputs: tuple[str, ...]
     make: Callable[[Mapping[str, Array], int], Array]
@@ -237,7 +239,7 @@ class _Derivation:
 
 @dataclass(slots=True)
 class _DerivedRows:
-    inner: Rows
+    inner: TableRows
     keys: set[str]
     made: Mapping[str, _Derivation]
 
@@ -268,7 +270,7 @@ def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
     return (kind, (key.removeprefix(kind),)) if kind in (NOT, ENDS, MISSING) else None
 
 
-def _stacked(columns: Sequence[Column], file: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _stacked(columns: Sequence[TableColumn], file: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     for c in columns:
         if len(c.shape) not in (1, 2) or c.dtype.kind not in "biuf" or c.shape[0] != columns[0].shape[0]:
             raise UnknownLayout(
@@ -303,10 +305,10 @@ def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator
     if is_npz(path):
         with open_npz(path) as npz:
             members = npz.members.values()
-            yield Table(path, npz, {m.name: Column(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
+            yield Table(path, npz, {m.name: TableColumn(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
     elif is_parquet(path) or is_text(path):
         with (open_parquet if is_parquet(path) else open_text)(path, fill=fill) as f:
-            columns = {n: Column(n, s, _dtype(d), path.name) for n, (s, d) in f.columns.items()}
+            columns = {n: TableColumn(n, s, _dtype(d), path.name) for n, (s, d) in f.columns.items()}
             yield Table(path, f, columns, tuple(f"{n} ({kind})" for n, kind in f.left_out.items()))
     else:
         with open_file(path, check=check) as h5:
@@ -315,16 +317,18 @@ def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator
 
 def hdf5_table(path: Path, f: h5py.File) -> Table:
     """An open HDF5 file as a table."""
-    return Table(path, Hdf5(path, f), {n: Column(n, d.shape or (), d.dtype, path.name) for n, d in datasets(f).items()})
+    return Table(
+        path, Hdf5(path, f), {n: TableColumn(n, d.shape or (), d.dtype, path.name) for n, d in datasets(f).items()}
+    )
 
 
 def is_flat(path: Path) -> bool:
-    """Whether ``open_flat`` knows the format of a file."""
+    """Return whether ``open_flat`` knows the format of a file."""
     return is_npz(path) or is_parquet(path) or is_hdf5(path) or is_text(path)
 
 
 def is_text(path: Path) -> bool:
-    """Whether a file is CSV or JSON lines."""
+    """Return whether a file is CSV or JSON lines."""
     return is_csv(path) or is_json_lines(path)
 
 
@@ -340,7 +344,7 @@ def _texts(values: Array) -> Array:
 
 
 def _stops(values: Array, key: str, name: str) -> IntArray:
-    """Where episodes end, after their last rows, of a list of ends or of lengths. int64 [E]."""
+    """Return the rows behind the ends of episodes, int64 [E], from a list of ends or of lengths."""
     flat = values.reshape(-1)
     if flat.dtype.kind not in "iu" or (len(flat) and int(flat.min()) < 0):
         raise UnknownLayout(f"{name}: {key} is {values.dtype} {list(values.shape)}; a list of row numbers is expected.")

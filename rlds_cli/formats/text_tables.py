@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.array_types import IntArray
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
 from rlds_cli.formats.arrow_tables import ArrowFile, from_row, pyarrow, reading
-from rlds_cli.ted import IntArray
 
 CSV, JSON_LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
 BLOCK_BYTES = 8 << 20
@@ -37,12 +37,12 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\Z)', re.DOTALL)
 
 
 def is_csv(path: Path) -> bool:
-    """Whether a file is named as CSV, and begins with a line of at least two names."""
+    """Return whether a file is named as CSV, and begins with a line of at least two names."""
     return path.suffix.lower() in CSV and len(_header(path)) > 1
 
 
 def is_json_lines(path: Path) -> bool:
-    """Whether a file is named as JSON lines, and its first line is an object."""
+    """Return whether a file is named as JSON lines, and its first line is an object."""
     if path.suffix.lower() not in JSON_LINES:
         return False
     try:
@@ -58,7 +58,7 @@ def open_text(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
     Raises
     ------
     CorruptArchive
-        A line is no CSV or JSON.
+        A line is not CSV or JSON.
     UnknownLayout
         A column of JSON lines holds values of several kinds.
     """
@@ -270,12 +270,12 @@ def _too_wide(path: Path, count: int) -> UnsafeArchive:
 
 
 def _width(kind: Any) -> int:
-    """How many columns a type makes."""
+    """Return the number of columns that a type makes."""
     return sum(_width(f.type) for f in kind) if pyarrow().types.is_struct(kind) else 1
 
 
 def _pieces(path: Path, columns: int | None) -> Iterator[bytes]:
-    """The blocks of a file, cut where lines times columns would be too many; None stands for columns not known yet.
+    """Yield the blocks of a file, split if lines times columns are too many; None stands for columns not yet known.
 
     Raises
     ------
@@ -306,7 +306,7 @@ def _halves(piece: bytes) -> Iterator[bytes]:
 
 
 def _check_depth(path: Path, text: bytes, ends: IntArray) -> None:
-    """Refuse what is nested too deeply: a parser of JSON goes down one call for each level, until its stack ends."""
+    """Refuse values that are nested too deeply: a JSON parser recurses once for each level, until its stack ends."""
     values = np.frombuffer(text, np.uint8)
     opening = np.flatnonzero((values == ord("[")) | (values == ord("{")))
     counts = np.diff(np.searchsorted(opening, ends), prepend=0)

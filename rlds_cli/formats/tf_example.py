@@ -1,12 +1,12 @@
-"""tf.Example, read from its protocol-buffer bytes: lists of floats, integers or byte strings, by name.
+"""Read tf.Example from its protocol-buffer bytes: lists of floats, integers or byte strings, by name.
 
 ::
 
     Example  { Features features = 1 }          Feature { one of  BytesList = 1, FloatList = 2, Int64List = 3 }
     Features { map<string, Feature> = 1 }       each List { repeated value = 1 }; numbers packed or one by one
 
-Nothing is copied before it is asked for: a list knows where its bytes lie in the record. Packed floats are a view of
-them, varints are decoded block by block with NumPy, byte strings are found by their positions.
+A list keeps the positions of its bytes in the record, and copies nothing before its values are read. Packed floats are
+a view of the record, varints are decoded block by block with NumPy, and byte strings are found by their positions.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.formats.tfrecord import Content
-from rlds_cli.ted import Array, IntArray
 
 Kind = Literal["bytes", "float", "int64", "empty"]
 
@@ -37,15 +37,15 @@ _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
 _FLOAT_TAG, _INT_TAG, _BYTES_TAG = 1 << 3 | _FIXED32, 1 << 3 | _VARINT, 1 << 3 | _BYTES
 
 
-class _Damaged(Exception):
-    """The bytes are no protocol buffer; the message says where."""
+class _DamagedExample(Exception):
+    """Bytes that are no protocol buffer; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
-    """One list of a tf.Example: its kind, and where in the record ``data`` the bytes of its lists lie.
+class ExampleFeature:
+    """One list of a tf.Example: its kind, and the positions of its bytes in the record ``data``.
 
-    ``label`` is what errors call it.
+    ``label`` names it in errors.
     """
 
     name: str
@@ -55,33 +55,33 @@ class Feature:
     spans: tuple[tuple[int, int], ...]
 
     def floats(self) -> npt.NDArray[np.float32]:
-        """The values, float32; a view of the record where they are packed."""
+        """Return the values as float32; packed ones are a view of the record."""
         return self._joined([_floats(self.data, a, b, self.label) for a, b in self.spans], np.dtype("<f4"))
 
     def integers(self, dtype: npt.DTypeLike = np.int64) -> Array:
-        """The values as ``dtype``.
+        """Return the values as ``dtype``.
 
         Raises
         ------
         CorruptArchive
-            They are no varints, or do not fit the dtype.
+            The values are no varints, or do not fit the dtype.
         """
         wanted = np.dtype(dtype)
         return self._joined([_integers(self.data, a, b, wanted, self.label) for a, b in self.spans], wanted)
 
     def places(self) -> tuple[IntArray, IntArray]:
-        """Where the byte strings start and stop in ``data``."""
+        """Return the starts and stops of the byte strings in ``data``."""
         found = array("q")
         try:
             for a, b in self.spans:
                 _strings(self.data, a, b, found)
-        except _Damaged as e:
+        except _DamagedExample as e:
             raise _corrupt(self.label, e) from None
         places = np.array(found, np.int64).reshape(-1, 2)
         return places[:, 0], places[:, 1]
 
     def strings(self) -> list[bytes]:
-        """The byte strings, copied."""
+        """Return copies of the byte strings."""
         starts, stops = self.places()
         return [bytes(self.data[a:b]) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
 
@@ -91,22 +91,22 @@ class Feature:
         return np.concatenate(pieces) if pieces else np.zeros(0, dtype)
 
 
-def parse(data: Content, *, where: str = "a record") -> Mapping[str, Feature]:
-    """The features of one tf.Example, by name.
+def parse(data: Content, *, where: str = "a record") -> Mapping[str, ExampleFeature]:
+    """Parse the features of one tf.Example, by name.
 
     Parameters
     ----------
     data : bytes or memoryview
-        The record. Features keep it alive.
+        Bytes of the record. Features keep a reference to it.
     where : str
-        What errors call it.
+        Name of the record in errors.
 
     Raises
     ------
     CorruptArchive
-        It is no tf.Example.
+        The record is not a tf.Example.
     """
-    found: dict[str, Feature] = {}
+    found: dict[str, ExampleFeature] = {}
     try:
         for number, a, b in _messages(data, 0, len(data)):
             if number == 1:
@@ -115,24 +115,24 @@ def parse(data: Content, *, where: str = "a record") -> Mapping[str, Feature]:
                         feature = _entry(data, start, stop, where)
                         found[feature.name] = feature
                         if len(found) > MAX_FEATURES:
-                            raise _Damaged(f"more than {MAX_FEATURES:,} features")
-    except (_Damaged, UnicodeDecodeError) as e:
+                            raise _DamagedExample(f"more than {MAX_FEATURES:,} features")
+    except (_DamagedExample, UnicodeDecodeError) as e:
         raise _corrupt(where, e) from None
     return found
 
 
 def _corrupt(where: str, why: Exception) -> CorruptArchive:
-    return CorruptArchive(f"{where} is no tf.Example: {why}.")
+    return CorruptArchive(f"{where} is not a tf.Example: {why}.")
 
 
-def _entry(data: Content, start: int, stop: int, where: str) -> Feature:
+def _entry(data: Content, start: int, stop: int, where: str) -> ExampleFeature:
     name = ""
     kind: Kind = "empty"
     spans: list[tuple[int, int]] = []
     for number, a, b in _messages(data, start, stop):
         if number == 1:
             name = bytes(data[a:b]).decode()
-        elif number == 2:  # what comes twice is one message, of which the last of several kinds counts
+        elif number == 2:  # repeated fields are one message, in which the last kind counts
             for which, c, d in _messages(data, a, b):
                 if which not in _KINDS:
                     continue
@@ -140,8 +140,8 @@ def _entry(data: Content, start: int, stop: int, where: str) -> Feature:
                     kind, spans = _KINDS[which], []
                 spans.append((c, d))
                 if len(spans) > MAX_PIECES:
-                    raise _Damaged(f"a list in more than {MAX_PIECES:,} pieces")
-    return Feature(name, f"{where}: {name}", kind, data, tuple(spans))
+                    raise _DamagedExample(f"a list in more than {MAX_PIECES:,} pieces")
+    return ExampleFeature(name, f"{where}: {name}", kind, data, tuple(spans))
 
 
 def _messages(data: Content, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -154,14 +154,14 @@ def _messages(data: Content, at: int, stop: int) -> Iterator[tuple[int, int, int
             tag, at = _varint(data, at, stop)
         number, wire = tag >> 3, tag & 7
         if number == 0:
-            raise _Damaged(f"field number 0 at byte {at:,}")
+            raise _DamagedExample(f"field number 0 at byte {at:,}")
         if wire == _BYTES:
             if at < stop and data[at] < 0x80:
                 size, at = data[at], at + 1
             else:
                 size, at = _varint(data, at, stop)
             if size > stop - at:
-                raise _Damaged(f"field {number} at byte {at:,} claims {size:,} bytes, {stop - at:,} are left")
+                raise _DamagedExample(f"field {number} at byte {at:,} claims {size:,} bytes, {stop - at:,} are left")
             yield number, at, at + size
             at += size
         elif wire == _VARINT:
@@ -169,9 +169,9 @@ def _messages(data: Content, at: int, stop: int) -> Iterator[tuple[int, int, int
         elif wire in (_FIXED32, _FIXED64):
             at += 4 if wire == _FIXED32 else 8
         else:
-            raise _Damaged(f"wire type {wire} at byte {at:,}")
+            raise _DamagedExample(f"wire type {wire} at byte {at:,}")
     if at > stop:
-        raise _Damaged(f"a field runs over its end at byte {stop:,}")
+        raise _DamagedExample(f"a field runs over its end at byte {stop:,}")
 
 
 def _varint(data: Content, at: int, stop: int) -> tuple[int, int]:
@@ -184,7 +184,7 @@ def _varint(data: Content, at: int, stop: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
-    raise _Damaged(f"a number that does not end at byte {at:,}")
+    raise _DamagedExample(f"a number that does not end at byte {at:,}")
 
 
 def _strings(data: Content, at: int, stop: int, found: array[int]) -> None:
@@ -201,7 +201,7 @@ def _strings(data: Content, at: int, stop: int, found: array[int]) -> None:
                 size = size & 0x7F | data[at] << 7
                 at += 1
             if size > stop - at:
-                raise _Damaged(f"a value at byte {at:,} claims {size:,} bytes, {stop - at:,} are left")
+                raise _DamagedExample(f"a value at byte {at:,} claims {size:,} bytes, {stop - at:,} are left")
             append(at)
             at += size
             append(at)
@@ -213,11 +213,11 @@ def _strings(data: Content, at: int, stop: int, found: array[int]) -> None:
         else:
             return
         if len(found) > 2 * MAX_VALUES:
-            raise _Damaged(f"more than {MAX_VALUES:,} byte strings in one list")
+            raise _DamagedExample(f"more than {MAX_VALUES:,} byte strings in one list")
 
 
 def _same_size(data: Content, at: int, stop: int, found: array[int]) -> bool:
-    """The values of a BytesList that are all of one size below 128, as repeated texts are; else nothing is done."""
+    """Find the values of a BytesList quickly if all have one size below 128, as repeated texts do; else do nothing."""
     if stop - at < 2 or data[at] != _BYTES_TAG or data[at + 1] >= 0x80:
         return False
     size = 2 + data[at + 1]
@@ -244,7 +244,7 @@ def _floats(data: Content, at: int, stop: int, name: str) -> Array:
 
 def _packed_floats(data: Content, at: int, stop: int, name: str) -> Array:
     if (stop - at) % 4:
-        raise _corrupt(name, _Damaged(f"{stop - at:,} bytes of floats"))
+        raise _corrupt(name, _DamagedExample(f"{stop - at:,} bytes of floats"))
     return np.frombuffer(data, "<f4", (stop - at) // 4, at)
 
 
@@ -263,7 +263,7 @@ def _integers(data: Content, at: int, stop: int, dtype: np.dtype[Any], name: str
 def _packed(data: Content, at: int, stop: int, wire: int, name: str) -> list[tuple[int, int]]:
     """As ``_numbers``, quick where all values are packed into one piece."""
     if stop - at > 2 and data[at] == _BYTES_TAG:
-        with suppress(_Damaged):
+        with suppress(_DamagedExample):
             size, start = _varint(data, at + 1, stop)
             if start + size == stop:
                 return [(start, stop)]
@@ -271,13 +271,13 @@ def _packed(data: Content, at: int, stop: int, wire: int, name: str) -> list[tup
 
 
 def _numbers(data: Content, at: int, stop: int, wire: int, name: str) -> list[tuple[int, int]]:
-    """Where the values of field 1 lie: packed ones, and single ones of ``wire`` as if they were packed."""
+    """Yield the positions of the values of field 1: packed ones, and single ones of ``wire`` as if they were packed."""
     found: list[tuple[int, int]] = []
     try:
         while at < stop:
             tag, start = _varint(data, at, stop)
             if len(found) > MAX_PIECES:
-                raise _Damaged(f"a list in more than {MAX_PIECES:,} pieces")
+                raise _DamagedExample(f"a list in more than {MAX_PIECES:,} pieces")
             if tag == 1 << 3 | wire:
                 at = start + 4 if wire == _FIXED32 else _varint(data, start, stop)[1]
                 found.append((start, at))
@@ -288,10 +288,10 @@ def _numbers(data: Content, at: int, stop: int, wire: int, name: str) -> list[tu
             number, a, at = inner
             if number == 1:
                 found.append((a, at))
-    except _Damaged as e:
+    except _DamagedExample as e:
         raise _corrupt(name, e) from None
     if at > stop:
-        raise _corrupt(name, _Damaged(f"a number runs over its end at byte {stop:,}"))
+        raise _corrupt(name, _DamagedExample(f"a number runs over its end at byte {stop:,}"))
     return found
 
 
@@ -299,7 +299,7 @@ def _varints(data: Content, at: int, stop: int, dtype: np.dtype[Any], name: str)
     """Packed varints as ``dtype``, decoded in blocks: eight bytes for each would be a multiple of the record."""
     raw = np.frombuffer(data, np.uint8, stop - at, at)
     if len(raw) and raw[-1] >= 0x80:
-        raise _corrupt(name, _Damaged(f"a number that does not end at byte {stop:,}"))
+        raise _corrupt(name, _DamagedExample(f"a number that does not end at byte {stop:,}"))
     out: Array = np.empty(int(np.count_nonzero(raw < 0x80)), dtype)
     done = start = 0
     while start < len(raw):
@@ -323,7 +323,7 @@ def _block(raw: npt.NDArray[np.uint8], name: str) -> IntArray:
     lengths[1:] -= ends[:-1]
     longest = int(lengths.max())
     if longest > MAX_VARINT or not last[-1]:
-        raise _corrupt(name, _Damaged(f"a number of {longest} bytes"))
+        raise _corrupt(name, _DamagedExample(f"a number of {longest} bytes"))
     # From the last byte, which is the most significant, to the first; small numbers fit into half the width. Where a
     # number has no such byte, it is moved by 0 and gets 0: a branch would be guessed wrong every other time.
     low, width = raw & 0x7F, np.uint32 if longest <= 4 else np.uint64

@@ -1,4 +1,4 @@
-"""TFRecord files: records one after the other, each framed by its length and two checksums; plain or gzip.
+"""Read TFRecord files, plain or gzip: records one after the other, each framed by its length and two checksums.
 
 ::
 
@@ -27,7 +27,7 @@ from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
 
 MAX_RECORD = 1 << 30  # bytes; protocol buffers end at 2 GiB, and an episode must fit in memory
 MAX_PACKED_RECORD = 256 << 20  # of a record that is unpacked into memory
-MAX_RATIO = 512  # what gzip makes of a byte, on the whole; deflate ends at 1,032
+MAX_RATIO = 512  # unpacked to packed bytes of a whole file; deflate reaches 1,032
 FREE_OUTPUT = 64 << 20  # bytes that gzip may give before its ratio counts
 READ = 1 << 20
 
@@ -41,7 +41,7 @@ _GZIP_WINDOW = 31  # zlib's way to ask for a gzip header and 32 KiB of window
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TFRecord:
     """One record: its number in the file, the byte where its frame begins (in the unpacked stream), its content.
 
     ``data`` of a plain file is a read-only view of the mapped file: reading records of 2 MB into memory of their own
@@ -55,16 +55,16 @@ class Record:
 
 class _Source(Protocol):
     def read(self, size: int) -> Content:
-        """Exactly ``size`` bytes, fewer at the end of the file only."""
+        """Read exactly ``size`` bytes, fewer at the end of the file only."""
 
 
 def masked(crc: int) -> int:
-    """A crc32c as TFRecord files store it."""
+    """Return a crc32c as TFRecord files store it."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def is_tfrecord(path: Path) -> bool:
-    """Whether a file begins with the frame of a record whose length agrees with its checksum."""
+    """Return whether a file begins with the frame of a record whose length agrees with its checksum."""
     try:
         with path.open("rb") as file:
             head = file.read(READ >> 4)
@@ -75,21 +75,21 @@ def is_tfrecord(path: Path) -> bool:
     return len(head) >= _HEAD.size and masked(google_crc32c.value(head[:8])) == _HEAD.unpack_from(head)[1]
 
 
-def records(path: Path, *, limit: int = MAX_RECORD) -> Iterator[Record]:
-    """The records of a file, checked, one at a time; gzip is told by its first bytes.
+def records(path: Path, *, limit: int = MAX_RECORD) -> Iterator[TFRecord]:
+    """Yield the records of a file, checked, one at a time; the first bytes tell gzip.
 
     Parameters
     ----------
     path : Path
     limit : int
-        Bytes that one record may have.
+        Most bytes of one record.
 
     Raises
     ------
     CorruptArchive
-        A checksum does not agree, or the file ends inside a record; with the record's number and its byte.
+        A checksum does not match, or the file ends inside a record; with the record's number and position.
     UnsafeArchive
-        A record claims more than ``limit`` bytes, or gzip gives more than ``MAX_RATIO`` bytes for each of its own.
+        A record claims more than ``limit`` bytes, or gzip unpacks to more than ``MAX_RATIO`` times its size.
     NoPermission
         The file may not be read.
     """
@@ -113,7 +113,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise CorruptArchive(f"{path.name} cannot be read: {e}", hint=_again(path)) from e
 
 
-def _records(path: Path, source: _Source, size: int | None, limit: int) -> Iterator[Record]:
+def _records(path: Path, source: _Source, size: int | None, limit: int) -> Iterator[TFRecord]:
     number = offset = 0
     while head := source.read(_HEAD.size):
         where = f"{path.name}: record {number:,} at byte {offset:,}"
@@ -133,7 +133,7 @@ def _records(path: Path, source: _Source, size: int | None, limit: int) -> Itera
             raise _cut(path, where, f"{len(data):,} of its {length:,} bytes are there")
         if _checksum(data) != _TAIL.unpack(tail)[0]:
             raise CorruptArchive(f"{where}: the checksum of its {length:,} bytes does not agree.", hint=_again(path))
-        yield Record(number, offset, data)
+        yield TFRecord(number, offset, data)
         number, offset = number + 1, offset + _HEAD.size + length + _TAIL.size
 
 
@@ -158,13 +158,13 @@ class _Mapped:
         self._view, self._at = memoryview(mapped), 0
 
     def read(self, size: int) -> memoryview:
-        """``size`` bytes, fewer at the end only."""
+        """Read ``size`` bytes, fewer at the end only."""
         self._at += size
         return self._view[self._at - size : self._at]
 
 
 class _Unpacked:
-    """What a gzip file of one or more members holds, unpacked a block at a time as it is read."""
+    """The content of a gzip file with one or more members, unpacked a block at a time as it is read."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self._path = file, path
@@ -173,7 +173,7 @@ class _Unpacked:
         self._at = self._fed = self._given = 0
 
     def read(self, size: int) -> bytes:
-        """Exactly ``size`` bytes, fewer at the end only; memory grows with what is there, not with what is claimed."""
+        """Read exactly ``size`` bytes, fewer at the end only. Memory grows with the content, not with ``size``."""
         pieces: list[bytes] = []
         while size:
             if self._at == len(self._block):
@@ -187,7 +187,7 @@ class _Unpacked:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _next(self) -> bytes:
-        """The next block of content; empty at the end."""
+        """Return the next block of content; empty at the end."""
         while True:
             if self._member.eof:
                 self._packed = self._member.unused_data or self._more()

@@ -1,4 +1,4 @@
-"""The directories of a home, and finding a dataset in one.
+"""The directories of a home, and the datasets in them.
 
 ::
 
@@ -24,36 +24,36 @@ from rlds_cli.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """One home."""
+    """A directory with datasets, archives and work in progress."""
 
     root: Path
 
     def dataset(self, id: DatasetId) -> Path:
-        """Where the dataset is, or will be, published."""
+        """Return the directory of a published dataset."""
         return self.root / "datasets" / id.family / id.component
 
     def archive(self, id: DatasetId) -> Path:
-        """Where its archive is kept."""
+        """Return the directory of a dataset's archive."""
         return self.root / "archives" / id.family / id.base.component
 
     def partial(self, id: DatasetId, tag: str) -> Path:
-        """Where work on it goes on; ``tag`` keeps work with other options apart."""
+        """Return the work directory of a dataset; ``tag`` separates work with different options."""
         return self.root / "partial" / f"{id.family}+{id.component}.{tag}"
 
     def lock(self, id: DatasetId) -> Path:
-        """The lock file of the base dataset and of everything made from it."""
+        """Return the lock file of a dataset."""
         return self.root / "locks" / f"{id.family}+{id.component}.lock"
 
     def packed(self, name: str) -> Path:
-        """Where the packed rows ``<fingerprint>-<hash>.<kind>`` are kept."""
+        """Return the path of the packed rows ``<fingerprint>-<hash>.<kind>``."""
         return self.root / "packed" / name
 
     def packed_lock(self, name: str) -> Path:
-        """The lock that is held while they, or others of the same dataset, are built."""
+        """Return the lock file for building packed rows; all packed rows of a dataset share it."""
         return self.root / "locks" / f"packed-{name.partition('-')[0]}.lock"
 
     def datasets(self) -> Iterator[tuple[DatasetId, Path]]:
-        """All published datasets, sorted."""
+        """Yield all published datasets, sorted."""
         for family in _entries(self.root / "datasets"):
             for entry in _entries(family):
                 try:
@@ -64,7 +64,7 @@ class Home:
                     yield id, entry
 
     def twin(self, id: DatasetId) -> DatasetId | None:
-        """The published dataset in whose place ``id`` would stand where file systems ignore case; None mostly."""
+        """Return the published dataset whose path differs from that of ``id`` only in case, or None."""
         path = self.dataset(id)
         if path.exists():
             return None
@@ -72,7 +72,7 @@ class Home:
         return ids.from_component(id.family, names[0]) if names else None
 
     def archives(self) -> Iterator[tuple[DatasetId, Path]]:
-        """All directories of archives, sorted."""
+        """Yield all directories of archives, sorted."""
         for family in _entries(self.root / "archives"):
             for entry in _entries(family):
                 try:
@@ -89,7 +89,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether a dataset is there, for this user: what may not be looked into is not."""
+    """Return whether a path is a dataset that this user can read."""
     try:
         return (path / "zarr.json").exists()
     except OSError:
@@ -97,7 +97,7 @@ def is_dataset(path: Path) -> bool:
 
 
 def is_dir(path: Path) -> bool:
-    """Whether a directory is there, for this user."""
+    """Return whether a path is a directory; False if this user may not know."""
     try:
         return path.is_dir()
     except OSError:
@@ -105,7 +105,7 @@ def is_dir(path: Path) -> bool:
 
 
 def find(id: DatasetId, where: Settings) -> Path | None:
-    """The published dataset in the first home that has it, whatever the case of its letters; or None."""
+    """Return the published dataset in the first home that has it, in any case of letters, or None."""
     for root in where.homes:
         path = Home(root).dataset(id)
         if is_dataset(path):

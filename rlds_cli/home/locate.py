@@ -1,4 +1,4 @@
-"""Datasets that are here, by id, alias, glob or path: what a user or a command asks for."""
+"""Find datasets on this disk by id, alias, glob or path, and search them together with the registry."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from rlds_cli import home, ids, registry, settings, subset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, UnknownDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
+from rlds_cli.registry.records import Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import files, manifest
 
 
 def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Path:
-    """The directory of a dataset given by id, alias or path. No network, no lock, no write.
+    """Return the directory of a dataset, by id, alias or path. No network, no lock, no write.
 
     Raises
     ------
     DatasetNotFound
-        Names the homes that were searched.
+        With the homes that were searched.
     InvalidId
-        It is neither an id nor an alias.
+        ``ref`` is neither an id nor an alias.
     """
     where = settings.read(cache_dir)
     address = ids.address_hint(str(ref))
@@ -45,24 +46,24 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
 
 
 def parse(ref: str) -> DatasetId:
-    """An id as users write it: its family in any case, too.
+    """Parse an id as users write it, with the family in any case.
 
     Raises
     ------
     InvalidId
-        It is none.
+        The text is no id.
     """
     family, slash, rest = ref.strip().partition("/")
     return ids.parse(f"{family.lower()}{slash}{rest}")
 
 
 def meant(ref: str, where: Settings) -> DatasetId:
-    """The id that ``ref`` is, or that it is an alias of; a dataset that is here comes before an alias of another.
+    """Return the id for an id or an alias; a dataset on this disk is preferred to an alias of another dataset.
 
     Raises
     ------
     InvalidId
-        It is neither.
+        ``ref`` is neither.
     """
     try:
         id = parse(ref)
@@ -88,15 +89,61 @@ def _how_to_have(id: DatasetId) -> str | None:
         return e.hint
 
 
+def here(where: Settings) -> dict[str, list[tuple[DatasetId, Path]]]:
+    """Map lower-case base ids to the (id, directory) of the dataset and its variants, those of the own home first."""
+    present: dict[str, list[tuple[DatasetId, Path]]] = {}
+    for root in where.homes:
+        for id, path in Home(root).datasets():
+            present.setdefault(str(id.base).lower(), []).append((id, path))
+    return present
+
+
+def find(
+    query: str = "", *, family: str | None = None, local: bool = False, cache_dir: StrPath | None = None
+) -> list[Entry]:
+    """Search the registry, and datasets that are on this disk without being in it.
+
+    Parameters
+    ----------
+    query : str
+        Words; an entry is found if its id or an alias holds all of them, in any case. A glob is matched against the
+        whole id.
+    family : str, optional
+        Only this family; ``local`` for imported and created datasets.
+    local : bool
+        Only datasets that are on this disk.
+    cache_dir : path, optional
+        A home instead of ``RLDS_HOME``.
+
+    Returns
+    -------
+    list of Entry
+        Closed sources included; see ``Entry.status``.
+
+    Raises
+    ------
+    UnknownDataset
+        There is no such family.
+
+    Examples
+    --------
+    >>> [e.id for e in find("hopper medium expert", family="d4rl")][-1]
+    'd4rl/hopper-medium-expert-v2'
+    """
+    present = here(settings.read(cache_dir))
+    found = registry.search(query, family=family, present=[present[key][0][0].base for key in sorted(present)])
+    return [e for e in found if not local or e.id.lower() in present]
+
+
 def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
-    """The directory of one dataset, by id, alias or path.
+    """Return the directory of one dataset, by id, alias or path.
 
     Raises
     ------
     DatasetNotFound
-        It is not here.
+        The dataset is not on this disk.
     UnknownDataset
-        Nobody knows it; with a "did you mean".
+        Neither the registry nor the disk knows the dataset; with a "did you mean".
     """
     where = settings.read(cache_dir)
     found = _by_id(str(ref), where)
@@ -111,12 +158,12 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
 def datasets(
     refs: Iterable[str] = (), *, everything: bool = False, cache_dir: StrPath | None = None
 ) -> tuple[Path, ...]:
-    """The directories of several datasets, each once; a glob stands for those that are here.
+    """Return the directories of several datasets, each once; a glob stands for the matching ones on this disk.
 
     Raises
     ------
     DatasetNotFound, UnknownDataset
-        As of ``dataset``; or a glob that nothing here matches.
+        As `dataset`; or a glob matches nothing.
     """
     where = settings.read(cache_dir)
     found: dict[Path, None] = {}
@@ -129,12 +176,12 @@ def datasets(
 
 
 def dataset_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[Path, bool]:
-    """A path, and whether it is a dataset's; a dataset's id comes before a file of the same name.
+    """Return a path, and whether it is a dataset's; an id is preferred to a file of the same name.
 
     Raises
     ------
     DatasetNotFound, UnknownDataset
-        It is neither a dataset nor a file.
+        ``ref`` is neither a dataset nor a file.
     """
     path = settings.expanded(ref)
     here = _by_id(str(ref), settings.read(cache_dir)) is not None
@@ -143,21 +190,21 @@ def dataset_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[
     try:
         return dataset(ref, cache_dir=cache_dir), True
     except (InvalidId, UnknownDataset) as e:
-        raise UnknownDataset(f'"{ref}" is neither a file nor a dataset that is known.', hint=e.hint) from None
+        raise UnknownDataset(f'"{ref}" is neither a file nor a known dataset.', hint=e.hint) from None
 
 
 def id_of(path: Path) -> DatasetId:
-    """The id of a dataset, as its manifest has it."""
+    """Return the id of a dataset from its manifest."""
     return ids.parse(manifest.read(path).id)
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether a directory is a dataset of this program, in a home or not."""
+    """Return whether a directory holds a dataset of this program, inside a home or elsewhere."""
     try:
         return b'"rlds"' in files.content(path / "zarr.json", manifest.LONGEST)
     except (OSError, ValueError):
         return False
-    except DamagedDataset:  # a link or a pipe stands there, which opening says
+    except DamagedDataset:  # a link or a pipe is there: opening the dataset reports it
         return True
 
 
@@ -169,7 +216,7 @@ def _by_id(ref: str, where: Settings) -> Path | None:
 
 
 def _known(ref: str, where: Settings) -> str:
-    """The id that ``ref`` is, or stands for."""
+    """Return the id that ``ref`` names."""
     if Path(ref).is_absolute() or ref.startswith((".", "~")):
         return ref
     base, at, variant = ref.partition("@")
@@ -186,7 +233,7 @@ def _known(ref: str, where: Settings) -> str:
 
 
 def _all(where: Settings) -> list[tuple[DatasetId, Path]]:
-    """Datasets of all homes; of two with one id, the one that opening finds."""
+    """Return the datasets of all homes; for an id in several homes, the one in the first home."""
     found: dict[str, tuple[DatasetId, Path]] = {}
     for root in where.homes:
         for id, path in Home(root).datasets():
@@ -203,7 +250,7 @@ def _matching(pattern: str, where: Settings) -> list[Path]:
 
 
 def _names(id: DatasetId) -> list[str]:
-    """All that a dataset is called, in lower case."""
+    """Return all names of a dataset, in lower case."""
     entry = registry.listed(str(id.base))
     variant = f"@{id.variant}".lower() if id.variant else ""
     return [str(id).lower(), *(f"{name}{variant}" for name in (entry.names if entry else ()))]

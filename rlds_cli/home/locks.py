@@ -1,4 +1,4 @@
-"""One process at a time works on a dataset; what the file system refuses becomes an error that says what to do."""
+"""Lock a dataset for work by one process, and turn errors of the file system into errors with a hint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files.locks import FileLock, Held
+from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress
@@ -20,7 +20,7 @@ _FILE_SYSTEM = (errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENOLCK, errno.EOPNOT
 
 @contextmanager
 def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
-    """Hold the lock of ``id`` in ``home``; wait for whoever holds it, and say so.
+    """Hold the lock of ``id`` in ``home``. If another process holds it, report that and wait.
 
     Raises
     ------
@@ -41,9 +41,9 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
         lock = FileLock(path)
         try:
             lock.acquire(timeout=0)
-        except Held:
-            left = f" (if none is, remove {lock.mark})" if lock.mark.exists() else ""
-            progress(Event(str(id), "note", note=f"another process is at it: waiting{left}"))
+        except LockHeld:
+            left = f" (if there is none, remove {lock.mark})" if lock.mark.exists() else ""
+            progress(Event(str(id), "note", note=f"locked by another process: waiting{left}"))
             lock.acquire()
         try:
             yield
@@ -52,14 +52,14 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
 
 
 def check_directories(home: Home, id: DatasetId) -> None:
-    """Raise NoPermission where a directory that work on ``id`` writes to is a link that leads somewhere else."""
+    """Raise NoPermission if a directory that work on ``id`` writes to is a link."""
     for path in (home.dataset(id), home.archive(id), home.lock(id).parent, home.partial(id, "").parent):
         safe_files.check_directories(path, home.root)
 
 
 @contextmanager
 def writing(home: Home) -> Iterator[None]:
-    """Turn what the file system refuses into NoPermission, NoSpace or, where it fails, RldsError."""
+    """Turn errors of the file system into NoPermission, NoSpace or, for a failing file system, RldsError."""
     try:
         yield
     except PermissionError as e:
@@ -72,7 +72,7 @@ def writing(home: Home) -> Iterator[None]:
             raise NoPermission(f"{e.filename or home.root} is read-only.", hint=_OTHER) from e
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NoSpace(
-                f"The disk of {home.root} is full. What was finished is kept in {home.root / 'partial'}.",
+                f"The disk of {home.root} is full. Finished work is kept in {home.root / 'partial'}.",
                 hint="free some space and run the same command again, or use another home: --cache-dir DIR",
             ) from e
         if e.errno in _FILE_SYSTEM:

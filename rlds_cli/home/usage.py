@@ -1,4 +1,4 @@
-"""What rlds keeps on the disk, and how much of it; every file counts once, whatever its number of names."""
+"""Measure the disk space of a home; a file with several names counts once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Inode = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class DatasetUsage:
-    """Bytes on disk of one dataset. ``shared`` of its ``cache`` also belong to a dataset listed before it.
+    """Bytes on disk of one dataset. ``shared`` bytes of its ``cache`` also belong to a dataset listed before it.
 
-    ``archive`` is 0 where it is not kept, and for variants. ``here`` is False where there is an archive alone.
+    ``archive`` is 0 without an archive, and for variants. ``here`` is False if there is only an archive.
     ``last_opened`` is an ISO-8601 UTC time, as exact as the file system's access times; None without a cache.
     """
 
@@ -40,10 +40,11 @@ class DatasetUsage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """All of a home, in bytes on disk.
+    """Bytes on disk of a home.
 
-    ``packed`` are row blocks for loading, rebuilt when needed; ``partial`` what downloads, conversions and removals
-    that were interrupted left. ``archives`` and ``caches`` count shared files once; ``total`` is everything.
+    ``packed`` counts row blocks for loading, which are rebuilt when needed; ``partial`` counts the remains of
+    interrupted downloads, conversions and removals. ``archives`` and ``caches`` count shared files once; ``total``
+    counts everything.
     """
 
     home: Path
@@ -57,7 +58,7 @@ class Usage:
 
 
 def usage(*, cache_dir: StrPath | None = None) -> Usage:
-    """Measure the user's own home; one that does not exist is empty."""
+    """Measure the user's own home; a home that does not exist is empty."""
     root = settings.read(cache_dir).home
     home = Home(root)
     seen: set[Inode] = set()
@@ -72,10 +73,10 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
 
 
 def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
-    """Bytes that a file, or all files below a directory, take on disk; 0 where there is nothing.
+    """Return the bytes on disk of a file, or of all files below a directory; 0 for a missing path.
 
-    A link counts nothing, whatever it leads to. A file with several names counts once. An inode in ``seen`` counts
-    nothing, new ones join it.
+    Links do not count. A file with several names counts once. Inodes in ``seen`` do not count, and new ones are added
+    to it.
     """
     counted = set() if seen is None else seen
     if path.is_symlink():
@@ -89,7 +90,7 @@ def _entries(directory: Path) -> Iterator[Path]:
 
 
 def freed_by(paths: Sequence[Path]) -> list[int]:
-    """Bytes that become free when ``paths`` are removed one after the other; files with names elsewhere stay."""
+    """Return the bytes that removing each of ``paths`` in turn would free; files with names elsewhere stay."""
     names: dict[Inode, int] = {}
     freed = []
     for path in paths:
@@ -103,7 +104,7 @@ def freed_by(paths: Sequence[Path]) -> list[int]:
 
 
 def _files(path: Path) -> Iterator[os.stat_result]:
-    """What is known of a file, or of all files below a directory; links are not followed."""
+    """Yield the status of a file, or of all files below a directory; links are not followed."""
     below = _entries(path) if not path.is_symlink() else ()
     for file in (path, *below):
         with suppress(OSError):  # gone meanwhile
@@ -133,12 +134,12 @@ def _archive(path: Path, seen: set[Inode]) -> int:
 
 
 def _leftovers(root: Path, seen: set[Inode]) -> int:
-    """What lies among archives and datasets without being one: unfinished files, removals that were interrupted."""
+    """Measure leftovers among archives and datasets: unfinished files and interrupted removals."""
     return size_on_disk(root / "archives", seen) + size_on_disk(root / "datasets", seen)
 
 
 def _new(file: Path, seen: set[Inode]) -> Iterator[int]:
-    """The bytes on disk of a file, unless it was seen before."""
+    """Yield the bytes on disk of a file, unless it was seen before."""
     try:
         status = file.lstat()
     except OSError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.provenance import Origins
+from rlds_cli.dataset.provenance import EpisodeOrigins
 from rlds_cli.dataset.transforms import Elementwise, Reward
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
@@ -345,7 +345,7 @@ class BatchReader:
         episodes = self.source.locator.pool.dataset
         numbers = episodes.episodes.index.take(located.table.number.take(located.episode))
         for i, batch in enumerate(batches):
-            yield batch.told(origins=Origins(episodes.store, numbers[i * size : (i + 1) * size]))
+            yield batch.told(origins=EpisodeOrigins(episodes.store, numbers[i * size : (i + 1) * size]))
 
     def _converted(self, gathered: Gathered) -> tuple[dict[str, Any], dict[str, Any]]:
         """Convert columns, and the places to zero, to the backend's arrays: they go to the device together."""

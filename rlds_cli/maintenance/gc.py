@@ -15,7 +15,7 @@ from rlds_cli import ids, settings
 from rlds_cli.errors import InvalidId, NoPermission
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.files.locks import FileLock, Held
+from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.files.parts import is_piece
 from rlds_cli.home import Home
 from rlds_cli.home.locks import writing
@@ -241,7 +241,7 @@ def _lock(home: Home, held: ExitStack, paths: Sequence[Path]) -> str:
         for path in paths:
             safe_files.directory(path.parent, home.root)
             held.enter_context(FileLock(path).acquire(timeout=0))
-    except Held:
+    except LockHeld:
         held.close()
         return _BUSY
     except NoPermission as e:

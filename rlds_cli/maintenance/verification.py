@@ -266,7 +266,7 @@ def _kept(ds: Dataset, source: Mapping[str, Any]) -> Iterator[Path]:
 
 def _places(ds: Dataset, steps: int, seed: int) -> list[Source]:
     groups = ds.store.episode_strings("group")
-    return [provenance.place(ds, e, t, group=groups[e]) for e, t in _drawn(ds, steps, seed)]
+    return [provenance.place(ds.store, e, t, group=groups[e]) for e, t in _drawn(ds, steps, seed)]
 
 
 def _drawn(ds: Dataset, steps: int, seed: int) -> Iterator[tuple[int, int]]:

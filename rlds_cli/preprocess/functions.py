@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from rlds_cli import settings
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin, sources, traits
 from rlds_cli.preprocess.sources import Files
+from rlds_cli.text import did_you_mean
 
 UNITS = ("episode", "batch", "step", "window")
 _TORCH = "torch"
@@ -250,7 +250,7 @@ def _load_file(file: Path) -> ModuleType:
     except OSError as e:
         there = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
         raise PreprocessError(
-            f"There is no file {file}.{_did_you_mean(file.name, there)}", hint=f"--fn takes {_FORM}"
+            f"There is no file {file}.{did_you_mean(file.name, there, 0.5)}", hint=f"--fn takes {_FORM}"
         ) from e
     name = f"rlds_function_{file.stem}_{hashlib.sha256(str(file).encode() + data).hexdigest()[:12]}"
     if name in sys.modules:
@@ -278,7 +278,7 @@ def _import(name: str) -> ModuleType:
         there = [p.stem for p in Path.cwd().glob("*.py")] + [p.parent.name for p in Path.cwd().glob("*/__init__.py")]
         searched = ", ".join(p or "." for p in sys.path)
         raise PreprocessError(
-            f"There is no module {e.name}.{_did_you_mean(name, there)} Searched: {searched}",
+            f"There is no module {e.name}.{did_you_mean(name, there, 0.5)} Searched: {searched}",
             hint="run it in the directory of the module, or name the file: --fn path/to/file.py:function",
         ) from e
     except BaseException as e:
@@ -312,14 +312,9 @@ def _attribute(module: ModuleType, name: str, reference: str) -> Callable[..., A
     what = (
         f"{reference} is a {type(value).__name__}, not a function."
         if value is not None
-        else (f"There is no function {name} in {reference.rpartition(':')[0]}.{_did_you_mean(name, there)}")
+        else (f"There is no function {name} in {reference.rpartition(':')[0]}.{did_you_mean(name, there, 0.5)}")
     )
     raise PreprocessError(f"{what} Functions there: {', '.join(there) or 'none'}.")
-
-
-def _did_you_mean(name: str, there: list[str]) -> str:
-    close = get_close_matches(name, there, 1, 0.5)
-    return f" Did you mean {close[0]}?" if close else ""
 
 
 def _given(fn: Callable[..., Any]) -> Function:

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import ids
+from rlds_cli import ids, text
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.files import trees
@@ -79,7 +79,7 @@ class Pipeline:
     def _differs(self, made: Mapping[str, Any]) -> str:
         before = made.get("functions", [{}])
         if len(before) != len(self.stages):
-            return f"by {len(before)} function{'' if len(before) == 1 else 's'}; these are {len(self.stages)}"
+            return f"by {text.plural(len(before), 'function')}; these are {len(self.stages)}"
         whole = task.differences({k: v for k, v in made.items() if k != "key"}, self.parts_of_key)
         each = (task.differences(old, new.identity) for old, new in zip(before, self.stages, strict=True))
         return "; ".join(filter(None, [whole, *(f"function {i + 1}: {d}" for i, d in enumerate(each) if d)]))

@@ -35,7 +35,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NoPermission, PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.files.locks import FileLock, Held
+from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
 from rlds_cli.preprocess import fit, job, publish
@@ -47,7 +47,7 @@ from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import build, files, publishing, rows, shards
-from rlds_cli.store.rows import Position, RowWriter, Written
+from rlds_cli.store.rows import Position, RowWriter, WrittenRows
 from rlds_cli.store.shards import Finished, Shard
 from rlds_cli.ted import Chunk, EpisodeTable, Field
 
@@ -185,7 +185,7 @@ def is_running(work: Path) -> bool:
         try:
             for file in (work / "running").glob("*.lock"):
                 held.enter_context(FileLock(file).acquire(timeout=0))
-        except (Held, OSError, NoPermission):
+        except (LockHeld, OSError, NoPermission):
             return True
     return False
 
@@ -263,7 +263,7 @@ def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
     lock = FileLock(work / "first-pass.lock", marks=False)
     try:
         lock.acquire(timeout=0)
-    except Held:
+    except LockHeld:
         pool.progress(Event(str(t.id), "note", note="another shard runs the first pass: waiting"))
         lock.acquire()
     except OSError:  # a lock by a mark would block the others forever if its holder is killed on another machine
@@ -419,8 +419,8 @@ def fits(before: PreprocessJob, now: PreprocessJob) -> bool:
 
 
 def complete(
-    before: PreprocessJob, now: PreprocessJob, number: int, segment: Path, written: Written, work: Path
-) -> tuple[str, Written]:
+    before: PreprocessJob, now: PreprocessJob, number: int, segment: Path, written: WrittenRows, work: Path
+) -> tuple[str, WrittenRows]:
     """Complete part ``number``, written to ``segment`` by an earlier plan, and return it as `build.write_part` does."""
     where = f"segments/{number}.{secrets.token_hex(4)}"
     paths = files.paths(f.name for f in now.schema)
@@ -433,7 +433,7 @@ def complete(
         for chunk in _rows(now.task, lacking, number, now):
             writer.append(chunk)
         more = writer.written()
-    return where, Written(
+    return where, WrittenRows(
         Position(),
         written.rows,
         written.frame_bytes | more.frame_bytes,

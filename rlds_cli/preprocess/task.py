@@ -24,6 +24,7 @@ from rlds_cli.preprocess.functions import Function
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, Note, join_name
+from rlds_cli.text import is_below
 
 ARRAYS = ("numpy", "torch", "tensordict")
 PART_ROWS = 1 << 16  # rows of a part, approximately: parts consist of whole episodes
@@ -301,11 +302,11 @@ def names_of(fields: Sequence[str | tuple[str, ...]] | None) -> tuple[str, ...] 
 def matching(dataset: Dataset, key: str) -> list[str]:
     """Return the field ``key`` or the fields nested below it; ``next/x`` also means the ``x`` of the next row."""
     schema = dataset.schema
-    names = [n for n in schema if n == key or n.startswith(f"{key}/")]
+    names = [n for n in schema if is_below(n, key)]
     if key.startswith("next/"):
         twin = key.removeprefix("next/")
         kept_once = [n for n, f in schema.items() if f.placement == "both" and f"next/{n}" not in schema]
-        names += [n for n in kept_once if n == twin or n.startswith(f"{twin}/")]
+        names += [n for n in kept_once if is_below(n, twin)]
     return names
 
 

@@ -1,4 +1,4 @@
-"""What datasets there are: entries of ``registry/``, found by id, alias, words or glob. Data only, nothing heavy.
+"""The registry of known datasets: entries of ``registry/``, found by id, alias, words or glob. Imports nothing heavy.
 
 ::
 
@@ -11,18 +11,17 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import ids, settings
+from rlds_cli import ids
 from rlds_cli.errors import InvalidId, UnknownDataset
-from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry.records import Defect, Entry, Family, File
-from rlds_cli.settings import Settings, StrPath
+from rlds_cli.text import closest
 
 LOCAL = "local"
 
@@ -48,38 +47,34 @@ ENTRY_KEYS = (
 
 
 def directory() -> Path:
-    """Where the registry lies: beside the package in a checkout, inside it when installed from a wheel."""
+    """Return the directory of the registry: beside the package in a checkout, inside it in a wheel."""
     installed = _HERE / "_registry"
     return installed if installed.is_dir() else _HERE.parent / "registry"
 
 
 @cache
 def families() -> tuple[Family, ...]:
-    """All families, sorted by name."""
+    """Return all families, sorted by name."""
     return tuple(_family(name, facts) for name, facts in sorted(_facts().items()))
 
 
 def entries(family: str) -> tuple[Entry, ...]:
-    """The entries of one family, in the order of its file; none for a family that the registry does not have."""
+    """Return the entries of one family, in the order of its file; empty for an unknown family."""
     return _entries(family) if family in _facts() else ()
 
 
-def find(
-    query: str = "", *, family: str | None = None, local: bool = False, cache_dir: StrPath | None = None
-) -> list[Entry]:
-    """Search the registry, and what is here without being in it.
+def search(query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = ()) -> list[Entry]:
+    """Search the registry, and datasets that are on this disk without being in it.
 
     Parameters
     ----------
     query : str
-        Words; an entry is found when its id or an alias holds all of them, whatever their case. A glob is matched
-        against the whole id.
+        Words; an entry is found if its id or an alias holds all of them, in any case. A glob is matched against the
+        whole id.
     family : str, optional
-        Only this one; ``local`` for imported and created datasets.
-    local : bool
-        Only datasets that are here.
-    cache_dir : path, optional
-        A home instead of ``RLDS_HOME``.
+        Only this family; ``local`` for imported and created datasets.
+    present : sequence of DatasetId
+        Datasets on this disk, without variants. Those that the registry does not list follow its own entries.
 
     Returns
     -------
@@ -89,27 +84,21 @@ def find(
     Raises
     ------
     UnknownDataset
-        No such family.
-
-    Examples
-    --------
-    >>> [e.id for e in find("hopper medium expert", family="d4rl")][-1]
-    'd4rl/hopper-medium-expert-v2'
+        There is no such family.
     """
-    present = here(settings.read(cache_dir))
-    _check_family(family, present)
     wanted = family.lower() if family else None
+    if wanted is not None:
+        _check_family(str(family), {id.family for id in present})
     known = [e for f in families() if wanted in (None, f.name) for e in entries(f.name)]
-    strangers = [e for e in _strangers(present) if wanted in (None, e.family)]
+    added = [e for e in _unregistered(present) if wanted in (None, e.family)]
     words = query.lower().split()
-    return [e for e in (*known, *strangers) if _matches(e, words) and (not local or e.id.lower() in present)]
+    return [e for e in (*known, *added) if _matches(e, words)]
 
 
 def get(ref: str) -> Entry:
-    """The entry of an id, whatever its case and variant, of an alias, or of a name without its family.
+    """Return the entry of an id, in any case and with any variant, of an alias, or of a name without its family.
 
-    A name without its family (``hopper-medium-v2``, Minari's ``D4RL/door/human-v2``) is understood where only one
-    family has it.
+    A name without its family (``hopper-medium-v2``, Minari's ``D4RL/door/human-v2``) must be unique among families.
 
     Raises
     ------
@@ -129,13 +118,13 @@ def get(ref: str) -> Entry:
 
 
 def listed(ref: str) -> Entry | None:
-    """The entry that `get` gives, or None; only what has a line of its own in the registry."""
+    """Return the entry as `get` does, or None for a dataset without a line of its own in the registry."""
     name = ref.strip().partition("@")[0].rstrip("/").lower()
     return _index().get(name) or _without_family().get(name)
 
 
 def match(ref: str) -> list[Entry]:
-    """The entries of an id, an alias, or a glob such as ``d4rl/hopper-*-v2``; a glob leaves closed sources out.
+    """Return the entries of an id, an alias, or a glob such as ``d4rl/hopper-*-v2``, without closed sources for globs.
 
     Raises
     ------
@@ -155,9 +144,9 @@ def match(ref: str) -> list[Entry]:
 
 
 def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
-    """The ids nearest to ``ref``, best first: those that hold all its words, then those spelt alike.
+    """Return the ids nearest to ``ref``, best first: those with all its words, then those with a similar spelling.
 
-    ``among`` names more ids than the registry's own.
+    ``among`` adds ids to those of the registry.
     """
     known = {n: e.id for n, e in _index().items()} | {i.lower(): i for i in among}
     key = ref.lower().partition("@")[0]
@@ -172,26 +161,17 @@ def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
 
 
 def did_you_mean(ref: str, among: Iterable[str] = ()) -> str | None:
-    """A hint for an id that is not known, or None when nothing comes near."""
+    """Return a hint for an unknown id, or None if no known id comes near."""
     key = ref.lower().strip("/")
     if key in _facts():
-        return f"that is a family: rlds list --family {key} shows it, '{key}/*' stands for all of it"
+        return f"that is a family: rlds list --family {key} shows its datasets, '{key}/*' stands for all of them"
     near = suggest(ref, among=among)
     return f"did you mean {', '.join(near)}?" if near else None
 
 
 def is_glob(ref: str) -> bool:
-    """Whether ``ref`` holds ``*``, ``?`` or ``[``."""
+    """Return whether ``ref`` holds ``*``, ``?`` or ``[``."""
     return any(c in ref for c in "*?[")
-
-
-def here(where: Settings) -> dict[str, list[tuple[DatasetId, Path]]]:
-    """What lies in the homes: lower-case base id -> (id, directory) of it and its variants, own home first."""
-    present: dict[str, list[tuple[DatasetId, Path]]] = {}
-    for root in where.homes:
-        for id, path in Home(root).datasets():
-            present.setdefault(str(id.base).lower(), []).append((id, path))
-    return present
 
 
 @cache
@@ -201,7 +181,7 @@ def _facts() -> Mapping[str, Any]:
 
 
 def lines(family: str) -> Iterator[dict[str, Any]]:
-    """The lines of a family's file, as JSON objects."""
+    """Yield the lines of a family's file, as JSON objects."""
     with (directory() / f"{family}.jsonl").open(encoding="utf-8") as file:
         yield from map(json.loads, file)
 
@@ -226,7 +206,7 @@ def _entries(family: str) -> tuple[Entry, ...]:
 
 
 def _common(family: str) -> dict[str, Any]:
-    """What every entry of a family takes over from it."""
+    """Return the values that every entry of a family inherits."""
     keys = ("format", "expansion", "episodes_by", "licence", "paper", "homepage", "host", "citation")
     facts = _facts()[family]
     return {"family": family, "only": tuple(facts.get("only", ()))} | {k: v for k, v in facts.items() if k in keys}
@@ -259,7 +239,7 @@ def _index() -> Mapping[str, Entry]:
 
 @cache
 def _without_family() -> Mapping[str, Entry]:
-    """Entries by what follows the family in their ids, where that is no other entry's."""
+    """Map names without family to entries, for names that only one family has."""
     of: dict[str, list[Entry]] = {}
     for entry in _all():
         of.setdefault(entry.id.lower().partition("/")[2], []).append(entry)
@@ -267,7 +247,7 @@ def _without_family() -> Mapping[str, Entry]:
 
 
 def _unlisted(name: str) -> Entry | None:
-    """A dataset of an open family that has no entry: any repository of its hub."""
+    """Make an entry for a dataset of an open family, which may be any repository of its hub."""
     try:
         id = ids.parse(name)
     except InvalidId:
@@ -281,16 +261,16 @@ def _unlisted(name: str) -> Entry | None:
 
 
 def _revisions(tree: tuple[str, ...], family: str) -> tuple[str, ...]:
-    """Places of a listing at each of the revisions at which a family's datasets may be, best first."""
+    """Return the addresses of a listing at each revision of a family's datasets, best first."""
     revisions = _facts()[family].get("revisions", ())
     return tuple(f"{url}@{r}" for url in tree for r in revisions) or tree
 
 
-def _strangers(present: Mapping[str, list[tuple[DatasetId, Path]]]) -> Iterator[Entry]:
-    """Entries for datasets that are here and that the registry does not list."""
-    for key in sorted(present.keys() - _index().keys()):
-        id = present[key][0][0].base
-        yield _unlisted(str(id)) or Entry(id=str(id), family=id.family, format="")
+def _unregistered(present: Sequence[DatasetId]) -> Iterator[Entry]:
+    """Make entries for the datasets on this disk that the registry does not list."""
+    for id in present:
+        if str(id).lower() not in _index():
+            yield _unlisted(str(id)) or Entry(id=str(id), family=id.family, format="")
 
 
 def _matches(entry: Entry, words: list[str]) -> bool:
@@ -298,17 +278,18 @@ def _matches(entry: Entry, words: list[str]) -> bool:
     return all(any(fnmatchcase(n, w) if is_glob(w) else w in n for n in names) for w in words)
 
 
-def _check_family(family: str | None, present: Mapping[str, Any]) -> None:
-    known = {*_facts(), LOCAL, *(key.partition("/")[0] for key in present)}
-    if family is not None and family.lower() not in known:
-        near = difflib.get_close_matches(family.lower(), known, 1) or sorted(known)
-        raise UnknownDataset(f'There is no family "{family}".', hint=f"{', '.join(near)}? rlds list shows all")
+def _check_family(family: str, present: Collection[str]) -> None:
+    known = {*_facts(), LOCAL, *present}
+    if family.lower() not in known:
+        near = closest(family.lower(), known)
+        hint = f"{near or ', '.join(sorted(known))}? rlds list shows all"
+        raise UnknownDataset(f'There is no family "{family}".', hint=hint)
 
 
 @cache
 def _hint(name: str) -> str:
-    """What to do about a name that is not known; kept, for a page asks for the same dataset several times."""
-    fallback = "rlds list shows what there is; rlds import PATH --as local/NAME takes files of your own"
+    """Return a hint for an unknown name. It is cached, since a page asks for the same dataset several times."""
+    fallback = "rlds list shows all datasets; rlds import PATH --as local/NAME imports files of your own"
     address = ids.address_hint(name)
     if address:
         return address

@@ -1,4 +1,4 @@
-"""What the registry says of one dataset: plain records, nothing heavy."""
+"""Records of the registry: families, datasets, files and defects. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GITHUB = re.compile(r"[\w.-]+/(?P<repo>[\w.-]+)#(?P<number>\d+)")
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of an archive: its name there, where to get it (tried in order), its bytes where known."""
+    """One file of an archive: its name, its addresses (tried in order), and its size if known."""
 
     path: str
     urls: tuple[str, ...]
@@ -36,13 +36,13 @@ class Defect:
 
     @property
     def links(self) -> tuple[str, ...]:
-        """``refs`` as URLs."""
+        """References as URLs."""
         return tuple(map(link, self.refs))
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What holds for all entries of a family; ``num_entries`` counts those that are not closed.
+    """Facts about a whole family; ``num_entries`` counts the entries that are not closed.
 
     ``open`` is where a dataset without an entry lies on the hub (``{name}`` stands for its name, ``{repo}`` for
     ``OWNER/NAME``, the owner being the family where the id names none), None where every dataset has an entry.
@@ -70,7 +70,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One dataset: what is known without downloading it. None where nobody says.
+    """Facts about one dataset that are known before a download; None for unknown ones.
 
     Parameters
     ----------
@@ -79,20 +79,20 @@ class Entry:
     family, format : str
         ``format`` is the name of the reader in ``rlds_cli.archives``.
     files : tuple of File
-        The archive's files, where they are known ahead.
+        The archive's files, if they are known before a download.
     tree : tuple of str
         Else: directories or prefixes whose listing gives the files, mirrors tried in order. A file belongs when its
         path ends with ``suffix`` and goes on after the prefix with anything but a letter or digit.
     only : tuple of str
-        Patterns of the files that are fetched of a listing; all where there are none.
+        Patterns of the files to fetch from a listing; all files without patterns.
     size : int or None
-        Bytes to download, where known.
+        Bytes to download, if known.
     episodes_by : str or None
-        What ends an episode: ``flags timeouts jumps field:KEY file``; None leaves it to the reader.
+        The mark of an episode's end: ``flags timeouts jumps field:KEY file``; None leaves it to the reader.
     env_id, eval_env_id, max_episode_steps, ref_min_score, ref_max_score
         The environment, its time limit in steps, and the returns that scores 0 and 1 stand for.
     last_step : {"action", "observation"} or None
-        What the last step of an RLDS episode holds; None leaves it to the reader.
+        The content of the last step of an RLDS episode; None leaves it to the reader.
     num_steps, num_episodes, observation, action, algorithm, author
         As the source describes it.
     status : {"open", "deprecated", "closed"}
@@ -136,34 +136,34 @@ class Entry:
 
     @property
     def sha256(self) -> str | None:
-        """Of the archive, where it is one file and the hash is known."""
+        """Hash of the archive, if it is a single file with a known hash."""
         return self.files[0].sha256 if len(self.files) == 1 else None
 
     @property
     def verifiable(self) -> bool:
-        """Whether the hash of every file is known ahead."""
+        """True if the hash of every file is known before a download."""
         return bool(self.files) and all(f.sha256 for f in self.files)
 
     @property
     def store_size(self) -> int | None:
-        """About how many bytes the dataset will take here; an estimate from ``size``."""
+        """Estimated bytes of the converted dataset, from ``size``."""
         return None if self.size is None else int(self.size * self.expansion)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that it is found by, in lower case: id, aliases with and without the family."""
+        """Names for searching, in lower case: the id, and aliases with and without the family."""
         others = [n for a in self.aliases for n in (a, f"{self.family}/{a}")]
         return tuple(n.lower() for n in (self.id, *others))
 
 
 def link(ref: str) -> str:
-    """A reference as a URL: ``owner/repo#12`` is an issue or pull request on GitHub, ``arXiv:...`` a paper."""
+    """Return a reference as a URL: ``owner/repo#12`` is an issue or pull request on GitHub, ``arXiv:...`` a paper."""
     if _GITHUB.fullmatch(ref):
         return "https://github.com/" + ref.replace("#", "/issues/")
     return ref.replace("arXiv:", "https://arxiv.org/abs/")
 
 
 def short(ref: str) -> str:
-    """A reference for people: ``repo#12``, or the last part of a URL."""
+    """Shorten a reference for people: ``repo#12``, or the last part of a URL."""
     found = _GITHUB.fullmatch(ref)
     return f"{found['repo']}#{found['number']}" if found else ref.rstrip("/").rpartition("/")[2]

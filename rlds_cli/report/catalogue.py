@@ -111,7 +111,7 @@ class Card:
 def overview(cache_dir: StrPath | None = None) -> Overview:
     """List families and homes, with the number and size of the datasets on this disk."""
     where = settings.read(cache_dir)
-    present = registry.here(where)
+    present = locate.here(where)
     seen: set[tuple[int, int]] = set()
     taken = {path: size_on_disk(path, seen) for copies in present.values() for _, path in copies}
     known = {f.name: f for f in registry.families()}
@@ -134,7 +134,7 @@ def listing(
     closed: bool = False,
     cache_dir: StrPath | None = None,
 ) -> tuple[Row, ...]:
-    """List the datasets that match a query (see ``registry.find``).
+    """List the datasets that match a query (see ``locate.find``).
 
     Datasets of closed sources are listed with ``closed``, or if they are on this disk. With ``local``, only datasets on
     this disk are listed, with their steps, episodes and bytes.
@@ -144,8 +144,8 @@ def listing(
     UnknownDataset
         There is no such family.
     """
-    present = registry.here(settings.read(cache_dir))
-    found = registry.find(query, family=family, local=local, cache_dir=cache_dir)
+    present = locate.here(settings.read(cache_dir))
+    found = locate.find(query, family=family, local=local, cache_dir=cache_dir)
     rows = [_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present]
     return tuple(replace(row, contents=_stored_rows(present[row.id.lower()])) if local else row for row in rows)
 
@@ -208,7 +208,7 @@ def citation(ref: str, cache_dir: StrPath | None = None) -> str:
 
 def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
     """The ids, registered or on this disk, whose spelling is nearest to a query."""
-    return registry.suggest(query, among=_originals(registry.here(settings.read(cache_dir)).values()))
+    return registry.suggest(query, among=_originals(locate.here(settings.read(cache_dir)).values()))
 
 
 def _title(family: str) -> str:
@@ -243,7 +243,7 @@ def _stored_row(copy: Copy) -> StoredRow:
 
 def _entry(ref: str, where: Settings) -> Entry | None:
     """The entry of an id in the registry; None for a dataset that exists only on this disk."""
-    present = registry.here(where)
+    present = locate.here(where)
     try:
         return registry.get(ref)
     except UnknownDataset as e:
@@ -267,5 +267,5 @@ def _copy(id: str | None, path: Path) -> Copy:
 
 
 def _variants(id: DatasetId, where: Settings) -> tuple[str, ...]:
-    copies = registry.here(where).get(str(id.base).lower(), ())
+    copies = locate.here(where).get(str(id.base).lower(), ())
     return tuple(dict.fromkeys(str(c) for c, _ in copies if c.variant))

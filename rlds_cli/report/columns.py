@@ -27,7 +27,7 @@ from rlds_cli.store.ranges import read_range
 from rlds_cli.store.statistics import in_bins
 from rlds_cli.store.videos import DIRECTORY
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, Field, IntArray
-from rlds_cli.text import natural
+from rlds_cli.text import is_below, natural
 
 _DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
 _ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "", "info", "next/info")
@@ -69,12 +69,8 @@ def summarise_fields(ds: Dataset, *, elements: bool = False) -> tuple[FieldSumma
 
 def rank(f: Field) -> tuple[Any, ...]:
     """Sort key of fields on a page."""
-    known = [i for i, name in enumerate(_ORDER) if name and _below(f.name, name)]
+    known = [i for i, name in enumerate(_ORDER) if name and is_below(f.name, name)]
     return max(known, default=_ORDER.index("")), natural(f.name)
-
-
-def _below(name: str, root: str) -> bool:
-    return name == root or name.startswith(f"{root}/")
 
 
 def _summarise(ds: Dataset, f: Field, elements: bool) -> FieldSummary:
@@ -89,11 +85,11 @@ def _summarise(ds: Dataset, f: Field, elements: bool) -> FieldSummary:
         kind=f.kind,
         codec=f.codec,
         bytes=_bytes(ds, f),
-        default=any(_below(f.name, name) for name in _DEFAULT),
+        default=any(is_below(f.name, name) for name in _DEFAULT),
         **numbers,
         nonfinite=stats.nonfinite if stats else 0,
         histogram=Histogram(tuple(stats.histogram), stats.low, stats.high) if stats and counted else None,
-        saturation=saturation(ds, f) if _below(f.name, "action") else None,
+        saturation=saturation(ds, f) if is_below(f.name, "action") else None,
         distinct=_distinct(ds, f),
         shared=ds.manifest.shared.get(f.name),
         elements=describe_elements(ds, f, stats) if stats and stats.count and elements and f.shape else None,

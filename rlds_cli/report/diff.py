@@ -26,6 +26,7 @@ from rlds_cli.store import arrays, statistics
 from rlds_cli.store.finish import table_digests
 from rlds_cli.store.manifest import Counts, StoredField
 from rlds_cli.ted import Array, BoolArray, Field, IntArray
+from rlds_cli.text import is_below
 
 Change = Literal["same", "content", "type", "added", "removed"]
 Range = tuple[int, int]
@@ -361,7 +362,7 @@ def _hash_text(text: str) -> int:
 
 def _common(a: Dataset, b: Dataset) -> list[Field]:
     """Fields by which episodes can be matched: observations, actions and rewards with the same type in both."""
-    named = [f for f in a.schema.values() if any(f.name == r or f.name.startswith(f"{r}/") for r in _ROOTS)]
+    named = [f for f in a.schema.values() if any(is_below(f.name, r) for r in _ROOTS)]
     return [f for f in named if b.schema.get(f.name) == f and f.kind != "text" and 0 not in f.shape]
 
 

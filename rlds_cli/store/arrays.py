@@ -31,26 +31,26 @@ from rlds_cli.ted import Array
 
 INNER_BYTES = 1 << 20
 COMPRESSED_INNER_BYTES, SHARD_BYTES = 256 << 10, 64 << 20  # of the zarr encoding, see `compression`
-_HINT = "rlds verify ID names what else is wrong; rlds download ID --force makes it anew"
+_HINT = "rlds verify ID shows all damage; rlds download ID --force makes the dataset again"
 
 
 def data_file(directory: Path, ndim: int) -> Path:
-    """The one shard of an array."""
+    """Return the file of the one shard of an array."""
     return directory.joinpath("c", *["0"] * ndim)
 
 
 def row_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-    """Bytes of one row of an array of ``shape`` [rows, ...]."""
+    """Return the bytes of one row of an array of ``shape`` [rows, ...]."""
     return math.prod(shape[1:]) * np.dtype(dtype).itemsize
 
 
 def inner_rows(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-    """Rows of an inner chunk: about 1 MiB, or all there are."""
+    """Return the rows of an inner chunk: about 1 MiB, or all rows."""
     return max(1, min(shape[0], INNER_BYTES // max(1, row_bytes(shape, dtype))))
 
 
 def file_size(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-    """Size of the shard; 0 where there is no file."""
+    """Return the size of the shard; 0 without a file."""
     width = row_bytes(shape, dtype)
     if shape[0] * width == 0:
         return 0
@@ -100,7 +100,7 @@ def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Non
     if size:
         index = _index(shape, dtype)
         with safe_files.updating(file) as f:
-            f.truncate(shape[0] * row_bytes(shape, dtype))  # what an interrupted run wrote behind the rows
+            f.truncate(shape[0] * row_bytes(shape, dtype))  # drop bytes that an interrupted run wrote behind the rows
             f.truncate(size - len(index))
             f.seek(size - len(index))
             f.write(index)
@@ -120,7 +120,7 @@ def _index(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
 
 
 def tail(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
-    """What stands in the file behind the rows: zeros up to a whole inner chunk, and the index."""
+    """Return the bytes of the file behind the rows: zeros up to a whole inner chunk, and the index."""
     index = _index(shape, dtype)
     padding = file_size(shape, dtype) - shape[0] * row_bytes(shape, dtype) - len(index)
     return bytes(padding) + index
@@ -147,7 +147,7 @@ def raw(values: Array) -> memoryview:
 
 
 def write_at(fd: int, offset: int, values: Array) -> None:
-    """Write ``values`` at ``offset``: by ``pwrite``, for through a map a full disk would be a SIGBUS."""
+    """Write ``values`` at ``offset`` with ``pwrite``: a full disk would be a SIGBUS in a mapped file."""
     if values.size == 0:
         return
     view = raw(values)
@@ -162,7 +162,7 @@ def open_map(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> A
     Raises
     ------
     DamagedDataset
-        The file is missing or has another size: Zarr readers would take what is missing for zeros, silently.
+        The file is missing or has another size. Other Zarr readers would silently read missing bytes as zeros.
     """
     size = file_size(shape, dtype)
     if size == 0:
@@ -208,8 +208,8 @@ def _compare_size(file: Path, found: int, size: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How an array lies on disk: rows of a shard and of an inner chunk; ``compressed`` in the zarr encoding."""
+class ArrayLayout:
+    """The layout of an array on disk: rows of a shard and of an inner chunk; ``compressed`` in the zarr encoding."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -219,27 +219,27 @@ class Layout:
 
     @property
     def shards(self) -> int:
-        """How many shards there are; none where the array has no bytes."""
+        """Number of shards; 0 for an array without bytes."""
         return -(-self.shape[0] // self.shard) if math.prod(self.shape) else 0
 
 
-def layout(directory: Path) -> Layout:
-    """How the array in ``directory`` lies on disk, from its ``zarr.json``, which must be as this program writes it.
+def layout(directory: Path) -> ArrayLayout:
+    """Read the layout of the array in ``directory`` from its ``zarr.json``, which must be in the form written here.
 
     Raises
     ------
     DamagedDataset
-        It cannot be read, or describes an array in another way.
+        The file cannot be read, or describes an array in another form.
     """
     d, shape, dtype = _described(directory)
     try:
         plain = document(shape, dtype)
         grid, codecs = d["chunk_grid"], d["codecs"]
         if d["chunk_key_encoding"] != plain["chunk_key_encoding"]:
-            raise ValueError("its chunks are called otherwise")
+            raise ValueError("its chunks have other names")
         if codecs == plain["codecs"] and grid == plain["chunk_grid"]:
             inner = inner_rows(shape, dtype)
-            return Layout(shape, dtype, False, max(1, -(-shape[0] // inner)) * inner, inner)
+            return ArrayLayout(shape, dtype, False, max(1, -(-shape[0] // inner)) * inner, inner)
         return _compressed(shape, dtype, grid, codecs)
     except (KeyError, TypeError, ValueError, IndexError) as e:
         why = f"lacks {e}" if isinstance(e, KeyError) else str(e)[:200]
@@ -247,7 +247,7 @@ def layout(directory: Path) -> Layout:
 
 
 def _described(directory: Path) -> tuple[dict[str, Any], tuple[int, ...], np.dtype[Any]]:
-    """The ``zarr.json`` of an array, and the shape and dtype that it says."""
+    """Read the ``zarr.json`` of an array, and its shape and dtype."""
     d = _load(directory)
     try:
         kind = d["data_type"]
@@ -264,8 +264,8 @@ def _described(directory: Path) -> tuple[dict[str, Any], tuple[int, ...], np.dty
     return d, shape, np.dtype(kind)
 
 
-def _compressed(shape: tuple[int, ...], dtype: np.dtype[Any], grid: Any, codecs: Any) -> Layout:
-    """The layout that the zarr encoding has; raises ValueError and its like for any other."""
+def _compressed(shape: tuple[int, ...], dtype: np.dtype[Any], grid: Any, codecs: Any) -> ArrayLayout:
+    """Return the layout of the zarr encoding; raises ValueError and its like for any other encoding."""
     shard, *tail = grid["configuration"]["chunk_shape"]
     inner, *inner_tail = codecs[0]["configuration"]["chunk_shape"]
     plain = document(shape, dtype)["codecs"][0]["configuration"]
@@ -287,11 +287,11 @@ def _compressed(shape: tuple[int, ...], dtype: np.dtype[Any], grid: Any, codecs:
         raise ValueError(f"chunks of {[shard, *tail]} and {[inner, *inner_tail]}")
     if (inner > 1 and inner * width > COMPRESSED_INNER_BYTES) or (shard > inner and shard * width > SHARD_BYTES):
         raise ValueError(f"chunks of {shard:,} and {inner:,} rows, which are too large")
-    return Layout(shape, dtype, True, shard, inner)
+    return ArrayLayout(shape, dtype, True, shard, inner)
 
 
 def open_document(directory: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of the array in ``directory``, as its ``zarr.json`` says; raises DamagedDataset."""
+    """Read shape and dtype of the array in ``directory`` from its ``zarr.json``; raises DamagedDataset."""
     return _described(directory)[1:]
 
 
@@ -308,7 +308,7 @@ def _load(directory: Path) -> dict[str, Any]:
 
 
 def is_array(directory: Path) -> bool:
-    """Whether ``directory`` holds an array, not a group."""
+    """Return whether ``directory`` holds an array, not a group."""
     try:
         return bool(_load(directory).get("node_type") == "array")
     except DamagedDataset:

@@ -1,4 +1,4 @@
-"""Writing all rows of a dataset: part by part, in one process or several, resumed where an earlier run stopped.
+"""Write all rows of a dataset part by part, in one process or several, and resume an interrupted run.
 
 ::
 
@@ -6,7 +6,7 @@
     <work>/dataset/          rows in their place
     <work>/segments/<part>.* rows of a part whose place was not yet known, spliced in at the end
 
-Finished parts of a dataset under construction: one JSON line each, believed only where the rows still hash right.
+The journal holds one JSON line for each finished part. A line counts only if the rows on disk still have its hashes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.store import arrays, files, publishing, rows
-from rlds_cli.store.rows import Position, RowWriter, Written
+from rlds_cli.store.rows import Position, RowWriter, WrittenRows
 from rlds_cli.store.workers import Executor, Processes, WorkerDied
 from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part, Repeated
 
@@ -42,39 +42,39 @@ FAILURES = "errors.jsonl"  # the file in the dataset's directory that lists them
 _IN_FLIGHT = 2  # chunks between the reader and the writer
 
 
-class Job(Protocol):
-    """What is to be written. Picklable when more than one process works on it."""
+class BuildJob(Protocol):
+    """The rows to write. A job is picklable if several processes work on it."""
 
     @property
     def id(self) -> str:
-        """The dataset, for progress."""
+        """Id of the dataset, for progress events."""
 
     @property
     def key(self) -> str:
-        """Identifies the work: a journal of another key is not resumed."""
+        """Key of the work: a journal with another key is not resumed."""
 
     @property
     def stage(self) -> Stage:
-        """What the work is called in progress events."""
+        """Name of the work in progress events."""
 
     @property
     def schema(self) -> tuple[Field, ...]:
-        """The fields."""
+        """Fields of the dataset."""
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The parts, in order."""
+        """Parts of the dataset, in order."""
 
     def read(self, part: Part) -> Iterator[Chunk]:
-        """The rows of one part, in order."""
+        """Yield the rows of one part, in order."""
 
     def name(self, number: int) -> str:
-        """How messages call part ``number``."""
+        """Return the name of part ``number`` in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The rows of a dataset, all in their place below ``directory``."""
+    """All rows of a dataset, in their place below ``directory``."""
 
     directory: Path
     schema: tuple[Field, ...]
@@ -85,16 +85,17 @@ class Built:
     counts: tuple[int, ...] = ()  # episodes of each part
 
 
-def write_rows(job: Job, work: Path, *, jobs: int, progress: Progress, executor: Executor | None = None) -> Built:
-    """Write all parts of ``job`` below ``work``; with the journal there, go on where an earlier run stopped.
+def write_rows(job: BuildJob, work: Path, *, jobs: int, progress: Progress, executor: Executor | None = None) -> Built:
+    """Write all parts of ``job`` below ``work``. A journal there says which parts an earlier run has finished.
 
-    ``executor`` works at it, else ``jobs`` processes; with 0 or 1 this one does. Who it is does not change a byte.
+    The parts are written by ``executor`` if there is one, else by ``jobs`` processes, or by this process if ``jobs`` is
+    0 or 1. The bytes are the same in all three cases.
     """
     paths = files.paths(f.name for f in job.schema)
     journal = Journal(work, job.key)
     done = journal.load(work, job.schema, paths)
     _forget_unfinished(work, done)
-    tell = _Teller(job, done, progress)
+    tell = _BuildProgress(job, done, progress)
     left = len(job.parts) - len(done)
     if executor is None and jobs > 1 and left > 1:
         executor = Processes(min(jobs, left))
@@ -109,26 +110,26 @@ def write_rows(job: Job, work: Path, *, jobs: int, progress: Progress, executor:
 
 
 def _give_back() -> None:
-    """Return what the tables of the parts took to the system; glibc would keep it, a third of a large table."""
+    """Return the memory of the parts' tables to the system. glibc would keep about a third of a large table."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _forget_unfinished(work: Path, done: Mapping[int, tuple[str, Written]]) -> None:
+def _forget_unfinished(work: Path, done: Mapping[int, tuple[str, WrittenRows]]) -> None:
     kept = {where for where, _ in done.values()}
     for segment in (work / "segments").glob("*"):
         if f"segments/{segment.name}" not in kept:
-            trees.discard(segment)  # a worker that has not heard of the end may still be at it
+            trees.discard(segment)  # a worker that does not know of the end yet may still write there
     if PLACE in kept:
         publishing.unseal(work / PLACE)
     else:
         trees.discard(work / PLACE)
 
 
-class _Teller:
-    """Progress in rows where all parts say how many they have, else in parts."""
+class _BuildProgress:
+    """Reports progress in rows if the size of every part is known ahead, else in parts."""
 
-    def __init__(self, job: Job, done: Mapping[int, tuple[str, Written]], progress: Progress) -> None:
+    def __init__(self, job: BuildJob, done: Mapping[int, tuple[str, WrittenRows]], progress: Progress) -> None:
         self._job, self._progress = job, progress
         known = [p.rows for p in job.parts]
         self._by_rows = None not in known
@@ -142,7 +143,7 @@ class _Teller:
         if self._by_rows:
             self._say(n)
 
-    def part(self, written: Written) -> None:
+    def part(self, written: WrittenRows) -> None:
         if not self._by_rows:
             self._say(1)
         before, self._failed = self._failed, self._failed + sum(n.code == FAILED for n in written.notes)
@@ -151,7 +152,7 @@ class _Teller:
             self._progress(Event(self._job.id, "note", note=f"{left_out} left out so far: the function failed"))
 
     def died(self, number: int, how: str) -> None:
-        note = f"the process that worked at {self._job.name(number)} {how}; trying again"
+        note = f"the process that worked on {self._job.name(number)} {how}; trying again"
         self._progress(Event(self._job.id, "note", note=note))
 
     def _say(self, n: int, note: str = "") -> None:
@@ -160,11 +161,13 @@ class _Teller:
         self._progress(Event(self._job.id, self._job.stage, "", self._done, self._total, unit, note))
 
 
-def _work_here(job: Job, work: Path, journal: Journal, done: dict[int, tuple[str, Written]], tell: _Teller) -> None:
+def _work_here(
+    job: BuildJob, work: Path, journal: Journal, done: dict[int, tuple[str, WrittenRows]], tell: _BuildProgress
+) -> None:
     position = Position()
     for i, part in enumerate(job.parts):
         if i in done and done[i][0] == PLACE and done[i][1].start.rows != position.rows:
-            del done[i]  # written when the parts before it were other
+            del done[i]  # written behind other parts than those that precede it now
         if i not in done:
             written = _run(job, part, work / PLACE, position, tell)
             journal.record(i, PLACE, written)
@@ -174,7 +177,12 @@ def _work_here(job: Job, work: Path, journal: Journal, done: dict[int, tuple[str
 
 
 def _work_apart(
-    job: Job, work: Path, journal: Journal, done: dict[int, tuple[str, Written]], executor: Executor, tell: _Teller
+    job: BuildJob,
+    work: Path,
+    journal: Journal,
+    done: dict[int, tuple[str, WrittenRows]],
+    executor: Executor,
+    tell: _BuildProgress,
 ) -> None:
     starts = _known_starts(job) if executor.in_place else None
     missing = [i for i in range(len(job.parts)) if i not in done]
@@ -187,14 +195,14 @@ def _work_apart(
             tell.part(written)
     except WorkerDied as e:
         raise RldsError(
-            f"{job.id}: the process that worked at {job.name(e.number)} {e.how}, {e.times}. "
+            f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. "
             f"{len(done)} of {len(job.parts)} parts are kept.",
             hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
         ) from e
 
 
-def _known_starts(job: Job) -> list[int] | None:
-    """First rows of the parts, where their sizes are known ahead and nothing of variable size is stored."""
+def _known_starts(job: BuildJob) -> list[int] | None:
+    """Return the first row of each part; None if a size is not known ahead or rows have no fixed size."""
     counts = [p.rows for p in job.parts]
     if any(f.kind != "array" for f in job.schema):
         return None
@@ -207,11 +215,11 @@ def _known_starts(job: Job) -> list[int] | None:
     return starts
 
 
-def write_part(job: Job, part: Part, work: Path, number: int, start: int | None = None) -> tuple[str, Written]:
-    """Write part ``number``; where it was written below ``work``, and what.
+def write_part(job: BuildJob, part: Part, work: Path, number: int, start: int | None = None) -> tuple[str, WrittenRows]:
+    """Write part ``number``, and return its directory below ``work`` and the rows written.
 
-    With ``start`` its rows are put in their place, which is that row. Else they go to a directory of their own,
-    whoever else may be at the same part: a process thought dead, or the same shard on another machine.
+    With ``start`` the rows go to their place, from that row on. Otherwise they go to a directory of their own, since
+    others may write the same part: a process that was thought dead, or the same shard on another machine.
     """
     if start is not None:
         return PLACE, _run(job, part, work / PLACE, Position(start))
@@ -219,10 +227,12 @@ def write_part(job: Job, part: Part, work: Path, number: int, start: int | None 
     return where, _run(job, part, work / where, Position())
 
 
-def _run(job: Job, part: Part, directory: Path, start: Position, tell: _Teller | None = None) -> Written:
-    """Read one part and write its rows; reading goes on while a thread hashes and writes.
+def _run(
+    job: BuildJob, part: Part, directory: Path, start: Position, tell: _BuildProgress | None = None
+) -> WrittenRows:
+    """Read one part and write its rows; a thread hashes and writes while reading goes on.
 
-    Not so in one of several processes, which would only take turns: there it would be a tenth of their time.
+    One of several worker processes does without the thread: taking turns would cost it a tenth of its time.
     """
     paths = files.paths(f.name for f in job.schema)
     with RowWriter(directory, job.schema, paths, start) as writer, _beside() as thread:
@@ -245,11 +255,11 @@ def _run(job: Job, part: Part, directory: Path, start: Position, tell: _Teller |
 
 
 def _beside() -> AbstractContextManager[ThreadPoolExecutor | None]:
-    """A thread for what can be done beside; None in a process that works for another one."""
+    """Return a thread that writes while this one reads; None in a worker process."""
     return nullcontext() if parent_process() else ThreadPoolExecutor(1)
 
 
-def _advance(position: Position, w: Written) -> Position:
+def _advance(position: Position, w: WrittenRows) -> Position:
     return Position(
         position.rows + w.rows,
         {f: position.frame_bytes.get(f, 0) + n for f, n in w.frame_bytes.items()},
@@ -262,8 +272,8 @@ def _merged(known: list[str], new: list[str]) -> list[str]:
     return [*known, *(s for s in new if s not in seen)]
 
 
-def assemble(job: Job, work: Path, done: Mapping[int, tuple[str, Written]]) -> Built:
-    """All rows in their place, of parts that are ``done``: where each was written below ``work``, and what."""
+def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRows]]) -> Built:
+    """Put the rows of all parts in their place; ``done`` has each part's directory below ``work`` and its rows."""
     paths = files.paths(f.name for f in job.schema)
     position = Position()
     for i in range(len(job.parts)):
@@ -285,8 +295,8 @@ def assemble(job: Job, work: Path, done: Mapping[int, tuple[str, Written]]) -> B
     )
 
 
-def _splice(segment: Path, place: Path, f: Field, path: str, w: Written, before: Position, after: Position) -> None:
-    """Copy the rows of a segment to where they belong; text codes and frame offsets are those of the whole."""
+def _splice(segment: Path, place: Path, f: Field, path: str, w: WrittenRows, before: Position, after: Position) -> None:
+    """Copy the rows of a segment to their place, with text codes and frame offsets of the whole dataset."""
     source, target = rows.files(segment, f, path), rows.files(place, f, path)
     for file in target.values():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -314,7 +324,7 @@ def _write(file: Path, offset: int, values: Array) -> None:
 
 
 def copy_range(source: Path, target: Path, offset: int, size: int) -> None:
-    """Copy the first ``size`` bytes of ``source`` into ``target`` at ``offset``, in the kernel where it can."""
+    """Copy the first ``size`` bytes of ``source`` into ``target`` at ``offset``, in the kernel if it can."""
     with source.open("rb") as a, safe_files.updating(target) as b:
         at = 0
         while at < size:
@@ -335,18 +345,18 @@ def _copy_some(source: int, target: int, size: int, at: int, to: int) -> int:
 
 
 class Journal:
-    """The file ``journal.jsonl`` of a directory; ``key`` says what is being made, and other work is forgotten."""
+    """The file ``journal.jsonl`` of a directory; entries under another ``key`` than the work's are dropped."""
 
     def __init__(self, directory: Path, key: str, name: str = "journal.jsonl") -> None:
         self._path = directory / name
         self._key = key
 
     def begin(self, **about: Any) -> None:
-        """Start it anew; ``about`` stands in its first line."""
+        """Start an empty journal, with ``about`` in its first line."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         safe_files.replace_text(self._path, json.dumps({"key": self._key, **about}) + "\n")
 
-    def record(self, part: int, where: str, written: Written) -> None:
+    def record(self, part: int, where: str, written: WrittenRows) -> None:
         """Add a finished part; ``where`` is its directory relative to the journal's."""
         line = json.dumps({"part": part, "where": where, **_to_json(written)}) + "\n"
         with os.fdopen(safe_files.open_own(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as f:
@@ -354,13 +364,13 @@ class Journal:
 
     def load(
         self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str]
-    ) -> dict[int, tuple[str, Written]]:
-        """The parts that are whole on disk. A journal of other work is started anew."""
+    ) -> dict[int, tuple[str, WrittenRows]]:
+        """Return the parts that are whole on disk. A journal of other work is replaced by an empty one."""
         lines = self._lines()
         if not lines or lines[0].get("key") != self._key:
             self.begin()
             return {}
-        found: dict[int, tuple[str, Written]] = {}
+        found: dict[int, tuple[str, WrittenRows]] = {}
         for line in lines[1:]:
             written = _from_json(line)
             if rows.rehash(directory / line["where"], schema, paths, written):
@@ -371,7 +381,7 @@ class Journal:
         try:
             with safe_files.updating(self._path) as f:
                 data = f.read()
-                # A line that a kill cut short is not there; whatever follows would be glued to it.
+                # Drop a line that was cut short when the process was killed: the next one would be glued to it.
                 whole = data[: data.rfind(b"\n") + 1]
                 f.truncate(len(whole))
         except FileNotFoundError:
@@ -382,18 +392,18 @@ class Journal:
             return []
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[tuple[int, str, Written]]]:
-    """A journal that another process may be writing: its first line, and the parts that it says are finished."""
+def read(path: Path) -> tuple[dict[str, Any], list[tuple[int, str, WrittenRows]]]:
+    """Read a journal that another process may be writing: its first line and the parts that it lists as finished."""
     try:
         with safe_files.reading(path) as f:
             text = f.read().decode()
         head, *lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         return head, [(line["part"], line["where"], _from_json(line)) for line in lines]
     except (OSError, ValueError, KeyError, TypeError, NoPermission):
-        return {}, []  # it is just beginning, or gone
+        return {}, []  # the journal has just been started, or is gone
 
 
-def _to_json(w: Written) -> dict[str, Any]:
+def _to_json(w: WrittenRows) -> dict[str, Any]:
     e = w.episodes
     return {
         "start": asdict(w.start) | {"strings": {k: len(v) for k, v in w.start.strings.items()}},
@@ -412,14 +422,14 @@ def _to_json(w: Written) -> dict[str, Any]:
 
 
 def _given(values: Sequence[Any]) -> list[Any]:
-    """A column of the episode table; empty where it has no values."""
+    """Return a column of the episode table as a list, empty if it has no values."""
     return [] if isinstance(values, Repeated) else list(values)
 
 
-def _from_json(d: Mapping[str, Any]) -> Written:
+def _from_json(d: Mapping[str, Any]) -> WrittenRows:
     e = dict(d["episodes"])
     e["splits"] = {k: np.array(v, bool) for k, v in e["splits"].items()}
-    # The strings before this part are those of the parts before it; only the position matters for hashing.
+    # Hashing needs the position alone: the strings before this part come from the parts before it.
     start = Position(d["start"]["rows"], d["start"]["frame_bytes"], {})
     notes = tuple(Note(**n) for n in d["notes"])
-    return Written(start, d["rows"], d["frame_bytes"], d["new_strings"], d["hashes"], EpisodeTable(**e), notes)
+    return WrittenRows(start, d["rows"], d["frame_bytes"], d["new_strings"], d["hashes"], EpisodeTable(**e), notes)

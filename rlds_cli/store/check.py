@@ -1,6 +1,7 @@
-"""Re-hashing a field, block by block, and what is wrong with it: the file, its size, its blocks.
+"""Check the rows of a field against their digests, block by block, and the episode table against the rows.
 
-Whether an episode table agrees with itself, with the manifest and with the flags and rewards of the rows.
+
+The table is also compared with the manifest, and with the flags and rewards of the rows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A field after its check; ``digest`` is that of what is on disk, None where some of it cannot be read."""
+    """The result of a field's check; ``digest`` is that of the rows on disk, None if some of them cannot be read."""
 
     name: str
     digest: str | None
@@ -60,7 +61,7 @@ def _nothing(size: int) -> None:
 
 
 def logical_size(dataset: Path, f: StoredField, rows: int) -> int:
-    """About how many bytes ``check_field`` hashes."""
+    """Estimate the number of bytes that ``check_field`` hashes."""
     if f.kind == "array":
         return rows * arrays.row_bytes((0, *f.shape), f.dtype)
     if f.kind == "text":
@@ -73,7 +74,7 @@ def logical_size(dataset: Path, f: StoredField, rows: int) -> int:
 
 
 def rows_there(dataset: Path, f: StoredField) -> int:
-    """About how many rows the files of a field have room for; 0 where they hold none, or cannot be looked at."""
+    """Estimate the number of rows that a field's files have room for; 0 if they cannot be inspected."""
     dtype, shape = stored_row(f)
     array = dataset / f.path
     if f.kind == "frames" and f.codec != VIDEO:
@@ -89,9 +90,9 @@ def rows_there(dataset: Path, f: StoredField) -> int:
 
 
 def check_field(dataset: Path, f: StoredField, rows: int, told: Callable[[int], None] = _nothing) -> Checked:
-    """Hash all rows of a field and compare them with the digests that were stored when it was written.
+    """Hash all rows of a field and compare them with the stored digests.
 
-    ``told`` receives the bytes of every block, once they are hashed.
+    ``told`` is called with the number of bytes of each block once it is hashed.
     """
     problems = _structure(dataset, f, rows)
     hashes, unreadable, size = _hash_blocks(dataset, f, rows, told)
@@ -107,7 +108,7 @@ def check_field(dataset: Path, f: StoredField, rows: int, told: Callable[[int], 
 def _hash_blocks(
     dataset: Path, f: StoredField, rows: int, told: Callable[[int], None]
 ) -> tuple[list[bytes], dict[int, str], int]:
-    """The hashes of all blocks, why some (by number) cannot be read, and the bytes that were."""
+    """Return the hashes of all blocks, the reasons why some (by number) cannot be read, and the bytes read."""
     hashes: list[bytes] = []
     unreadable: dict[int, str] = {}
     size = 0
@@ -124,7 +125,7 @@ def _hash_blocks(
 
 
 def _blocks(dataset: Path, f: StoredField, rows: int) -> Iterator[Callable[[], tuple[bytes, int]]]:
-    """What hashes each block: of rows, and behind them each video."""
+    """Yield a function for each block that hashes it: blocks of rows, then videos."""
     texts = _texts(dataset, f)
     for a in statistics.blocks(rows):
         yield partial(_hash_block, dataset / f.path, f, texts, a, min(a + statistics.BLOCK_ROWS, rows))
@@ -133,7 +134,7 @@ def _blocks(dataset: Path, f: StoredField, rows: int) -> Iterator[Callable[[], t
         try:
             offsets = arrays.read(files / "offsets").tolist()
         except DamagedDataset:
-            return  # which the structure shows
+            return  # the check of the structure reports it
         for a, b in pairwise(offsets):
             yield partial(_hash_bytes, files / "bytes", a, b)
 
@@ -146,7 +147,7 @@ def _hash_bytes(array: Path, a: int, b: int) -> tuple[bytes, int]:
 
 
 def _texts(dataset: Path, f: StoredField) -> list[str | None]:
-    """The string table of a text field, and None for code -1; nothing where it cannot be read."""
+    """Return the string table of a text field with None for code -1; empty if it cannot be read."""
     try:
         return [*arrays.read_strings(dataset / "text" / f.path), None] if f.kind == "text" else []
     except _FAILURES:
@@ -154,7 +155,7 @@ def _texts(dataset: Path, f: StoredField) -> list[str | None]:
 
 
 def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
-    """What is wrong with the files of a field before their rows are looked at."""
+    """Find damage in the files of a field that shows without reading rows."""
     path = dataset / f.path
     try:
         if f.codec == VIDEO:
@@ -206,7 +207,7 @@ def _array(directory: Path, name: str, shape: tuple[int, ...], dtype: str) -> li
 
 
 def _tail(file: Path, name: str, shape: tuple[int, ...], dtype: str) -> list[Problem]:
-    """The padding and the index behind the rows, which other Zarr readers go by."""
+    """Check the padding and the index behind the rows, which other Zarr readers need."""
     expected = arrays.tail(shape, dtype)
     start = arrays.row_bytes(shape, dtype) * shape[0]
     with file.open("rb") as f:
@@ -225,7 +226,7 @@ def _offsets(path: Path, name: str, size: int) -> list[Problem]:
 
 
 def _hash_block(path: Path, f: StoredField, texts: list[str | None], a: int, b: int) -> tuple[bytes, int]:
-    """The hash of rows a to b, as ``digests`` defines it, and how many bytes were read for it."""
+    """Return the hash of rows a to b, and the number of bytes read for it."""
     if f.kind == "array" or f.codec == VIDEO:
         h, size = hashlib.sha256(), 0
         dtype, shape = stored_row(f)
@@ -251,7 +252,7 @@ def _hash_frames(path: Path, offsets: IntArray) -> tuple[bytes, int]:
 
 
 def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | bytes]:
-    """The bytes of rows a to b. Plain files are read, not mapped: a disk that fails then is an error, not a signal."""
+    """Read the bytes of rows a to b. Plain files are not mapped: a failing disk is an error then, not a signal."""
     if width == 0 or a == b:
         return
     if compression.is_compressed(array):
@@ -274,7 +275,7 @@ def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | by
 def _differences(
     dataset: Path, f: StoredField, rows: int, found: statistics.Blocks, digest: str, unreadable: set[int]
 ) -> list[Problem]:
-    """The blocks that are not what they were, but for those that are known to be unreadable."""
+    """Find the blocks that have changed, without those known to be unreadable."""
     try:
         stored: Any = np.asarray(arrays.read(dataset / "digests" / f.path))
         intact = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, stored) == f.digest
@@ -293,14 +294,14 @@ def _differences(
 
 
 def _runs(numbers: Sequence[int] | IntArray) -> Iterator[tuple[int, int]]:
-    """Consecutive numbers as (first, last)."""
+    """Group consecutive numbers as (first, last)."""
     if len(numbers):
         for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
             yield int(run[0]), int(run[-1])
 
 
 def _rows(first: int, last: int, rows: int) -> tuple[int, int]:
-    """The rows of blocks first to last."""
+    """Return the rows of blocks first to last."""
     return first * statistics.BLOCK_ROWS, min(rows, (last + 1) * statistics.BLOCK_ROWS)
 
 
@@ -316,7 +317,7 @@ Read = Callable[[int, int], Array]
 
 
 def check_table(store: Store, table: EpisodeTable) -> list[Problem]:
-    """Everything wrong with the episode table. ``table`` is the store's, as ``store.table()`` reads it."""
+    """Find all errors of the episode table. ``table`` is the one that ``store.table()`` reads."""
     try:
         shape = [Problem(f"episodes/{name}", what) for name, what in _shape(store, table)]
         return shape or [Problem(f"episodes/{name}", what) for name, what in _content(store, table)]
@@ -325,7 +326,7 @@ def check_table(store: Store, table: EpisodeTable) -> list[Problem]:
 
 
 def _shape(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
-    """What is wrong with the table itself."""
+    """Find contradictions within the table."""
     counts, e = store.manifest.counts, store.episodes
     lengths = {name: len(column) for name, column in e.items() if len(column) != len(table)}
     if lengths or len(table) != counts.episodes:
@@ -338,7 +339,7 @@ def _shape(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
     elif not np.array_equal(e["start"], table.start):
         yield "start", f"episode {_first(e['start'] != table.start)} does not start where the one before ends"
     if not np.isin(table.end, (TERMINATED, TRUNCATED, CUT)).all():
-        yield "end", f"episode {_first(table.end > CUT)} has end {int(table.end.max())}, which is none"
+        yield "end", f"episode {_first(table.end > CUT)} has the unknown end {int(table.end.max())}"
     if not np.isin(e["num_observed"] - table.length, (0, 1)).all():
         yield "num_observed", "is neither the length nor one more"
     if not np.array_equal(e["num_transitions"], table.num_transitions):
@@ -349,7 +350,7 @@ def _shape(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
 
 
 def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
-    """Where the rows or the manifest say otherwise than the table."""
+    """Find contradictions between the table and the rows or the manifest."""
     yield from _counts(store, table)
     yield from _own_columns(store)
     e = store.episodes
@@ -364,10 +365,10 @@ def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
 
 
 def check_statistics(store: Store, table: EpisodeTable, name: str) -> list[Problem]:
-    """Whether the statistics of a field in the manifest are those of its rows."""
+    """Return whether the statistics of a field in the manifest are those of its rows."""
     f, stored = store.fields[name], store.manifest.stats.get(name)
     if f.kind != "array" or np.dtype(f.dtype).kind not in "biuf":
-        return [] if stored is None else [Problem(f"statistics of {name}", "are of what is no number")]
+        return [] if stored is None else [Problem(f"statistics of {name}", "are of values that are not numbers")]
     if stored is None:
         return [Problem(f"statistics of {name}", "are missing")]
     found = statistics.recount(_reader(store, name), store.manifest.counts.rows, f, table.start + table.length)
@@ -381,7 +382,7 @@ def check_statistics(store: Store, table: EpisodeTable, name: str) -> list[Probl
 
 
 def _near(stored: Any, found: Any, scale: float) -> bool:
-    """Whether they are equal, but for what another processor rounds otherwise."""
+    """Return whether two values are equal, up to differences of rounding between processors."""
     try:
         a, b = np.asarray(stored, np.float64), np.asarray(found, np.float64)
     except (TypeError, ValueError):
@@ -391,13 +392,13 @@ def _near(stored: Any, found: Any, scale: float) -> bool:
 
 
 def _scale(stats: Stats) -> float:
-    """The largest finite value."""
+    """Return the largest finite value."""
     limits = np.abs(np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in (stats.min, stats.max)]))
     return float(limits[np.isfinite(limits)].max(initial=0))
 
 
 def _own_columns(store: Store) -> Iterator[tuple[str, str]]:
-    """Columns of the user's own that are not as they were written."""
+    """Find the user's columns that have changed since they were written."""
     for name, about in store.manifest.episode_columns.items():
         column = store.own_column(name)
         if not len(column.values) == len(column.missing) == store.manifest.counts.episodes:
@@ -427,7 +428,7 @@ def _reader(store: Store, name: str) -> Read:
 
 
 def _last(store: Store, table: EpisodeTable) -> tuple[Array, Array]:
-    """The flags of the last step of every episode."""
+    """Return the flags of the last step of each episode."""
     steps = table.start + table.length - 1
     terminated, truncated = (np.asarray(store.rows(name)[steps], bool) for name in FLAGS)
     return terminated, truncated
@@ -439,14 +440,14 @@ def _flags(
     ends = last_terminated != (table.end == TERMINATED)
     ends |= ~last_terminated & ~last_truncated
     if ends.any():
-        yield "end", f"episode {_first(ends)} is not flagged as it ends"
+        yield "end", f"episode {_first(ends)} has flags that contradict its end"
     inside = truncated != last_truncated
     if inside.any():
         yield "end", f"episode {_first(inside)} is truncated before its last step"
 
 
 def _sums(read: Read, table: EpisodeTable) -> Array:
-    """Sums of a column over each episode, in float64; several episodes a read."""
+    """Sum a column over each episode in float64, reading several episodes at a time."""
     total = np.zeros(len(table))
     start, stop = table.start, table.start + table.length
     first = 0
@@ -460,7 +461,7 @@ def _sums(read: Read, table: EpisodeTable) -> Array:
 
 
 def _reads(start: Array, stop: Array, first: int, end: int) -> Iterator[tuple[Any, int, int]]:
-    """Ranges of rows to read for episodes first to end: all in one, or a long one piece by piece."""
+    """Yield the ranges of rows to read for episodes first to end: all at once, or a long episode in pieces."""
     a, b = int(start[first]), int(stop[end - 1])
     if end - first > 1:
         yield slice(first, end), a, b
@@ -472,7 +473,7 @@ def _reads(start: Array, stop: Array, first: int, end: int) -> Iterator[tuple[An
 def _sum_of(name: str, stored: Array | None, found: Array) -> Iterator[tuple[str, str]]:
     if stored is None:
         return
-    # The same numbers added in another order: near, not equal, and less near where they cancel.
+    # The same numbers are added in another order here, so sums differ by rounding, more so where terms cancel.
     finite = np.abs(found[np.isfinite(found)])
     wrong = ~np.isclose(stored, found, rtol=1e-6, atol=1e-6 * max(1.0, finite.max(initial=0)), equal_nan=True)
     if wrong.any():

@@ -12,18 +12,18 @@ from rlds_cli.errors import DamagedDataset, NeedsMemory
 from rlds_cli.files import disk, trees
 from rlds_cli.store import arrays, files
 from rlds_cli.store.arrays import COMPRESSED_INNER_BYTES as INNER_BYTES
-from rlds_cli.store.arrays import SHARD_BYTES, Layout
+from rlds_cli.store.arrays import SHARD_BYTES, ArrayLayout
 from rlds_cli.ted import VIDEO, Array, Field
 
 LEVEL = 3
-_HINT = "rlds verify ID; --force makes it anew"
+_HINT = "rlds verify ID shows all damage; --force makes the dataset again"
 _CRC_BYTES = 4
 _MAGIC, _FRAME_HEADER = b"\x28\xb5\x2f\xfd", 18
 _ABSENT = (1 << 64) - 1  # in the index: a chunk that was not written
 
 
 def column_arrays(f: Field, path: Path) -> list[Path]:
-    """The arrays that hold the rows of a field: one, or ``bytes`` and ``offsets``."""
+    """Return the arrays that hold the rows of a field: one, or ``bytes`` and ``offsets``."""
     return [path / "bytes", path / "offsets"] if f.kind == "frames" and f.codec != VIDEO else [path]
 
 
@@ -84,12 +84,12 @@ def _write_plain(source: Path, target: Path) -> None:
 
 
 def is_compressed(array: Path) -> bool:
-    """Whether the array in ``array`` is zarr-encoded."""
+    """Return whether the array in ``array`` is zarr-encoded."""
     return arrays.layout(array).compressed
 
 
 class Compressed:
-    """The rows of a compressed array; a slice decodes what it asks for, after a look at what that will take.
+    """The rows of a compressed array. A slice decodes its own rows, once their chunks have been checked.
 
     Raises
     ------
@@ -106,7 +106,7 @@ class Compressed:
         check_shards(array)
         try:
             self._rows = zarr.open_array(str(array), mode="r", zarr_format=3)
-        except Exception as e:  # whatever zarr says of a document that it does not like
+        except Exception as e:  # zarr raises errors of all kinds over a wrong zarr.json
             raise DamagedDataset(f"{array} cannot be opened: {e}", hint=_HINT) from e
         self.shape, self.dtype, self.ndim = self._layout.shape, self._layout.dtype, len(self._layout.shape)
 
@@ -131,12 +131,12 @@ class Compressed:
 
 
 def open_rows(array: Path) -> Array | Compressed:
-    """The rows of an array of either encoding, to slice: mapped, or decoded as they are asked for."""
+    """Return the rows of an array in either encoding, for slicing: mapped, or decoded slice by slice."""
     return Compressed(array) if is_compressed(array) else arrays.read(array)
 
 
 def open_column(array: Path) -> Array:
-    """All rows of an array of either encoding: mapped, or decoded into memory.
+    """Return all rows of an array in either encoding: mapped, or decoded into memory.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def open_column(array: Path) -> Array:
 
 
 def check_shards(array: Path) -> None:
-    """Raise DamagedDataset where a shard is missing: Zarr readers would give zeros."""
+    """Raise DamagedDataset if a shard is missing: Zarr readers would return zeros for it."""
     found = arrays.layout(array)
     for shard in range(found.shards):
         file = _shard_file(array, found, shard)
@@ -169,12 +169,12 @@ def check_shards(array: Path) -> None:
             raise DamagedDataset(f"{file} is missing.", hint=_HINT)
 
 
-def _shard_file(array: Path, found: Layout, shard: int) -> Path:
+def _shard_file(array: Path, found: ArrayLayout, shard: int) -> Path:
     return array.joinpath("c", str(shard), *["0"] * (len(found.shape) - 1))
 
 
-def _check_shard(file: Path, found: Layout) -> None:
-    """Refuse a shard whose index points outside of it, or whose chunks say that they decode to another size."""
+def _check_shard(file: Path, found: ArrayLayout) -> None:
+    """Refuse a shard whose index points outside of it, or whose chunks decode to another size by their headers."""
     chunks = found.shard // found.inner
     size = found.inner * arrays.row_bytes(found.shape, found.dtype)
     with files.open_regular(file) as f:
@@ -192,7 +192,7 @@ def _check_shard(file: Path, found: Layout) -> None:
 
 
 def _decoded_size(header: bytes) -> int | None:
-    """Bytes to which a Zstandard frame decodes, as its header says (RFC 8878, 3.1.1.1); None where it does not."""
+    """Return the decoded size of a Zstandard frame from its header (RFC 8878, 3.1.1.1); None if it has none."""
     if len(header) < 6 or header[:4] != _MAGIC:
         return None
     descriptor = header[4]

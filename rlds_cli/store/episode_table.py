@@ -1,9 +1,8 @@
-"""The episode table and the list of sources as they are read: checked, for readers go by what they say.
+"""Read and check the episode table and the list of sources.
 
-The user's own episode columns (task, success, operator, ...): one number, flag or text per episode.
-
-They are stored in the episode table beside TED's columns, whose names they must not have. They describe episodes
-and are no part of their content, so the fingerprint does not cover them; each has a digest of its own in the manifest.
+Users add episode columns of their own (task, success, operator, ...): one number, flag or text per episode. They are
+stored beside TED's columns and must not have their names. The fingerprint does not cover them, since they describe
+episodes without being content; each has a digest in the manifest instead.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
 }  # fmt: skip
 _NEEDED = ("start", "length", "num_observed", "num_transitions", "end", "source", "row")
 _SPLITS, _MISSING = "split", "missing"
-_HINT = "rlds verify ID names what else is wrong"
+_HINT = "rlds verify ID shows all damage"
 
 
 def read_columns(directory: Path, m: Manifest) -> dict[str, Array]:
-    """The columns that are arrays, by name; splits as ``split/NAME``.
+    """Read the columns that are arrays, by name; splits as ``split/NAME``.
 
     Raises
     ------
@@ -66,9 +65,9 @@ def _arrays(directory: Path) -> dict[str, Array]:
 
 
 def check_places(e: dict[str, Array], m: Manifest) -> None:
-    """Refuse a table whose episodes do not lie end to end on the rows of the store, or that names what is not there.
+    """Refuse a table whose episodes do not lie end to end on the rows, or that refers to files that are not there.
 
-    `consistency.check_table` says more of what is wrong; this is what readers rely on.
+    These are the properties that readers rely on. `check.check_table` finds further errors.
 
     Raises
     ------
@@ -83,11 +82,11 @@ def check_places(e: dict[str, Array], m: Manifest) -> None:
         raise _damaged(m, f"its episodes do not lie end to end on the {m.counts.rows:,} rows")
     observed, transitions = e["num_observed"] - length, length - e["num_transitions"]
     if (observed >> 1).any() or (transitions >> 1).any():
-        raise _damaged(m, "num_observed or num_transitions do not go with length")
+        raise _damaged(m, "num_observed or num_transitions do not fit length")
     if int(e["num_transitions"].sum()) != m.counts.transitions:
         raise _damaged(m, f"its transitions are not the {m.counts.transitions:,} of the manifest")
     if len(start) and not TERMINATED <= e["end"].min() <= e["end"].max() <= CUT:
-        raise _damaged(m, "end names an end that is none")
+        raise _damaged(m, "end holds an unknown value")
     files = max(1, int(m.archive.get("files", 1)))
     if len(start) and not 0 <= e["source"].min() <= e["source"].max() < files:
         raise _damaged(m, f"source names files beyond the {files:,}")
@@ -98,7 +97,7 @@ def _damaged(m: Manifest, what: str) -> DamagedDataset:
 
 
 def read_texts(directory: Path, count: int) -> list[str]:
-    """A column of texts, one per episode; raises DamagedDataset."""
+    """Read a column of texts, one per episode; raises DamagedDataset."""
     found = arrays.read_strings(directory)
     if len(found) != count:
         raise DamagedDataset(f"{directory} has {len(found):,} texts; {count:,} expected.", hint=_HINT)
@@ -106,7 +105,7 @@ def read_texts(directory: Path, count: int) -> list[str]:
 
 
 def read_missing(directory: Path, columns: dict[str, Array]) -> BoolArray:
-    """Which episodes have no value in a column of the user's own; none where nothing is said."""
+    """Return the mask of episodes without a value in a user's column; all False without a mask on disk."""
     count = len(columns["start"])
     if not directory.exists():
         return np.zeros(count, bool)
@@ -117,12 +116,12 @@ def read_missing(directory: Path, columns: dict[str, Array]) -> BoolArray:
 
 
 def read_sources(directory: Path) -> tuple[dict[str, Any], ...]:
-    """The files of the archive; their names lie below it.
+    """Read the list of the archive's files.
 
     Raises
     ------
     DamagedDataset
-        One is described otherwise, or its name leads out of the archive.
+        A file has another kind of description, or a name that leads out of the archive.
     """
     return tuple(_source(directory, text) for text in arrays.read_strings(directory))
 
@@ -147,25 +146,25 @@ TEXT = "str"
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A column as it is stored: ``values`` [episodes] and ``missing`` [episodes], True where there is none."""
+    """A stored column: ``values`` [episodes], and ``missing`` [episodes], True for episodes without a value."""
 
     dtype: str
     values: Array | list[str | None]
     missing: BoolArray
 
     def scalar(self, k: int) -> Scalar:
-        """The value of episode ``k``; None where it is missing."""
+        """Return the value of episode ``k``, or None if it has none."""
         value = None if self.missing[k] else self.values[k]
         return value.item() if isinstance(value, np.generic) else value
 
     def scalars(self) -> list[Scalar]:
-        """One value per episode, None where it is missing."""
+        """Return one value per episode, None for episodes without one."""
         if isinstance(self.values, list):
             return list(self.values)
         return [None if m else v for v, m in zip(self.values.tolist(), self.missing.tolist(), strict=True)]
 
     def shown(self) -> Array:
-        """The column as users see it: texts as objects; missing values are None, or NaN among numbers (float64)."""
+        """Return the column for users: texts as objects; missing values as None, or as NaN in numbers (float64)."""
         if isinstance(self.values, list) or (self.dtype == "bool" and self.missing.any()):  # NaN would count as True
             return np.array(self.scalars(), object)
         return np.where(self.missing, np.nan, self.values.astype(np.float64)) if self.missing.any() else self.values
@@ -179,7 +178,7 @@ class StoredColumn:
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """Refuse names that TED's own columns have, that no directory can have, or that differ in case only.
+    """Refuse names of TED's own columns, names that no directory can have, and names that differ only in case.
 
     Raises
     ------
@@ -204,7 +203,7 @@ def scalar(value: Any, name: str, where: str) -> Scalar:
     Raises
     ------
     InvalidEpisode
-        It is no number, flag or text.
+        The value is no number, flag or text.
     """
     if hasattr(value, "item") and np.size(value) == 1:  # NumPy's, torch's
         value = value.item()
@@ -214,19 +213,19 @@ def scalar(value: Any, name: str, where: str) -> Scalar:
         return value
     raise InvalidEpisode(
         f'{where}: the episode column "{name}" is a {type(value).__name__}; one number, flag or text is needed.',
-        hint="what has a value per step is a field; JSON keeps a structure as a text",
+        hint="values per step belong in a field; JSON keeps a structure as a text",
     )
 
 
 def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
-    """The type of a column that was ``known`` so far and has this value too: ``bool``, ``int``, ``float`` or ``str``.
+    """Return the type of a column of type ``known`` once it holds ``value`` too: ``bool``, ``int``, ``float``, ``str``.
 
-    Whole numbers fit among floats.
+    Whole numbers fit into a column of floats.
 
     Raises
     ------
     InvalidEpisode
-        There is none.
+        No type holds both.
     """
     new = type(value).__name__
     if known in (None, new):
@@ -240,7 +239,7 @@ _WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str":
 
 
 def _kind(values: Sequence[Scalar], name: str) -> str:
-    """The type that holds all values; ``float`` where there are none."""
+    """Return the type that holds all values; ``float`` without any."""
     found: str | None = None
     for k, value in enumerate(values):
         if value is not None:
@@ -249,7 +248,7 @@ def _kind(values: Sequence[Scalar], name: str) -> str:
 
 
 def typed(values: Sequence[Scalar], name: str) -> StoredColumn:
-    """The column as it is stored: bool, int64 (uint64 where it must), float64 or texts.
+    """Return the stored column: bool, int64 (uint64 if values need it), float64 or texts.
 
     Raises
     ------
@@ -273,6 +272,6 @@ def typed(values: Sequence[Scalar], name: str) -> StoredColumn:
 
 
 def all_typed(extra: Mapping[str, Sequence[Scalar]]) -> dict[str, StoredColumn]:
-    """All columns, by name, after a check of the names."""
+    """Return all columns by name, with their names checked."""
     check_names(extra, "the episode table")
     return {name: typed(values, name) for name, values in extra.items()}

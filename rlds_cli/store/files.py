@@ -1,8 +1,7 @@
-"""The files of a dataset's directory, which may come from a stranger: directories and regular files, nothing else.
+"""Read the files of a dataset that may come from a stranger, and turn field names into paths.
 
-A symbolic link would lead out of the dataset, a pipe would wait for a writer for ever. Needs neither NumPy nor zarr.
-
-Field names, which come from archives, as paths below a dataset's directory.
+A dataset holds directories and regular files, nothing else: a symbolic link could lead out of it, and a pipe would wait
+for a writer for ever. Needs neither NumPy nor zarr.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _DEEPEST = 600  # directories inside each other
 
 
 def open_regular(path: Path) -> io.FileIO:
-    """Open a regular file to read, unbuffered; a link in its place is not followed.
+    """Open a regular file for reading, unbuffered. Symbolic links are refused.
 
     Raises
     ------
@@ -40,7 +39,7 @@ def open_regular(path: Path) -> io.FileIO:
 
 
 def content(path: Path, longest: int) -> bytes:
-    """The bytes of a regular file of at most so many.
+    """Read a regular file of at most ``longest`` bytes.
 
     Raises
     ------
@@ -59,9 +58,9 @@ def content(path: Path, longest: int) -> bytes:
 
 
 def check_tree(directory: Path) -> None:
-    """Refuse a dataset's directory in which anything is neither a directory nor a regular file.
+    """Refuse a dataset with anything but directories and regular files in it.
 
-    The directory itself may be reached through links: that is the user's own choice.
+    The path of the dataset may lead through links, which are the user's own choice.
 
     Raises
     ------
@@ -92,7 +91,7 @@ def _foreign(path: Path, mode: int) -> DamagedDataset:
     return DamagedDataset(f"{path} is {what}; a dataset holds files and directories only.")
 
 
-# What stands beside the fields in a dataset's directory.
+# Names beside the fields in a dataset's directory.
 RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "sources"})
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
 _MAX_BYTES = 200
@@ -102,7 +101,7 @@ _COMPONENT = re.compile(r"(?!\.|__|zarr\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re
 
 
 def component(text: str) -> str:
-    """One name as one directory name: percent-encoded where it could be anything else."""
+    """Return a directory name for one component of a field name, percent-encoding all unusual characters."""
     encoded = "".join(c if c in _PLAIN else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
     if not encoded:
         return "%"
@@ -114,7 +113,7 @@ def component(text: str) -> str:
 
 
 def components(name: str) -> list[str]:
-    """The directory names of a name with ``/``.
+    """Return the directory names for a field name with ``/``.
 
     Raises
     ------
@@ -131,7 +130,7 @@ def components(name: str) -> list[str]:
 
 
 def paths(names: Iterable[str]) -> dict[str, str]:
-    """A path for each field name, distinct also where a file system ignores case, and none below that of another.
+    """Return a path for each field name. Paths differ by more than case, and none lies below another.
 
     Raises
     ------
@@ -155,7 +154,7 @@ def paths(names: Iterable[str]) -> dict[str, str]:
 
 
 def _numbered(parts: list[str], taken: Set[str]) -> list[str]:
-    """A path, its last part numbered where one that differs at most in case is taken."""
+    """Return the path, with a number added to its last part if the path is taken in any case of letters."""
     path, n = parts, 1
     while "/".join(path).lower() in taken:
         n += 1
@@ -164,7 +163,7 @@ def _numbered(parts: list[str], taken: Set[str]) -> list[str]:
 
 
 def is_field_path(path: str) -> bool:
-    """Whether a field can have this path: relative, canonical, of the characters of `component`, not reserved."""
+    """Return whether a field can have this path: relative, canonical, made by `component`, not reserved."""
     parts = path.split("/")
     if len(path) > _LONGEST_READ or len(parts) > _MOST_READ:
         return False

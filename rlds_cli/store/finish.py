@@ -1,4 +1,4 @@
-"""From rows in their place to a dataset: arrays, digests, statistics, episode table, manifest."""
+"""Complete a dataset whose rows are written: arrays, digests, statistics, episode table, manifest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from rlds_cli.ted import (
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What only the maker of a dataset knows; the rest of the manifest follows from the rows."""
+    """The part of a manifest that does not follow from the rows."""
 
     id: str
     encoding: str = "memmap"
@@ -74,12 +74,12 @@ def finish(
 ) -> Manifest:
     """Complete the dataset in ``built.directory`` and return its manifest, which is written last.
 
-    ``shared`` are fields whose rows are another dataset's, by name; they are linked, or copied where they cannot be.
-    ``locate`` says where the videos are that rows name.
+    ``shared`` maps the names of fields to another dataset's fields with the same rows. Their files are linked, or
+    copied if they cannot be linked. ``locate`` finds the videos that rows refer to.
     """
     table, total = built.episodes, built.end.rows
     last_rows = table.start + table.length
-    # Fields wait for their blocks, which are looked at by threads of their own; the disk has begun meanwhile.
+    # Threads read the blocks of each field, while the system already writes the rows to the disk.
     with (
         ThreadPoolExecutor(1) as disk,
         ThreadPoolExecutor(max(1, threads)) as pool,
@@ -91,7 +91,7 @@ def finish(
         linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
         synced.result()
-    del last_rows  # of millions of episodes it is large
+    del last_rows  # large for millions of episodes
     of_user = episode_table.all_typed(table.extra)
     terminated = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
     _write_own_columns(built.directory / "episodes", of_user)
@@ -122,14 +122,14 @@ def finish(
     )
     _write_groups(built.directory)
     sealed = sealing.seal(built.directory, manifest, known=_known(shared, finished), threads=threads)
-    read(built.directory)  # what would be refused when it is opened is not published
+    read(built.directory)  # do not publish a manifest that would be refused on opening
     return sealed
 
 
 def _sync(files: Iterable[Path]) -> None:
-    """Have rows written out that publishing would else wait for."""
+    """Start writing rows to the disk, so that publishing has less to wait for."""
     for file in files:
-        with suppress(FileNotFoundError), file.open("rb") as f:  # of an array of no bytes there is none
+        with suppress(FileNotFoundError), file.open("rb") as f:  # an array without bytes has no file
             os.fsync(f.fileno())
 
 
@@ -160,7 +160,7 @@ def _finish_field(
 
 
 def stored(f: Field, path: str, digest: str) -> StoredField:
-    """A field as the manifest holds it."""
+    """Describe a field for the manifest."""
     return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
 
 
@@ -180,7 +180,7 @@ def _finish_videos(directory: Path, total: int, target: Path, extents: Sequence[
 
 
 def frame_hashes(data: Array, offsets: Array) -> statistics.Blocks:
-    """Block hashes of encoded frames."""
+    """Return the block hashes of encoded frames."""
     return statistics.as_array(
         statistics.ragged_block(np.diff(o), data[o[0] : o[-1]])
         for o in (offsets[a : a + statistics.BLOCK_ROWS + 1] for a in statistics.blocks(len(offsets) - 1))
@@ -193,7 +193,7 @@ def _finish_text(directory: Path, total: int, strings: Sequence[str]) -> statist
 
 
 def text_hashes(codes: Array, strings: Sequence[str]) -> statistics.Blocks:
-    """Block hashes of a text field."""
+    """Return the block hashes of a text field."""
     table: list[str | None] = [*strings, None]  # code -1 is the last
     return statistics.as_array(
         statistics.text_block([table[c] for c in codes[a : a + statistics.BLOCK_ROWS]])
@@ -213,7 +213,7 @@ def _share(directory: Path, s: Shared) -> _Finished:
 
 
 def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[str, str]:
-    """Digests of files that are another dataset's, as they were when that was written: damage is not made right."""
+    """Return the digests that another dataset recorded for its shared files, so that damage since then still shows."""
     lists = {s.dataset: sealing.listed(s.dataset) for s in shared.values()}
     known: dict[str, str] = {}
     for f in (x.field for x in finished if x.field.name in shared):
@@ -224,7 +224,7 @@ def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[
 
 
 def _renamed(s: Shared) -> StoredField:
-    """The field under its new name, which is part of its digest."""
+    """Return the field under its new name, with the digest that follows from the name."""
     f = s.field
     hashes = arrays.read(s.dataset / "digests" / f.path)
     digest = statistics.field_digest(s.name, f.dtype, f.shape, f.placement, f.kind, hashes)
@@ -232,12 +232,12 @@ def _renamed(s: Shared) -> StoredField:
 
 
 def table_digests(table: EpisodeTable) -> dict[str, str]:
-    """Digests of the columns of the episode table that count as content."""
+    """Return the digests of the episode columns that count as content."""
     return {name: statistics.column_digest(name, values) for name, values in content_columns(table)}
 
 
 def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str | None]]]:
-    """The columns that the fingerprint covers; ``seed`` and ``options`` only where some episode has one."""
+    """Return the columns that the fingerprint covers; ``seed`` and ``options`` only if an episode has one."""
     yield "start", table.start
     yield "length", table.length
     yield "end", table.end
@@ -251,7 +251,7 @@ def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str
 
 
 def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str]) -> int | None:
-    """Write the episode table, one column after the other; how many steps are terminated, where there are flags."""
+    """Write the columns of the episode table; return the number of terminated steps if there are flags."""
     directory, terminated = built.directory / "episodes", None
     for name, values in chain(content_columns(table), _computed(built.directory, paths, table)):
         path = directory.joinpath(*(component(c) for c in name.split("/", 1)))  # names of splits may hold a slash
@@ -270,7 +270,7 @@ def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str])
 
 
 def _write_own_columns(directory: Path, own: Mapping[str, StoredColumn]) -> None:
-    """Write the user's columns; which values are missing stands beside them, where some are."""
+    """Write the user's columns, each with a mask of its missing values if it has any."""
     for name, column in own.items():
         if isinstance(column.values, list):
             arrays.write_strings(directory / component(name), [v or "" for v in column.values])
@@ -282,7 +282,7 @@ def _write_own_columns(directory: Path, own: Mapping[str, StoredColumn]) -> None
 
 
 def _computed(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> Iterator[tuple[str, Array]]:
-    """Columns that are no content: what follows from the others, where episodes come from, returns, ended steps."""
+    """Return the columns that are no content: derived ones, origins of episodes, returns, ended steps."""
     yield "num_transitions", table.num_transitions
     yield "source", table.source
     yield "row", table.row
@@ -298,7 +298,7 @@ def _computed(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> I
 
 
 class _Either:
-    """``a | b``, computed where it is looked at."""
+    """``a | b``, computed for the slices that are read."""
 
     def __init__(self, a: Array, b: Array) -> None:
         self._a, self._b = a, b
@@ -311,7 +311,7 @@ class _Either:
 
 
 def _episode_sums(values: Array | _Either, start: Array, dtype: npt.DTypeLike = np.float64) -> Array:
-    """Sums over episodes in float64, block by block; the last row of an episode holds zero."""
+    """Sum a column over each episode in float64, block by block; the last row of an episode holds zero."""
     total = np.zeros(len(start), dtype)
     for a in statistics.blocks(len(values)):
         block = np.asarray(values[a : a + statistics.BLOCK_ROWS], np.float64)
@@ -337,14 +337,17 @@ def _counts(table: EpisodeTable, total: int, terminated: int | None) -> Counts:
 
 
 def _write_sources(directory: Path, sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Write one JSON text per archive file, and sum them up for the manifest."""
+    """Write one JSON text per archive file, and return their summary for the manifest."""
     if sources:
         arrays.write_strings(directory / "sources", [json.dumps(dict(s), sort_keys=True) for s in sources])
     return summarise_sources(sources)
 
 
 def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Number, size and one sha256 of the archive files: the file's own, else of the lines ``sha256  file``."""
+    """Return number, size and one sha256 of the archive files.
+
+    The sha256 of a single file is its own; that of several files is the hash of the lines ``sha256  file``.
+    """
     if not sources:
         return {}
     hashes = [s.get("sha256") for s in sources]
@@ -372,7 +375,7 @@ def _write_metadata(directory: Path, metadata: Iterable[tuple[str, Array | str]]
 
 
 def _write_groups(directory: Path) -> None:
-    """Give every directory above arrays the ``zarr.json`` that Zarr wants of a group."""
+    """Write the ``zarr.json`` of a Zarr group into every directory above arrays."""
     for entry in directory.iterdir():
         if entry.is_dir() and not (entry / "zarr.json").exists():
             arrays.write_group(entry)

@@ -1,12 +1,10 @@
-"""Encoded frames, decoded with Pillow: one by one, or many JPEG images of one size in one go; and encoded.
-
-JPEG frames of one size, decoded one below the other into one tall image.
+"""Decode and encode images with Pillow. JPEG frames of one size are decoded together, as one tall image.
 
 Opening an image and turning it into an array costs Pillow almost as much as decoding a small one, all of it under
 Python's lock, so that two threads are hardly faster than one (10,000 and 12,000 frames of 64x64x3 a second). A strip
-does both once for all of its frames: 14,000 and 21,000.
+does both once for all its frames: 14,000 and 21,000 a second.
 
-Images that end in an error are left to be decoded one by one, which says what is wrong with them.
+Images in which a strip fails are decoded again one by one, for an error that says what is wrong with them.
 """
 
 from __future__ import annotations
@@ -23,25 +21,25 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from rlds_cli.errors import DamagedDataset, Frames, InvalidArgument
 from rlds_cli.formats import image_header
+from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.ted import Array, BoolArray, EncodedFrames, Field, IntArray
 
 Codec = Literal["jpeg", "png"]
-MAX_PIXELS = 1 << 26  # of one frame; what claims more is not decoded
 CHANNELS = {"jpeg": {1: "L", 3: "RGB"}, "png": {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}}  # and how Pillow calls them
 STRIP_PIXELS = 1 << 17  # decoded in one go: as fast as more, and out of a processor's cache no sooner than needed
 
 
 def decode_frames(data: Array, offsets: IntArray, rows: IntArray, f: Field) -> Array:
-    """Frames of ``rows`` [n] -> uint8 [n, *shape]; zeros where a row has none.
+    """Decode the frames of ``rows`` [n] to uint8 [n, *shape], with zeros for rows without a frame.
 
-    What appears twice is decoded once. May be called by several threads: they run side by side.
+    Repeated rows are decoded once. Several threads may call this at the same time.
 
     Parameters
     ----------
     data : uint8 array
         The encoded frames of all rows, end to end.
     offsets : int array [all rows + 1]
-        Where each starts.
+        First byte of each frame.
     rows : int array [n]
     f : Field
 
@@ -50,7 +48,7 @@ def decode_frames(data: Array, offsets: IntArray, rows: IntArray, f: Field) -> A
     Frames
         A frame does not decode to the field's shape.
     DamagedDataset
-        The offsets do not say where frames are.
+        The offsets are not those of frames.
     """
     out = np.zeros((len(rows), *f.shape), np.uint8)
     distinct, place, which = np.unique(rows, return_index=True, return_inverse=True)
@@ -69,9 +67,9 @@ def decode_frames(data: Array, offsets: IntArray, rows: IntArray, f: Field) -> A
 
 
 def check_frames(starts: IntArray, ends: IntArray, size: int, name: str) -> None:
-    """Refuse encoded frames of ascending rows [n] that overlap, go back, or leave the ``size`` bytes that there are.
+    """Refuse encoded frames of ascending rows [n] that overlap, go back, or leave the ``size`` bytes of the file.
 
-    What does not overlap takes no more memory than its file.
+    Frames that do not overlap take no more memory than the file has bytes.
 
     Raises
     ------
@@ -83,7 +81,6 @@ def check_frames(starts: IntArray, ends: IntArray, size: int, name: str) -> None
 
 def _decode(encoded: list[bytes], f: Field, rows: IntArray, out: Array, place: IntArray) -> None:
     """Decode distinct rows into their places."""
-
     done = np.zeros(len(encoded), bool)
     if f.shape[0] * f.shape[1] <= MAX_PIXELS and fit(encoded, f):
         decoded, done = decode(encoded, f)
@@ -103,7 +100,7 @@ def decode_frame(data: bytes, f: Field, row: int) -> Array:
     """
     if not f.shape[0]:
         raise Frames(
-            f"{f.name} holds images of different sizes, which no array holds as they are.",
+            f"{f.name} holds images of different sizes, which do not fit into one array.",
             hint="--frames HxW, at download or import, makes them one size",
         )
     values = _decoded(data, f, row)
@@ -127,7 +124,7 @@ def decode_any_size(data: bytes, f: Field, row: int) -> Array:
 def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Array:
     from PIL import Image, UnidentifiedImageError
 
-    header = image_header.read(data)  # before Pillow, which warns of what is large in a way of its own
+    header = image_header.read(data)  # before Pillow, which has a warning of its own for large images
     if header is not None and header.height * header.width > MAX_PIXELS:
         raise Frames(f"{f.name}, row {row}: an image of {header.height}x{header.width} is not decoded.")
     try:
@@ -142,13 +139,13 @@ def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Arr
         raise Frames(f"{f.name}, row {row}: {len(data):,} bytes that are neither PNG nor JPEG.") from e
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
         raise Frames(f"{f.name}, row {row}: {len(data):,} bytes do not decode as {f.codec}: {e}") from e
-    if values.dtype.itemsize > 1:  # what is assigned to 8 bits would wrap around
+    if values.dtype.itemsize > 1:  # wider values would wrap around in 8 bits
         raise Frames(f"{f.name}, row {row}: an image of more than 8 bits; uint8 expected.")
     return values
 
 
 def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str = "frames") -> EncodedFrames:
-    """Encode images as a preprocess function may return them in the place of an array.
+    """Encode images, for a preprocess function that returns encoded frames instead of an array.
 
     Parameters
     ----------
@@ -158,7 +155,7 @@ def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str =
     quality : int
         Of JPEG, 1 to 100.
     name : str
-        What errors call them.
+        Name of the field in errors.
 
     Raises
     ------
@@ -199,7 +196,7 @@ _BEFORE = {0xC0, 0xC1, 0xC2, 0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
 
 
 def fit(encoded: Sequence[bytes], f: Field) -> bool:
-    """Whether all images are JPEG of the dimensions and channels of the field, with headers that Pillow accepts."""
+    """Return whether all images are JPEG in the field's size and channels, with headers that Pillow accepts."""
     channels = f.shape[2] if len(f.shape) == 3 else 1
     if channels not in _MODES or len(f.shape) not in (2, 3):
         return False
@@ -208,7 +205,7 @@ def fit(encoded: Sequence[bytes], f: Field) -> bool:
 
 
 def _header_end(image: bytes) -> int | None:
-    """Where the compressed values begin; None for what has markers before that stand in no usual image."""
+    """Return the position of the compressed values; None for images with unusual markers before them."""
     if not image.startswith(_START):
         return None
     at = len(_START)
@@ -223,29 +220,29 @@ def _header_end(image: bytes) -> int | None:
 
 @lru_cache(maxsize=1 << 10)
 def _opens(header: bytes, size: tuple[int, int], mode: str) -> bool:
-    """Whether Pillow opens an image with this header, and as what; images of one writer mostly share theirs.
+    """Return whether Pillow opens an image with this header in this mode. Images of one writer mostly share a header.
 
-    The decoder alone passes over some of what Pillow refuses as it opens an image.
+    The decoder alone accepts some headers that Pillow refuses on opening an image.
     """
     try:
         with Image.open(io.BytesIO(header), formats=("JPEG",)) as image:
             return type(image) is JpegImageFile and image.size == size and image.mode == mode
-    except Exception:  # whatever it is, decoding one by one says it
+    except Exception:  # decoding one by one raises it again, with the row
         return False
 
 
 def decode(encoded: Sequence[bytes], f: Field) -> tuple[Array, BoolArray]:
-    """Decode images that `fit`: uint8 [n, *shape], and which of them decoded without an error [n]."""
+    """Decode images that `fit` to uint8 [n, *shape]; the second result [n] says which decoded without an error."""
     height, width, mode = f.shape[0], f.shape[1], _MODES[f.shape[2] if len(f.shape) == 3 else 1]
     strip = Image.new(mode, (width, height * len(encoded)))
     whole = np.zeros(len(encoded), bool)
     for i, image in enumerate(encoded):
-        # What ImageFile.load does for an image's tile, less the reading of its header.
+        # The same calls as in ImageFile.load for an image's tile, without reading its header.
         decoder = Image._getdecoder(mode, "jpeg", (mode, ""))
         try:
             decoder.setimage(strip.im, (0, i * height, width, (i + 1) * height))
             used, error = decoder.decode(image)
         finally:
             decoder.cleanup()
-        whole[i] = used < 0 <= error  # otherwise it asks for more, or it is broken
+        whole[i] = used < 0 <= error  # otherwise the image is cut short, or broken
     return np.asarray(strip).reshape(len(encoded), *f.shape), whole

@@ -1,4 +1,4 @@
-"""What a dataset's ``zarr.json`` says about it: ``attributes["rlds"]``. Needs neither NumPy nor zarr."""
+"""The manifest of a dataset: ``attributes["rlds"]`` of its ``zarr.json``. Needs neither NumPy nor zarr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST = 64 << 20  # bytes of zarr.json, written or read
 
 @dataclass(frozen=True, slots=True)
 class StoredField:
-    """A field as the manifest holds it; ``path`` is its directory, ``digest`` the sha256 of its content."""
+    """A field in the manifest; ``path`` is its directory, ``digest`` the sha256 of its content."""
 
     name: str
     path: str
@@ -54,7 +54,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much there is."""
+    """Numbers of rows, episodes and steps of a dataset."""
 
     rows: int
     episodes: int
@@ -96,7 +96,7 @@ class Manifest:
     files: str = ""  # sha256 of the list of the digests of files, see `sealing`
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; NaN and infinities become strings, as Zarr writes them."""
+        """Return the manifest as JSON values; NaN and infinities become strings, as Zarr writes them."""
         result = _encode(self)
         assert isinstance(result, dict)
         if not self.episode_columns:
@@ -105,7 +105,7 @@ class Manifest:
 
 
 def from_json(d: Mapping[str, Any]) -> Manifest:
-    """The manifest that ``to_json`` gave; unknown keys are left alone."""
+    """Build a manifest from the result of ``to_json``; unknown keys are ignored."""
     known = {f.name for f in fields(Manifest)}
     d = {k: v for k, v in d.items() if k in known}
     stored = tuple(StoredField(**{**f, "shape": tuple(f["shape"])}) for f in d.pop("fields"))
@@ -116,7 +116,7 @@ def from_json(d: Mapping[str, Any]) -> Manifest:
 
 
 def read(dataset: Path) -> Manifest:
-    """Read the manifest of a dataset's directory, and check all of it: a dataset may come from a stranger.
+    """Read and check the manifest of a dataset's directory, which may come from a stranger.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def read(dataset: Path) -> Manifest:
         validation.check(attributes)
         return from_json(attributes)
     except ValueError as e:
-        raise DamagedDataset(f"{path}: {e}.", hint="--force makes it anew") from e
+        raise DamagedDataset(f"{path}: {e}.", hint="--force makes the dataset again") from e
 
 
 def _encode(value: Any) -> Any:

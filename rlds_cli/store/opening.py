@@ -1,4 +1,4 @@
-"""A published dataset, opened: no lock, no write, one ``zarr.json`` read; arrays are mapped when they are asked for."""
+"""Open a published dataset: one ``zarr.json`` is read, arrays are mapped on first use; no lock, no write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray, Kind, Plac
 
 
 class Store:
-    """The files of one dataset; ``check=False`` opens one that may be damaged, to look at it.
+    """The files of one dataset. ``check=False`` opens a dataset that may be damaged, for inspection.
 
     The manifest, and that nothing leads out of the directory, are checked in any case; else the sizes of files, and
     when it is read the episode table, too. Where a file shrinks later, while it is mapped, the system ends the process
@@ -52,11 +52,11 @@ class Store:
 
     @property
     def content(self) -> str:
-        """The fingerprint of what the files hold."""
+        """Fingerprint of the content."""
         return self._content[0]
 
     def expect(self, fingerprint: str, since: str) -> None:
-        """Refuse other content than what was there when it was ``since``: ``opened``, ``pickled``.
+        """Refuse content that differs from the one at the time ``since``: ``opened`` or ``pickled``.
 
         Raises
         ------
@@ -71,19 +71,19 @@ class Store:
         return DamagedDataset(text, hint="open it again")
 
     def directory(self, name: str) -> Path:
-        """Where a field lies."""
+        """Return the directory of a field."""
         return self.path / self._stored[name].path
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Around what opens files: that happens when they are asked for, and the path must still be this dataset's.
+        """Guard the opening of files, which happens on first use: the path must still hold this dataset.
 
         A dataset of equal content that has taken its place, as ``download(force=True)`` makes it, is as good.
 
         Raises
         ------
         DamagedDataset
-            It was removed since it was opened, or replaced by other content. What is mapped stays as it was.
+            The dataset was removed or replaced since it was opened. Arrays that are mapped already stay valid.
         """
         try:
             yield
@@ -119,7 +119,7 @@ class Store:
                     self._check(directory, shape or arrays.layout(directory).shape, dtype)
 
     def _arrays(self, f: Field) -> Iterator[tuple[Path, tuple[int, ...] | None, np.dtype[Any]]]:
-        """The arrays that hold the rows of a field, their dtypes and shapes; None where the rows do not say it."""
+        """Yield the arrays that hold the rows of a field, with dtype and shape; None for sizes that rows do not fix."""
         directory, rows = self.directory(f.name), self.manifest.counts.rows
         if f.kind == "frames" and f.codec != VIDEO:
             yield directory / "offsets", (rows + 1,), np.dtype("int64")
@@ -135,7 +135,7 @@ class Store:
             said = f"{found.dtype} {list(found.shape)}"
             raise DamagedDataset(
                 f"{directory / 'zarr.json'} says {said}; the manifest says {dtype} {list(shape or ())}.",
-                hint="rlds verify ID names what else is wrong",
+                hint="rlds verify ID shows all damage",
             )
 
     @staticmethod
@@ -145,9 +145,9 @@ class Store:
             arrays.check_size(arrays.data_file(directory, len(shape)), size)
 
     def rows(self, name: str) -> Array:
-        """All rows of an array field, the codes of a text field, or the index of frames in videos: mapped, or decoded.
+        """Return all rows of an array field, the codes of a text field, or the index of frames in videos.
 
-        What is decoded is kept.
+        Rows are mapped, or decoded once and kept.
         """
         return self._open(name, self.directory(name), name)
 
@@ -166,7 +166,7 @@ class Store:
         return self._columns[key]
 
     def strings(self, name: str) -> Array:
-        """The string table of a text field, as an object array whose last element is None (code -1)."""
+        """Return the string table of a text field: an object array whose last element is None (code -1)."""
         if name not in self._strings:
             with self.unchanged():
                 texts = arrays.read_strings(self.path / "text" / self._stored[name].path)
@@ -174,12 +174,12 @@ class Store:
         return self._strings[name]
 
     def texts(self, name: str, codes: Array) -> Array:
-        """The strings that the codes of a text field stand for, None for -1.
+        """Return the strings for codes of a text field, None for -1.
 
         Raises
         ------
         DamagedDataset
-            A code stands for no string.
+            A code is not in the string table.
         """
         texts = self.strings(name)
         if codes.size and not -1 <= codes.min() <= codes.max() < len(texts) - 1:
@@ -188,15 +188,15 @@ class Store:
         return found
 
     def frame_offsets(self, name: str) -> IntArray:
-        """Where each row's encoded frame starts [rows + 1]."""
+        """Return the first byte of each row's encoded frame [rows + 1]."""
         return self._open(f"{name}\0offsets", self.directory(name) / "offsets", name)
 
     def frame_bytes(self, name: str) -> Array:
-        """The encoded frames, end to end."""
+        """Return the encoded frames, end to end."""
         return self._open(f"{name}\0bytes", self.directory(name) / "bytes", name)
 
     def videos(self, name: str) -> Videos:
-        """The videos of a field whose frames are in videos."""
+        """Return the videos of a field."""
         if name not in self._videos:
             with self.unchanged():
                 found = Videos(self.path / DIRECTORY / self._stored[name].path)
@@ -204,7 +204,7 @@ class Store:
         return self._videos[name]
 
     def frame(self, name: str, row: int) -> bytes:
-        """The bytes in which the frame of a row is encoded; empty for none."""
+        """Return the encoded frame of a row; empty for a row without a frame."""
         if self.fields[name].codec == VIDEO:
             number, frame = self.rows(name)[row].tolist()
             return self.videos(name).packet(number, frame) if number >= 0 else b""
@@ -213,14 +213,14 @@ class Store:
         return bytes(data[offsets[0] : offsets[-1]])
 
     def frame_sizes(self, name: str, rows: IntArray) -> IntArray:
-        """Bytes in which the frames at ``rows`` [n] are encoded; 0 for none."""
+        """Return the encoded sizes in bytes of the frames at ``rows`` [n]; 0 for rows without a frame."""
         if self.fields[name].codec == VIDEO:
             return self.videos(name).sizes(self.rows(name)[rows])
         offsets = self.frame_offsets(name)
         return np.asarray(offsets[rows + 1] - offsets[rows])
 
     def gather(self, name: str, rows: IntArray) -> Array:
-        """The values of a field at ``rows`` [n] -> [n, ...]: frames decoded, text as strings or None."""
+        """Read the values of a field at ``rows`` [n] -> [n, ...]: frames decoded, text as strings or None."""
         f = self.fields[name]
         if f.codec == VIDEO:
             return self.videos(name).gather(f, self.rows(name)[rows])
@@ -234,14 +234,14 @@ class Store:
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
-        """The archive's files: ``file size sha256``, and ``url revision`` where they were fetched."""
+        """Files of the archive: ``file size sha256``, and ``url revision`` of downloaded ones."""
         path = self.path / "sources"
         with self.unchanged():
             return episode_table.read_sources(path) if path.exists() else ()
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
-        """The columns of the episode table, but for text; the user's own as they are stored, see `own_column`."""
+        """Columns of the episode table, without texts and without the user's own, see `own_column`."""
         with self.unchanged():
             columns = episode_table.read_columns(self.path / "episodes", self.manifest)
             if self._checks:
@@ -249,7 +249,7 @@ class Store:
             return columns
 
     def episode_strings(self, column: str) -> list[str]:
-        """A text column of the episode table (``group``, ``options``); empty strings where there is none."""
+        """Return a text column of the episode table (``group``, ``options``); empty strings if it is not stored."""
         if column not in self._episode_strings:
             path, count = self.path / "episodes" / component(column), self.manifest.counts.episodes
             with self.unchanged():
@@ -262,11 +262,11 @@ class Store:
 
     @property
     def own_columns(self) -> tuple[str, ...]:
-        """Names of the episode columns that are the user's own."""
+        """Names of the user's own episode columns."""
         return tuple(self.manifest.episode_columns)
 
     def own_column(self, name: str) -> StoredColumn:
-        """An episode column of the user's own; read once."""
+        """Return an episode column of the user's own; it is read once."""
         if name not in self._own_columns:
             self._own_columns[name] = self._read_own_column(name)
         return self._own_columns[name]
@@ -283,7 +283,7 @@ class Store:
         return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
 
     def table(self) -> EpisodeTable:
-        """The episode table as it was written."""
+        """Return the episode table as it was written."""
         e = self.episodes
         n = len(e["start"])
         has = e.get("has_seed", np.zeros(n, bool))
@@ -305,7 +305,7 @@ class Store:
 
 
 def _reopened(path: Path, fingerprint: str) -> Store:
-    """Unpickle: where the dataset was replaced meanwhile, the one that is there now is not taken for it."""
+    """Unpickle; refuse a dataset that has replaced the pickled one meanwhile."""
     store = Store(path)
     store.expect(fingerprint, "pickled")
     return store

@@ -1,6 +1,7 @@
-"""From a finished directory to a published one: synced, read-only, in its place in one step.
+"""Publish a finished directory: sync it, make it read-only, and move it to its place in one step.
 
-Fields and whole datasets that share their files with others: hard link, else reflink, else copy.
+
+Fields and whole datasets can share files with others: by hard link, else by reflink, else by copy.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _SYNCED_AT_ONCE = 8  # files: a journaling file system writes what they wait for
 
 
 def publish(built: Path, target: Path) -> None:
-    """Move ``built`` to ``target``, durably; a dataset already there is replaced.
+    """Move ``built`` to ``target``, durably, and replace a dataset that is there.
 
-    After a crash at any moment there is the old dataset, or the new one, whole.
+    A crash at any moment leaves either the old dataset or the new one, complete.
     """
     _seal(built)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +43,7 @@ def publish(built: Path, target: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a dataset so that no half of it is ever seen under its name.
+    """Remove a dataset without ever showing a part of it under its name.
 
     Raises
     ------
@@ -57,7 +58,7 @@ def remove(directory: Path) -> None:
 
 
 def _aside(directory: Path, what: str) -> Path:
-    """A hidden name beside a directory that is on its way out; what an earlier run left under it goes."""
+    """Return a hidden name beside a directory to be removed; anything left there by an earlier run is deleted."""
     aside = directory.with_name(f".{directory.name}.{what}")
     if safe_files.is_own_directory(aside):
         trees.discard(aside)
@@ -78,7 +79,7 @@ def _seal(directory: Path) -> None:
 
 
 def _seal_file(file: Path) -> None:
-    """Sync a file and take its permission to write; one that is sealed already may have names in other datasets."""
+    """Sync a file and make it read-only; a file that is read-only already may be shared with other datasets."""
     if not file.lstat().st_mode & 0o222:
         return
     descriptor = safe_files.open_own(file, os.O_RDONLY)
@@ -90,7 +91,7 @@ def _seal_file(file: Path) -> None:
 
 
 def unseal(directory: Path) -> None:
-    """Make files writable again where publishing was interrupted; those shared with other datasets stay as they are."""
+    """Make files writable again after publishing was interrupted, except those shared with other datasets."""
     for file in trees.files(directory):
         status = file.lstat()
         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and not status.st_mode & 0o200:
@@ -102,7 +103,7 @@ def unseal(directory: Path) -> None:
 
 
 def _replace(new: Path, target: Path) -> Path:
-    """Put ``new`` in the place of ``target``; where the old one is now."""
+    """Put ``new`` in the place of ``target``, and return the new path of the old directory."""
     if _exchange(new, target):
         return new
     aside = _aside(target, "old")
@@ -112,7 +113,7 @@ def _replace(new: Path, target: Path) -> Path:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Exchange two directories in one step, where the system can (Linux)."""
+    """Exchange two directories in one step, if the system can (Linux)."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
@@ -122,9 +123,9 @@ def _exchange(a: Path, b: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A field whose rows are those of ``field`` of another dataset; ``name`` is what it is called here.
+    """A field that shares the rows of ``field`` of another dataset, under the name ``name``.
 
-    Where that does not ``last``, the result is said to have the field for itself.
+    Unless the other dataset is to ``last``, the manifest lists the field as the result's own.
     """
 
     dataset: Path
@@ -135,7 +136,7 @@ class Shared:
 
 
 def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path | None = None) -> disk.How:
-    """Share all files below ``source``; returns how (the worst of its files).
+    """Share all files below ``source``, and return the weakest way that a file needed: link, reflink or copy.
 
     Parameters
     ----------
@@ -163,7 +164,7 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
 
 
 def _check_target(target: Path, within: Path) -> None:
-    """Refuse a target that is not below ``within``, or that a link on the way leads out of it."""
+    """Refuse a target outside ``within``, or one that is reached through a symbolic link."""
     if ".." in target.relative_to(within).parts:  # ValueError where it is elsewhere
         raise ValueError(f"{target} is not below {within}")
     place = target

@@ -1,4 +1,4 @@
-"""Some rows of an array of either encoding, without the rest."""
+"""Read a range of rows of an array in either encoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlds_cli.ted import Array
 
 
 def read_range(array: Path, start: int, stop: int) -> Array:
-    """Rows ``start`` to ``stop`` of the array in ``array``: a map, or a copy where it is compressed.
+    """Read rows ``start`` to ``stop`` of the array in ``array``: mapped, or copied if they are compressed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Writing rows: the chunks of one part, appended to the files of all fields from a given position on."""
+"""Append the chunks of one part to the files of all fields, from a given position on."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from rlds_cli.store import arrays
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import VIDEO, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, IntArray, Note, VideoFrames
 
-# In the row of a step without text.
-NO_TEXT = -1
+NO_TEXT = -1  # the code of a step without text
 
 
 @dataclass(slots=True)
 class Position:
-    """Where the next row goes: rows before it, bytes of encoded frames before it, strings known so far.
+    """The place of the next row: number of rows, bytes of encoded frames, and strings before it.
 
-    The strings of a field in videos are what their source calls the videos.
+    The strings of a field in videos are the names of the videos in their source.
     """
 
     rows: int = 0
@@ -35,8 +34,8 @@ class Position:
 
 
 @dataclass(slots=True)
-class Written:
-    """What one part wrote, from ``start`` on. ``hashes`` are CRC-32 of the bytes per field, to trust them later."""
+class WrittenRows:
+    """The rows that one part has written from ``start`` on. ``hashes`` are the CRC-32 of each field's bytes."""
 
     start: Position
     rows: int
@@ -48,7 +47,7 @@ class Written:
 
     @property
     def end(self) -> Position:
-        """The position behind the part."""
+        """Position behind the part."""
         s = self.start
         return Position(
             s.rows + self.rows,
@@ -58,21 +57,21 @@ class Written:
 
 
 def files(directory: Path, f: Field | StoredField, path: str) -> dict[str, Path]:
-    """The data files of a field: ``rows``; for frames with bytes of their own ``bytes`` and ``offsets``."""
+    """Return the data files of a field: ``rows``, or ``bytes`` and ``offsets`` for encoded images."""
     if f.kind == "frames" and f.codec != VIDEO:
         return {n: arrays.data_file(directory / path / n, 1) for n in ("bytes", "offsets")}
     return {"rows": arrays.data_file(directory / path, 1 + len(stored_row(f)[1]))}
 
 
 def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Dtype and shape of a row on disk: a code for text; number of the video and of the frame for frames in videos."""
+    """Return dtype and shape of a row on disk: one code for text, the numbers of video and frame for videos."""
     if f.kind == "text":
         return np.dtype("int32"), ()
     return (np.dtype("int32"), (2,)) if f.codec == VIDEO else (np.dtype(f.dtype), f.shape)
 
 
 class _Sum:
-    """A running CRC-32: enough to see rows that never came to the disk, and twice as fast as a hash."""
+    """A running CRC-32. It detects rows that never reached the disk, and is twice as fast as a cryptographic hash."""
 
     def __init__(self, data: bytes | memoryview = b"") -> None:
         self._value = zlib.crc32(data)
@@ -85,7 +84,7 @@ class _Sum:
 
 
 class RowWriter:
-    """Appends chunks; a context manager that closes its files.
+    """Appends chunks to the files of a dataset; a context manager that closes them.
 
     Parameters
     ----------
@@ -94,7 +93,7 @@ class RowWriter:
     paths : mapping
         Field name to path below ``directory``.
     start : Position
-        Where the first row goes. Rows before it belong to others and are not touched.
+        Place of the first row. Rows before it belong to other parts and are not touched.
     """
 
     def __init__(self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str], start: Position) -> None:
@@ -124,7 +123,7 @@ class RowWriter:
         self._fds.clear()
 
     def append(self, chunk: Chunk) -> None:
-        """Write the rows of ``chunk`` behind those before."""
+        """Append the rows of ``chunk``."""
         try:
             for f in self._schema:
                 self._append(f, chunk.columns[f.name], len(chunk))
@@ -170,7 +169,7 @@ class RowWriter:
         self._frame_bytes[f.name] += len(column.data)
 
     def _encode_videos(self, name: str, column: VideoFrames) -> Array:
-        """The index with the numbers that the videos have here, in the order in which rows come to them."""
+        """Return the index with new numbers of videos, counted in the order in which rows refer to them."""
         used, first = np.unique(column.index[:, 0], return_index=True)
         ordered = [int(n) for n in used[np.argsort(first)] if n >= 0]
         number = np.full(len(column.files) + 1, -1, np.int32)
@@ -190,9 +189,9 @@ class RowWriter:
             out[i] = code
         return out
 
-    def written(self) -> Written:
-        """What was written; call once, at the end."""
-        return Written(
+    def written(self) -> WrittenRows:
+        """Return a summary of the rows written; call this once, at the end."""
+        return WrittenRows(
             self._start,
             self._rows,
             self._frame_bytes,
@@ -206,16 +205,16 @@ class RowWriter:
         )
 
 
-def rehash(directory: Path, schema: Sequence[Field], paths: Mapping[str, str], w: Written) -> bool:
-    """Whether the rows on disk are still those that ``w`` wrote."""
+def rehash(directory: Path, schema: Sequence[Field], paths: Mapping[str, str], w: WrittenRows) -> bool:
+    """Return whether the rows on disk still have the hashes of ``w``."""
     try:
         return all(_rehash(directory, f, paths[f.name], w) == w.hashes[f.name] for f in schema)
     except OSError:
         return False
 
 
-def _rehash(directory: Path, f: Field, path: str, w: Written) -> str:
-    """The hash of the bytes of a field's rows; of frames, those of their lengths and of their bytes."""
+def _rehash(directory: Path, f: Field, path: str, w: WrittenRows) -> str:
+    """Return the hash of a field's rows; encoded frames are hashed by lengths and bytes."""
     parts = files(directory, f, path)
     h, lengths = _Sum(), ""
     if "offsets" in parts:

@@ -1,9 +1,9 @@
-"""Digests of a dataset's files: whatever the digests of fields do not cover is under the hash of its file.
+"""Digests of a dataset's files, which cover all bytes that the digests of fields do not.
 
 ``digests/zarr.json`` lists the sha256 of every file but two kinds: plain rows, which the blocks of their field cover,
 and the manifest, which holds the sha256 of that list. The manifest holds a hash of itself, too, taken with zeros in its
-place: that finds damage. Whoever changes a dataset on purpose can hash it anew; only a fingerprint, a lock or a sha256
-from elsewhere tells.
+place. These digests find damage. They do not find a deliberate change, after which all files can be hashed anew: that
+takes a fingerprint, a lock file or a sha256 from elsewhere.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NONE = "0" * 64
 
 
 def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads: int = 2) -> Manifest:
-    """Write the list of digests and the manifest, which are the last files of a dataset; the manifest as it is then.
+    """Write the list of digests and then the manifest, the last two files of a dataset; return the final manifest.
 
-    ``known`` are digests of files by path: of those that are another dataset's, what they were when they were written.
+    ``known`` holds digests of files by path: those that another dataset recorded for shared files.
     """
     files = sorted(_files(directory) - {MANIFEST, LISTING} - _rows(m))
     with ThreadPoolExecutor(max(1, threads)) as pool:
@@ -55,7 +55,7 @@ def write_manifest(directory: Path, m: Manifest) -> None:
 
 
 def listed(directory: Path) -> dict[str, str]:
-    """The digests of a dataset's files by path, as the list says; nothing where there is none."""
+    """Return the listed digests of a dataset's files by path; empty without a list."""
     try:
         text = store_files.content(directory / LISTING, documents.OWN)
         found: Any = documents.loads(text, longest=documents.OWN)["attributes"]["files"]
@@ -65,7 +65,7 @@ def listed(directory: Path) -> dict[str, str]:
 
 
 def check_listing(directory: Path, m: Manifest) -> None:
-    """Refuse a dataset whose list of digests is not what its manifest says, where that says anything.
+    """Refuse a dataset whose list of digests differs from the one that its manifest names.
 
     Raises
     ------
@@ -80,20 +80,20 @@ def check_listing(directory: Path, m: Manifest) -> None:
 
 
 def below(digests: Mapping[str, str], old: str, new: str) -> dict[str, str]:
-    """Of the digests of another dataset those of the tree ``old``, for the place ``new`` at which it is shared."""
+    """Return the digests below the directory ``old`` of another dataset, under the name ``new`` that shares it."""
     return {new + name.removeprefix(old): digest for name, digest in digests.items() if name.startswith(f"{old}/")}
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a check of the files found; ``covers`` is False for a dataset that was written before files had digests."""
+    """The result of a check of the files; ``covers`` is False for old datasets without digests of files."""
 
     problems: tuple[Problem, ...]
     covers: bool
 
 
 def check(directory: Path, m: Manifest, threads: int) -> Seal:
-    """Compare the manifest and every file that the list names with their digests."""
+    """Compare the manifest and every listed file with their digests."""
     found, files = _own_digest(directory), listed(directory)
     if found is None and not m.files and not files:
         return Seal((), covers=False)
@@ -112,7 +112,7 @@ def check(directory: Path, m: Manifest, threads: int) -> Seal:
 
 
 def _own_digest(directory: Path) -> bool | None:
-    """Whether the manifest's file has the digest that stands in it; None where it has none."""
+    """Return whether the manifest's file has the digest that it states; None if it states none."""
     text = (directory / MANIFEST).read_bytes().decode("utf-8", "surrogateescape")
     head, key, tail = text.rpartition(_KEY)
     if not key:
@@ -138,7 +138,7 @@ def _compare(directory: Path, name: str, digest: str, there: set[str]) -> Proble
 
 
 def _files(directory: Path) -> set[str]:
-    """Paths of all regular files of a dataset."""
+    """Yield the paths of all regular files of a dataset."""
     return {
         Path(entry.path).relative_to(directory).as_posix()
         for entry in trees.below(directory)
@@ -147,7 +147,7 @@ def _files(directory: Path) -> set[str]:
 
 
 def _rows(m: Manifest) -> set[str]:
-    """Files of plain rows: the blocks of a field cover its rows; what is behind them follows from the shape."""
+    """Return the files of plain rows. Block hashes cover the rows, and the shape determines the bytes behind them."""
     films = [arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1) for f in m.fields if f.codec == VIDEO]
     plain = m.fields if m.encoding == "memmap" else ()
     return {file.as_posix() for file in films} | {

@@ -1,12 +1,12 @@
-"""Parts written by several that share a directory and nothing else: on any machine, at any time, twice if need be.
+"""Let several processes, on any machines and at any times, write the parts of one dataset in a shared directory.
 
 ::
 
     <work>/journals/2-of-4.node7-311-9c.jsonl    parts that one attempt at shard 2 of 4 has finished
     <work>/segments/17.9f3c51ab/                 the rows of part 17, as one attempt wrote them
 
-No file is ever written by two. What an attempt leaves unfinished is in no journal, and what is in a journal counts
-where its hash is right.
+No two processes ever write the same file, and no harm is done if two attempts write the same part. A part counts once a
+journal lists it and its rows have the hashes that are written there.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress
 from rlds_cli.store import build, files, rows
-from rlds_cli.store.build import Job, Journal, write_part
-from rlds_cli.store.rows import Written
+from rlds_cli.store.build import BuildJob, Journal, write_part
+from rlds_cli.store.rows import WrittenRows
 from rlds_cli.store.workers import Executor, WorkerDied
 
 _JOURNALS = "journals"
 
-Finished = dict[int, tuple[str, Written]]
+Finished = dict[int, tuple[str, WrittenRows]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def parts(self, total: int) -> range:
-        """Which of so many parts are its own; parts that follow each other, as many as the others have, or one more."""
+        """Return the shard's parts of ``total``: consecutive ones, as many as other shards have or one more or less."""
         return range((self.number - 1) * total // self.count, self.number * total // self.count)
 
 
 def attempt() -> str:
-    """A name for this attempt, which no other has."""
+    """Return a unique name for this attempt."""
     return f"{socket.gethostname().partition('.')[0]}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
-def finished(job: Job, work: Path, numbers: Collection[int]) -> Finished:
-    """Of the parts ``numbers``, those that some attempt has written whole."""
+def finished(job: BuildJob, work: Path, numbers: Collection[int]) -> Finished:
+    """Return those of the parts ``numbers`` that some attempt has written in full."""
     paths = files.paths(f.name for f in job.schema)
     found: Finished = {}
     for number, where, written in _entries(job, work):
@@ -60,19 +60,19 @@ def finished(job: Job, work: Path, numbers: Collection[int]) -> Finished:
     return found
 
 
-def said(job: Job, work: Path) -> set[int]:
-    """The parts that journals say are finished, unchecked."""
+def said(job: BuildJob, work: Path) -> set[int]:
+    """Return the parts that journals list as finished, without a check of their rows."""
     return {number for number, _, _ in _entries(job, work)}
 
 
 def count(work: Path) -> int:
-    """Of how many shards the latest attempt was one; 0 where there was none."""
+    """Return the number of shards that the latest attempt counted; 0 without an attempt."""
     latest = sorted(_files(work), key=lambda f: f.stat().st_mtime)
     counts = (str(f.name).partition(".")[0].rpartition("-of-")[2] for f in reversed(latest))
     return next((int(n) for n in counts if n.isdigit()), 0)
 
 
-def _entries(job: Job, work: Path) -> Iterator[tuple[int, str, Written]]:
+def _entries(job: BuildJob, work: Path) -> Iterator[tuple[int, str, WrittenRows]]:
     for file in _files(work):
         head, lines = build.read(file)
         if head.get("key") == job.key:
@@ -87,7 +87,7 @@ def _files(work: Path) -> list[Path]:
 
 
 def write(
-    job: Job,
+    job: BuildJob,
     work: Path,
     shard: Shard,
     *,
@@ -96,16 +96,16 @@ def write(
     progress: Progress,
     check: Callable[[], None],
 ) -> Finished:
-    """Write the parts of a shard that are not there yet; gives back all of them.
+    """Write the missing parts of a shard, and return all its parts.
 
     Parameters
     ----------
     there : callable
-        Given the numbers of its parts, those that are; see `finished`.
+        Called with the numbers of the shard's parts; returns the finished ones, see `finished`.
     executor : callable
-        Given how many parts there are to write, who works at them; None for this process.
+        Called with the number of parts to write; returns the executor that writes them, or None for this process.
     check : callable
-        Called before a part is begun; what it raises ends the work.
+        Called before each part; an error that it raises ends the work.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def write(
     for number in done.keys() - known:
         record.record(number, *done[number])
     missing = [i for i in own if i not in done]
-    tell = _Teller(job, shard, len(own), progress)
+    tell = _ShardProgress(job, shard, len(own), progress)
     tell.resumed(len(done))
     workers = executor(len(missing)) if missing else None
     for number, (where, written) in _written(job, work, missing, workers, tell, check):
@@ -131,8 +131,13 @@ def write(
 
 
 def _written(
-    job: Job, work: Path, missing: list[int], executor: Executor | None, tell: _Teller, check: Callable[[], None]
-) -> Iterator[tuple[int, tuple[str, Written]]]:
+    job: BuildJob,
+    work: Path,
+    missing: list[int],
+    executor: Executor | None,
+    tell: _ShardProgress,
+    check: Callable[[], None],
+) -> Iterator[tuple[int, tuple[str, WrittenRows]]]:
     if executor is None:
         for number in missing:
             check()
@@ -145,15 +150,15 @@ def _written(
             check()
     except WorkerDied as e:
         raise RldsError(
-            f"{job.id}: the process that worked at {job.name(e.number)} {e.how}, {e.times}. What is finished is kept.",
+            f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. Finished parts are kept.",
             hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
         ) from e
 
 
-class _Teller:
-    """Progress of a shard, in parts."""
+class _ShardProgress:
+    """Reports the progress of a shard, in parts."""
 
-    def __init__(self, job: Job, shard: Shard, own: int, progress: Progress) -> None:
+    def __init__(self, job: BuildJob, shard: Shard, own: int, progress: Progress) -> None:
         self._job, self._shard, self._own, self._progress = job, shard, own, progress
 
     def resumed(self, done: int) -> None:
@@ -164,7 +169,7 @@ class _Teller:
         self._say(done)
 
     def died(self, number: int, how: str) -> None:
-        note = f"the process that worked at {self._job.name(number)} {how}; trying again"
+        note = f"the process that worked on {self._job.name(number)} {how}; trying again"
         self._progress(Event(self._job.id, "note", note=note))
 
     def _say(self, done: int, note: str = "") -> None:

@@ -1,21 +1,18 @@
-"""The fingerprint: a hash of a dataset's content that encoding, chunking, workers and times do not enter.
+"""Fingerprints and statistics of a dataset's rows, computed in one pass by several threads.
+
+The fingerprint depends on the content alone, not on encoding, chunking, workers or times.
 
 Per field, sha256 of each block of 2**16 rows (raw little-endian rows; for frames and text the rows' lengths as
 little-endian int64, -1 for none, then their bytes). The field's digest is the sha256 of a JSON line
 ``[name, dtype, shape, placement, kind]`` and its block hashes; columns of the episode table count likewise, with
 placement ``episode``. The fingerprint is the sha256 of the digests, sorted by (placement is episode, name).
 
-Statistics over the steps of a field: float64, block by block, combined in block order.
-
-Blocks are small enough to stay in a core's cache while they are gone over, and several narrow rows are added up side
-by side, as one wide one.
+Statistics are over the steps of a field, in float64. Blocks are small enough to stay in a core's cache, and several
+narrow rows are added up side by side, as one wide row. Threads read blocks in any order, and the results are combined
+in block order, so that the number of threads does not change a bit.
 
 Mean and variance of blocks are combined by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
 computing sample variances" (1979); ``std`` is the population's (divided by n), as NumPy's default.
-
-Hashes and statistics of a field's rows, in one pass over them as they are on disk, by several threads.
-
-Blocks are looked at in any order and put together in theirs: how many threads there are does not change a bit.
 """
 
 from __future__ import annotations
@@ -41,42 +38,42 @@ Blocks = npt.NDArray[np.uint8]  # [blocks, 32]
 
 
 def blocks(rows: int) -> range:
-    """First rows of the blocks."""
+    """Return the first rows of the blocks."""
     return range(0, rows, BLOCK_ROWS)
 
 
 def array_block(values: Array) -> bytes:
-    """Hash of one block of an array field."""
+    """Hash one block of an array field."""
     return hashlib.sha256(arrays.raw(values)).digest()
 
 
 def ragged_block(lengths: IntArray, data: Array | bytes) -> bytes:
-    """Hash of one block of frames or text; ``lengths`` -1 for none."""
+    """Hash one block of frames or text; a length of -1 stands for no value."""
     h = hashlib.sha256(np.ascontiguousarray(lengths, "<i8").tobytes())
     h.update(arrays.raw(data) if isinstance(data, np.ndarray) else data)
     return h.digest()
 
 
 def text_block(values: Sequence[str | None]) -> bytes:
-    """Hash of one block of strings."""
+    """Hash one block of strings."""
     encoded = [None if v is None else v.encode("utf-8", "surrogateescape") for v in values]
     lengths = np.array([-1 if e is None else len(e) for e in encoded], np.int64)
     return ragged_block(lengths, b"".join(e for e in encoded if e))
 
 
 def as_array(hashes: Iterable[bytes]) -> Blocks:
-    """Block hashes as they are stored."""
+    """Return block hashes as the array that is stored."""
     return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32)
 
 
 def field_digest(name: str, dtype: str, shape: Sequence[int], placement: str, kind: str, hashes: Blocks) -> str:
-    """Digest of one field, from its block hashes."""
+    """Return the digest of one field, from its block hashes."""
     head = json.dumps([name, dtype, list(shape), placement, kind], separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(head.encode() + b"\n" + hashes.tobytes()).hexdigest()
 
 
 def column_digest(name: str, values: Array | Sequence[str | None]) -> str:
-    """Digest of one column of the episode table."""
+    """Return the digest of one column of the episode table."""
     if isinstance(values, np.ndarray):
         hashes = as_array(array_block(values[a : a + BLOCK_ROWS]) for a in blocks(len(values)))
         return field_digest(name, values.dtype.name, values.shape[1:], "episode", "array", hashes)
@@ -85,7 +82,7 @@ def column_digest(name: str, values: Array | Sequence[str | None]) -> str:
 
 
 def fingerprint(fields: dict[str, str], columns: dict[str, str]) -> str:
-    """``rlds1:`` and 64 hexadecimal digits, from the digests of fields and episode columns by name."""
+    """Return ``rlds1:`` and 64 hexadecimal digits, from the digests of fields and episode columns by name."""
     h = hashlib.sha256()
     for digests in (fields, columns):
         for name in sorted(digests):
@@ -102,7 +99,7 @@ Float = npt.NDArray[np.float64]
 
 
 class Moments(NamedTuple):
-    """Of some rows, per element: how many finite values, their mean, sum of squared deviations, least, greatest."""
+    """Moments of some rows, per element: number of finite values, mean, sum of squared deviations, minimum, maximum."""
 
     missing: int  # values that are not finite, of all elements
     n: Float
@@ -114,7 +111,7 @@ class Moments(NamedTuple):
 
 @dataclass(slots=True)
 class Accumulator:
-    """Running statistics of one numeric field; ``add`` its blocks in order, with the rows that are steps only."""
+    """Running statistics of one numeric field. Its blocks are added in order, without rows that are no steps."""
 
     shape: tuple[int, ...]
     steps: int = 0
@@ -127,7 +124,7 @@ class Accumulator:
 
     @property
     def pooled(self) -> bool:
-        """Whether all elements of a row count as one."""
+        """True if all elements of a row count as one."""
         return int(np.prod(self.shape, dtype=np.int64)) > MAX_WIDTH
 
     def add(self, values: Array) -> None:
@@ -136,7 +133,7 @@ class Accumulator:
 
     @np.errstate(over="ignore", invalid="ignore")  # infinities and numbers near them are data, not mistakes
     def moments(self, values: Array) -> tuple[int, list[Moments]]:
-        """Steps of a block [n, ...] and what they have to say, to be merged in its turn; several threads may ask."""
+        """Return the moments of a block [n, ...] of steps, for `merge`. Several threads may call this."""
         if values.size == 0:  # no steps, or no elements
             return len(values), []
         flat = values.reshape(-1, 1) if self.pooled else values.reshape(len(values), -1)
@@ -146,7 +143,7 @@ class Accumulator:
 
     @np.errstate(over="ignore", invalid="ignore")
     def merge(self, steps: int, found: Iterable[Moments]) -> None:
-        """Add what ``moments`` gave of the next block."""
+        """Add the result of ``moments`` for the next block."""
         self.steps += steps
         for m in found:
             self._merge(m)
@@ -165,7 +162,7 @@ class Accumulator:
 
     @np.errstate(over="ignore", invalid="ignore")
     def result(self, sample: Array) -> Stats:
-        """The statistics; ``sample`` [n, ...] are evenly spaced steps, for quantiles and the histogram."""
+        """Return the statistics; ``sample`` [n, ...] holds evenly spaced steps, for quantiles and the histogram."""
         shape = () if self.pooled else self.shape
         width = int(np.prod(shape, dtype=np.int64))
         if self._n is None:
@@ -189,7 +186,7 @@ class Accumulator:
 
 
 def _moments(flat: Array, beside: int) -> Moments:
-    """Of [n, width], ``beside`` rows of it at a time."""
+    """Return the moments of [n, width], adding up ``beside`` rows at a time."""
     rows, width = flat.shape
     folded = flat.reshape(-1, beside * width)
     x = folded.astype(np.float64)
@@ -212,27 +209,27 @@ def _moments(flat: Array, beside: int) -> Moments:
 
 
 def _unfold(f: np.ufunc, folded: Array, width: int) -> Array:
-    """``f`` over all rows, from rows that lie side by side."""
+    """Reduce all rows by ``f``, from rows that lie side by side."""
     one: Array = f.reduce(f.reduce(folded, axis=0).reshape(-1, width), axis=0)
     return one
 
 
 def block_steps(width: int) -> int:
-    """How many steps to add at a time, for rows of ``width`` elements."""
+    """Return the number of steps to add at a time, for rows of ``width`` elements."""
     return max(1, min(1 << 16, _BLOCK_ELEMENTS // max(1, width)))
 
 
 def sample_steps(steps: int, width: int) -> int:
-    """How many steps apart the sample's are, for rows of ``width`` elements."""
+    """Return the distance in steps between two steps of the sample, for rows of ``width`` elements."""
     most = max(1, min(SAMPLE, _QUANTILE_ELEMENTS // max(1, width)))
     return max(1, -(-steps // most))
 
 
 def _of_bytes(sample: Array) -> tuple[Float, Float, tuple[int, ...], float, float]:
-    """What ``_quantiles`` and ``_histogram`` give of all elements, from how often each byte occurs."""
+    """Compute the results of ``_quantiles`` and ``_histogram`` for bytes, from the number of times each one occurs."""
     often = np.bincount(sample.reshape(-1), minlength=256)
     there = np.flatnonzero(often)
-    before = np.cumsum(often[there])  # elements up to each of the bytes that are there
+    before = np.cumsum(often[there])  # elements up to each byte that occurs
     places = np.array([0.01, 0.99]) * (before[-1] - 1)
     below = np.floor(places)
     left, right = (there[np.searchsorted(before, k, "right")] for k in (below, np.ceil(places)))
@@ -273,9 +270,9 @@ def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:
 
 
 def in_bins(x: Array, low: Float | float, width: Float | float, bins: IntArray | int) -> Float:
-    """Where values lie among ``bins`` equal bins of ``width`` together from ``low`` on, in bins: 0 to ``bins``.
+    """Return positions of values, from 0 to ``bins``, among ``bins`` equal bins that span ``width`` from ``low`` on.
 
-    Between subnormal numbers there are more bins to a unit than a float can say.
+    Subnormal widths need a case of their own: the number of bins per unit is not a float there.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         per_unit = np.asarray(bins, np.float64) / width
@@ -290,19 +287,19 @@ _LONG = 32  # steps of an episode, on average, from which copying episode by epi
 
 
 def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tuple[Blocks, Stats | None]:
-    """Hash the blocks and gather the statistics.
+    """Hash the blocks of a field and compute its statistics.
 
     Parameters
     ----------
     values : array [rows, ...]
     last_rows : array [episodes]
-        Rows that are no steps, ascending; statistics leave them out.
+        Rows that are no steps, ascending; they do not count in statistics.
 
     Returns
     -------
     blocks : array [blocks, 32]
     stats : Stats or None
-        None for what is no number.
+        None for fields of other values than numbers.
     """
     accumulator = Accumulator(f.shape) if values.dtype.kind in "biuf" else None
 
@@ -324,7 +321,7 @@ def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tup
 
 
 def recount(read: Read, rows: int, f: Field, last_rows: IntArray) -> Stats:
-    """The statistics of a numeric field whose rows ``read`` gives, as `scan` finds them, in bounded memory."""
+    """Compute the statistics of a numeric field as `scan` does, in bounded memory, from rows that ``read`` returns."""
     accumulator, width = Accumulator(f.shape), _width(f.shape)
     sampled, sample = _sampled(rows, last_rows, width), []
     at_once = block_steps(width)
@@ -347,7 +344,7 @@ def _width(shape: tuple[int, ...]) -> int:
 def _block_moments(
     block: Array, start: int, last_rows: IntArray, accumulator: Accumulator
 ) -> list[tuple[int, list[Moments]]]:
-    """Of a ``block`` of rows that begins at row ``start``."""
+    """Return the moments of a ``block`` of rows that begins at row ``start``."""
     at_once = block_steps(_width(block.shape[1:]))
     edges = [*range(0, len(block), at_once), len(block)]
     places = np.searchsorted(last_rows, [start + e for e in edges]).tolist()
@@ -356,7 +353,7 @@ def _block_moments(
 
 
 def _steps(rows: Array, ends: IntArray) -> Array:
-    """``rows`` less those numbered ``ends``."""
+    """Return ``rows`` without those numbered ``ends``."""
     if len(ends) == 0:
         return rows
     if len(ends) * _LONG > len(rows):
@@ -366,10 +363,10 @@ def _steps(rows: Array, ends: IntArray) -> Array:
 
 
 def _sampled(rows: int, last_rows: IntArray, width: int) -> IntArray:
-    """The rows of the steps that quantiles are of."""
+    """Return the rows of the steps that quantiles are computed from."""
     steps = rows - len(last_rows)
     index = np.arange(0, steps, sample_steps(steps, width))
-    # Step k lies in the episode that has more than k steps up to its end, and so many rows further as it has before it.
+    # Step k lies in the first episode that ends behind it. Each episode before adds one row that is no step.
     ends = np.arange(len(last_rows))
     np.subtract(last_rows, ends, out=ends)
     found: IntArray = index + np.searchsorted(ends, index, "right")

@@ -1,8 +1,8 @@
-"""What a manifest may say: every value is checked before anything else reads it. Needs neither NumPy nor zarr.
+"""Check every value of a manifest before anything else reads it. Needs neither NumPy nor zarr.
 
-A dataset's directory may come from a stranger. What passes here has the types and the bounds that the rest of the
-program relies on: paths stay below the dataset, numbers agree with each other, descriptions have their form. Whether
-the files are as the manifest says is checked where they are opened.
+A dataset's directory may come from a stranger. A manifest that passes has the types and the bounds that the rest of the
+program relies on: paths stay below the dataset, numbers agree with each other, descriptions have their form. The files
+are compared with the manifest when they are opened.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Check = Callable[[Any, str], None]
 
 
 def check(manifest: Any) -> None:
-    """Refuse a manifest, as JSON values, that says what no dataset of this program says.
+    """Refuse a manifest, as JSON values, that this program cannot have written.
 
     Raises
     ------
     ValueError
-        What is wrong, and which value.
+        With the wrong value and its name.
     """
     _check_depth(manifest)
     _MANIFEST(manifest, "the manifest")
@@ -156,14 +156,14 @@ def _mapping(check_item: Check = _any, check_key: Check = _any) -> Check:
 
 
 def _record(required: Mapping[str, Check], optional: Mapping[str, Check] = {}, *, closed: bool = False) -> Check:
-    """An object with these keys; with others, too, unless it is ``closed``."""
+    """Return a check of an object with these keys, and with any others unless it is ``closed``."""
 
     def check(value: Any, where: str) -> None:
         if not isinstance(value, Mapping):
             raise _wrong(value, where, "an object")
         for key, check_item in required.items():
             if key not in value:
-                raise ValueError(f'{where} lacks something: "{key}"')
+                raise ValueError(f'{where} lacks "{key}"')
             check_item(value[key], f"{where}: {key}")
         for key, check_item in optional.items():
             if key in value:
@@ -189,7 +189,7 @@ def _column_name(value: str, where: str) -> None:
 
 
 def _space(value: Any, where: str) -> None:
-    """A space in Minari's JSON form; what is in a type that nobody knows is not looked at."""
+    """Check a space in Minari's JSON form; the contents of unknown types are accepted."""
     _record({}, {"type": _or_none(_text)})(value, where)
     _SPACES.get(value.get("type"), _any)(value, where)
 
@@ -198,7 +198,7 @@ def _bound(value: Any, where: str) -> None:
     if isinstance(value, list):
         for item in value:
             _bound(item, where)
-    elif not isinstance(value, str | None):  # archives say "Infinity", and worse: whoever needs the bounds looks again
+    elif not isinstance(value, str | None):  # archives hold "Infinity", and worse: users of bounds check them again
         _number(value, where)
 
 
@@ -207,7 +207,7 @@ def _space_shape(value: Any, where: str) -> None:
 
 
 def _sides(value: Any, where: str) -> None:
-    """One side, or several."""
+    """Check one side, or several."""
     (_space_shape if isinstance(value, list) else _whole(0, _MOST_OF_SPACE))(value, where)
 
 
@@ -218,7 +218,7 @@ def _rate(value: Any, where: str) -> None:
 
 
 def _range(value: Any, where: str) -> None:
-    """The first episode and the one behind the last, which may be None: all of them."""
+    """Check a range of episodes: the first, and the one behind the last, which may be None."""
     _list(_or_none(_whole()), least=2, most=2)(value, where)
     _whole()(value[0], f"{where}[0]")
     _or_none(_whole(value[0] + 1))(value[1], f"{where}[1]")
@@ -264,7 +264,7 @@ _COUNTS = _record(
     closed=True,
 )
 _STATS = _record(
-    {"count": _whole(), **dict.fromkeys(_ELEMENTS, _any)},  # whose shapes are those of the fields
+    {"count": _whole(), **dict.fromkeys(_ELEMENTS, _any)},  # `_check_stats` compares their shapes with the fields'
     {
         "nonfinite": _whole(0, MOST_BYTES),
         "histogram": _list(_whole(0, MOST_BYTES), most=MAX_WIDTH),
@@ -387,11 +387,11 @@ _MANIFEST = _record(
 )
 
 
-# -- what no single value shows
+# -- relations between values
 
 
 def _check_depth(value: Any) -> None:
-    """Refuse what is nested more deeply than anything that is written, and numbers that are no floats."""
+    """Refuse values that are nested too deeply, and numbers too large for a float."""
     left = [(value, 0)]
     while left:
         item, depth = left.pop()
@@ -502,7 +502,7 @@ def _check_stats(stats: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Ma
 
 
 def _nested(value: Any, sides: Sequence[int], where: str) -> None:
-    """Numbers in lists of these lengths."""
+    """Check numbers in lists of these lengths."""
     if not sides:
         _number(value, where)
         return

@@ -1,21 +1,19 @@
-"""The videos of a field: their files as published, end to end, and where each frame lies in them.
+"""Store the video files of a field as published, with tables of their packets, and decode single frames.
 
 ::
 
     <field>/                          [rows, 2] int32: number of the video, number of the frame in it; -1 for none
     video/<field>/bytes               the files, end to end
-    video/<field>/offsets             [videos + 1]: where each starts
+    video/<field>/offsets             [videos + 1]: first byte of each
     video/<field>/packets             [packets, 4] int64: start and size in the file, time shown, 1 key + 2 shown
-    video/<field>/first               [videos + 1]: which packets are whose
-    video/<field>/tracks/             per video a JSON text: codec, what its decoder is given, sides, timescale
+    video/<field>/first               [videos + 1]: first packet of each
+    video/<field>/tracks/             per video a JSON text: codec, data for its decoder, sides, timescale
 
 A file is stored once, however many episodes or rows use it. The tables follow from the bytes; their sha256 is kept
 beside them, and does not enter the fingerprint.
 
-Single frames out of videos: from the key frame before them on, with the package ``av``.
-
-Where a frame lies is known from the tables of its file, so nothing is searched for: its packets go to a decoder of this
-thread. A decoder stays where it is, so that reading in order decodes every frame once.
+A frame is decoded with the package ``av``, from the key frame before it on. The tables say which packets that takes, so
+nothing is searched for. Each thread keeps its decoders where they are: reading in order decodes every frame once.
 """
 
 from __future__ import annotations
@@ -38,9 +36,9 @@ from rlds_cli.errors import DamagedDataset, Frames, MissingPackage, NoSpace
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.formats import mp4
+from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.mp4 import Track
 from rlds_cli.store import arrays, statistics
-from rlds_cli.store.frames import MAX_PIXELS
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
@@ -60,15 +58,15 @@ class Extent:
 
     @classmethod
     def whole(cls, file: Path) -> Extent:
-        """A file that is a video."""
+        """Return the extent of a whole file."""
         return cls(file, 0, file.stat().st_size)
 
 
-Locate = Callable[[str, str], Extent]  # (name of the field, what the rows' source calls a video)
+Locate = Callable[[str, str], Extent]  # (name of the field, name of the video in the rows' source)
 
 
 class Videos:
-    """The videos of one field, in ``directory``; opened when they are asked for."""
+    """The videos of one field, in ``directory``; each is opened on first use."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -79,13 +77,13 @@ class Videos:
         self._bytes = arrays.read(directory / "bytes")
         self._check()
         self._opened: dict[int, Video] = {}
-        self._held = 0  # packets of those that are opened
+        self._held = 0  # packets of the opened videos
 
     def __len__(self) -> int:
         return len(self._tracks)
 
     def _check(self) -> None:
-        """Refuse tables that do not go together: what a video's packets say is checked when it is opened."""
+        """Refuse tables that do not fit each other. The packets of a video are checked when it is opened."""
         arrays.check_offsets(self.directory / "offsets", self.offsets, self._bytes)
         fits = self._packets.ndim == 2 and self._packets.shape[1] == 4 and self._packets.dtype == np.int64
         if not fits or not len(self.offsets) == len(self._first) == len(self._tracks) + 1:
@@ -93,17 +91,17 @@ class Videos:
         first = self._first
         rises = first.dtype == np.int64 and first[0] == 0 and first[-1] == len(self._packets)
         if not rises or (first[1:] < first[:-1]).any():
-            raise DamagedDataset(f"{self.directory}: first does not rise to the packets.", hint="rlds verify ID")
+            raise DamagedDataset(f"{self.directory}: the table first does not fit packets.", hint="rlds verify ID")
 
     def video(self, number: int) -> Video:
-        """A video by its number."""
+        """Return a video by its number."""
         video = self._opened.get(number)
         if video is None:
             if not 0 <= number < len(self):
                 raise DamagedDataset(f"{self.directory}: video {number:,} of {len(self):,}.", hint="rlds verify ID")
             packets = self._packets[self._first[number] : self._first[number + 1]]
             self._held += len(packets)
-            if self._held > _MOST_HELD:  # what is in use stays in memory as long as it is
+            if self._held > _MOST_HELD:  # videos in use stay in memory all the same
                 self._opened, self._held = {}, len(packets)
             data = self._bytes[self.offsets[number] : self.offsets[number + 1]]
             try:
@@ -116,16 +114,16 @@ class Videos:
         return video
 
     def extent(self, number: int) -> Extent:
-        """Where the bytes of a video lie on disk."""
+        """Return the file and the range of bytes of a video."""
         start, stop = self.offsets[number : number + 2].tolist()
         return Extent(arrays.data_file(self.directory / "bytes", 1), start, stop - start)
 
     def gather(self, f: Field, index: Array) -> Array:
-        """Frames of an index [n, 2] -> [n, *shape] of the field's dtype; see `decode_video`."""
+        """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `decode_video`."""
         return decode_video(index, self.video, f, str(self.directory))
 
     def packet(self, number: int, frame: int) -> bytes:
-        """The bytes in which one frame is encoded; they decode with those of the frames that it refers to only."""
+        """Return the encoded bytes of one frame; decoding them takes those of the frames that it refers to, too."""
         video = self.video(number)
         if not 0 <= frame < len(video.track.frames):
             raise DamagedDataset(f"{self.directory}: frame {frame:,} of video {number:,}.", hint="rlds verify ID")
@@ -134,7 +132,7 @@ class Videos:
         return video.data[start : start + int(video.track.size[at])].tobytes()
 
     def sizes(self, index: Array) -> IntArray:
-        """Bytes in which each frame of an index [n, 2] is encoded; 0 for none."""
+        """Return the encoded size in bytes of each frame of an index [n, 2]; 0 for rows without a frame."""
         out = np.zeros(len(index), np.int64)
         for number in np.unique(index[:, 0]).tolist():
             if number >= 0:
@@ -148,7 +146,7 @@ class Videos:
 
 
 def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
-    """Write the videos of a field and their tables; the sha256 of each."""
+    """Write the videos of a field and their tables; return the sha256 of each video."""
     target = arrays.data_file(directory / "bytes", 1)
     target.parent.mkdir(parents=True, exist_ok=True)
     hashes = []
@@ -179,7 +177,7 @@ def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
 
 
 def tables_digest(directory: Path) -> str:
-    """The sha256 of the tables."""
+    """Return the sha256 of the tables."""
     h = hashlib.sha256()
     for name in _TABLES:
         h.update(arrays.raw(arrays.read(directory / name)))
@@ -188,7 +186,7 @@ def tables_digest(directory: Path) -> str:
 
 
 def stored_digest(directory: Path) -> str:
-    """The sha256 that the tables had when they were written; empty where it cannot be read."""
+    """Return the stored sha256 of the tables; empty if it cannot be read."""
     try:
         return str(documents.load(directory / "zarr.json")["attributes"]["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -196,7 +194,7 @@ def stored_digest(directory: Path) -> str:
 
 
 def index_hashes(index: Array) -> list[bytes]:
-    """Hashes of the blocks of an index; those of the videos follow them."""
+    """Return the hashes of the blocks of an index, followed by those of the videos."""
     return [statistics.array_block(index[a : a + statistics.BLOCK_ROWS]) for a in statistics.blocks(len(index))]
 
 
@@ -238,7 +236,7 @@ def _header(text: str) -> dict[str, Any]:
 
 
 def _track(text: str, packets: IntArray, size: int) -> Track:
-    """The track of a video of ``size`` bytes; raises ValueError and its like where a packet leaves them."""
+    """Build the track of a video of ``size`` bytes; raises ValueError and its like for packets outside of them."""
     start, length, time, flags = packets.T
     if (start < 0).any() or (length < 0).any() or (start > size).any() or (length > size - start).any():
         raise ValueError(f"packets are not within its {size:,} bytes")
@@ -249,13 +247,13 @@ _FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
 _CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
 _DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
 _KEPT = 8  # decoders per thread
-_NEAR = 3  # packets that are decoded rather than skipped, which costs about as many
+_NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
 _here = local()
 
 
 @dataclass(frozen=True)
 class Video:
-    """A video: its file's bytes and where its frames lie in them. ``key`` tells it from others of its field."""
+    """A video: the bytes of its file and the table of its packets. ``key`` identifies it among the field's videos."""
 
     key: Hashable
     data: Array
@@ -263,9 +261,9 @@ class Video:
 
 
 def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: Hashable) -> Array:
-    """Frames of an index [n, 2] -> [n, *shape] of the field's dtype; zeros where it says -1.
+    """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype, with zeros for an index of -1.
 
-    uint8 are grey, RGB or RGBA; uint16 are values of depth at the video's own depth, of 12 bits or 16.
+    uint8 frames are grey, RGB or RGBA; uint16 frames hold the video's own values of depth, of 12 or 16 bits.
 
     Every frame is decoded once, each video from its beginning to its end.
 
@@ -277,7 +275,7 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
         The videos by their number.
     f : Field
     where : hashable
-        Names what the index belongs to; what is read of it next goes on from here.
+        Identifies the reader of the index, whose next call goes on with the same decoders.
 
     Raises
     ------
@@ -298,7 +296,7 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
 
 
 def decode_one(video: Video, frame: int, f: Field, where: Hashable) -> Array:
-    """One frame of a video, by its number: of the field's dtype and shape; raises as `decode_video`."""
+    """Decode one frame of a video, by number, in the field's dtype and shape; raises as `decode_video`."""
     track = video.track
     if not 0 <= frame < len(track.frames):
         raise DamagedDataset(f"{f.name}: frame {frame:,} of a video of {len(track.frames):,}.", hint="rlds verify ID")
@@ -308,7 +306,7 @@ def decode_one(video: Video, frame: int, f: Field, where: Hashable) -> Array:
 
 
 def _decoder(track: Track, where: Hashable) -> _Decoder:
-    """The decoder of this thread for one kind of video."""
+    """Return this thread's decoder for one kind of video."""
     kept: OrderedDict[Hashable, _Decoder] = _here.__dict__.setdefault("decoders", OrderedDict())
     key = (where, track.codec, track.extradata, track.height, track.width, track.matrix, track.full_range)
     found = kept.pop(key, None) or _Decoder(track)
@@ -319,7 +317,7 @@ def _decoder(track: Track, where: Hashable) -> _Decoder:
 
 
 class _Decoder:
-    """A decoder and how far it has come."""
+    """A decoder and its position in a video."""
 
     def __init__(self, track: Track) -> None:
         self._av = _av()
@@ -334,14 +332,14 @@ class _Decoder:
         self._ready: deque[Any] = deque()
 
     def frame(self, video: Video, packet: int, f: Field) -> Array:
-        """The frame of a packet."""
+        """Decode the frame of a packet."""
         track, time = video.track, int(video.track.time[packet])
         begin = track.begin(packet)
         try:
             if not self._leads_to(video, begin, time):
                 self._restart(video, begin)
             found = self._until(video, time)
-            if found is None and begin > 0:  # what it refers to lies before the key frame
+            if found is None and begin > 0:  # it refers to frames before the key frame
                 self._restart(video, track.begin(begin - 1))
                 found = self._until(video, time)
             if found is None:
@@ -352,7 +350,7 @@ class _Decoder:
             raise Frames(f"{f.name}: a frame does not decode as {track.codec}: {e}", hint="rlds verify ID") from e
 
     def _leads_to(self, video: Video, begin: int, time: int) -> bool:
-        """Whether decoding on from here gives a frame, with no detour."""
+        """Return whether the decoder reaches a frame by going on from its position."""
         if self._video != video.key or self._drained or begin > self._next + _NEAR:
             return False
         return self._last is not None and self._last < time
@@ -363,7 +361,7 @@ class _Decoder:
         self._ready.clear()
 
     def _until(self, video: Video, time: int) -> Any:
-        """Decode on to the frame of a time; None where the video goes on behind it."""
+        """Decode on up to the frame of a time; None if the decoder passes that time without a frame."""
         track = video.track
         while True:
             while self._ready:
@@ -386,7 +384,7 @@ class _Decoder:
         track = video.track
         start = int(track.start[number])
         data = np.ascontiguousarray(video.data[start : start + int(track.size[number])])
-        packet = self._av.Packet(len(data))  # made of bytes it would have no zeros behind them, which decoders read
+        packet = self._av.Packet(len(data))  # decoders read zeros behind the data, which Packet(data) lacks
         packet.update(data.data)
         packet.pts = int(track.time[number])
         return packet
@@ -401,7 +399,7 @@ class _Decoder:
         return values.reshape(f.shape)
 
     def _deep(self, frame: Any) -> Array:
-        """Grey values of more than 8 bits [H, W]: of 12, as lerobot decodes its depth maps, or of 16."""
+        """Return grey values [H, W] of 12 bits, as lerobot decodes its depth maps, or of 16 bits."""
         form = _DEEP[frame.format.components[0].bits > _CODE_BITS]
         plane = self._reformatter.reformat(frame, format=form, **self._alone).planes[0]
         rows = np.frombuffer(plane, "<u2").reshape(plane.height, -1)  # lines are padded
@@ -416,9 +414,9 @@ def _open(av: Any, track: Track) -> Any:
         raise Frames(f"The package av that is installed has no decoder for {track.codec}.", hint="pip install -U av")
     context = av.CodecContext.create(name, "r")
     if track.extradata:
-        context.extradata = track.extradata + bytes(64)  # so that zeros lie behind what is set next
+        context.extradata = track.extradata + bytes(64)  # leaves zeros behind the extradata that is set next
         context.extradata = track.extradata
-    if track.codec == "ffv1":  # whose packets do not say
+    if track.codec == "ffv1":  # its packets do not state their size
         context.width, context.height = track.width, track.height
     context.thread_count = 1  # many frames are decoded side by side by the threads of the loader
     context.options = {"max_pixels": str(MAX_PIXELS)}

@@ -1,7 +1,4 @@
-"""Processes that work through numbered items, one item each at a time, and what happens when one of them dies.
-
-How this process gets its memory.
-"""
+"""Worker processes: each works on one numbered item at a time, and an item whose process dies is tried again."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ _SAFE = "PYTHONSAFEPATH"
 
 
 class WorkerDied(Exception):
-    """The process that worked at item ``number`` ended without an answer every time; ``how`` says it in words.
+    """The process that worked on item ``number`` died at every attempt.
 
-    ``times`` says how often it was tried.
+    ``how`` says in words how it died, and ``times`` how often.
     """
 
     def __init__(self, number: int, how: str, times: str = "twice") -> None:
@@ -40,21 +37,21 @@ class WorkerDied(Exception):
 
 
 class Executor(Protocol):
-    """Whoever works through items when this process does not."""
+    """Runs a function on many items, outside this process."""
 
     @property
     def in_place(self) -> bool:
-        """Whether its processes may write to one file, each its own rows; over a network they had better not."""
+        """True if its processes may write different rows of one file, which is not safe on network file systems."""
 
     def work_through(
         self, call: Callable[..., R], items: Mapping[int, tuple[Any, ...]], died: Callable[[int, str], None]
     ) -> Iterator[tuple[int, R]]:
-        """Yield ``(number, call(*arguments))`` of every item as it is done; see `work_through`."""
+        """Yield ``(number, call(*arguments))`` of each item as it is finished; see `work_through`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """So many processes of this machine."""
+    """Runs items in ``count`` processes on this machine."""
 
     count: int
     in_place: bool = True
@@ -68,7 +65,7 @@ class Processes:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C for a moment, where signals may be set."""
+    """Ignore Ctrl-C for a moment; only the main thread may set signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -81,7 +78,7 @@ def _without_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _without_this_directory() -> Iterator[None]:
-    """Start processes that import nothing of the current directory before they have the parent's search path."""
+    """Keep new processes from importing from the current directory before they have the parent's search path."""
     before = os.environ.get(_SAFE)
     os.environ[_SAFE] = "1"
     try:
@@ -94,14 +91,14 @@ def _without_this_directory() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """What a process does before its first item. Ctrl-C is for the parent, which ends its workers."""
+    """Prepare a worker process for its first item. It ignores Ctrl-C: the parent ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Leave when the parent was killed: each worker holds the pipes of the others open, and would wait for ever."""
+    """Exit if the parent is killed. Workers hold each other's pipes open, and would wait for ever otherwise."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -109,7 +106,7 @@ def _end_with_parent() -> None:
 
 
 class _Worker(Generic[R]):
-    """One process. A pool of several cannot tell which of its tasks ended one of them."""
+    """One process in a pool of its own: a pool of several cannot say which task ended a process."""
 
     def __init__(self) -> None:
         with _without_this_directory():  # its queues start a process that tracks them
@@ -120,13 +117,13 @@ class _Worker(Generic[R]):
         if self._process is not None:
             return self._pool.submit(call, *arguments)
         known = {p.pid for p in active_children()}
-        with _without_interrupts(), _without_this_directory():  # which the new process takes over
+        with _without_interrupts(), _without_this_directory():  # the new process inherits both
             future = self._pool.submit(call, *arguments)
         self._process = next((p for p in active_children() if p.pid not in known), None)
         return future
 
     def how_it_died(self) -> str:
-        """In words, from its exit code, which is known once the pool has stopped."""
+        """Describe the exit code, which is known once the pool has stopped."""
         code = None if self._process is None else self._process.exitcode
         if code is None:
             return "died"
@@ -138,7 +135,7 @@ class _Worker(Generic[R]):
         self._pool.shutdown(cancel_futures=True)
 
     def kill(self) -> None:
-        """End it in the middle of its item."""
+        """End the process in the middle of its item."""
         if self._process is not None:
             self._process.terminate()
 
@@ -149,23 +146,23 @@ def work_through(
     workers: int,
     died: Callable[[int, str], None],
 ) -> Iterator[tuple[int, R]]:
-    """Yield ``(number, call(*arguments))`` of every item as it is done, worked at by ``workers`` processes.
+    """Yield ``(number, call(*arguments))`` of each item as one of ``workers`` processes finishes it.
 
     Parameters
     ----------
     call : callable
-        Picklable, as its arguments and results are.
+        Picklable, with picklable arguments and results.
     items : mapping
-        Arguments by number, begun in this order.
+        Arguments by number; the items are started in this order.
     died : callable
-        Told the number of an item whose process died, and how; the item is tried again, once.
+        Called with the number of an item whose process died and how it died; the item is tried once more.
 
     Raises
     ------
     WorkerDied
         The process of the second attempt died as well.
     Exception
-        Whatever ``call`` raised first; after the items that other processes are at, which are yielded.
+        The first error that ``call`` raised, once the items in work have been finished and yielded.
     """
     waiting = deque(items)
     attempts = dict.fromkeys(items, 0)
@@ -199,7 +196,7 @@ def work_through(
                     yield number, result
         if failed is not None:
             raise failed
-    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what the others are at
+    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the items in work
         for worker in (w for _, w in busy.values()):
             worker.kill()
         raise
@@ -214,7 +211,7 @@ _FROM_HEAP = 32 << 20  # the most that glibc allows
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 64 MiB of what is freed for what is allocated next, in a process whose arrays come and go.
+    """Keep up to 64 MiB of freed memory for the next arrays of this process.
 
     By default glibc hands arrays of some 100 kB back to the system as soon as they are freed, and the system zeroes
     the pages of the next ones: twice the time of a NumPy expression on blocks of 16,384 rows.

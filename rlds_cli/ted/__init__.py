@@ -1,16 +1,16 @@
-"""TED as the store holds it: fields, placements, rows, episodes.
+"""The TED schema of the store: fields, placements, rows, episodes.
 
-An episode of T steps owns T+1 consecutive rows. Row t holds what was known at t (``observation``), what was done
-(``action``) and what came of it (``next/reward``); the last row holds the final observation, and zeros elsewhere::
+An episode of T steps owns T+1 consecutive rows. Row t holds the ``observation`` at t, the ``action`` taken, and its
+results (``next/reward``). The last row holds the final observation, and zeros elsewhere::
 
     row            0     1     2     3        T = 3 steps
     observation    o0    o1    o2    o3       placement "both": next/observation[t] is row t+1
     action         a0    a1    a2    0        placement "root"
-    next/reward    r0    r1    r2    0        placement "next": what came of the action of this row
+    next/reward    r0    r1    r2    0        placement "next": result of the action of this row
     last           .     .     .     x
 
-Where the archive has no final observation the last row repeats the one before, for every field placed "both", and
-the episode table says ``num_observed = T``.
+If the archive has no final observation, the last row repeats the one before in every field placed "both", and the
+episode table has ``num_observed = T``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, Literal, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.array_types import Array as Array
+from rlds_cli.array_types import BoolArray as BoolArray
+from rlds_cli.array_types import IntArray as IntArray
 from rlds_cli.errors import InvalidEpisode
 
 T = TypeVar("T")
 
-Array = npt.NDArray[Any]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 Placement = Literal["root", "next", "both"]
 Kind = Literal["array", "frames", "text"]
 
@@ -37,7 +37,7 @@ TERMINATED, TRUNCATED, CUT = 0, 1, 2
 END_NAMES = ("terminated", "truncated", "cut")
 VIDEO = "mp4"  # the codec of frames that are kept in videos
 
-CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20  # about so much is read and written at a time
+CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20  # approximate size of the pieces that are read and written
 
 REWARD, FLAGS = "next/reward", ("next/terminated", "next/truncated")
 
@@ -71,7 +71,7 @@ class Field:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row, decoded; text counts its code."""
+        """Bytes of one decoded row; text counts its code."""
         return 4 if self.kind == "text" else int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
@@ -79,7 +79,7 @@ class Field:
 class EncodedFrames:
     """Encoded images, one per row: the rows' bytes end to end, and their lengths (0: no frame).
 
-    ``shape`` and ``codec`` are those of the field; they need not stand where the field is known.
+    ``shape`` and ``codec`` are those of the field, and may be omitted if the field is known.
     """
 
     data: npt.NDArray[np.uint8]
@@ -95,7 +95,7 @@ class EncodedFrames:
 class VideoFrames:
     """Frames of videos, one per row: ``index`` [n, 2] is the number of a video in ``files`` and of the frame in it.
 
-    Frames are counted in the order in which they are shown; -1 and -1 stand for none.
+    Frames are counted in the order in which they are shown; (-1, -1) stands for a row without a frame.
     """
 
     files: tuple[str, ...]
@@ -105,7 +105,7 @@ class VideoFrames:
         return len(self.index)
 
 
-# TED's own columns of the episode table, and names that stand beside them on disk or in expressions.
+# TED's own columns of the episode table, and reserved names beside them on disk or in expressions.
 EPISODE_COLUMNS = frozenset(
     """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
     options split splits missing episode""".split()  # noqa: SIM905
@@ -118,7 +118,7 @@ Column = Array | EncodedFrames | VideoFrames | Text
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that a reader saw and a user should know; equal codes add up."""
+    """A remark of a reader for the user; notes with equal codes are added up."""
 
     code: str
     text: str
@@ -127,7 +127,7 @@ class Note:
 
 
 def merge_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
-    """Add up notes of one code, in order of first appearance; the first ``where`` stands as the example."""
+    """Add up notes with equal codes, in order of first appearance; the first ``where`` is kept as an example."""
     merged: dict[str, Note] = {}
     for note in notes:
         seen = merged.get(note.code)
@@ -136,7 +136,7 @@ def merge_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
 
 
 class Repeated(Sequence[T]):
-    """A column with one value for all episodes, in no memory."""
+    """A column with one value for all episodes, which takes no memory."""
 
     __slots__ = ("_count", "value")
 
@@ -164,12 +164,12 @@ class Repeated(Sequence[T]):
 
 
 def _compact(values: Sequence[T], nothing: T, count: int) -> Sequence[T]:
-    """A column of the episode table: lists in which nothing stands are not kept."""
+    """Replace a column of the episode table without any values by `Repeated`."""
     return values if any(v != nothing for v in values) else Repeated(nothing, count)
 
 
 def _joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
-    """Columns one after the other; empty where nothing stands in them."""
+    """Join columns; the result is empty if none of them has values."""
     return [] if all(isinstance(c, Repeated) for c in columns) else [v for c in columns for v in c]
 
 
@@ -214,7 +214,7 @@ class EpisodeTable:
 
     @property
     def num_observed(self) -> IntArray:
-        """Observations per episode: T+1, or T where the final one is not recorded."""
+        """Observations per episode: T+1, or T if the final one is not recorded."""
         return self.length + self.observed
 
     @property
@@ -225,7 +225,7 @@ class EpisodeTable:
 
     @property
     def start(self) -> IntArray:
-        """First row of each episode, when they lie end to end from row 0."""
+        """First row of each episode, with episodes end to end from row 0."""
         start: IntArray = np.cumsum(self.length + 1)
         start -= self.length
         start -= 1
@@ -233,13 +233,13 @@ class EpisodeTable:
 
     @classmethod
     def empty(cls) -> EpisodeTable:
-        """No episodes."""
+        """Return a table without episodes."""
         z = np.zeros(0, np.int64)
         return cls(z, z.astype(np.uint8), z.astype(bool), z.astype(np.int32), z)
 
     @classmethod
     def concat(cls, tables: Sequence[EpisodeTable]) -> EpisodeTable:
-        """The episodes of ``tables`` one after the other."""
+        """Return the episodes of ``tables`` one after the other."""
         if not tables:
             return cls.empty()
         names = {name: None for t in tables for name in t.splits}
@@ -258,7 +258,7 @@ class EpisodeTable:
         )
 
     def take(self, index: IntArray) -> EpisodeTable:
-        """The episodes ``index``, in that order."""
+        """Return the episodes ``index``, in that order."""
         return EpisodeTable(
             self.length[index],
             self.end[index],
@@ -278,7 +278,7 @@ class Chunk:
     """Consecutive rows of the store, of bounded size.
 
     ``columns[name]`` has R rows for every field of the schema; ``last`` [R] marks the last row of each episode;
-    ``episodes`` describes those that end here, so a long episode may run through several chunks.
+    ``episodes`` describes the episodes that end in the chunk; a long episode may span several chunks.
     """
 
     columns: dict[str, Column]
@@ -292,10 +292,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the rows that is read in one go: one worker, whole episodes.
+    """Whole episodes that one worker reads at a time.
 
-    ``rows`` is the number of store rows that it gives (T+1 per episode), None where that is not known ahead.
-    ``args`` is what its reader needs to find it; plain JSON values, and arrays where they may be long.
+    ``rows`` is the number of store rows (T+1 per episode), None if it is not known ahead. ``args`` tells the reader how
+    to find the part, in plain JSON values, or arrays for long lists.
     """
 
     rows: int | None
@@ -306,8 +306,8 @@ class Part:
 class EpisodeData:
     """One whole episode, by field name, before it is laid out in rows.
 
-    Fields placed ``both`` have T+1 rows, or T when the final observation is not recorded; others have T. ``observed``
-    says whether it is where no field is placed so.
+    Fields placed ``both`` have T+1 rows, or T if the final observation is not recorded; other fields have T rows.
+    Without a field placed ``both``, ``observed`` says whether the final observation is recorded.
     """
 
     columns: Mapping[str, Column]
@@ -329,7 +329,7 @@ def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
     Raises
     ------
     InvalidEpisode
-        A field is missing or unknown, or has a number of rows or a row shape that does not fit.
+        A field is missing or unknown, or has a wrong number of rows or row shape.
     """
     names = {f.name for f in schema}
     observed = [_check_rows(schema, names, e) for e in episodes]
@@ -355,12 +355,12 @@ def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
 
 
 def _python(value: Scalar) -> Scalar:
-    """The value as Python's own: journals are JSON."""
+    """Convert a NumPy scalar to Python, since journals are JSON."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> bool:
-    """Check the rows of every field; whether the final observation is there."""
+    """Check the rows of every field, and return whether the final observation is recorded."""
     where = f"episode {e.group or e.row}"
     if set(e.columns) != names:
         missing, extra = sorted(names - set(e.columns)), sorted(set(e.columns) - names)
@@ -453,7 +453,7 @@ def _frame_rows(f: Field, episodes: Sequence[EpisodeData]) -> EncodedFrames:
 
 
 def flags(length: int, end: int) -> dict[str, BoolArray]:
-    """``next/terminated`` and ``next/truncated`` of an episode that is flagged at its end only; a cut is truncated."""
+    """Return ``next/terminated`` and ``next/truncated`` of an episode flagged at its end only; cuts are truncated."""
     terminated, truncated = np.zeros(length, bool), np.zeros(length, bool)
     if length:
         (terminated if end == TERMINATED else truncated)[-1] = True
@@ -461,10 +461,10 @@ def flags(length: int, end: int) -> dict[str, BoolArray]:
 
 
 def split_name(key: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Components of a field name; a tuple means the same as a name with ``/``."""
+    """Split a field name into components; a tuple means the same as a name with ``/``."""
     return tuple(key.split("/")) if isinstance(key, str) else tuple(key)
 
 
 def join_name(key: str | tuple[str, ...]) -> str:
-    """The field name of ``key``."""
+    """Return the field name of ``key``."""
     return key if isinstance(key, str) else "/".join(key)

@@ -1,4 +1,4 @@
-"""Episodes as users write them and functions return them: nested dicts of arrays, checked and named.
+"""Check the episodes that users and functions provide, nested dicts of arrays, and name their fields.
 
 ::
 
@@ -39,7 +39,7 @@ from rlds_cli.ted import (
 )
 
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
-_COUNTED = ("action", REWARD, *FLAGS)  # whose rows are the steps, the first that is there
+_COUNTED = ("action", REWARD, *FLAGS)  # the first of these fields counts the steps
 Value = Array | list[str | None] | EncodedFrames
 Flat = dict[str, Value]
 
@@ -47,7 +47,7 @@ Flat = dict[str, Value]
 def chunks(
     episodes: Iterable[EpisodeData], schema: Sequence[Field], *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
 ) -> Iterator[Chunk]:
-    """Lay episodes out, several a chunk, about ``size`` bytes or ``rows`` rows each."""
+    """Lay out episodes in chunks of about ``size`` bytes or ``rows`` rows."""
     width = max(1, sum(f.row_bytes for f in schema))
     batch: list[EpisodeData] = []
     held = 0
@@ -62,7 +62,7 @@ def chunks(
 
 
 def flatten(episode: Mapping[Any, Any], where: str = "the episode") -> Flat:
-    """Fields by name, as arrays or lists of strings."""
+    """Return the fields of an episode by name, as arrays or lists of strings."""
     flat: Flat = {}
     for name, value in _leaves(episode, ()):
         if not name or any(not part for part in name):
@@ -73,7 +73,7 @@ def flatten(episode: Mapping[Any, Any], where: str = "the episode") -> Flat:
 
 
 def _check_names(names: Collection[str], where: str) -> None:
-    """Refuse what is a field and a group of fields at once, and names that no file can have."""
+    """Refuse a name that is both a field and a group of fields, and names that no file can have."""
     groups = {name[:i]: name for name in names for i, c in enumerate(name) if c == "/"}
     for name in names:
         if name in groups:
@@ -136,7 +136,7 @@ def _strings(array: Array, name: str, where: str) -> Value:
 def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ()) -> tuple[Flat, int, int]:
     """Check one episode and complete its flags: (fields, number of steps, end).
 
-    A field and its ``next/`` become one where they agree, but for those in ``apart``.
+    ``x`` and ``next/x`` become one field if they agree, except for names in ``apart``.
 
     Raises
     ------
@@ -163,12 +163,12 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
 
 
 def is_single(values: Value) -> bool:
-    """Whether it is one value, not one for each step."""
+    """Return whether a field has a single value, not one for each step."""
     return isinstance(values, np.ndarray) and values.ndim == 0
 
 
 def count_steps(flat: Flat, where: str) -> int:
-    """T: the rows of actions, else of rewards or flags, else of observations less one."""
+    """Return T: the rows of actions, else of rewards or flags, else of observations less one."""
     sized = {n: len(v) for n, v in flat.items() if not is_single(v)}
     for prefix in (*_COUNTED, "next/"):
         for name, rows in sized.items():
@@ -181,7 +181,7 @@ def count_steps(flat: Flat, where: str) -> int:
 
 
 def _join_next(flat: Flat, length: int, apart: Collection[str]) -> None:
-    """Join ``x`` and ``next/x`` where the second is the first, one row on."""
+    """Join ``x`` and ``next/x`` if the second is the first, one row on."""
     for name in [n for n in flat if n.startswith("next/") and n.removeprefix("next/") in flat]:
         root: Any = flat[name.removeprefix("next/")]
         after: Any = flat[name]
@@ -207,7 +207,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _per_step(values: Value, length: int, name: str, where: str) -> Array:
-    """[T] from [T] or [T, 1]."""
+    """Return [T] from [T] or [T, 1]."""
     if not isinstance(values, np.ndarray):
         raise InvalidEpisode(f"{where}: {name} is {'text' if isinstance(values, list) else 'frames'}.")
     if values.ndim == 2 and values.shape == (length, 1):
@@ -216,7 +216,7 @@ def _per_step(values: Value, length: int, name: str, where: str) -> Array:
 
 
 def _flags(flat: Flat, length: int, where: str) -> int:
-    """Complete ``next/terminated`` and ``next/truncated``; how the episode ends."""
+    """Complete ``next/terminated`` and ``next/truncated``, and return the end of the episode."""
     done = flat.pop("next/done", None)
     given = [name for name in FLAGS if name in flat]
     if done is not None and not given:
@@ -241,12 +241,12 @@ def _flags(flat: Flat, length: int, where: str) -> int:
 
 
 def flag(values: Value | None, length: int, name: str, where: str) -> Array:
-    """A flag per step [T] as bool; a single value stands for the last step, None for no flags.
+    """Return a flag per step [T] as bool; a single value stands for the last step, None for no flags.
 
     Raises
     ------
     InvalidEpisode
-        It has another shape, or values that are not 0 or 1.
+        The flags have another shape, or values that are not 0 or 1.
     """
     flags = np.zeros(length, bool)
     if values is None:
@@ -266,9 +266,9 @@ def flag(values: Value | None, length: int, name: str, where: str) -> Array:
 def infer_schema(
     flat: Flat, length: int, *, both: Collection[str] = (), known: Mapping[str, Field] = MappingProxyType({})
 ) -> tuple[Field, ...]:
-    """The fields of a checked episode: T+1 rows are known at both ends, and so are observations.
+    """Infer the fields of a checked episode. Fields with T+1 rows, and observations, are placed ``both``.
 
-    Fields ``both`` are as well, and those ``known`` are as they are known to be.
+    So are the fields named in ``both``; fields in ``known`` are taken from there.
     """
     fields = []
     for name, values in sorted(flat.items()):
@@ -289,7 +289,7 @@ def infer_schema(
 
 
 def field_of(name: str, values: Value, placement: Placement) -> Field:
-    """The field that holds such values."""
+    """Return the field for values."""
     if isinstance(values, EncodedFrames):
         return Field(name, "uint8", values.shape, placement, "frames", values.codec)
     if isinstance(values, list):
@@ -298,12 +298,12 @@ def field_of(name: str, values: Value, placement: Placement) -> Field:
 
 
 def fit(flat: Flat, schema: Sequence[Field], where: str = "the episode") -> dict[str, Column]:
-    """The columns of a checked episode in the dtypes of ``schema``, where that loses nothing.
+    """Return the columns of a checked episode in the dtypes of ``schema``, if no value is lost.
 
     Raises
     ------
     InvalidEpisode
-        A field is missing, new, or of another kind or shape than in the first episode.
+        A field is missing, is new, or has another kind or shape than in the first episode.
     """
     columns: dict[str, Column] = {}
     for f in schema:
@@ -343,7 +343,7 @@ def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
 
 
 def owned(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values in memory of their own, which whoever made them does not fill anew."""
+    """Copy values into memory of their own, which the caller's later writes do not change."""
     return {n: _copied(v) for n, v in columns.items()}
 
 

@@ -1,4 +1,4 @@
-"""Observation and action spaces: Minari's JSON form, and Gymnasium's objects built from it on demand.
+"""Observation and action spaces: Minari's JSON form, and Gymnasium spaces built from it on demand.
 
 ====================  ==============================================================
 Box                   ``type dtype shape low high``; bounds nested lists, or one number for all
@@ -21,13 +21,14 @@ import numpy as np
 
 from rlds_cli.errors import ArchiveError, InvalidArgument, MissingPackage
 from rlds_cli.ted import Field
+from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     import gymnasium
 
 Json = Mapping[str, Any]
 
-# What a Text space is said to allow where the archive does not tell: Gymnasium wants a limit.
+# Length of a Text space without a limit in the archive: Gymnasium needs one.
 _ANY_LENGTH = 1 << 20
 _MOST_ELEMENTS = 1 << 24  # of a space that is built: Gymnasium keeps several arrays of each Box
 
@@ -45,8 +46,8 @@ def from_json(space: Json | str) -> gymnasium.Space[Any]:
     MissingPackage
         Gymnasium is not installed.
     ArchiveError
-        A type of space that Minari does not define, a description that lacks something, or a space whose bounds would
-        take hundreds of MiB of memory.
+        The type is not defined by Minari, the description lacks a key, or the bounds would take hundreds of MiB of
+        memory.
 
     Examples
     --------
@@ -75,7 +76,7 @@ def from_json(space: Json | str) -> gymnasium.Space[Any]:
 
 
 def _elements(space: Json) -> int:
-    """Elements of all Boxes of a space, as their descriptions say: they alone take memory by their shape."""
+    """Count the elements of all Boxes in a space, which alone take memory by their shape."""
     inner = space.get("subspaces", ())
     parts = inner.values() if isinstance(inner, Mapping) else inner
     own = math.prod(space.get("shape", ())) if space.get("type") == "Box" else 0
@@ -91,12 +92,12 @@ def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
 
 
 def described(space: Any, what: str) -> dict[str, Any]:
-    """The JSON form of a space that a user gives: a Gymnasium space, or its JSON form, checked; Gymnasium not needed.
+    """Return the JSON form of a user's space: a Gymnasium space, or a JSON form, which is checked without Gymnasium.
 
     Raises
     ------
     InvalidArgument
-        It is neither, or of a type that has no JSON form.
+        The value is neither, or of a type without JSON form.
     """
     if hasattr(space, "sample"):
         try:
@@ -106,7 +107,7 @@ def described(space: Any, what: str) -> dict[str, Any]:
     try:
         found = json.loads(space) if isinstance(space, str) else space
     except ValueError as e:
-        raise InvalidArgument(f"{what} is a text that is no JSON: {e}") from e
+        raise InvalidArgument(f"{what} is a text, but not JSON: {e}") from e
     _check_form(found, what)
     return dict(found)
 
@@ -136,8 +137,8 @@ _NEEDED: Mapping[Any, tuple[str, ...]] = {
 
 
 def misfit(space: Json, fields: Sequence[Field], root: str) -> str | None:
-    """How a space and the fields at and below ``root`` disagree, in words; None where they fit."""
-    own = [f for f in fields if f.name == root or f.name.startswith(f"{root}/")]
+    """Describe how a space and the fields at and below ``root`` disagree; None if they fit."""
+    own = [f for f in fields if is_below(f.name, root)]
     if not own:
         return f"there is no {root}"
     for f in own:
@@ -151,7 +152,7 @@ def misfit(space: Json, fields: Sequence[Field], root: str) -> str | None:
 
 
 def subspace(space: Json | None, path: Sequence[str]) -> Json | None:
-    """The part of ``space`` at ``path``: keys of Dict spaces, numbers of Tuple spaces (``1`` or ``_index_1``).
+    """Return the part of ``space`` at ``path``: keys of Dict spaces, numbers of Tuple spaces (``1`` or ``_index_1``).
 
     A key that holds ``/`` may come in several components, as HDF5 splits it.
     """
@@ -170,7 +171,7 @@ def subspace(space: Json | None, path: Sequence[str]) -> Json | None:
 
 
 def row_shape(space: Json | None) -> tuple[int, ...] | None:
-    """Shape of one value of a space; None for Dict, Tuple and what is not known."""
+    """Return the shape of one value of a space; None for Dict, Tuple and unknown types."""
     match (space or {}).get("type"):
         case "Box":
             return tuple(space["shape"]) if space and "shape" in space else None
@@ -185,13 +186,13 @@ def row_shape(space: Json | None) -> tuple[int, ...] | None:
 
 
 def image_shape(space: Json | None) -> tuple[int, ...] | None:
-    """Shape of an image space, a Box of bytes with two axes or more, which Minari encodes; None for any other."""
+    """Return the shape of an image space, a Box of bytes with two axes or more that Minari encodes; else None."""
     shape = row_shape(space) if space and space.get("type") == "Box" and space.get("dtype") == "uint8" else None
     return shape if shape is not None and len(shape) > 1 else None
 
 
 def infer(fields: Sequence[Field], root: str) -> dict[str, Any] | None:
-    """A space for the fields at and below ``root``; None where there are none.
+    """Infer a space for the fields at and below ``root``; None without such fields.
 
     Numbers become a Box bounded by their type (images by 0 and 255), strings a Text, fields with keys a Dict.
     """

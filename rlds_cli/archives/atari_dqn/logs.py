@@ -14,7 +14,7 @@ import numpy as np
 from rlds_cli.archives import Archive
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.compressed import MAX_RATIO, Unpacked, open_unpacked
-from rlds_cli.formats.npz import Member, parse_header
+from rlds_cli.formats.npz import ZipMember, parse_header
 from rlds_cli.ted import Array, Note
 from rlds_cli.text import natural
 
@@ -141,7 +141,7 @@ def _small(path: Path) -> Array:
     return np.zeros(0, np.int64)
 
 
-def _header(path: Path) -> Member:
+def _header(path: Path) -> ZipMember:
     with open_column(path) as (_, member):
         claimed, stored = member.nbytes, path.stat().st_size
         if claimed > MAX_RATIO * stored + (64 << 20):
@@ -157,7 +157,7 @@ def _read_through(paths: Iterable[Path]) -> None:
 
 
 @contextmanager
-def open_column(path: Path) -> Iterator[tuple[Unpacked, Member]]:
+def open_column(path: Path) -> Iterator[tuple[Unpacked, ZipMember]]:
     """Open a packed ``.npy``, and read its header.
 
     Raises
@@ -174,13 +174,13 @@ def open_column(path: Path) -> Iterator[tuple[Unpacked, Member]]:
         yield f, member
 
 
-def rows(f: Unpacked, member: Member, count: int) -> Array:
+def rows(f: Unpacked, member: ZipMember, count: int) -> Array:
     """Read the next ``count`` rows."""
     flat = _values(f, member, count * member.size // max(member.shape[0], 1))
     return flat.reshape(count, *member.shape[1:])
 
 
-def _values(f: Unpacked, member: Member, size: int) -> Array:
+def _values(f: Unpacked, member: ZipMember, size: int) -> Array:
     out = np.empty(size, member.dtype)
     view = memoryview(out.view(np.uint8)) if size else memoryview(bytearray())  # type: ignore[arg-type]
     if f.readinto(view) < len(view):

@@ -16,17 +16,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from rlds_cli.archives.fields import expand, free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import expand, free_name, keys_found, reading, row_field
+from rlds_cli.formats.hdf5 import keys_found, reading
 from rlds_cli.formats.hdf5_rows import components
-from rlds_cli.formats.tables import Column, Table, hdf5_table
+from rlds_cli.formats.tables import Table, TableColumn, hdf5_table
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, Note
+from rlds_cli.text import did_you_mean, is_below
 
 NEXT = "next/observation"
 D4RL_KEYS = {
@@ -128,7 +129,7 @@ def flag_fields() -> tuple[Field, ...]:
     return tuple(Field(flag, "bool", (), "next") for flag in FLAGS)
 
 
-def _claim(found: Mapping[str, Column], name: str, chosen: Mapping[str, str]) -> dict[str, str]:
+def _claim(found: Mapping[str, TableColumn], name: str, chosen: Mapping[str, str]) -> dict[str, str]:
     """Map field names to keys, for every key with a meaning of its own."""
     wanted = {k: v for k, v in D4RL_KEYS.items() if not any(_replaces(c, k) for c in chosen)}
     claimed: dict[str, str] = {}
@@ -138,7 +139,7 @@ def _claim(found: Mapping[str, Column], name: str, chosen: Mapping[str, str]) ->
             raise _missing(found, name, key)
         claimed.update(expanded)
     for field in REQUIRED:
-        if not any(k == field or k.startswith(field + "/") for k in claimed):
+        if not any(is_below(k, field) for k in claimed):
             key = D4RL_KEYS[field]
             raise UnknownLayout(
                 f'{name} has no "{key}". It holds {keys_found(found)}.',
@@ -151,13 +152,12 @@ def _replaces(chosen: str, field: str) -> bool:
     return chosen == field or (chosen.startswith(field + "/") and field != "info")
 
 
-def _missing(found: Mapping[str, Column], name: str, key: str) -> UnknownLayout:
-    near = get_close_matches(key, found, n=1)
-    meant = f' Did you mean "{near[0]}"?' if near else ""
-    return UnknownLayout(f'{name} has no "{key}".{meant}', hint=f"it holds {keys_found(found)}")
+def _missing(found: Mapping[str, TableColumn], name: str, key: str) -> UnknownLayout:
+    near = did_you_mean(key, found)
+    return UnknownLayout(f'{name} has no "{key}".{near}', hint=f"it holds {keys_found(found)}")
 
 
-def _common_length(found: Mapping[str, Column], name: str, keys: Iterable[str]) -> int:
+def _common_length(found: Mapping[str, TableColumn], name: str, keys: Iterable[str]) -> int:
     lengths = {key: found[key].shape[0] if found[key].shape else None for key in keys}
     if len(set(lengths.values())) > 1 or None in lengths.values():
         listed = ", ".join(f"{key} {'no rows' if n is None else n}" for key, n in lengths.items())
@@ -169,7 +169,7 @@ def _common_length(found: Mapping[str, Column], name: str, keys: Iterable[str]) 
 
 
 def _others(
-    found: Mapping[str, Column], name: str, rows: int, claimed: set[str]
+    found: Mapping[str, TableColumn], name: str, rows: int, claimed: set[str]
 ) -> tuple[list[str], list[str], list[Note]]:
     """Divide the other keys into per-row columns and constants, with notes on the doubtful ones."""
     columns, constants, notes = [], [], []
@@ -190,7 +190,7 @@ def _others(
     return columns, constants, notes
 
 
-def _check_flag(found: Mapping[str, Column], name: str, key: str | None) -> None:
+def _check_flag(found: Mapping[str, TableColumn], name: str, key: str | None) -> None:
     if key is None:
         return
     d = found[key]

@@ -34,7 +34,7 @@ import numpy as np
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.files import json as documents
 from rlds_cli.formats import image_header, parquet
-from rlds_cli.store.frames import MAX_PIXELS
+from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, EncodedFrames, Field, Placement
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")

@@ -35,8 +35,8 @@ from rlds_cli.archives.minari.description import (
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
 from rlds_cli.formats.hdf5 import open_file
+from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.parquet import pyarrow
-from rlds_cli.store.frames import MAX_PIXELS
 from rlds_cli.subset import EVERYTHING, Portion
 from rlds_cli.ted import (
     CUT,

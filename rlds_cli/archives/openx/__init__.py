@@ -25,7 +25,7 @@ from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, R
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.formats import image_header, tfrecord
-from rlds_cli.formats.tf_example import Feature, parse
+from rlds_cli.formats.tf_example import ExampleFeature, parse
 from rlds_cli.subset import Portion
 from rlds_cli.ted import FLAGS, Array, Chunk, Field, Note, lay_out
 
@@ -144,7 +144,7 @@ class _Seen:
     """Findings in the first episodes: whether the last action is a filler, and the headers of images by key."""
 
     fillers: list[bool]
-    headers: dict[str, set[image_header.Header]]
+    headers: dict[str, set[image_header.ImageHeader]]
 
 
 def _look(archive: Archive, located: TfdsDirectory, found: Features) -> _Seen:
@@ -166,7 +166,7 @@ def _look(archive: Archive, located: TfdsDirectory, found: Features) -> _Seen:
     return seen
 
 
-def _headers(feature: Feature) -> Iterator[image_header.Header]:
+def _headers(feature: ExampleFeature) -> Iterator[image_header.ImageHeader]:
     for a, b in zip(*(x.tolist() for x in feature.places()), strict=True):
         header = image_header.read(feature.data, a, b)
         if header is not None:
@@ -186,7 +186,7 @@ def _rule(asked: str | None, seen: _Seen) -> tuple[LastStep, str, Sequence[Note]
     raise UnknownLayout(f'last_step="{asked}" is no rule.', hint="action or observation")
 
 
-def _frames(f: Field, leaf: FeatureLeaf, headers: Collection[image_header.Header]) -> tuple[Field, Sequence[Note]]:
+def _frames(f: Field, leaf: FeatureLeaf, headers: Collection[image_header.ImageHeader]) -> tuple[Field, Sequence[Note]]:
     """Give a field of frames the codec and shape of the first images."""
     if not headers:
         return f, ()
@@ -313,7 +313,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
 
 @lru_cache(maxsize=1)  # steps are asked for in their order, several of one episode
-def example_of(file: Path, group: str) -> Mapping[str, Feature]:
+def example_of(file: Path, group: str) -> Mapping[str, ExampleFeature]:
     """Read the lists of one record, by the name that the reader gives its episode."""
     number = int(group.rpartition("_")[2])
     for record in tfrecord.records(file):
@@ -322,7 +322,7 @@ def example_of(file: Path, group: str) -> Mapping[str, Feature]:
     raise CorruptArchive(f"{file.name} has no record {number:,}.", hint=f"delete {file} and fetch it again")
 
 
-def row(leaf: FeatureLeaf, feature: Feature, at: int, *, scalar: bool = False) -> object:
+def row(leaf: FeatureLeaf, feature: ExampleFeature, at: int, *, scalar: bool = False) -> object:
     """Return row ``at`` of a list: bytes of an image, text, or an array of the leaf's dtype and shape."""
     if feature.kind == "bytes":
         data = feature.strings()[at]

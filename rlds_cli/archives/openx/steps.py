@@ -27,10 +27,11 @@ from rlds_cli.archives.layouter import EncodedImages, LazyColumn, LazyEpisode
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
-from rlds_cli.formats.tf_example import Feature
+from rlds_cli.formats.image_header import MAX_PIXELS
+from rlds_cli.formats.tf_example import ExampleFeature
 from rlds_cli.formats.tfrecord import FREE_OUTPUT, MAX_RATIO
-from rlds_cli.store.frames import MAX_PIXELS
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Placement, Text
+from rlds_cli.text import is_below
 
 LastStep = Literal["action", "observation"]
 RULES: tuple[LastStep, ...] = ("action", "observation")
@@ -65,7 +66,7 @@ def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, FeatureLeaf
     named: dict[str, FeatureLeaf] = {}
     for name, key in chosen.items():
         key = key if key.startswith(f"{STEPS}/") else f"{STEPS}/{key}"
-        below = {k: x for k, x in usable.items() if k == key or k.startswith(f"{key}/")}
+        below = {k: x for k, x in usable.items() if is_below(k, key)}
         if not below:
             raise UnknownLayout(f'The steps have no "{key}".', hint=f"they hold {', '.join(sorted(usable))}")
         named |= {name + k[len(key) :]: usable.pop(k) for k in below}
@@ -106,7 +107,9 @@ def _placement(name: str, rule: LastStep) -> Placement:
     return "root" if rule == "action" or first.startswith("action") else "both"
 
 
-def last_action_is_filler(example: Mapping[str, Feature], leaves: Mapping[str, FeatureLeaf], where: str) -> bool | None:
+def last_action_is_filler(
+    example: Mapping[str, ExampleFeature], leaves: Mapping[str, FeatureLeaf], where: str
+) -> bool | None:
     """Tell whether only the last action is all zero or NaN; None if the actions do not decide."""
     said = []
     for leaf in leaves.values():
@@ -130,7 +133,7 @@ class RecordLayout:
     episode: Mapping[str, FeatureLeaf]
     rule: LastStep
 
-    def read(self, example: Mapping[str, Feature], origin: RecordOrigin) -> LazyEpisode | None:
+    def read(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> LazyEpisode | None:
         """Read one episode; None if it has no steps.
 
         Raises
@@ -172,7 +175,12 @@ class RecordLayout:
         )
 
     def _column(
-        self, name: str, leaf: FeatureLeaf, example: Mapping[str, Feature], origin: RecordOrigin, notes: list[Note]
+        self,
+        name: str,
+        leaf: FeatureLeaf,
+        example: Mapping[str, ExampleFeature],
+        origin: RecordOrigin,
+        notes: list[Note],
     ) -> ColumnOf:
         feature = _feature(example, leaf.key, origin)
         if leaf.kind == "text":
@@ -196,7 +204,7 @@ class RecordLayout:
         leaf = self.steps.get(key)
         return leaf is not None and leaf.kind == "array" and leaf.problem is None and math.prod(leaf.shape) == 1
 
-    def _mark(self, key: str, example: Mapping[str, Feature], origin: RecordOrigin) -> BoolArray:
+    def _mark(self, key: str, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> BoolArray:
         mark: BoolArray = array(self.steps[key], _feature(example, key, origin), str(origin)).reshape(-1) != 0
         return mark
 
@@ -210,7 +218,7 @@ class RecordLayout:
         if self.rule == "observation" and isinstance(reward, np.ndarray) and reward[-1] != 0:
             yield Note("last-reward", "rewards beside the final observation are not 0, and left out", 1, str(origin))
 
-    def _options(self, example: Mapping[str, Feature], origin: RecordOrigin) -> str | None:
+    def _options(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> str | None:
         """Return the values of the whole episode as JSON; images and long values are left out."""
         said = {}
         for leaf in self.episode.values():
@@ -236,7 +244,7 @@ def _plain(row: Array) -> Any:
     return values.tolist()
 
 
-def _feature(example: Mapping[str, Feature], key: str, origin: RecordOrigin) -> Feature:
+def _feature(example: Mapping[str, ExampleFeature], key: str, origin: RecordOrigin) -> ExampleFeature:
     if key not in example:
         raise CorruptArchive(f"{origin} has no {key}; features.json says that every episode has.")
     return example[key]
@@ -266,7 +274,7 @@ class OtherImages(Exception):
         self.key = key
 
 
-def array(leaf: FeatureLeaf, feature: Feature, where: str) -> Array:
+def array(leaf: FeatureLeaf, feature: ExampleFeature, where: str) -> Array:
     """Read all rows of a numeric leaf, [T, *shape].
 
     Raises
@@ -291,7 +299,7 @@ def array(leaf: FeatureLeaf, feature: Feature, where: str) -> Array:
     return values.reshape(-1, *leaf.shape)
 
 
-def _encoded_array(leaf: FeatureLeaf, feature: Feature, name: str) -> Array:
+def _encoded_array(leaf: FeatureLeaf, feature: ExampleFeature, name: str) -> Array:
     """Read rows that are the bytes of a tensor, perhaps deflated."""
     dtype = np.dtype(leaf.dtype).newbyteorder("<")
     size = math.prod(leaf.shape) * dtype.itemsize
@@ -319,7 +327,7 @@ def _inflated(row: bytes, size: int) -> bytes:
     return found
 
 
-def text(leaf: FeatureLeaf, feature: Feature, where: str) -> tuple[Text, int]:
+def text(leaf: FeatureLeaf, feature: ExampleFeature, where: str) -> tuple[Text, int]:
     """Read all rows of a text leaf, and count those that are not UTF-8 (kept with marks for the bytes)."""
     rows = _byte_strings(feature, f"{where}: {leaf.key}")
     known: dict[bytes, str] = {}
@@ -331,7 +339,9 @@ def text(leaf: FeatureLeaf, feature: Feature, where: str) -> tuple[Text, int]:
     return [known[row] for row in rows], wrong
 
 
-def images(leaf: FeatureLeaf, feature: Feature, where: str, *, shape: tuple[int, ...]) -> EncodedImages | PackedImages:
+def images(
+    leaf: FeatureLeaf, feature: ExampleFeature, where: str, *, shape: tuple[int, ...]
+) -> EncodedImages | PackedImages:
     """Read all rows of an image leaf: encoded, or decoded later when their rows come.
 
     Parameters
@@ -365,7 +375,7 @@ def images(leaf: FeatureLeaf, feature: Feature, where: str, *, shape: tuple[int,
     return PackedImages(found, leaf, name) if leaf.packed_image else found
 
 
-def _check_packed(leaf: FeatureLeaf, header: image_header.Header, name: str) -> None:
+def _check_packed(leaf: FeatureLeaf, header: image_header.ImageHeader, name: str) -> None:
     wanted = (*leaf.shape[:2], *((1, 16) if leaf.dtype == "uint16" else (4, 8)))
     if header.codec != "png" or (header.height, header.width, header.channels, header.bits) != wanted:
         raise CorruptArchive(f"{name}: {header} does not hold {leaf.dtype} {list(leaf.shape)}.")
@@ -412,7 +422,7 @@ class PackedImages(LazyColumn):
         return values.reshape(self.leaf.shape).astype(self.leaf.dtype, copy=False)
 
 
-def _byte_strings(feature: Feature, name: str) -> list[bytes]:
+def _byte_strings(feature: ExampleFeature, name: str) -> list[bytes]:
     if feature.kind not in ("bytes", "empty"):
         raise CorruptArchive(f"{name} is a list of {feature.kind}; byte strings expected.")
     return feature.strings()

@@ -18,6 +18,7 @@ from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSumma
 from rlds_cli.archives.d4rl import NextValuesDiffer, Stretch, chunks, max_cuts, with_own_next
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import FlatLayout, Rule, differs, is_set
+from rlds_cli.archives.fields import differences, is_observation
 from rlds_cli.archives.names import episode_column, scalar
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.survey import (
@@ -32,7 +33,7 @@ from rlds_cli.archives.plain.survey import (
     with_final,
 )
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import differences, is_observation, reading
+from rlds_cli.formats.hdf5 import reading
 from rlds_cli.formats.tables import MISSING, Table, open_flat
 from rlds_cli.ted import (
     END_NAMES,

@@ -19,6 +19,7 @@ import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSummary, Part, Plan, skipped_file
 from rlds_cli.archives.d4rl.ends import differs, is_set
+from rlds_cli.archives.fields import differences, free_name, is_observation, row_field
 from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,
@@ -32,8 +33,8 @@ from rlds_cli.archives.names import (
 from rlds_cli.archives.plain.boundaries import check_numbers, is_count, signed
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.formats.hdf5 import attributes, differences, free_name, is_observation, reading, row_field
-from rlds_cli.formats.tables import Hdf5, Rows, Source, Table, open_flat
+from rlds_cli.formats.hdf5 import attributes, reading
+from rlds_cli.formats.tables import Hdf5, Table, TableRows, TableSource, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
@@ -46,6 +47,7 @@ from rlds_cli.ted import (
     Scalar,
 )
 from rlds_cli.ted import episodes as whole
+from rlds_cli.text import is_below
 
 PART_BYTES = 64 << 20
 MAX_TEXT = 4096  # characters of a text in the episode table; longer ones are metadata
@@ -58,10 +60,10 @@ MAX_METADATA = 64 << 20
 class _GroupSource:
     """Some columns of a source, under other names."""
 
-    def __init__(self, source: Source, names: Mapping[str, str]) -> None:
+    def __init__(self, source: TableSource, names: Mapping[str, str]) -> None:
         self._source, self._names = source, names
 
-    def rows(self, names: Collection[str]) -> Rows:
+    def rows(self, names: Collection[str]) -> TableRows:
         return _RenamedRows(self._source.rows([self._names[n] for n in names]), {self._names[n]: n for n in names})
 
     def array(self, name: str, *, most: int = MAX_METADATA) -> Array:
@@ -69,7 +71,7 @@ class _GroupSource:
 
 
 class _RenamedRows:
-    def __init__(self, rows: Rows, names: Mapping[str, str]) -> None:
+    def __init__(self, rows: TableRows, names: Mapping[str, str]) -> None:
         self._rows, self._names = rows, names
 
     def __enter__(self) -> _RenamedRows:
@@ -171,7 +173,7 @@ def _episode(
     table.derive(list(fields.values()))
     check_numbers(table, fields)
     table.hidden.update(what.ignored, [done] if done else [])
-    following = {n: k for n, k in fields.items() if _is_below(n, NEXT_OBSERVATION)}
+    following = {n: k for n, k in fields.items() if is_below(n, NEXT_OBSERVATION)}
     found = _GroupEpisode(
         group=group,
         table=table,
@@ -191,12 +193,8 @@ def _episode(
     return found
 
 
-def _is_below(name: str, field: str) -> bool:
-    return name == field or name.startswith(f"{field}/")
-
-
 def _length(table: Table, fields: Mapping[str, str], name: str) -> int:
-    shapes = {k: table[k].shape for n, k in fields.items() if _is_below(n, "action")}
+    shapes = {k: table[k].shape for n, k in fields.items() if is_below(n, "action")}
     if len({s[:1] for s in shapes.values()}) != 1 or () in shapes.values():
         raise UnknownLayout(f"{name}: actions have different numbers of rows, or none: {shapes}.")
     return next(iter(shapes.values()))[0]

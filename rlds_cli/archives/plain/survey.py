@@ -23,6 +23,7 @@ from rlds_cli import text
 from rlds_cli.archives import Archive
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import FlatLayout, differs, is_set
+from rlds_cli.archives.fields import is_observation
 from rlds_cli.archives.names import Meaning, flags_of, has_essentials, meaning
 from rlds_cli.archives.plain.boundaries import (
     SCAN_ROWS,
@@ -35,8 +36,7 @@ from rlds_cli.archives.plain.boundaries import (
 )
 from rlds_cli.errors import NoSpace, UnknownLayout
 from rlds_cli.formats.arrow_tables import ArrowFile
-from rlds_cli.formats.hdf5 import is_observation
-from rlds_cli.formats.tables import Column, Rows, Table, open_flat
+from rlds_cli.formats.tables import Table, TableColumn, TableRows, open_flat
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, Note, Text
 from rlds_cli.text import natural
 
@@ -82,7 +82,7 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
         return FileSurvey(path, what, by, rows, found, observations, lists)
 
 
-def _is_list(c: Column) -> bool:
+def _is_list(c: TableColumn) -> bool:
     """Tell whether a column could have one number, flag or text per episode."""
     return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufOS"
 
@@ -151,10 +151,10 @@ class View:
     order: IntArray | None = None
     fill: bool = False
 
-    def rows(self, keys: Collection[str]) -> Rows:
+    def rows(self, keys: Collection[str]) -> TableRows:
         """Read the rows of some columns, forward; ``EPISODE_NUMBER`` may be one of them."""
         joined = _FileRows(self, [k for k in keys if k != EPISODE_NUMBER])
-        inner: Rows = joined if self.order is None else _OrderedRows(joined, self.order)
+        inner: TableRows = joined if self.order is None else _OrderedRows(joined, self.order)
         return _NumberedRows(inner, self.stops, sum(self.counts)) if EPISODE_NUMBER in keys else inner
 
     def place(self, row: int) -> tuple[int, int]:
@@ -177,7 +177,7 @@ class _FileRows:
         self._view, self._keys = view, keys
         self._starts = np.cumsum([0, *view.counts]).tolist()
         self._at, self._stack = -1, ExitStack()
-        self._rows: Rows | None = None
+        self._rows: TableRows | None = None
 
     def __enter__(self) -> _FileRows:
         return self
@@ -276,7 +276,7 @@ class _OrderedRows:
 class _NumberedRows:
     """Rows with the number of the episode that each belongs to."""
 
-    def __init__(self, inner: Rows, stops: IntArray, rows: int) -> None:
+    def __init__(self, inner: TableRows, stops: IntArray, rows: int) -> None:
         self._inner, self._stops, self._rows = inner, stops, rows
 
     def __enter__(self) -> _NumberedRows:

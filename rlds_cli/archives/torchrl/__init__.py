@@ -29,6 +29,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.archives.fields import differences, free_name, is_observation
 from rlds_cli.archives.layouter import chunks
 from rlds_cli.archives.torchrl import stores
 from rlds_cli.archives.torchrl.boundaries import (
@@ -55,7 +56,7 @@ from rlds_cli.archives.torchrl.stores import (
 )
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.files import json as documents
-from rlds_cli.formats.hdf5 import differences, free_name, is_observation, open_file
+from rlds_cli.formats.hdf5 import open_file
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement
 
 VERSION = 1

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.archives.fields import free_name, row_field
 from rlds_cli.archives.torchrl.stores import BFLOAT16, H5_MARKS, HDF5, TensorLeaf, TensorStore
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats.hdf5 import datasets, free_name, open_file, reading, row_field, whole
+from rlds_cli.formats.hdf5 import datasets, open_file, reading, whole
 from rlds_cli.ted import CHUNK_BYTES, Array, IntArray
+from rlds_cli.text import is_below
 
 DONE = "done"
 NEXT = "next/"
@@ -103,7 +105,7 @@ class Lanes:
             There is no such key.
         """
         for name, key in fields.items():
-            chosen = [k for k in self.keys if k == key or k.startswith(f"{key}/")]
+            chosen = [k for k in self.keys if is_below(k, key)]
             if not chosen:
                 raise UnknownLayout(f'{self.store.name} has no "{key}".', hint=f"it has {', '.join(self.keys)}")
             for old in chosen:

@@ -14,11 +14,12 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan
+from rlds_cli.archives.fields import differences, row_field
 from rlds_cli.archives.layouter import whole_chunks
 from rlds_cli.archives.vd4rl import rows
 from rlds_cli.archives.vd4rl.rows import DISCOUNT, STATE, Kind
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import datasets, differences, keys_found, open_file, row_field
+from rlds_cli.formats.hdf5 import datasets, keys_found, open_file
 from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.ted import REWARD, TERMINATED, TRUNCATED, Array, Chunk, EpisodeData, Field, IntArray, Note
 

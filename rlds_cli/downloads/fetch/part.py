@@ -25,7 +25,7 @@ from rlds_cli.files import disk, hashing
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
 from rlds_cli.files.hashing import Digest
-from rlds_cli.files.locks import FileLock, Held
+from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.files.parts import Pieces
 
 
@@ -202,7 +202,7 @@ def locked(target: Path, destination: Path, client: Client) -> Iterator[None]:
             try:
                 lock.acquire(timeout=1)
                 break
-            except Held:
+            except LockHeld:
                 continue
     except OSError as exc:
         raise disk.disk_error(exc, target) from exc

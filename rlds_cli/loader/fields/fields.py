@@ -29,6 +29,7 @@ from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.samples import ColumnRows, RowSet
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.ted import FLAGS, REWARD, Array, join_name
+from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -230,7 +231,7 @@ class Fields:
         found = self.below(name)
         if found:
             return found
-        if any(n == name or n.startswith(f"{name}/") for n in self.left_out):
+        if any(is_below(n, name) for n in self.left_out):
             raise LoaderError(
                 f'anchors="steps" gives no {name}: steps whose next observation is not known are drawn too.',
                 hint='anchors="transitions"',
@@ -307,7 +308,7 @@ class Fields:
             f"{side}/{name.removeprefix('next/')}": (name, distance)
             for side, distance, field in sides
             for name in self.dataset.schema
-            if name == field or name.startswith(f"{field}/")
+            if is_below(name, field)
         }
         return {shown: of for shown, of in named.items() if shown not in self.dataset.schema}
 

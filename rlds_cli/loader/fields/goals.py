@@ -37,6 +37,7 @@ from rlds_cli.loader.order import COLUMN, integer
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.windows.samples import ColumnRows, Points, RowSet, Samples
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, join_name
+from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -144,7 +145,7 @@ class Goals:
     def columns(self, fields: Fields) -> Mapping[str, BatchColumn]:
         """Make the columns of the goal, or of the fields below it, and of the distance."""
         schema = fields.dataset.schema
-        names = [n for n in schema if n == self.of or n.startswith(f"{self.of}/")]
+        names = [n for n in schema if is_below(n, self.of)]
         if not names:
             fields.dataset.field(self.of)  # says what there is
         if self.of.split("/")[0] == "next":

@@ -16,6 +16,7 @@ from rlds_cli.loader.read import Gathered, Places
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Window
 from rlds_cli.ted import Array, BoolArray, IntArray
+from rlds_cli.text import is_below
 
 SOURCE = "source"
 
@@ -217,7 +218,7 @@ def _base(name: str, window: Window) -> str | None:
     if window.masked:
         return MASK
     if isinstance(window, Offsets):
-        keys = [key for o in window.offsets for key in (o, f"next/{o}") if name == key or name.startswith(f"{key}/")]
+        keys = [key for o in window.offsets for key in (o, f"next/{o}") if is_below(name, key)]
         return f"{MASK}/{max(keys, key=len)}" if keys else None
     return None
 

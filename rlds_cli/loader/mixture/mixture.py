@@ -19,6 +19,7 @@ from rlds_cli.loader.mixture.shares import normalised
 from rlds_cli.loader.order import integer
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import join_name
+from rlds_cli.text import is_below
 
 Weights = Mapping[str, float] | Literal["size"] | Callable[[int], Mapping[str, float]]
 
@@ -240,7 +241,7 @@ def renamed(dataset: Dataset, rename: Mapping[str, str]) -> Dataset:
         return dataset
     names = {name: _new(name, rename) for name in dataset.schema}
     for theirs, ours in rename.items():
-        if not any(_below(name, theirs) for name in names):
+        if not any(is_below(name, theirs) for name in names):
             dataset.field(theirs)  # says so
         if theirs.startswith("next/") != ours.startswith("next/"):
             raise InvalidArgument(
@@ -260,15 +261,11 @@ def renamed(dataset: Dataset, rename: Mapping[str, str]) -> Dataset:
     return Dataset(store, dataset._index)
 
 
-def _below(name: str, key: str) -> bool:
-    return name == key or name.startswith(f"{key}/")
-
-
 def _new(name: str, rename: Mapping[str, str]) -> str:
     """Return the new name of a field, by the longest key that covers it."""
     for prefix in ("", "next/"):
         bare = name.removeprefix(prefix)
-        fitting = [key for key in rename if _below(bare, key)] if name.startswith(prefix) else []
+        fitting = [key for key in rename if is_below(bare, key)] if name.startswith(prefix) else []
         if fitting:
             key = max(fitting, key=len)
             return f"{prefix}{rename[key]}{bare.removeprefix(key)}"

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any
 
@@ -32,6 +31,7 @@ from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.samples import Samples
 from rlds_cli.loader.windows.windows import Episode
 from rlds_cli.ted import Array, IntArray
+from rlds_cli.text import did_you_mean
 
 
 @lru_cache(maxsize=256)
@@ -337,9 +337,8 @@ def _check_pads(mixture: Mixture, drawings: Sequence[MemberPlan], names: Collect
         if below:
             raise InvalidArgument(f'Mixture: pad["{pad}"]: that is {", ".join(below)}.', hint=f'pad["{below[0]}"]')
         if pad not in names and not any(d.fields.has(pad) for d in drawings):
-            close = get_close_matches(pad, names, 1)
-            did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
-            raise UnknownField(f'Mixture, pad: no field "{pad}" in {", ".join(mixture.names)}.{did_you_mean}')
+            near = did_you_mean(pad, names)
+            raise UnknownField(f'Mixture, pad: no field "{pad}" in {", ".join(mixture.names)}.{near}')
 
 
 def _shares(weights: Callable[[int], Any], names: Sequence[str], step: int) -> list[float]:

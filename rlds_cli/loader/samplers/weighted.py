@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from math import frexp
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from rlds_cli.loader.order import EPISODE, WINDOW, Order, SampleNumbers
 from rlds_cli.loader.samplers import Draw, Endless
 from rlds_cli.loader.samplers.uniform import within
 from rlds_cli.ted import Array, IntArray
+from rlds_cli.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -345,9 +345,8 @@ def _column(pool: WindowIndex, name: str, sampler: str) -> Array:
     columns = pool.dataset.episodes
     if name not in columns or columns[name].dtype.kind not in "fiub":
         numeric = [c for c in columns if columns[c].dtype.kind in "fiub"]
-        close = get_close_matches(name, numeric, 1)
-        did_you_mean = f' Did you mean "{close[0]}"?' if close else ""
         raise UnknownField(
-            f'{sampler}: no episode column of numbers "{name}".{did_you_mean} There are {", ".join(numeric)}.'
+            f'{sampler}: no episode column of numbers "{name}".{did_you_mean(name, numeric)}'
+            f" There are {', '.join(numeric)}."
         )
     return columns[name]

@@ -368,7 +368,7 @@ def _lock(path: Path) -> Iterator[None]:
         lock = file_locks.FileLock(path)
         try:
             lock.acquire(timeout=PATIENCE)
-        except file_locks.Held:
+        except file_locks.LockHeld:
             raise _Refused(f"another process has held {path} for {PATIENCE:.0f} s") from None
     try:
         yield

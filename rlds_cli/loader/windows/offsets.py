@@ -15,6 +15,7 @@ from rlds_cli.loader.order import set_integer
 from rlds_cli.loader.windows.samples import ColumnRows, Points, Samples, Spans
 from rlds_cli.loader.windows.windows import Fill, Spanning, Unmasked, check_fill
 from rlds_cli.ted import Array, BoolArray, IntArray, join_name
+from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -96,7 +97,7 @@ class Offsets(Unmasked):
         """Return the key of the offsets that covers the field ``name``, with ``next/`` for a next field; else None."""
         for prefix in ("", "next/"):
             wanted = name.removeprefix(prefix)
-            keys = [key for key in self.offsets if wanted == key or wanted.startswith(f"{key}/")]
+            keys = [key for key in self.offsets if is_below(wanted, key)]
             if keys and name.startswith(prefix):
                 return prefix + max(keys, key=len)
         return None

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 from rlds_cli.preprocess import traits
+from rlds_cli.text import closest
 
 # Name -> module of this package.
 MODULES: Mapping[str, str] = {
@@ -66,8 +66,7 @@ def get(name: str) -> Callable[..., Any] | None:
 
 def like(name: str) -> str | None:
     """Return the most similar name, if one is similar enough."""
-    close = get_close_matches(name.replace("-", "_"), MODULES, 1, 0.6)
-    return close[0] if close else None
+    return closest(name.replace("-", "_"), MODULES)
 
 
 def catalogue() -> tuple[Builtin, ...]:

@@ -17,7 +17,7 @@ from rlds_cli.dataset.transforms import Mode, Normalize
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.traits import Prepared, builtin
 from rlds_cli.ted import FLAGS, Array, join_name
-from rlds_cli.text import natural
+from rlds_cli.text import is_below, natural
 
 
 def _prepare_select(dataset: Dataset, *, fields: Names | None, drop: Names | None) -> Prepared:
@@ -87,7 +87,7 @@ def _check_distinct(names: Sequence[str]) -> None:
 
 def _below(dataset: Dataset, name: str) -> list[str]:
     """Return the field ``name``, or the fields nested below it."""
-    found = [n for n in dataset.schema if n == name or n.startswith(f"{name}/")]
+    found = [n for n in dataset.schema if is_below(n, name)]
     return found or [dataset.field(name).name]
 
 
@@ -124,7 +124,7 @@ def rename_fields(episode: Batch, *, names: Mapping[str, str] | str) -> Any:
 
 def _nested(fields: Names, known: Sequence[str]) -> list[str]:
     """Expand names to the fields nested below them; empty if one of the names is unknown."""
-    groups = [[n for n in known if n == name or n.startswith(f"{name}/")] for name in listed(fields)]
+    groups = [[n for n in known if is_below(n, name)] for name in listed(fields)]
     return list(dict.fromkeys(n for group in groups for n in group)) if all(groups) else []
 
 
@@ -211,13 +211,9 @@ def stored(dataset: Dataset, names: Names) -> tuple[str, ...]:
     """
     found: dict[str, None] = {}
     for name in listed(names):
-        matching = [n for n in dataset.schema if any(_is_below(m, name) for m in (n, n.removeprefix("next/")))]
+        matching = [n for n in dataset.schema if any(is_below(m, name) for m in (n, n.removeprefix("next/")))]
         found |= dict.fromkeys(matching or [dataset.field(name).name])
     return tuple(found)
-
-
-def _is_below(name: str, above: str) -> bool:
-    return name == above or name.startswith(f"{above}/")
 
 
 def dtype_of(name: Any) -> np.dtype[Any]:
