@@ -205,7 +205,7 @@ def test_inspect_a_file_a_path_and_nothing(rlds: Rlds, tmp_path: Path, monkeypat
     assert rlds("inspect", sample, "--episode", "3")[0] == 2
     code, text, err = rlds("inspect", "nothing.h5")
     assert (code, text) == (1, "")
-    assert err.startswith('UnknownDataset: "nothing.h5" is neither a file nor a dataset')
+    assert err.startswith('UnknownDataset: "nothing.h5" is neither a file nor a known dataset')
     (tmp_path / "page.hdf5").write_text("<html>")
     assert "is an HTML page" in rlds("inspect", tmp_path / "page.hdf5")[2]
 

@@ -73,7 +73,7 @@ def test_what_is_cut_short_or_something_else(tmp_path: Path) -> None:
     with pytest.raises(CorruptArchive, match="no tables"):
         mp4.read(path)
     path.write_bytes(b"GIF89a" + bytes(100))
-    with pytest.raises(UnknownLayout, match="no MP4 file"):
+    with pytest.raises(UnknownLayout, match="is not an MP4 file"):
         mp4.read(path)
 
 

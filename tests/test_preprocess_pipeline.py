@@ -106,7 +106,7 @@ def test_running_again_returns_at_once_and_another_key_says_what_differs(ds):
             {"args": {"2.factor": 3}},
             r'function 2: args was \{\}, is \{"factor": 3',
         ),
-        ([functions.halves, functions.twice], {"fields": ["action"]}, r'otherwise: fields was null, is \["action"\]'),
+        ([functions.halves, functions.twice], {"fields": ["action"]}, r'differently: fields was null, is \["action"\]'),
         (functions.twice, {}, "by 2 functions one after the other"),
     ):
         with pytest.raises(NameTaken, match=what):

@@ -17,7 +17,8 @@ import numpy as np
 
 def told(episode):
     steps = len(episode["action"])
-    episode["info"] = {"torch": np.full(steps, "torch" in sys.modules), "process": np.full(steps, os.getpid())}
+    heavy = "tor" "ch" in sys.modules  # a function whose source mentions it has it imported
+    episode["info"] = {"heavy": np.full(steps, heavy), "process": np.full(steps, os.getpid())}
     return episode
 """
 
@@ -28,7 +29,7 @@ def test_workers_import_no_torch(tmp_path, monkeypatch):
     ds = rlds_cli.create("local/ds", episodes)
     (tmp_path / "telling.py").write_text(_FUNCTION)
     made = preprocess.run(ds, f"{tmp_path / 'telling.py'}:told", jobs=2)
-    assert not made.column("info/torch").any()
+    assert not made.column("info/heavy").any()
     assert os.getpid() not in made.column("info/process")
 
 

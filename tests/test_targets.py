@@ -119,9 +119,9 @@ def test_datasets_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert locate.dataset_or_file("run.h5") == (Path("run.h5"), False)
     assert locate.dataset_or_file("*.h5") == (Path("*.h5"), False)
     assert locate.dataset_or_file(path) == (path, True)
-    with pytest.raises(UnknownDataset, match="neither a file nor a dataset"):
+    with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
         locate.dataset_or_file("run.h6")
-    with pytest.raises(UnknownDataset, match="neither a file nor a dataset"):
+    with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
         locate.dataset_or_file("d4rl/hoper-medium-v2")
     with pytest.raises(DatasetNotFound):
         locate.dataset_or_file("d4rl/hopper-medium-v2")

@@ -16,8 +16,6 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from PIL import Image
-from PIL.JpegImagePlugin import JpegImageFile
 
 from rlds_cli.errors import DamagedDataset, Frames, InvalidArgument
 from rlds_cli.formats import image_header
@@ -224,6 +222,9 @@ def _opens(header: bytes, size: tuple[int, int], mode: str) -> bool:
 
     The decoder alone accepts some headers that Pillow refuses on opening an image.
     """
+    from PIL import Image
+    from PIL.JpegImagePlugin import JpegImageFile
+
     try:
         with Image.open(io.BytesIO(header), formats=("JPEG",)) as image:
             return type(image) is JpegImageFile and image.size == size and image.mode == mode
@@ -233,6 +234,8 @@ def _opens(header: bytes, size: tuple[int, int], mode: str) -> bool:
 
 def decode(encoded: Sequence[bytes], f: Field) -> tuple[Array, BoolArray]:
     """Decode images that `fit` to uint8 [n, *shape]; the second result [n] says which decoded without an error."""
+    from PIL import Image  # commands that decode nothing start without it
+
     height, width, mode = f.shape[0], f.shape[1], _MODES[f.shape[2] if len(f.shape) == 3 else 1]
     strip = Image.new(mode, (width, height * len(encoded)))
     whole = np.zeros(len(encoded), bool)
