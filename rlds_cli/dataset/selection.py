@@ -194,7 +194,7 @@ def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | 
     except RecursionError as e:
         raise InvalidExpression(f'"{text}" is nested too deeply.', hint=_example()) from e
     except (TypeError, ValueError, OverflowError, np.exceptions.DTypePromotionError) as e:
-        raise InvalidExpression(f'"{text}" compares values of different kinds: {e}', hint=_example()) from e
+        raise InvalidExpression(f'"{text}" holds values that cannot be compared: {e}', hint=_example()) from e
     if result.dtype == object and all(v is None or isinstance(v, bool) for v in result.flat):
         result = result.astype(bool)  # flags, some of which are missing
     if result.dtype != bool or result.shape not in ((episodes,), ()):
