@@ -52,6 +52,11 @@ class Settings:
         return (self.home, *(p for p in self.search if p != self.home))
 
 
+def cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings; ``cache_dir`` overrides ``RLDS_HOME``."""
     env = os.environ if environ is None else environ

@@ -1,6 +1,6 @@
 """Make text safe to print: escape characters that a terminal would obey or hide, and redact secrets in addresses.
 
-Names, texts and reasons come from files and servers: ``\x1b[2J`` would clear the screen, U+202E would turn a name
+Names, texts and reasons come from files and servers: ``\\x1b[2J`` would clear the screen, U+202E would turn a name
 round, and a line break would begin a line that looks like one of ours.
 
 Addresses are shown and stored without user, password, fragment, and the values of their parameters.

@@ -50,7 +50,7 @@ def safe(name: str) -> str:
 
 
 def too_long(name: str) -> str | None:
-    """What is wrong with a name that is longer or deeper than any file's; to be asked before it is taken apart."""
+    """Return why a name is too long or too deep, else None. Call it before splitting a name of unknown length."""
     if len(name) > _LONG:
         return f"has {len(name):,} characters, more than {_LONG:,}"
     if (deep := name.count("/")) >= _DEEP:

@@ -2,7 +2,7 @@
 
 An npz is a zip of ``<name>.npy``; each is a header, which says dtype and shape, and the values in C order::
 
-    \x93NUMPY 1 0 <length> {'descr': '<f4', 'fortran_order': False, 'shape': (1000, 3), }\n  <rows>
+    \\x93NUMPY 1 0 <length> {'descr': '<f4', 'fortran_order': False, 'shape': (1000, 3), }\\n  <rows>
 
 ``np.load`` inflates a whole member into memory, however large the header says it is. Here the header is checked against
 the zip's own sizes before anything is allocated, and rows are inflated a block at a time, several members in parallel.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from dataclasses import dataclass
 
 from rlds_cli.preprocess import functions
 from rlds_cli.preprocess.task import Task
 from rlds_cli.progress import Event, Progress
+from rlds_cli.settings import cores
 from rlds_cli.store.workers import Executor, Processes
 
 _WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
@@ -57,11 +57,6 @@ def why_not_portable(t: Task) -> str:
     if script and script.suffix == ".py" and "__name__" not in script.read_text(errors="replace"):
         return f'workers would run {script.name} again: put its main part under `if __name__ == "__main__":`'
     return ""
-
-
-def cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def process_count(jobs: int | None, seconds: float) -> int:

@@ -64,27 +64,9 @@ def entries(family: str) -> tuple[Entry, ...]:
 
 
 def search(query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = ()) -> list[Entry]:
-    """Search the registry, and datasets that are on this disk without being in it.
+    """Search the registry as `home.locate.find` does, which says what ``query`` and ``family`` are.
 
-    Parameters
-    ----------
-    query : str
-        Words; an entry is found if its id or an alias holds all of them, in any case. A glob is matched against the
-        whole id.
-    family : str, optional
-        Only this family; ``local`` for imported and created datasets.
-    present : sequence of DatasetId
-        Datasets on this disk, without variants. Those that the registry does not list follow its own entries.
-
-    Returns
-    -------
-    list of Entry
-        Closed sources included; see ``Entry.status``.
-
-    Raises
-    ------
-    UnknownDataset
-        There is no such family.
+    ``present`` are datasets on this disk, without variants. Those that the registry does not list follow its entries.
     """
     wanted = family.lower() if family else None
     if wanted is not None:

@@ -82,7 +82,6 @@ class Built:
     end: Position
     episodes: EpisodeTable
     notes: tuple[Note, ...]
-    counts: tuple[int, ...] = ()  # episodes of each part
 
 
 def write_rows(job: BuildJob, work: Path, *, jobs: int, progress: Progress, executor: Executor | None = None) -> Built:
@@ -291,7 +290,6 @@ def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRow
         position,
         EpisodeTable.concat([w.episodes for w in in_order]),
         tuple(n for w in in_order for n in w.notes),
-        tuple(len(w.episodes) for w in in_order),
     )
 
 

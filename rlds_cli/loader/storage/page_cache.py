@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from rlds_cli.settings import cores
 from rlds_cli.ted import Array, IntArray
 
 THREADS = 2  # that give advice: for small rows the kernel's work takes as long as the disk's
@@ -270,8 +271,3 @@ def prefetch_depth(*, sample_bytes: int, gather_bytes: int, decodes: bool, ships
     else:
         wanted = 2 if ships or sample_bytes >= LARGE else 0
     return min(wanted, max(1, HELD // max(1, gather_bytes)))
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
