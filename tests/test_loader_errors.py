@@ -44,7 +44,6 @@ from rlds_cli.loader import (
     Weighted,
 )
 from rlds_cli.loader.storage import blocks
-from rlds_cli.loader.windows import nstep
 
 ENDS = ("terminated", "truncated")
 KNOWN = [episode(k, 5 + k, observed=k % 2 == 0, end=ENDS[k > 2], inner=(2,)) for k in range(6)]  # 5 to 10 steps
@@ -414,7 +413,6 @@ def fresh(home):
 def test_a_loader_keeps_what_it_has_mapped(fresh, gone, window, packed, monkeypatch):
     if packed:
         monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
-        monkeypatch.setattr(nstep, "LEAST_ROWS", 0)
     options = {"window": window, "extra": EXTRA, "sampler": Shuffled()}
     expected = list(load(fresh, **options))
     loader = load(fresh, **options)
@@ -564,7 +562,6 @@ def test_a_state_of_what_was_replaced_is_refused(fresh):
 @pytest.mark.parametrize("window", [Transition(), Transition(3)])
 def test_without_a_place_for_packed_files_memory_is_taken_or_columns_read(fresh, home, window, monkeypatch):
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
-    monkeypatch.setattr(nstep, "LEAST_ROWS", 0)
     (home / "packed").write_text("in the way")
     in_memory, by_columns = (load(fresh, window=window, sampler=Shuffled(), memory=m) for m in (None, 0))
     assert "private memory" in in_memory.describe() and str(home / "packed") in in_memory.describe()

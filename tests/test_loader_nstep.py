@@ -6,8 +6,8 @@ from loader_data import create, episode, episode_lists
 
 import rlds_cli
 from rlds_cli.dataset.transforms import Elementwise
+from rlds_cli.loader.storage import blocks
 from rlds_cli.loader import Loader, Member, Mixture, ReturnToGo, Reward, Sequential, Shuffled, Slice, Transition
-from rlds_cli.loader.windows import nstep
 
 
 def check(loader, episodes, n, gamma, scale=1.0):
@@ -32,8 +32,7 @@ def check(loader, episodes, n, gamma, scale=1.0):
 def test_sums_stop_where_they_must(home, monkeypatch, kept, episodes, n, gamma):
     if not any(e.num_transitions for e in episodes):
         return
-    monkeypatch.setattr(nstep, "LEAST_ROWS", 0 if kept else 1 << 60)
-    monkeypatch.setattr(nstep, "_CHUNK", 3)
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0 if kept else 1 << 60)
     options = {"backend": "numpy", "dtype": None, "extra": ("episode", "step")}
     check(Loader(create(episodes), 4, window=Transition(n, gamma), sampler=Shuffled(), **options), episodes, n, gamma)
 
@@ -43,19 +42,18 @@ EPISODES = [episode(0, 9, inner=(3,)), episode(1, 6, observed=False, end="trunca
 
 @pytest.fixture
 def ds(home, monkeypatch):
-    monkeypatch.setattr(nstep, "LEAST_ROWS", 0)
     return create(EPISODES)
 
 
-def test_what_is_kept_serves_other_selections(ds, home):
+def test_packed_rows_serve_other_selections_and_other_sums(ds, home, monkeypatch):
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
     options = {"backend": "numpy", "dtype": None, "extra": ("episode", "step"), "window": Transition(3, 0.5)}
     some = ds.select(episodes=[2, 0])
     check(Loader(some, 4, sampler=Sequential(), **options), [EPISODES[2], EPISODES[0]], 3, 0.5)
     files = sorted(f.name for f in (home / "packed").iterdir())
     check(Loader(ds, 4, sampler=Sequential(), **options), EPISODES, 3, 0.5)
-    assert len(files) == 2 and files == sorted(f.name for f in (home / "packed").iterdir())
-    Loader(ds, 4, **options | {"window": Transition(3, 0.6)})
-    assert len(list((home / "packed").iterdir())) == 3  # other sums, over the same steps
+    check(Loader(ds, 4, sampler=Sequential(), **options | {"window": Transition(3, 0.6)}), EPISODES, 3, 0.6)
+    assert len(files) == 1 and files == sorted(f.name for f in (home / "packed").iterdir())
 
 
 def test_rewards_that_are_transformed_are_summed_anew(ds):
@@ -84,7 +82,7 @@ def rewarded(reward, ref="local/rewarded"):
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8"])
 def test_rewards_of_any_kind_are_summed_in_float64(home, monkeypatch, kept, dtype, kind):
     """100 + 0.99 * 100 + 0.99**2 * 100 is 297.01, of which half floats hold 297."""
-    monkeypatch.setattr(nstep, "LEAST_ROWS", 0 if kept else 1 << 60)
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0 if kept else 1 << 60)
     ds = rewarded(np.full(5, 100, kind))
     options = {"backend": "numpy", "dtype": dtype, "sampler": Sequential()}
     for data in (ds, Mixture({"a": ds, "b": ds})):

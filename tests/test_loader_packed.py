@@ -17,7 +17,6 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.loader import Loader, ReturnToGo, Transition
 from rlds_cli.loader.storage import blocks, packed
 from rlds_cli.loader.storage.packed import PackedContent, open_or_build
-from rlds_cli.loader.windows import nstep
 from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.repair import repair
 from rlds_cli.maintenance.verification import verify
@@ -354,7 +353,6 @@ def test_blocks_do_not_depend_on_the_parts(dataset: Dataset) -> None:
 def ds(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """A dataset that is packed although it is small."""
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
-    monkeypatch.setattr(nstep, "LEAST_ROWS", 0)
     rng = np.random.default_rng(0)
     steps = 3000
     observation, action, reward = (rng.normal(size=(steps, n)).astype(np.float32) for n in (11, 3, 1))

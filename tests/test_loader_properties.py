@@ -26,7 +26,6 @@ from rlds_cli.loader import (
     Weighted,
 )
 from rlds_cli.loader.storage import blocks
-from rlds_cli.loader.windows import nstep
 
 VARIED = varied()
 MANY = settings(max_examples=30)
@@ -80,7 +79,6 @@ def ds(request, tmp_path_factory):
         patch.setenv("RLDS_HOME", str(tmp_path_factory.mktemp("home")))
         if request.param == "packed rows":
             patch.setattr(blocks, "LEAST_BYTES", 0)
-            patch.setattr(nstep, "LEAST_ROWS", 0)
         yield create(VARIED, ref="local/varied")
 
 

@@ -31,7 +31,7 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.loader.windows import nstep
+from rlds_cli.loader.storage import blocks
 
 VARIED = varied()
 PLAIN = [e.plain() for e in VARIED]
@@ -99,10 +99,10 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rlds_cli.Dataset]:
 
 
 @pytest.fixture(autouse=True)
-def some_sums_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums over several steps are worked out at each gather, or kept in files."""
+def some_rows_are_packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of these tests are packed, as those of large datasets are."""
     if "kept" in request.node.name:
-        monkeypatch.setattr(nstep, "LEAST_ROWS", 0)
+        monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
 
 
 def reference(plain: list[dict[str, Any]], window: Any, every_step: bool) -> list[list[windows.Window]]:

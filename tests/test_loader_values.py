@@ -23,7 +23,6 @@ from rlds_cli.loader import (
     Weighted,
 )
 from rlds_cli.loader.storage import blocks
-from rlds_cli.loader.windows import nstep
 
 SAMPLES = Path(__file__).parents[1] / "rlds_cli" / "samples"
 FLAGS = ("next/reward", "next/terminated", "next/truncated")
@@ -161,7 +160,6 @@ def kept(request, sample, tmp_path, monkeypatch):
     if request.param == "zarr":
         return rlds_cli.download(ds.id, store="zarr", cache_dir=tmp_path), archive
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
-    monkeypatch.setattr(nstep, "LEAST_ROWS", 0)
     return ds, archive
 
 

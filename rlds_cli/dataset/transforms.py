@@ -133,6 +133,10 @@ class Normalize(Elementwise):
         x, shift, scale = self._prepare(key, x)
         return x * scale + shift
 
+    def constants(self, key: str | tuple[str, ...]) -> tuple[Numbers, Numbers]:
+        """Shift and scale of the field ``key``, float64 [*shape] each: values become ``(x - shift) / scale``."""
+        return self._constants[str(self._base(join_name(key)))]
+
     def state_dict(self) -> dict[str, Any]:
         """Shift and scale per field, as lists: all that `from_state_dict` needs, and JSON takes it."""
         return {

@@ -12,15 +12,14 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.dataset.transforms import Elementwise
 from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
-from rlds_cli.loader.fields.columns import BatchColumn, FieldColumn, RewardSumColumn
 from rlds_cli.loader.fields.fields import Extra, Fields, Name, Names
 from rlds_cli.loader.index import EpisodeIndex, PrefixIndex, WindowIndex
+from rlds_cli.loader.kernel import Plan
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
 from rlds_cli.loader.samplers import Draw, Sampler, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, Schedule
-from rlds_cli.loader.storage import blocks, memory
-from rlds_cli.loader.windows import nstep
+from rlds_cli.loader.storage import memory
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
@@ -40,7 +39,6 @@ class Request:
     fields: Names | None
     extra: Sequence[Name | Extra]
     memory: str | int | None
-    views: bool
     resident: bool = False
 
     def in_steps(self, dataset: Dataset) -> Request:
@@ -70,7 +68,7 @@ def pool(dataset: Dataset, window: Window, anchors: Anchors, *, in_mixture: bool
     if bucket is not None:
         by_length = np.argsort(table.steps, kind="stable")
         table, counts = table.where(by_length), counts[by_length]
-    return WindowIndex(dataset, table, PrefixIndex(counts), window.anchor, bucket, in_mixture)
+    return WindowIndex(dataset, table, PrefixIndex(counts), window.starts, bucket, in_mixture)
 
 
 def dataset_source(
@@ -132,28 +130,35 @@ def source(
     chosen = fields.choose(request.fields, request.extra)
     transforms.like = fields.like(chosen)
     transforms.check(chosen, pool.dataset, summed=fields.n_step > 1)
-    return read(fields, chosen, draw, request, transforms, floats)
+    return read(fields, chosen, draw, request, transforms, floats, fuse=not request.resident)
 
 
 def read(
-    fields: Fields, chosen: Sequence[str], draw: Draw, request: Request, transforms: Transforms, floats: str | None
+    fields: Fields,
+    chosen: Sequence[str],
+    draw: Draw,
+    request: Request,
+    transforms: Transforms,
+    floats: str | None,
+    *,
+    fuse: bool = False,
 ) -> DatasetSource:
-    """Make the source of the columns ``chosen``, see `source`."""
+    """Make the source of the columns ``chosen``, see `source`; ``fuse`` lets the kernel apply transforms."""
     pool, dataset, window = fields.pool, fields.dataset, request.window
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
-    per_step = _per_step(transforms, floats)
+    per_step, packing = _per_step(transforms, floats), ""
+    if isinstance(window, Transition) and dataset.encoding == "memmap" and not request.resident:
+        packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}
-    budget = memory.budget(request.memory)[0]
-    reach = _reach(fields, columns, budget) if window.n_step > 1 else None
-    made = DatasetSource(SampleLocator(pool, draw, window, reach), columns)
-    if reach is not None and reach.kept:
-        made.packing = f"sums over {reach.n_step} steps, {reach.kept}"
+    if fuse:
+        transforms.fuse(columns)
+    changed = {name for name in chosen if transforms.left(name) or transforms.functions}
+    flags = (fields.rows(FLAGS[0]), fields.rows(FLAGS[1])) if window.n_step > 1 else None
+    locator = SampleLocator(pool, draw, window, Plan(pool.table.windows(*pool.starts), ()), flags)
+    made = DatasetSource(locator, columns, changed)
+    made.packing = packing
     made.unread, made.shadowed = fields.unread(request.fields, chosen), fields.shadowed
     made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))
-    packs = isinstance(window, Transition) and window.n_step == 1 and dataset.encoding == "memmap"
-    if packs and not request.resident:
-        options = blocks.ReadOptions(floats, budget, request.views)
-        made.packed, made.packing = blocks.pack(dataset, columns, fields.read, options)
     return made
 
 
@@ -167,18 +172,6 @@ def _per_step(transforms: Transforms, floats: str | None) -> Callable[[Array], A
         return np.asarray(transforms.column(REWARD, reward.astype(floats, copy=False) if cast else reward))
 
     return transformed
-
-
-def _reach(fields: Fields, columns: dict[str, BatchColumn], budget: int) -> nstep.Reach:
-    """Return the reach of n-step transitions; where sums are kept, they replace the reward column."""
-    dataset, terminated, truncated = fields.dataset, *(fields.rows(name) for name in FLAGS)
-    reach = nstep.keep_reach(dataset, nstep.Reach(fields.n_step, terminated, truncated), budget)
-    summed = columns.get(REWARD)
-    if isinstance(summed, RewardSumColumn) and summed.transform is None:
-        sums = nstep.keep_sums(dataset, reach, summed.column, summed.gamma, summed.dtype, budget)
-        if sums is not None:
-            columns[REWARD] = FieldColumn(sums)
-    return reach
 
 
 Transform = Elementwise | BatchFunction
@@ -200,7 +193,7 @@ def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
     ------
     InvalidArgument
     """
-    if isinstance(window, type) or not hasattr(window, "place"):
+    if isinstance(window, type) or not hasattr(window, "extent"):
         raise InvalidArgument(f"window={window!r} is not a window.", hint="Transition() or Slice(length)")
     if isinstance(sampler, type) or not hasattr(sampler, "over"):
         raise InvalidArgument(f"sampler={sampler!r} is not a sampler.", hint="Uniform(), Shuffled() or Sequential()")

@@ -7,21 +7,13 @@ from typing import Protocol
 import numpy as np
 
 from rlds_cli.files.hashing import short
-from rlds_cli.loader.fields.columns import (
-    BatchColumn,
-    DecodedColumn,
-    FieldColumn,
-    NeighbourColumn,
-    RewardSumColumn,
-    StackedColumn,
-)
-from rlds_cli.loader.fields.goals import GoalColumn, ReturnColumn
 from rlds_cli.loader.index import EpisodeIndex, WindowIndex
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION
 from rlds_cli.loader.read import BatchReader, DatasetSource
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.schedule import Ranks
+from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.windows import Anchors, Episode, Window
 
 
@@ -98,8 +90,8 @@ def _older(loader: Described) -> str:
 
 def _batches(loader: Described) -> str:
     size = loader.reader.batches_at_once(loader.ranks.share(loader.batch_size))
-    early = f", {_counted(loader.prefetch, 'gather')} read ahead" if loader.prefetch else ""
-    together = f"{_counted(size, 'batch')} at a gather{early}"
+    early = f", {_counted(loader.prefetch, 'run')} read ahead" if loader.prefetch else ""
+    together = f"samples of {_counted(size, 'batch')} drawn together{early}"
     return f"batches   {_counted(loader.batch_size, 'sample')}, {loader.ranks}; {together}"
 
 
@@ -142,38 +134,20 @@ def _steps_left_out(loader: Described, pool: WindowIndex) -> list[str]:
 
 
 def _source(loader: Described, source: DatasetSource, name: str) -> str:
-    column: BatchColumn = source.columns[name]
-    packed = source.packed
+    column = source.columns[name]
+    if not column.stored:
+        return column.about
     mapped = "memory map" if source.locator.pool.dataset.encoding == "memmap" else "decoded in memory"
-    mapped = "packed rows" if packed is not None and name in packed else mapped
+    mapped = "packed rows" if column.rows is not None and column.rows.packed else mapped
     mapped = "on the device" if name in source.held else mapped
-    match column:
-        case FieldColumn():
-            return f"{mapped}{_after(column)}, {_kind_of_column(loader, column.column.values)}"
-        case DecodedColumn():
-            return f"decoded at each gather{_after(column)}"
-        case StackedColumn():
-            return f"{len(column.offsets)} rows of it at each step"
-        case RewardSumColumn():
-            return f"{mapped}, summed up, {_kind_of_column(loader, column.column.values)}"
-        case ReturnColumn():
-            return column.where
-        case GoalColumn():
-            return f"rows of {column.like}, at goals"
-        case NeighbourColumn():
-            return f"{mapped}, step {'after' if column.distance > 0 else 'before'}"
-        case _:
-            return "computed"
+    kind = "" if column.rows is None else _kind_of_column(loader, column.rows)
+    return mapped + column.about.format(kind=kind)
 
 
-def _after(column: FieldColumn | DecodedColumn) -> str:
-    return ", row after" if column.shift else ""
-
-
-def _kind_of_column(loader: Described, values: np.ndarray) -> str:
+def _kind_of_column(loader: Described, rows: ColumnRows) -> str:
     wanted = loader.reader.arrays.dtype
-    cast = f" to {wanted}" if wanted and values.dtype.kind == "f" and values.dtype != wanted else ""
-    return f"{values.dtype}{list(values.shape[1:])}{cast}"
+    cast = f" to {wanted}" if wanted and rows.dtype.kind == "f" and rows.dtype != wanted else ""
+    return f"{rows.dtype}{list(rows.values.shape[1:])}{cast}"
 
 
 def _counted(n: int, noun: str) -> str:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.loader.order import Order, SampleNumbers
+from rlds_cli.loader.kernel import EpisodeTable, PrefixTable, SampleNumbers
+from rlds_cli.loader.order import Order
 from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+
+
+T = TypeVar("T")
 
 
 class EpisodeIndex:
@@ -61,6 +65,11 @@ class EpisodeIndex:
         """Number of each episode's first transition, made on demand."""
         return np.cumsum(self.transitions) - self.transitions if self._index is None else self._index
 
+    def windows(self, stride: int, offset: int) -> EpisodeTable:
+        """Return the columns for windows that start at the steps ``number * stride + offset``."""
+        columns = (self.start, self.steps, self.transitions, self.observed, self.index)
+        return EpisodeTable(*columns, stride=stride, offset=offset)
+
     def where(self, chosen: Array) -> EpisodeIndex:
         """Return the episodes that ``chosen`` marks (bool), or lists (int), in that order."""
         if chosen.dtype == bool and chosen.all():
@@ -72,61 +81,43 @@ class EpisodeIndex:
         return len(self.start)
 
 
-_CORRECTIONS = 3
 _BLOCK = 1 << 16  # slices of the range at a time
 
 
 class PrefixIndex:
     """Finds the episode of a number in constant time: 0..total-1 are laid out over episodes, ``counts[e]`` in each.
 
-    A table of about two entries per episode holds the first episode of each equal slice of the range. A look-up and at
-    most three vectorised corrections find the episode of almost every number, a binary search finds the others.
+    A table of about two entries per episode holds the first episode of each equal slice of the range: a look-up and a
+    few steps find the episode of almost every number, a binary search finds the others.
 
     Parameters
     ----------
     counts : int array [episodes]
-        Numbers in each episode; all positive.
+        Numbers in each episode; all positive. Below 2**31 episodes.
     """
 
     def __init__(self, counts: IntArray) -> None:
         self.counts = counts
-        # one array for both ends of an episode, which then lie in one cache line
-        self._bounds: IntArray = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=self._bounds[1:])
-        self.starts, self.ends = self._bounds[:-1], self._bounds[1:]
-        self.total = int(self._bounds[-1])
+        bounds: IntArray = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=bounds[1:])
+        self.starts, self.total = bounds[:-1], int(bounds[-1])
         slices = max(2, 2 * len(counts))
-        self._shift = max(0, (self.total - 1).bit_length() - (slices - 1).bit_length())
-        self._table, self._depth = self._first_episodes()
-
-    def _first_episodes(self) -> tuple[npt.NDArray[np.signedinteger[Any]], int]:
-        """Return the first episode of each slice of the range, and the most episodes in a slice, less one."""
-        slices, last = (max(self.total, 1) - 1 >> self._shift) + 1, max(len(self.counts) - 1, 0)
-        table: npt.NDArray[np.signedinteger[Any]] = np.empty(
-            slices, np.int32 if len(self.counts) < 1 << 31 else np.int64
-        )
-        spread = 0
-        for start in range(0, slices, _BLOCK):
-            edges = np.arange(start, min(start + _BLOCK, slices) + 1, dtype=np.int64) << self._shift
-            found = np.minimum(np.searchsorted(self.ends, edges, "right"), last)
-            table[start : start + _BLOCK] = found[:-1]
-            spread = max(spread, int(np.diff(found).max(initial=0)))
-        return table, spread
+        shift = max(0, (self.total - 1).bit_length() - (slices - 1).bit_length())
+        self.table = PrefixTable(bounds, _first_episodes(bounds[1:], self.total, shift), shift)
 
     def find(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
         """Return the episode of every number, and the number's place within the episode."""
-        episode = self._episode(numbers)
-        return episode, numbers - self.starts.take(episode)
+        return self.table.find(numbers)
 
-    def _episode(self, numbers: IntArray) -> IntArray:
-        episode: IntArray = self._table.take(numbers >> self._shift).astype(np.int64)
-        for _ in range(min(self._depth, _CORRECTIONS)):
-            episode += self.ends.take(episode) <= numbers
-        if self._depth > _CORRECTIONS:
-            late = np.flatnonzero(self.ends.take(episode) <= numbers)
-            if late.size:
-                episode[late] = np.searchsorted(self.ends, numbers[late], "right")
-        return episode
+
+def _first_episodes(ends: IntArray, total: int, shift: int) -> npt.NDArray[np.int32]:
+    """Return the first episode of each slice of the range."""
+    slices, last = (max(total, 1) - 1 >> shift) + 1, max(len(ends) - 1, 0)
+    table: npt.NDArray[np.int32] = np.empty(slices, np.int32)
+    for start in range(0, slices, _BLOCK):
+        edges = np.arange(start, min(start + _BLOCK, slices), dtype=np.int64) << shift
+        table[start : start + _BLOCK] = np.minimum(np.searchsorted(ends, edges, "right"), last)
+    return table
 
 
 # names of columns that samplers add
@@ -145,8 +136,8 @@ class WindowIndex:
         The episodes that have a window.
     prefix : PrefixIndex
         Numbers all windows 0..prefix.total-1, episode by episode.
-    anchor : callable
-        From window numbers within their episodes [K] to their anchor steps [K].
+    starts : (int, int)
+        Stride and offset: a window starts at step ``number * stride + offset`` of its episode.
     bucket : int or None
         The episodes are sorted by length, and this many neighbours are drawn together.
     in_mixture : bool
@@ -156,9 +147,19 @@ class WindowIndex:
     dataset: Dataset
     table: EpisodeIndex
     prefix: PrefixIndex
-    anchor: Callable[[IntArray], IntArray]
+    starts: tuple[int, int]
     bucket: int | None = None
     in_mixture: bool = False
+
+    @property
+    def longest(self) -> int:
+        """Steps of the longest episode."""
+        return int(self.table.steps.max(initial=0))
+
+    def anchor(self, number: IntArray) -> IntArray:
+        """Return the anchor step of windows ``number`` [K] of their episodes: the first step inside."""
+        stride, offset = self.starts
+        return np.maximum(number * stride + offset, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,4 +189,32 @@ class SampledWindows:
     number: IntArray
     probability: Callable[[], FloatArray]
     weight: FloatArray | None = None
-    longest: int = 0
+
+
+class Located:
+    """Samples whose windows are known: those of one gather.
+
+    Attributes
+    ----------
+    table : EpisodeIndex
+    drawn : SampledWindows
+        Episodes are rows of ``table``.
+    length : int
+        L; 0 for single steps, without an axis.
+    span : int array [K] or None
+        Steps that each sample sums; None for one.
+    """
+
+    def __init__(self, table: EpisodeIndex, drawn: SampledWindows, length: int, span: IntArray | None = None) -> None:
+        self.table, self.drawn, self.length, self.span = table, drawn, length, span
+        self._known: dict[object, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.drawn.episode)
+
+    def once(self, key: object, work_out: Callable[[], T]) -> T:
+        """Return a value that several columns share, computed once."""
+        if key not in self._known:
+            self._known[key] = work_out()
+        found: T = self._known[key]
+        return found

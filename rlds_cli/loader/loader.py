@@ -45,8 +45,8 @@ class Loader:
        samples consumed. In a `Mixture` every member has its own order.
     3. **Batch size** is that of the global batch. Rank and world size come from the arguments, else from
        ``torch.distributed`` when it is initialised, else 0 of 1; ``repr`` says which.
-    4. **Memory.** Fields are contiguous, writable and do not overlap. Batches of one gather are parts of one
-       allocation: ``batch.clone()`` before keeping or saving one. Rows come from the store's maps or from one packed
+    4. **Memory.** Fields are contiguous, writable, and in memory of their own; batches that are copied to a device
+       together are parts of one allocation there. Rows come from the store's maps or from one packed
        file, shared by all processes of the machine; ``memory`` caps private copies only.
 
     Parameters
@@ -87,8 +87,6 @@ class Loader:
     prefetch : int, optional
         Gathers that threads read ahead. None for 0 with small rows, 2 with large rows or another device, and one for
         each core (at most eight) where encoded frames are decoded.
-    views : bool
-        Give strided views of the rows, where that saves a copy.
 
     Raises
     ------
@@ -130,7 +128,6 @@ class Loader:
         anchors: Anchors = "transitions",
         memory: str | int | None = None,
         prefetch: int | None = None,
-        views: bool = False,
     ) -> None:
         self.dataset = build.opened(dataset)
         self.window, self.sampler, self.anchors = window, sampler, anchors
@@ -144,7 +141,7 @@ class Loader:
         build.check_kinds(self.window, self.sampler, self.anchors)
         made, transforms = frameworks.make(backend, dtype, device), build.transforms_of(transform)
         resident = memory == "device"
-        request = build.Request(window, sampler, anchors, fields, extra, None if resident else memory, views, resident)
+        request = build.Request(window, sampler, anchors, fields, extra, None if resident else memory, resident)
         draw: Draw | None = None
         self.source: DatasetSource | MixtureSource
         if not isinstance(self.dataset, Mixture):
@@ -175,7 +172,6 @@ class Loader:
             "device": device,
             "memory": memory,
             "prefetch": prefetch,
-            "views": views,
         }
 
     def _gathers_ahead(self, prefetch: int | None) -> int:
@@ -235,7 +231,7 @@ class Loader:
 
         def read(located: tuple[SampleRun, Any, Advice]) -> Iterator[Batch]:
             with on_stream():
-                return self.reader.read(*located)
+                return self.reader.read(*located, early=prefetch > 0)
 
         located = self.reader.located(pieces, early=self._stateful is None)
         for (run, *_), batches in prefetched(read, located, prefetch):

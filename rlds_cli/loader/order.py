@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isqrt
 from typing import Any
 
@@ -29,6 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.loader import kernel
+from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.ted import IntArray
 
 VERSIONS = (1, 2)  # a change of any sequence below adds a version; states of an older one continue in its order
@@ -37,9 +40,6 @@ WINDOW, EPISODE, SHUFFLE, COLUMN = 0, 1, 2, 3  # streams: draws for different pu
 _ROUNDS = {1: 4, 2: 6}
 _SORTED = {1: 0, 2: 1 << 12}  # up to this size a shuffle sorts: about as fast as the permutation
 _STREAM_BITS = 8
-Words = npt.NDArray[np.uint64]
-HalfWords = npt.NDArray[np.uint32]
-SampleNumbers = range | IntArray  # numbers of samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +67,19 @@ class Order:
 
         Streams with different ``salt``, in [0, 2**64), are independent.
         """
-        if not len(positions):
-            return np.zeros(0)
-        first, last = _ends(positions)
-        raw = self._raw(stream, first, last + 1 - first, salt)
-        chosen = raw[:: positions.step] if isinstance(positions, range) else raw.take(positions - first)
-        draws = (chosen >> np.uint64(11)).astype(np.float64)
-        draws *= scale * 2.0**-53
-        return draws
+        return kernel.uniform(self.seed, self._key(stream), salt, positions, scale)
 
     def below(self, stream: int, positions: SampleNumbers, n: int) -> IntArray:
         """Return integers in [0, n) [len(positions)]; off from uniform by n / 2**53 at most."""
-        return self.uniform(stream, positions, n).astype(np.int64)
+        return kernel.below(self.seed, self._key(stream), 0, positions, n)
 
     def shuffled(self, positions: SampleNumbers, n: int, salt: int = 0) -> IntArray:
         """Apply a random permutation of [0, n) to ``positions``; another for every ``salt``."""
         if n <= _SORTED[self.version]:
-            return self._sorted(n, salt).take(_numbers(positions))
-        keys = self._raw(SHUFFLE, 0, _ROUNDS[self.version], salt).astype(np.uint32)
-        return permute(_numbers(positions).astype(np.uint64), n, keys)
-
-    def _sorted(self, n: int, salt: int) -> IntArray:
-        """Sort [0, n) by draws whose lowest bits hold the number itself, so that no index is needed."""
-        low = np.uint64((1 << (n - 1).bit_length()) - 1)
-        keys = self._raw(SHUFFLE, 0, n, salt) & ~low | np.arange(n, dtype=np.uint64)
-        keys.sort()
-        return (keys & low).astype(np.int64)
+            return _sorted(self, n, salt).take(_numbers(positions))
+        a = isqrt(n - 1) + 1 if n > 1 else 1
+        keys = kernel.words(self.seed, self._key(SHUFFLE), salt, 0, _ROUNDS[self.version]).astype(np.uint32)
+        return kernel.permute(positions, n, (a, -(-n // a)), keys)
 
     def shuffled_in_blocks(self, positions: SampleNumbers, n: int, block: int, live: int) -> IntArray:
         """Apply a random permutation that keeps neighbours close.
@@ -113,12 +100,17 @@ class Order:
         blocks: IntArray = np.where(slot == odd, whole, self.shuffled(full, whole) if whole else 0)
         return blocks * block + within
 
-    def _raw(self, stream: int, start: int, count: int, salt: int = 0) -> Words:
-        block, skip = divmod(start, 4)
-        key = np.array([self.seed, self.epoch << _STREAM_BITS | stream], np.uint64)
-        philox = np.random.Philox(key=key, counter=np.array([block, salt, 0, 0], np.uint64))
-        words: Words = np.atleast_1d(philox.random_raw(skip + count))[skip:]
-        return words
+    def _key(self, stream: int) -> int:
+        return self.epoch << _STREAM_BITS | stream
+
+
+@lru_cache(maxsize=16)
+def _sorted(order: Order, n: int, salt: int) -> IntArray:
+    """Sort [0, n) by draws whose lowest bits hold the number itself, so that no index is needed."""
+    low = np.uint64((1 << (n - 1).bit_length()) - 1)
+    keys = kernel.words(order.seed, order._key(SHUFFLE), salt, 0, n) & ~low | np.arange(n, dtype=np.uint64)
+    keys.sort()
+    return (keys & low).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,69 +133,10 @@ class _Slots:
         return min(slot * self.block - (-self.n % self.block) * (slot > self.odd), self.n)
 
 
-def _ends(positions: SampleNumbers) -> tuple[int, int]:
-    """Return the lowest and the highest number."""
-    if isinstance(positions, range):
-        return positions[0], positions[-1]
-    return int(positions.min()), int(positions.max())
-
-
 def _numbers(positions: SampleNumbers) -> IntArray:
     if isinstance(positions, range):
         return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
     return positions
-
-
-def permute(x: Words, n: int, keys: HalfWords) -> IntArray:
-    """Apply the keyed permutation of [0, n) to ``x``, element by element.
-
-    Parameters
-    ----------
-    x : uint64 array
-        Values in [0, n).
-    n : int
-        Up to 2**62.
-    keys : uint32 array
-        One per round.
-    """
-    a = isqrt(n - 1) + 1 if n > 1 else 1
-    b = -(-n // a)
-    y = _feistel(x, a, b, keys)
-    outside = np.flatnonzero(y >= n)
-    while outside.size:
-        again = _feistel(y[outside], a, b, keys)
-        y[outside] = again
-        outside = outside[again >= n]
-    return y.astype(np.int64)
-
-
-def _feistel(x: Words, a: int, b: int, keys: HalfWords) -> Words:
-    quotient = x // np.uint64(b)
-    left = quotient.astype(np.uint32)
-    right = (x - quotient * np.uint64(b)).astype(np.uint32)
-    for round, key in enumerate(keys):
-        if round % 2:
-            right = _add(right, _mix(left ^ key), b)
-        else:
-            left = _add(left, _mix(right ^ key), a)
-    return left.astype(np.uint64) * np.uint64(b) + right
-
-
-def _mix(x: HalfWords) -> HalfWords:
-    """Scatter 32 bits over 32 bits."""
-    x *= np.uint32(0x9E3779B1)
-    x ^= x >> np.uint32(15)
-    x *= np.uint32(0x85EBCA77)
-    x ^= x >> np.uint32(13)
-    return x
-
-
-def _add(x: HalfWords, f: HalfWords, modulus: int) -> HalfWords:
-    """Return (x + f) mod ``modulus``; x is below it. Division by a scalar is vectorised, the remainder is not."""
-    m = np.uint32(modulus)
-    x = x + (f - f // m * m)
-    x -= m * (x >= m)
-    return x
 
 
 def integer(what: str, value: Any, least: int, error: type[RldsError] = InvalidArgument) -> int:

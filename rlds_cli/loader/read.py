@@ -1,58 +1,73 @@
-"""From sample numbers to batches: locate the samples of a gather, read them column by column, transform, split."""
+"""From sample numbers to batches: locate the samples of a run, gather one batch after the other, transform, nest."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.provenance import EpisodeOrigins
-from rlds_cli.dataset.transforms import Elementwise, Reward
+from rlds_cli.dataset.transforms import Elementwise, Normalize, Reward
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
-from rlds_cli.loader.fields.columns import BatchColumn, MappedColumn, NeighbourColumn, RewardSumColumn
+from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.fields.fields import no_reward
-from rlds_cli.loader.index import WindowIndex
-from rlds_cli.loader.order import Order, SampleNumbers
+from rlds_cli.loader.index import Located, WindowIndex
+from rlds_cli.loader.kernel import Bound, Output, Place, Plan, SampleNumbers, Value
+from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
-from rlds_cli.loader.storage.blocks import PackedReader
+from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
-from rlds_cli.loader.windows.samples import Samples
-from rlds_cli.loader.windows.windows import Episode, Spanning, Window
+from rlds_cli.loader.windows.windows import Episode, Window
 from rlds_cli.ted import REWARD, Array, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-GATHER_BYTES = 3 << 20  # read at once: enough to share the cost of a call, little enough to stay in a cache
+RUN_BYTES = 3 << 20  # of the batches whose samples are drawn together: enough to share the cost of a call
 MOST_BATCHES = 56
-LOOK_AHEAD = 2  # gathers announced to the kernel before they are read
+LOOK_AHEAD = 2  # runs announced to the operating system before they are read
 Places = tuple[IntArray, ...]
 BatchFunction = Callable[[Batch], Batch | None]
 
 
 @dataclass(frozen=True, slots=True)
 class SampleLocator:
-    """Finds the rows of samples: windows of the dataset, draw and window together."""
+    """Finds windows for sample numbers, and the steps that they sum.
+
+    Attributes
+    ----------
+    flags : pair of ColumnRows or None
+        Terminated and truncated, which end the sum of an n-step transition.
+    """
 
     pool: WindowIndex
     draw: Draw
     window: Window
-    reach: Spanning | None
+    plan: Plan
+    flags: tuple[ColumnRows, ColumnRows] | None = None
 
-    def samples(self, order: Order, positions: SampleNumbers, batch: range) -> Samples:
-        """Return the samples with these numbers; ``batch`` holds the numbers of all ranks."""
-        drawn = self.draw(order, positions)
-        if self.pool.bucket is not None:
-            steps = self.pool.table.steps
-            drawn = replace(drawn, longest=int(steps.take(self.draw(order, batch).episode).max(initial=0)))
-        return self.window.place(self.pool.table, drawn, self.reach)
+    def locate(self, order: Order, positions: SampleNumbers, batch: range | None = None, longest: int = 0) -> Located:
+        """Return the samples with these numbers.
+
+        ``batch`` holds the numbers of all ranks: with a bucket, the longest of their episodes decides L, as
+        ``longest`` does if it is positive.
+        """
+        drawn, table = self.draw(order, positions), self.pool.table
+        if self.pool.bucket is not None and batch is not None:
+            longest = int(table.steps.take(self.draw(order, batch).episode).max(initial=0))
+        length = self.window.extent(longest or self.pool.longest)
+        span = None
+        if self.flags is not None:
+            flags = [rows.values for rows in self.flags]
+            span = self.plan.spans(drawn.episode, drawn.number, self.window.n_step, flags)
+        return Located(table, drawn, length, span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +134,13 @@ class BatchSource(Protocol):
         """Return the reads of files that `gather` will make."""
         ...
 
-    def gather(self, located: Any) -> Gathered:
-        """Read the located samples. Any thread may call this."""
+    def gather(self, located: Any, first: int = 0, count: int | None = None) -> Gathered:
+        """Read ``count`` of the located samples from number ``first`` on; None for all. Any thread may call this."""
+        ...
+
+    @property
+    def apart(self) -> bool:
+        """True if batches of a run can be gathered one by one."""
         ...
 
 
@@ -132,11 +152,11 @@ class DatasetSource:
     locator : SampleLocator
     columns : mapping of str to BatchColumn
         By field name, in order.
+    changed : collection of str
+        Columns that are transformed after the kernel has written them: what is to be zero is zeroed then.
 
     Attributes
     ----------
-    packed : PackedReader or None
-        Reads some of the columns faster.
     packing : str
         The place of the packed rows or the reason why there are none, for `Loader.describe`.
     decodes : bool
@@ -149,20 +169,22 @@ class DatasetSource:
         Fields left out of batches because the window or the sampler gives a column of the same name.
     """
 
-    def __init__(self, locator: SampleLocator, columns: Mapping[str, BatchColumn]) -> None:
-        self.locator, self.columns = locator, columns
-        self.packed: PackedReader | None = None
+    apart = True
+
+    def __init__(
+        self, locator: SampleLocator, columns: Mapping[str, BatchColumn], changed: Collection[str] = ()
+    ) -> None:
+        self.locator, self.columns, self.changed = locator, columns, changed
         self.packing = ""
         self.decodes = False
         self.held: frozenset[str] = frozenset()
         self.unread: Sequence[str] = ()
         self.shadowed: Sequence[str] = ()
         self.names = tuple(columns)
-        self._mapped = {n: c for n, c in columns.items() if isinstance(c, MappedColumn)}
-        self._blanked = {n: c for n, c in columns.items() if locator.window.zeroed or isinstance(c, NeighbourColumn)}
-        self.summed = frozenset(name for name, c in columns.items() if isinstance(c, RewardSumColumn))
-        reach = locator.window.reach(int(locator.pool.table.steps.max()))
+        self.summed = frozenset(name for name, c in columns.items() if c.summed)
+        reach = max(1, locator.window.extent(locator.pool.longest))
         self.sample_bytes = reach * sum(c.row_bytes for c in columns.values())
+        self.compiled = CompiledColumns(locator.pool, columns, changed)
 
     @property
     def resident(self) -> bool:
@@ -183,45 +205,107 @@ class DatasetSource:
         """1 where every batch has its own length, or depends on what was learned from the batch before."""
         return None if self.locator.pool.bucket is None and not isinstance(self.locator.draw, StatefulDraw) else 1
 
-    def locate(self, run: SampleRun, ranks: Ranks) -> Samples:
-        """Find the rows of this rank's samples, see `BatchSource`."""
-        return self.locator.samples(run.order, run.of(ranks), range(run.first, run.first + run.size))
+    def locate(self, run: SampleRun, ranks: Ranks) -> Located:
+        """Find the windows of this rank's samples, see `BatchSource`."""
+        return self.locator.locate(run.order, run.of(ranks), range(run.first, run.first + run.size))
 
-    def planned_reads(self, located: Samples) -> list[PlannedRead]:
+    def planned_reads(self, located: Located) -> list[PlannedRead]:
         """Return the reads of the store's files and of packed rows, see `BatchSource`."""
-        found = [] if self.packed is None else self.packed.planned_reads(located)
-        seen: dict[tuple[int, int], PlannedRead] = {}
-        for name, column in self._mapped.items():
-            file = None if column.column is None else column.column.file
-            if file is not None and (self.packed is None or name not in self.packed):
-                place = column.place(located)
-                first, length = place.stretches
-                wider = length + 1  # also the row after, which most columns read as well
-                seen[id(column.column), id(place)] = PlannedRead(file, first, wider)
-        return [*found, *seen.values()]
+        return self.compiled.planned_reads(located)
 
-    def gather(self, located: Samples) -> Gathered:
+    def gather(self, located: Located, first: int = 0, count: int | None = None) -> Gathered:
         """Read the columns, see `BatchSource`."""
-        known = self.packed.read(located) if self.packed is not None else {}
-        values = {name: known[name] if name in known else c.read(located) for name, c in self.columns.items()}
-        return Gathered(values, self._blank(located))
+        values, inside = self.compiled.read(located, first, len(located) if count is None else count)
+        return Gathered(values, {name: np.nonzero(~real) for name, real in inside.items()})
 
-    def _blank(self, samples: Samples) -> dict[str, Places]:
-        masks = {name: column.mask(samples) for name, column in self._blanked.items()}
-        outside = {id(mask): np.nonzero(~mask) for mask in masks.values() if mask is not None}
-        return {name: outside[id(mask)] for name, mask in masks.items() if mask is not None}
+
+class CompiledColumns:
+    """Columns, and the plan that the kernel follows to write their outputs."""
+
+    def __init__(self, pool: WindowIndex, columns: Mapping[str, BatchColumn], changed: Collection[str]) -> None:
+        self._names, self._starts = tuple(columns), pool.starts
+        self._read = [(c.rows.file, c.outputs[0]) for c in columns.values() if c.rows is not None and c.rows.file]
+        self._finished: list[tuple[str, int, BatchColumn]] = []  # columns made of outputs, and their first one
+        self._direct: list[tuple[str, int]] = []  # columns that are an output
+        self._inside: list[tuple[str, int]] = []  # outputs that say which values are real
+        outputs: list[Output] = []
+        for name, c in columns.items():
+            late = c.mask and (c.finish is not None or name in changed)
+            if c.finish is not None:
+                self._finished.append((name, len(outputs), c))
+                outputs += c.outputs
+            else:
+                self._direct.append((name, len(outputs)))
+                outputs.append(c.outputs[0] if late or not c.mask else replace(c.outputs[0], mask=c.mask, blank=True))
+            if late:
+                self._inside.append((name, len(outputs)))
+                outputs.append(c.inside())
+        self._plan = Plan(pool.table.windows(*pool.starts), outputs)
+        self._plain = not self._finished and not self._inside
+
+    def is_final(self, floats: str | None) -> bool:
+        """Return whether each column is an output, with floats in the dtype ``floats``."""
+        kinds = [o.dtype for o in self._plan.outputs if o.dtype.kind == "f"]
+        return self._plain and all(floats is None or kind.name == floats for kind in kinds)
+
+    def reader(self, located: Located) -> Callable[..., list[Any]]:
+        """Return the function (first, n, wrap) that reads the outputs of samples [n], see `Bound.read`."""
+        return self._bound(located).read
+
+    def read(self, located: Located, first: int, n: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the columns of samples [n] by name, and which values are real of those that are to be zeroed later."""
+        bound: Bound = located.once(self, partial(self._bound, located))
+        made = bound.read(first, n)
+        if self._plain:
+            return dict(zip(self._names, made, strict=True)), {}
+        values, memo = {name: made[i] for name, i in self._direct}, dict[str, Any]()
+        for name, i, c in self._finished:
+            assert c.finish is not None
+            values[name] = c.finish(memo, *made[i : i + len(c.outputs)])
+        return {name: values[name] for name in self._names}, {name: made[i] for name, i in self._inside}
+
+    def _bound(self, located: Located) -> Bound:
+        given = [located.once(make, partial(make, located)) for make in self._plan.givens]
+        return self._plan.bind(located.drawn.episode, located.drawn.number, located.span, given, located.length)
+
+    def planned_reads(self, located: Located) -> list[PlannedRead]:
+        """Return the reads of files that `read` will make, about."""
+        seen: dict[tuple[object, ...], PlannedRead] = {}
+        for file, o in self._read:
+            where = (o.place, o.given, o.offsets, o.amount)
+            first, length = located.once(where, partial(self._stretches, located, o))
+            seen[id(file), where] = PlannedRead(file, first, length + 1)  # also the row after, which is often read
+        return list(seen.values())
+
+    def _stretches(self, located: Located, o: Output) -> tuple[IntArray, int]:
+        """Return the first row that an output reads of each sample [K], and how many follow each other."""
+        if o.place is Place.GIVEN:
+            assert o.given is not None
+            return located.once(o.given, partial(o.given, located)), 1
+        stride, offset = self._starts
+        drawn, table = located.drawn, located.table
+        step = drawn.number * stride + offset
+        if o.place is Place.OFFSETS:
+            step, length = step + min(o.offsets), max(o.offsets) - min(o.offsets) + 1
+        else:
+            length = max(1, located.length)
+            step = step + (located.span - 1 if o.place is Place.LAST and located.span is not None else o.amount)
+        steps, start = table.steps.take(drawn.episode), table.start.take(drawn.episode)
+        return start + np.clip(step, 0, steps - 1), length
 
 
 @dataclass(slots=True)
 class Transforms:
     """The transforms of a loader: elementwise ones for many batches at once, then functions of one batch.
 
-    ``like`` maps columns to the field that they are transformed like.
+    ``like`` maps columns to the field that they are transformed like, ``fused`` to how many of their elementwise
+    transforms the kernel applies.
     """
 
     elementwise: list[Elementwise] = field(default_factory=list)
     functions: list[BatchFunction] = field(default_factory=list)
     like: dict[str, str] = field(default_factory=dict)
+    fused: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, transforms: Sequence[Any]) -> Transforms:
@@ -252,11 +336,26 @@ class Transforms:
 
     def column(self, name: str, values: Any) -> Any:
         """Apply the elementwise transforms to one column."""
-        for transform in self.elementwise:
-            field = self._touched(transform, name)
-            if field:
-                values = transform.apply(field, values)
+        for transform, of in self.left(name):
+            values = transform.apply(of, values)
         return values
+
+    def left(self, name: str) -> list[tuple[Elementwise, str]]:
+        """Return the elementwise transforms that `column` applies to a column, each with the name of its field."""
+        touching = [(t, self._touched(t, name)) for t in self.elementwise]
+        return [(t, field) for t, field in touching if field][self.fused.get(name, 0) :]
+
+    def fuse(self, columns: dict[str, BatchColumn]) -> None:
+        """Let the kernel normalise float32 columns, where nothing comes before: the values are the same."""
+        for name, c in columns.items():
+            first = next(iter(self.left(name)), None)
+            output = c.outputs[0]
+            kinds = output.value in (Value.COPY, Value.NARROW) and output.dtype == np.float32
+            if first is not None and isinstance(first[0], Normalize) and kinds and not c.finish and not c.summed:
+                shift, scale = first[0].constants(first[1])
+                if np.broadcast_shapes(shift.shape, scale.shape, output.shape) == output.shape:
+                    columns[name] = replace(c, outputs=(replace(output, scale=(shift, scale)),))
+                    self.fused[name] = 1
 
     def batch(self, batch: Batch) -> Batch:
         """Apply the functions of a batch; one that returns None has changed it in place."""
@@ -293,13 +392,19 @@ class BatchReader:
 
     def __init__(self, source: BatchSource, ranks: Ranks, transforms: Transforms, arrays: ArrayBackend) -> None:
         self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
-        self._tree = _tree(source.names)
+        self._tree: Tree = Batch.nest((name, name) for name in source.names)
+        self._apart = source.apart and not arrays.together
+        self._numbered: Tree = Batch.nest((name, i) for i, name in enumerate(source.names))
+        left = any(transforms.left(name) for name in source.names if name not in source.summed)
+        self._compiled: CompiledColumns | None = None  # where batches are what it reads
+        if self._apart and not left and arrays.dtype == arrays.working and isinstance(source, DatasetSource):
+            self._compiled = source.compiled if source.compiled.is_final(arrays.working) else None
         self.read_ahead = ReadAhead()
         keep_freed()
 
     def batches_at_once(self, size: int) -> int:
-        """Return the number of batches of ``size`` samples to read in one gather."""
-        pays = max(1, min(MOST_BATCHES, GATHER_BYTES // max(1, size * self.source.sample_bytes)))
+        """Return the number of batches of ``size`` samples in a run: their samples are drawn together."""
+        pays = max(1, min(MOST_BATCHES, RUN_BYTES // max(1, size * self.source.sample_bytes)))
         return self.arrays.at_once(pays if self.source.most is None else min(pays, self.source.most))
 
     def depth(self, size: int) -> int:
@@ -327,23 +432,45 @@ class BatchReader:
         """Announce coming reads to the kernel, where that pays; pass the result to `read`."""
         return self.read_ahead.advise(self.source.planned_reads(located)) if self.read_ahead.advising else ()
 
-    def read(self, run: SampleRun, located: Any, told: Advice = ()) -> Iterator[Batch]:
-        """Read the batches of a run; functions of a batch are called as each batch is asked for."""
-        with self.read_ahead.gather(told):
-            gathered = self.source.gather(located)
+    def read(self, run: SampleRun, located: Any, told: Advice = (), *, early: bool = False) -> Iterator[Batch]:
+        """Read the batches of a run one after the other; all at once if ``early``.
+
+        Functions of a batch are called as each batch is asked for.
+        """
         size = len(self.ranks.part(range(run.size)))
-        values, blank = self._converted(gathered)
-        finished = {name: self._finish(name, x, blank) for name, x in values.items()}
-        made = _assemble(self._tree, self.arrays.parts(finished, size))
+        made = self._one_by_one(run, located, told, size) if self._apart else self._together(located, told, size)
+        made = iter(list(made)) if early else made
         made = map(self.transforms.batch, made) if self.transforms.functions else made
         whole = isinstance(self.source, DatasetSource) and isinstance(self.source.locator.window, Episode)
         return self._known(made, located, size) if whole else made
 
-    def _known(self, batches: Iterator[Batch], located: Samples, size: int) -> Iterator[Batch]:
+    def _one_by_one(self, run: SampleRun, located: Any, told: Advice, size: int) -> Iterator[Batch]:
+        firsts = range(0, run.batches * size, size)
+        with self.read_ahead.gather(told):
+            if self._compiled is not None:
+                read, wrap, tree = self._compiled.reader(located), self.arrays.wrap, self._numbered
+                for first in firsts:
+                    yield _nest(tree, read(first, size, wrap))
+            else:
+                for first in firsts:
+                    yield _nest(self._tree, self._finished(self.source.gather(located, first, size)))
+
+    def _together(self, located: Any, told: Advice, size: int) -> Iterator[Batch]:
+        with self.read_ahead.gather(told):
+            gathered = self.source.gather(located)
+        parts = self.arrays.parts(self._finished(gathered), size)
+        for values in zip(*parts.values(), strict=True):
+            yield _nest(self._tree, dict(zip(parts, values, strict=True)))
+
+    def _finished(self, gathered: Gathered) -> dict[str, Any]:
+        values, blank = self._converted(gathered)
+        return {name: self._finish(name, x, blank) for name, x in values.items()}
+
+    def _known(self, batches: Iterator[Batch], located: Located, size: int) -> Iterator[Batch]:
         """Attach their episodes to batches of whole episodes."""
         assert isinstance(self.source, DatasetSource)
         episodes = self.source.locator.pool.dataset
-        numbers = episodes.episodes.index.take(located.table.number.take(located.episode))
+        numbers = episodes.episodes.index.take(located.table.number.take(located.drawn.episode))
         for i, batch in enumerate(batches):
             yield batch.told(origins=EpisodeOrigins(episodes.store, numbers[i * size : (i + 1) * size]))
 
@@ -365,18 +492,11 @@ class BatchReader:
         return values
 
 
-Tree = dict[str, Any]  # leaves are full field names
+Tree = dict[str, Any]  # leaves are full field names, or numbers of fields
 
 
-def _tree(names: Iterable[str]) -> Tree:
-    tree: Tree = Batch.nest((name, name) for name in names)
-    return tree
-
-
-def _assemble(tree: Tree, parts: Mapping[str, Sequence[Any]]) -> Iterator[Batch]:
-    """Yield one batch after the other; each level of nesting is a zip over the levels below."""
-    below = [_assemble(node, parts) if isinstance(node, dict) else parts[node] for node in tree.values()]
-    return map(Batch, map(zip, repeat(tuple(tree)), zip(*below, strict=True)))
+def _nest(tree: Tree, values: Any) -> Batch:
+    return Batch({k: _nest(v, values) if type(v) is Batch else values[v] for k, v in tree.items()})
 
 
 _MOST = (32 << 20) - (64 << 10)  # pieces above 32 MiB do not raise glibc's threshold

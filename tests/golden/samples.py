@@ -168,7 +168,6 @@ def _options(ds: rlds_cli.Dataset) -> Iterator[tuple[str, Loader]]:
     yield "float32", _loader(ds, Transition(), Shuffled(), dtype="float32")
     yield "float16", _loader(ds, Slice(4, before=2, after=3), Shuffled(), dtype="float16")
     yield "torch", _loader(ds, Slice(4, before=2, after=3), Shuffled(), backend="torch")
-    yield "views", _loader(ds, Slice(3), Shuffled(), views=True)
     yield "read ahead", _loader(ds, Transition(), Shuffled(), prefetch=2)
     yield "some steps", _loader(ds, Transition(), Shuffled(), steps=3)
 

@@ -31,13 +31,16 @@ class ArrayBackend(Protocol):
     """Turn the columns of one gather into those of its batches.
 
     ``dtype`` is the dtype of floats, ``working`` the dtype in which they are transformed; None leaves them as they are.
-    ``ships`` says whether batches go to a device other than the CPU.
+    ``ships`` says whether batches go to a device other than the CPU, ``together`` whether several of them are converted
+    at once because that is cheaper. ``wrap`` makes an array on the CPU one of the backend; None for NumPy.
     """
 
     backend: Backend
     dtype: str | None
     working: str | None
     ships: bool
+    together: bool
+    wrap: Callable[[Array], Any] | None
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Return columns as the backend's own arrays on its device, floats in the working dtype, text as it is."""
@@ -52,7 +55,7 @@ class ArrayBackend(Protocol):
         ...
 
     def parts(self, columns: Mapping[str, Any], size: int) -> dict[str, Sequence[Any]]:
-        """Split columns [batches * size, ...] into one array [size, ...] per batch."""
+        """Split columns [batches * size, ...] into one array [size, ...] per batch, on the CPU in memory of its own."""
         ...
 
     def at_once(self, batches: int) -> int:
@@ -75,6 +78,8 @@ class NumpyArrays:
 
     backend: Backend = "numpy"
     ships = False
+    together = False
+    wrap = None
 
     def __init__(self, dtype: str | None) -> None:
         self.dtype, self.working = dtype, _working(dtype)
@@ -105,7 +110,9 @@ class NumpyArrays:
 
     def split(self, values: Array, size: int) -> Sequence[Array]:
         """Split one column."""
-        return [values] if len(values) <= size else list(values.reshape(len(values) // size, size, *values.shape[1:]))
+        if len(values) <= size:
+            return [values]
+        return [part.copy() for part in values.reshape(len(values) // size, size, *values.shape[1:])]
 
 
 class TorchArrays:
@@ -129,17 +136,21 @@ class TorchArrays:
         self._dtype = None if dtype is None else getattr(torch, dtype)
         self.working = _working(dtype)
         self.device = None if device is None else _torch_device(device)
-        self.ships = self.device is not None and self.device.type != "cpu"
+        self.ships = self.together = self.device is not None and self.device.type != "cpu"
+        self.wrap = torch.from_numpy
         self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Return tensors on the device, see `ArrayBackend`."""
+        if not self.ships:
+            return {name: self._tensor(x) for name, x in values.items()}
         floats = {name: x if x.dtype == object else _floats(x, self.working) for name, x in values.items()}
-        if self.device is None or self.device.type == "cpu":
-            made = self._torch.from_numpy
-            return {name: x if x.dtype == object else made(x) for name, x in floats.items()}
         moved = ship({name: x for name, x in floats.items() if x.dtype != object}, self.device)
         return {name: moved.get(name, x) for name, x in floats.items()}
+
+    def _tensor(self, x: Array) -> Any:
+        kind = x.dtype.kind
+        return x if kind == "O" else self._torch.from_numpy(_floats(x, self.working) if kind == "f" else x)
 
     def finish(self, values: Any) -> Any:
         """Return floats in the dtype asked for."""
@@ -177,7 +188,7 @@ class TorchArrays:
         if isinstance(values, np.ndarray):
             return list(values.reshape(len(values) // size, size, *values.shape[1:]))
         parts: Sequence[Any] = self._torch.unsafe_split(values, size)
-        return parts
+        return parts if self.ships else [part.clone() for part in parts]
 
 
 def _working(dtype: str | None) -> str | None:
@@ -269,6 +280,7 @@ class JaxArrays(NumpyArrays):
     """
 
     backend: Backend = "jax"
+    together = True
 
     def __init__(self, dtype: str | None, device: Any) -> None:
         super().__init__(dtype)

@@ -1,355 +1,318 @@
-"""The columns of a batch: each reads or computes its values for the samples of one gather."""
+"""The columns of a batch: what the kernel writes for each, and what Python then makes of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.loader.index import PrefixIndex
-from rlds_cli.loader.storage.memory import Decoding
-from rlds_cli.loader.windows import nstep
-from rlds_cli.loader.windows.offsets import Grid, OffsetSamples
-from rlds_cli.loader.windows.samples import ColumnRows, Points, RowSet, Samples
-from rlds_cli.ted import Array, BoolArray, IntArray
+from rlds_cli.loader import kernel
+from rlds_cli.loader.index import Located, PrefixIndex
+from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW, Output, Place, Value
+from rlds_cli.loader.storage.memory import ColumnRows
+from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-
-class BatchColumn(Protocol):
-    """One field of the batch."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes per step of a sample."""
-        ...
-
-    def read(self, samples: Samples) -> Array:
-        """Return values [K, ...] or [K, L, ...], contiguous, in memory of their own."""
-        ...
-
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return which steps are real, not filled [K] or [K, L]; None if all are."""
-        ...
+INT64, BOOL, FLOAT64 = np.dtype(np.int64), np.dtype(np.bool_), np.dtype(np.float64)
+Memo = dict[str, Any]  # what the columns of one batch share
+Finish = Callable[..., Array]  # (memo, *outputs) -> values
 
 
-@runtime_checkable
-class MappedColumn(Protocol):
-    """A column that reads rows of a map."""
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchColumn:
+    """One field of the batch.
 
-    @property
-    def column(self) -> ColumnRows | None:
-        """The mapped column; None where the field has no map."""
-        ...
-
-    def place(self, samples: Samples) -> RowSet:
-        """Return the rows that are read, about."""
-        ...
-
-
-@runtime_checkable
-class FieldLike(Protocol):
-    """A column that holds values of another field, and is transformed like it."""
-
-    @property
-    def like(self) -> str:
-        """Name of the field."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FieldColumn:
-    """A field of the store, from its map.
-
-    ``late`` reads the outcome, at the last step of a sample; ``shift=1`` reads the row after it; ``flag`` adds an axis
-    of one element, since rewards and flags are [B, 1].
+    Attributes
+    ----------
+    outputs : tuple of Output
+        Arrays that the kernel writes; without ``finish`` one, which is the field.
+    row_bytes : int
+        Bytes per step of a sample.
+    finish : callable, optional
+        Makes the field [n, ...] of a memo of the batch and of the outputs; in new memory, or in that of an output.
+    mask : int
+        What counts as outside its episode and is zero, also after transforms: `OF_WINDOW`, `OF_PLACE`.
+    rows : ColumnRows, optional
+        The stored rows that are read.
+    like : str
+        Name of another field whose transforms apply; empty for none.
+    summed : bool
+        Each value was transformed before it was summed.
+    about : str
+        Where the values come from, for `Loader.describe`; with ``stored``, after the place of the rows.
+    stored : bool
+        Whether rows of the dataset are read.
+    flag : bool
+        Whether the output has an axis of one element more than the stored column.
     """
 
-    column: ColumnRows
-    late: bool = False
-    shift: int = 0
-    flag: bool = False
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return self.column.row_bytes
-
-    def place(self, samples: Samples) -> RowSet:
-        """Return the rows before ``shift``."""
-        return samples.last if self.late else samples.here
-
-    def read(self, samples: Samples) -> Array:
-        """Return the values, see `BatchColumn`."""
-        if self.flag:
-            return samples.outcome(self.column)[..., None]
-        return self.place(samples).take(self.column, self.shift)
-
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the steps that are real, see `BatchColumn`."""
-        return samples.mask
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedColumn:
-    """A field of frames or text, decoded by the dataset."""
-
-    dataset: Dataset
-    name: str
-    late: bool = False
-    shift: int = 0
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, decoded."""
-        return self.dataset.schema[self.name].row_bytes
-
-    def read(self, samples: Samples) -> Array:
-        """Return the values, see `BatchColumn`."""
-        place: RowSet = samples.last if self.late else samples.here
-        return Decoding(self.dataset, self.name).among(samples, place.rows + self.shift)
-
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the steps that are real, see `BatchColumn`."""
-        return samples.mask
-
-
-@dataclass(frozen=True, slots=True)
-class StackedColumn:
-    """The rows of a field at several offsets: [K, k, ...]; ``flag`` is as in `FieldColumn`."""
-
-    read_rows: Callable[[RowSet], Array]
-    offsets: tuple[int, ...]
-    observed: bool
-    bytes_of_one: int
-    flag: bool = False
-    column: ColumnRows | None = None  # where it is mapped
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of all rows of a sample."""
-        return len(self.offsets) * self.bytes_of_one
-
-    def place(self, samples: Samples) -> RowSet:
-        """Return the rows."""
-        return self._grid(samples)
-
-    def read(self, samples: Samples) -> Array:
-        """Return the values, see `BatchColumn`."""
-        grid = self._grid(samples)
-        if isinstance(self.read_rows, Decoding):
-            return self.read_rows.among(samples, grid.rows)
-        values = self.read_rows(grid)
-        return values[..., None] if self.flag else values
-
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the rows that are real [K, k]."""
-        return self._grid(samples).mask
-
-    def _grid(self, samples: Samples) -> Grid:
-        assert isinstance(samples, OffsetSamples)
-        return samples.grid(self.offsets, self.observed)
-
-
-@dataclass(frozen=True, slots=True)
-class RewardSumColumn:
-    """The discounted sum of rewards over an n-step sample, in ``dtype``; ``transform`` applies to each reward."""
-
-    column: ColumnRows
-    gamma: float
-    transform: Callable[[Array], Array] | None
-    dtype: np.dtype[Any]
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a reward."""
-        return self.column.row_bytes
-
-    def read(self, samples: Samples) -> Array:
-        """Return the sums, added up in float64, see `BatchColumn`."""
-        span = np.asarray(samples.span)
-        total = nstep.reward_sum(self.column, self.gamma, self.transform, samples.here.rows, span)
-        total = total.astype(self.dtype, copy=False)
-        return total if total.ndim > 1 else total[:, None]
-
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return None: all steps summed up are real."""
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class ComputedColumn:
-    """A column computed from the places of the samples."""
-
+    outputs: tuple[Output, ...]
     row_bytes: int
-    values: Callable[[Samples], Array]
-    fills: bool = False  # as stored fields do
+    finish: Finish | None = None
+    mask: int = 0
+    rows: ColumnRows | None = None
+    like: str = ""
+    summed: bool = False
+    about: str = "computed"
+    stored: bool = False
+    flag: bool = False
 
-    def read(self, samples: Samples) -> Array:
-        """Return the values, see `BatchColumn`."""
-        return self.values(samples)
+    def inside(self) -> Output:
+        """Return the output that says which values are real."""
+        o = self.outputs[0]
+        return replace(
+            o, value=Value.INSIDE, dtype=BOOL, shape=(), source=None, other=None, given=None, mask=self.mask, scale=None
+        )
 
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the steps that are real, of columns that are filled."""
-        return samples.mask if self.fills else None
+
+def _plain(output: Output, row_bytes: int = 8, mask: int = 0) -> BatchColumn:
+    return BatchColumn((output,), row_bytes, mask=mask)
 
 
-@dataclass(frozen=True, slots=True)
-class DoneColumn:
+def values_of(rows: ColumnRows, floats: str | None, *, flag: bool = False, **where: Any) -> Output:
+    """Return the output of a stored column's values; ``flag`` adds an axis of one element, ``where`` says the place."""
+    value, dtype = kernel.cast(rows.values.dtype, floats)
+    shape = (*rows.values.shape[1:], *((1,) if flag else ()))
+    return Output(value, dtype, shape, source=rows.values, **where)
+
+
+def field(rows: ColumnRows, floats: str | None, *, late: bool, shift: int, flag: bool, mask: int) -> BatchColumn:
+    """A field of the store.
+
+    ``late`` reads the outcome, at the last step that a sample sums; ``shift=1`` reads the row after it; ``flag`` adds an axis
+    of one element, since rewards and flags are [B, 1].
+    """
+    place = Place.LAST if late else Place.HERE
+    output = values_of(rows, floats, flag=flag, place=place, shift=shift)
+    about = f"{', row after' if shift else ''}, {{kind}}"
+    return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, about=about, stored=True, flag=flag)
+
+
+def decoded(dataset: Dataset, name: str, *, late: bool, shift: int, mask: int) -> BatchColumn:
+    """A field of frames or text, decoded by the dataset."""
+    output = Output(Value.ROW, INT64, place=Place.LAST if late else Place.HERE)
+    about = f"decoded at each gather{', row after' if shift else ''}"
+    return _decoding(dataset, name, output, shift, mask=mask, about=about)
+
+
+def _decoding(dataset: Dataset, name: str, output: Output, shift: int = 0, **rest: Any) -> BatchColumn:
+    decode = Decoding(dataset, name)
+    row_bytes = dataset.schema[name].row_bytes * max(1, len(output.offsets))
+    return BatchColumn((output,), row_bytes, lambda memo, rows: decode(memo, rows + shift if shift else rows), **rest)
+
+
+def stacked(
+    rows: ColumnRows | Decoding, floats: str | None, grid: Grid, *, flag: bool = False, zeroed: bool = False
+) -> BatchColumn:
+    """The rows of a field at several offsets: [K, k, ...]; ``flag`` is as in `field`."""
+    mask = OF_PLACE if zeroed else 0
+    about = f"{len(grid.offsets)} rows of it at each step"
+    if isinstance(rows, Decoding):
+        output = Output(Value.ROW, INT64, **grid.where)
+        return _decoding(rows.dataset, rows.name, output, mask=mask, about=about)
+    output = values_of(rows, floats, flag=flag, **grid.where)
+    return BatchColumn((output,), len(grid.offsets) * rows.row_bytes, mask=mask, rows=rows, about=about, flag=flag)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """Rows at offsets from the step; ``limit`` [episodes] are the rows that they may reach."""
+
+    offsets: tuple[int, ...]
+    limit: IntArray
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The place of an output."""
+        return {"place": Place.OFFSETS, "offsets": self.offsets, "limit": self.limit}
+
+
+def grid_mask(grid: Grid) -> BatchColumn:
+    """``mask/FIELD`` [B, k]: False where an offset lies outside the episode."""
+    return _plain(Output(Value.INSIDE, BOOL, mask=OF_PLACE, **grid.where), len(grid.offsets))
+
+
+def done(
+    terminated: ColumnRows, truncated: ColumnRows, grid: Grid | None, *, late: bool, mask: int
+) -> BatchColumn:
     """``next/done`` [B, 1]: terminated or truncated."""
-
-    terminated: ColumnRows
-    truncated: ColumnRows
-    row_bytes: int = 1
-
-    def read(self, samples: Samples) -> Array:
-        """Return the values, see `BatchColumn`."""
-        flags: Array = samples.outcome(self.terminated) | samples.outcome(self.truncated)
-        return flags[..., None]
-
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the steps that are real, see `BatchColumn`."""
-        return samples.mask
+    where: dict[str, Any] = {"place": Place.LAST if late else Place.HERE} if grid is None else grid.where
+    output = Output(Value.EITHER, BOOL, (1,), source=terminated.values, other=truncated.values, **where)
+    about = "computed" if grid is None else f"{len(grid.offsets)} rows of it at each step"
+    return BatchColumn((output,), max(1, len(output.offsets)), mask=mask, about=about, flag=True)
 
 
-def discount(gamma: float, n_step: int, dtype: np.dtype[Any]) -> ComputedColumn:
+def reward_sum(
+    rows: ColumnRows,
+    transform: Callable[[Array], Array] | None,
+    gamma: float,
+    n_step: int,
+    limit: IntArray,
+    dtype: np.dtype[Any],
+) -> BatchColumn:
+    """The sum of ``gamma**j * transform(reward)`` over an n-step sample, added up in float64, in ``dtype``.
+
+    ``limit`` [episodes] are the rows of each episode that have a reward.
+    """
+    shape = rows.values.shape[1:] or (1,)
+    powers = np.array([gamma**j for j in range(n_step)])
+    about = ", summed up, {kind}"
+    kinds = {rows.values.dtype, dtype} <= {np.dtype(np.float32), FLOAT64}
+    if transform is None and kinds and all(k.isnative for k in (rows.values.dtype, dtype)):
+        output = Output(Value.SUM, dtype, shape, source=rows.values, other=powers)
+        return BatchColumn((output,), rows.row_bytes, rows=rows, summed=True, about=about, stored=True)
+
+    def add(memo: Memo, rewards: Array, span: Array) -> Array:
+        total = np.zeros((len(rewards), *rewards.shape[2:]))
+        for j in range(int(span.max(initial=0))):
+            value = (rewards[:, j] if transform is None else transform(rewards[:, j])).astype(np.float64)
+            total += np.where((j < span).reshape(-1, *(1,) * (value.ndim - 1)), powers[j] * value, 0.0)
+        return total.astype(dtype, copy=False).reshape(len(total), *shape)
+
+    grid = Grid(tuple(range(n_step)), limit)
+    each = Output(Value.COPY, rows.values.dtype, rows.values.shape[1:], source=rows.values, **grid.where)
+    steps = Output(Value.ROW, INT64, place=Place.SPAN)
+    return BatchColumn((each, steps), rows.row_bytes, add, rows=rows, summed=True, about=about, stored=True)
+
+
+def sum_dtype(reward: np.dtype[Any], floats: str | None) -> np.dtype[Any]:
+    """Return the dtype of sums and discounts for the working dtype ``floats``; None is the archive's own."""
+    return np.result_type(reward, np.float32) if floats is None else np.dtype(floats)
+
+
+def discount(gamma: float, n_step: int, dtype: np.dtype[Any]) -> BatchColumn:
     """``next/discount`` [B, 1]: gamma to the power of the steps summed."""
     powers = (gamma ** np.arange(n_step + 1.0)).astype(dtype)
-    return ComputedColumn(8, lambda samples: powers.take(samples.span)[:, None])
+    return _plain(Output(Value.COPY, dtype, (1,), place=Place.SPAN, source=powers))
 
 
-def span() -> ComputedColumn:
+def span() -> BatchColumn:
     """``steps_to_next_obs`` [B, 1]: the number of steps summed."""
-    return ComputedColumn(8, lambda samples: np.array(samples.span, np.int64)[:, None])
+    return _plain(Output(Value.ROW, INT64, (1,), place=Place.SPAN))
 
 
-def observed() -> ComputedColumn:
+def observed(mask: int) -> BatchColumn:
     """``next/observed`` [B, 1]: True if the next observation is recorded and not a repeat of the last one."""
-
-    def values(samples: Samples) -> Array:
-        known: Array = samples.step + samples.span < samples.each(samples.table.observed)
-        return known[..., None]
-
-    return ComputedColumn(1, values, fills=True)
+    return _plain(Output(Value.OBSERVED, BOOL, (1,)), 1, mask)
 
 
-def step() -> ComputedColumn:
+def step() -> BatchColumn:
     """``step``: number of the step within its episode."""
-    return ComputedColumn(8, lambda samples: samples.step.copy())
+    return _plain(Output(Value.STEP, INT64))
 
 
-def episode() -> ComputedColumn:
-    """``episode``: k of ``ds.episode(k)``."""
-
-    def values(samples: Samples) -> Array:
-        return np.broadcast_to(samples.each(samples.table.number), samples.here.shape).copy()
-
-    return ComputedColumn(8, values)
+def of_episode(numbers: IntArray) -> BatchColumn:
+    """A number of the episode: ``episode``, k of ``ds.episode(k)``; ``source``, that of the archive file."""
+    return _plain(Output(Value.COPY, INT64, place=Place.EPISODE, source=np.ascontiguousarray(numbers, np.int64)))
 
 
-def index() -> ComputedColumn:
+def index() -> BatchColumn:
     """``index``: i of ``ds[i]``; -1 for a step that is no transition, since its next observation is not known."""
-
-    def values(samples: Samples) -> Array:
-        table = samples.table
-        is_transition = samples.step < samples.each(table.transitions)
-        return np.where(is_transition, samples.each(table.index) + samples.step, -1)
-
-    return ComputedColumn(8, values)
+    return _plain(Output(Value.INDEX, INT64))
 
 
-def mask() -> ComputedColumn:
+def mask() -> BatchColumn:
     """``mask`` [B, L]: False where a step lies outside its episode."""
-
-    def values(samples: Samples) -> Array:
-        assert samples.mask is not None
-        return samples.mask
-
-    return ComputedColumn(1, values)
+    return _plain(Output(Value.INSIDE, BOOL, mask=OF_WINDOW), 1)
 
 
-def grid_mask(offsets: tuple[int, ...], observed: bool) -> ComputedColumn:
-    """``mask/FIELD`` [B, k]: False where an offset lies outside the episode."""
-
-    def values(samples: Samples) -> Array:
-        assert isinstance(samples, OffsetSamples)
-        return samples.grid(offsets, observed).mask
-
-    return ComputedColumn(len(offsets), values)
-
-
-def probability() -> ComputedColumn:
+def probability(floats: str | None) -> BatchColumn:
     """``probability`` [B] or [B, L]: the chance with which a draw gives this sample."""
-
-    def values(samples: Samples) -> Array:
-        return np.array(samples.spread(samples.once("probability", samples.drawn.probability)))
-
-    return ComputedColumn(8, values)
+    return _given(lambda located: np.ascontiguousarray(located.drawn.probability(), np.float64), floats)
 
 
-def weight() -> ComputedColumn:
+def weight(floats: str | None) -> BatchColumn:
     """``weight`` [B, 1] or [B, L, 1]: importance weights of prioritised draws, the largest possible one being 1."""
-
-    def values(samples: Samples) -> Array:
-        assert samples.drawn.weight is not None
-        return np.array(samples.spread(samples.drawn.weight))[..., None]
-
-    return ComputedColumn(8, values)
+    return _given(lambda located: np.ascontiguousarray(located.drawn.weight, np.float64), floats, (1,))
 
 
-def window(prefix: PrefixIndex) -> ComputedColumn:
+def _given(values: Callable[[Located], Array], floats: str | None, shape: tuple[int, ...] = ()) -> BatchColumn:
+    value, dtype = kernel.cast(FLOAT64, floats)
+    return _plain(Output(value, dtype, shape, place=Place.SAMPLE, given=values))
+
+
+def window(prefix: PrefixIndex) -> BatchColumn:
     """``window`` [B] or [B, L]: the number of the window, by which priorities are updated."""
 
-    def values(samples: Samples) -> Array:
-        drawn = samples.drawn
-        return np.array(samples.spread(prefix.starts.take(drawn.episode) + drawn.number))
+    def numbers(located: Located) -> Array:
+        return prefix.starts.take(located.drawn.episode) + located.drawn.number
 
-    return ComputedColumn(8, values)
-
-
-def source(sources: IntArray) -> ComputedColumn:
-    """``source`` [B] or [B, L]: number of the archive file, in ``ds.sources``; ``sources`` by episode."""
-
-    def values(samples: Samples) -> Array:
-        numbers = sources.take(samples.table.number.take(samples.episode))
-        return np.array(samples.spread(numbers.astype(np.int64)))
-
-    return ComputedColumn(8, values)
+    return _plain(Output(Value.COPY, INT64, place=Place.SAMPLE, given=numbers))
 
 
-@dataclass(frozen=True, slots=True)
-class NeighbourColumn:
+def neighbour(
+    rows: ColumnRows | Decoding, floats: str | None, distance: int, *, flag: bool, zeroed: bool, like: str
+) -> BatchColumn:
     """A field at the step after a sample's last one, or before its first.
 
     Where the episode has no such step, values are zero, also after transforms. ``zeroed`` windows have zeros outside.
     """
-
-    read_rows: Callable[[Points], Array]
-    distance: int
-    row_bytes: int
-    flag: bool = False
-    zeroed: bool = False
-
-    def read(self, samples: Samples) -> Array:
-        """Return the values, see `BatchColumn`; those to be zeroed are arbitrary."""
-        step = self._step(samples)
-        rows = samples.each(samples.table.start) + step.clip(0, samples.each(samples.table.steps) - 1)
-        values = self.read_rows(Points(rows))
-        return values[..., None] if self.flag else values
-
-    def mask(self, samples: Samples) -> BoolArray:
-        """Return which neighbouring steps lie inside the episode."""
-        step = self._step(samples)
-        inside: BoolArray = (step >= 0) & (step < samples.each(samples.table.steps))
-        return inside & samples.mask if self.zeroed and samples.mask is not None else inside
-
-    def _step(self, samples: Samples) -> IntArray:
-        return samples.step + self.distance + (samples.span - 1 if self.distance > 0 else 0)
+    mask = OF_PLACE | (OF_WINDOW if zeroed else 0)
+    where: dict[str, Any] = {"place": Place.NEIGHBOUR, "amount": distance}
+    about = f", step {'after' if distance > 0 else 'before'}"
+    if isinstance(rows, Decoding):
+        output = Output(Value.ROW, INT64, **where)
+        return replace(
+            _decoding(rows.dataset, rows.name, output, mask=mask, like=like, about=about), stored=True
+        )
+    output = values_of(rows, floats, flag=flag, **where)
+    return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, like=like, about=about, stored=True)
 
 
-def root_flag() -> ComputedColumn:
+def root_flag() -> BatchColumn:
     """``done``, ``terminated`` or ``truncated`` at the root [B, 1]: False on every step."""
-    return ComputedColumn(1, lambda samples: np.zeros((*samples.here.shape, 1), bool))
+    return _plain(Output(Value.ZERO, BOOL, (1,)), 1)
+
+
+class Decoding:
+    """A field stored as frames or text; the columns of a batch share what is decoded.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    name : str
+    """
+
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        self.dataset, self.name = dataset, name
+        self._shared = dataset.schema[name].kind == "frames"
+        dataset.gather(name, np.zeros(0, np.int64))  # open it now: its content stays the same if files are replaced
+
+    def __call__(self, memo: Memo, rows: IntArray) -> Array:
+        """Return the values of ``rows`` [...], in new memory; frames that ``memo`` holds are copied."""
+        if not self._shared:
+            return self._gather(rows)
+        first = memo.get(self.name)
+        if first is None:
+            memo[self.name] = first = _First(rows, self._gather(rows))
+            return first.values
+        return first.shared(self, rows)
+
+    def _gather(self, rows: IntArray) -> Array:
+        values = self.dataset.gather(self.name, rows.reshape(-1))
+        return values.reshape(*rows.shape, *values.shape[1:])
+
+
+class _First:
+    """The ``rows`` [...] that a batch's first column has decoded, and their values [..., *shape]."""
+
+    def __init__(self, rows: IntArray, values: Array) -> None:
+        self.rows, self.values = rows, values
+        self._distinct, self._place = np.unique(rows, return_index=True)
+
+    def shared(self, decoding: Decoding, rows: IntArray) -> Array:
+        """Return the values of other ``rows``, copied where they are decoded."""
+        shape = self.values.shape[self.rows.ndim :]
+        at = np.searchsorted(self._distinct, rows)
+        found = self._distinct.take(at, mode="clip") == rows
+        if not found.any():
+            return decoding._gather(rows)
+        values = np.empty((*rows.shape, *shape), self.values.dtype)
+        values[found] = self.values.reshape(-1, *shape)[self._place[at[found]]]
+        if not found.all():
+            values[~found] = decoding._gather(rows[~found])
+        return values

@@ -12,21 +12,13 @@ import numpy as np
 from rlds_cli.dataset.batch import ROOT_FLAGS
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader.fields import columns
-from rlds_cli.loader.fields.columns import (
-    BatchColumn,
-    ComputedColumn,
-    DecodedColumn,
-    FieldColumn,
-    FieldLike,
-    RewardSumColumn,
-)
+from rlds_cli.loader.fields.columns import BatchColumn, Decoding, Grid
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, WindowIndex
+from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW
 from rlds_cli.loader.samplers import Sampler
-from rlds_cli.loader.storage import memory
-from rlds_cli.loader.storage.memory import Decoding
-from rlds_cli.loader.windows import nstep
+from rlds_cli.loader.storage import blocks, memory
+from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.offsets import Offsets
-from rlds_cli.loader.windows.samples import ColumnRows, RowSet
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.ted import FLAGS, REWARD, Array, join_name
 from rlds_cli.text import is_below
@@ -40,12 +32,9 @@ NEXT_OBSERVATION = "next/observation"
 ALL = "all"
 USUAL = ("observation", "action", NEXT_OBSERVATION, REWARD, DONE, *FLAGS)
 
-_PLAIN: dict[str, Callable[[], ComputedColumn]] = {
+_PLAIN: dict[str, Callable[[], BatchColumn]] = {
     "step": columns.step,
-    "episode": columns.episode,
     "index": columns.index,
-    PROBABILITY: columns.probability,
-    OBSERVED: columns.observed,
     **dict.fromkeys(ROOT_FLAGS, columns.root_flag),
 }
 
@@ -96,7 +85,7 @@ class Fields:
     ) -> None:
         self.dataset, self.table, self.pool = pool.dataset, pool.table, pool
         self.window, self.sampler, self.anchors, self._allowed = window, sampler, anchors, allowed
-        self._floats = floats
+        self.floats = floats
         schema = self.dataset.schema
         self.behind = {name: name for name in schema}
         self.behind |= {
@@ -207,10 +196,14 @@ class Fields:
                 groups.setdefault(str(self._named(name)), []).append(name)
         masks: dict[str, list[str]] = {}
         for key, names in groups.items():
-            alike = len({self._grid(name) for name in names}) == 1
+            alike = len({self._reach(name) for name in names}) == 1
             inside = any(other.startswith(f"{key}/") for other in groups)
             masks |= {f"{MASK}/{key}": names} if alike and not inside else {f"{MASK}/{n}": [n] for n in names}
         return masks
+
+    def _reach(self, name: str) -> tuple[object, ...]:
+        grid = self._grid(name)
+        return () if grid is None else (grid.offsets, grid.limit is self.table.observed)
 
     def below(self, name: str) -> list[str]:
         """Return ``name`` itself, or all fields nested below it."""
@@ -279,11 +272,17 @@ class Fields:
         )
 
     def _computed(self) -> dict[str, Callable[[], BatchColumn]]:
+        table = self.table
         found: dict[str, Callable[[], BatchColumn]] = dict(_PLAIN)
+        found |= {
+            "episode": lambda: columns.of_episode(table.number),
+            PROBABILITY: lambda: columns.probability(self.floats),
+            OBSERVED: lambda: columns.observed(self._mask),
+        }
         found |= {name: partial(self._extra.__getitem__, name) for name in self._extra}
         found |= self._neighbours()
         if "source" in self.dataset.episodes:
-            found["source"] = lambda: columns.source(self.dataset.episodes["source"])
+            found["source"] = lambda: columns.of_episode(self.dataset.episodes["source"].take(table.number))
         if all(name in self.dataset.schema for name in FLAGS):
             found[DONE] = self._done
         if self.window.masked:
@@ -293,7 +292,7 @@ class Fields:
             found |= {DISCOUNT: lambda: columns.discount(gamma, self.n_step, self._sum_dtype), STEPS: columns.span}
         found |= {mask: partial(self._grid_mask, of[0]) for mask, of in self._grid_masks.items()}
         if WEIGHT in self.sampler.gives:
-            found |= {WEIGHT: columns.weight, WINDOW: lambda: columns.window(self.pool.prefix)}
+            found |= {WEIGHT: lambda: columns.weight(self.floats), WINDOW: lambda: columns.window(self.pool.prefix)}
         return found
 
     def _neighbours(self) -> dict[str, Callable[[], BatchColumn]]:
@@ -313,22 +312,22 @@ class Fields:
         return {shown: of for shown, of in named.items() if shown not in self.dataset.schema}
 
     def _beside(self, name: str, distance: int) -> BatchColumn:
-        f = self.dataset.schema[name]
-        return columns.NeighbourColumn(
-            self.read_rows(name), distance, f.row_bytes, self._is_flag(name), self.window.zeroed
-        )
+        rows, flag, zeroed = self.source(name), self._is_flag(name), self.window.zeroed
+        return columns.neighbour(rows, self.floats, distance, flag=flag, zeroed=zeroed, like=name)
 
     def _done(self) -> BatchColumn:
         terminated, truncated = (self.rows(name) for name in FLAGS)
-        grid = self._grid(DONE)
-        if grid is None:
-            return columns.DoneColumn(terminated, truncated)
-        return columns.StackedColumn(lambda place: place.take(terminated) | place.take(truncated), *grid, 1, flag=True)
+        return columns.done(terminated, truncated, self._grid(DONE), late=self.n_step > 1, mask=self._mask)
 
     def _grid_mask(self, name: str) -> BatchColumn:
         grid = self._grid(name)
         assert grid is not None
-        return columns.grid_mask(*grid)
+        return columns.grid_mask(grid)
+
+    @property
+    def _mask(self) -> int:
+        """What stored fields are zero outside of: their window, or with offsets the episode; 0 where they are not."""
+        return (OF_PLACE if isinstance(self.window, Offsets) else OF_WINDOW) if self.window.zeroed else 0
 
     # -- columns
 
@@ -337,20 +336,33 @@ class Fields:
         """Bytes of private memory that a column may take."""
         return memory.budget(self._allowed)[0]
 
-    @property
-    def read(self) -> Mapping[str, ColumnRows]:
-        """The array fields of the store that columns read, by name."""
-        return self._rows
-
     def rows(self, name: str) -> ColumnRows:
         """Return all rows of a stored array field."""
         if name not in self._rows:
             self._rows[name] = memory.open_rows(self.dataset, name)
         return self._rows[name]
 
+    def source(self, name: str) -> ColumnRows | Decoding:
+        """Return the rows of a stored field, or how it is decoded."""
+        return self.rows(name) if self.dataset.schema[name].kind == "array" else Decoding(self.dataset, name)
+
+    def pack(self, names: Iterable[str]) -> str:
+        """Read the array fields behind these columns from packed rows, where that is faster; return where these are."""
+        stored = [n for n in self.stored(names) if self.dataset.schema[n].kind == "array"]
+        if self.n_step > 1 and np.dtype(self.dataset.schema[REWARD].dtype) != self._packed_dtype(REWARD):
+            stored.remove(REWARD)  # sums are of the archive's own values
+        packed, where = blocks.pack(self.dataset, {n: self._packed_dtype(n) for n in stored}, self.budget)
+        self._rows |= packed
+        return where
+
+    def _packed_dtype(self, name: str) -> np.dtype[Any]:
+        """Return the dtype of a field in packed rows: floats have the loader's working dtype."""
+        kind = np.dtype(self.dataset.schema[name].dtype)
+        return np.dtype(self.floats) if self.floats is not None and kind.kind == "f" else kind
+
     @property
     def _sum_dtype(self) -> np.dtype[Any]:
-        return nstep.sum_dtype(np.dtype(self.dataset.schema[REWARD].dtype), self._floats)
+        return columns.sum_dtype(np.dtype(self.dataset.schema[REWARD].dtype), self.floats)
 
     def column(self, name: str, transform: Callable[[Array], Array] | None) -> BatchColumn:
         """Make the column ``name``; ``transform`` applies to each reward of an n-step sum."""
@@ -358,17 +370,16 @@ class Fields:
             return self._computed()[name]()
         f = self.dataset.schema[self.behind[name]]
         after = self._after(name)
-        late = f.placement == "next" or after
-        grid = self._grid(name)
+        late = self.n_step > 1 and (f.placement == "next" or after)
+        grid, flag = self._grid(name), self._is_flag(name)
         if grid is not None:
-            rows = self.rows(f.name) if f.kind == "array" else None
-            return columns.StackedColumn(self.read_rows(f.name), *grid, f.row_bytes, self._is_flag(name), rows)
+            return columns.stacked(self.source(f.name), self.floats, grid, flag=flag, zeroed=self.window.zeroed)
         if f.kind != "array":
-            self._open(f.name)
-            return DecodedColumn(self.dataset, f.name, late, int(after))
+            return columns.decoded(self.dataset, f.name, late=late, shift=int(after), mask=self._mask)
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
-            return RewardSumColumn(self.rows(name), self.window.gamma, transform, self._sum_dtype)
-        return FieldColumn(self.rows(f.name), late, int(after), self._is_flag(name))
+            gamma, limit = self.window.gamma, self.table.transitions
+            return columns.reward_sum(self.rows(name), transform, gamma, self.n_step, limit, self._sum_dtype)
+        return columns.field(self.rows(f.name), self.floats, late=late, shift=int(after), flag=flag, mask=self._mask)
 
     def _is_flag(self, name: str) -> bool:
         f = self.dataset.schema.get(name)
@@ -379,26 +390,15 @@ class Fields:
         read = name in self.behind or (name == DONE and all(flag in self.behind for flag in FLAGS))
         return self.window.named(name) if isinstance(self.window, Offsets) and read else None
 
-    def _grid(self, name: str) -> tuple[tuple[int, ...], bool] | None:
-        """Return a field's offsets in rows, and whether they can reach the final observation; None without offsets."""
+    def _grid(self, name: str) -> Grid | None:
+        """Return a field's offsets in rows, which can reach a final observation that is recorded; None without any."""
         if self._named(name) is None:
             return None
         assert isinstance(self.window, Offsets)
         later, stored = (0, "") if name == DONE else (int(self._after(name)), self.behind[name])
-        rows = tuple(x + later for x in self.window.of(name) or ())
-        return rows, max(rows) > 0 and stored != "" and self.dataset.schema[stored].placement == "both"
-
-    def read_rows(self, name: str) -> Callable[[RowSet], Array]:
-        """Return a function that reads a stored field at any rows."""
-        if self.dataset.schema[name].kind == "array":
-            rows = self.rows(name)
-            return lambda place: place.take(rows)
-        self._open(name)
-        return Decoding(self.dataset, name)
-
-    def _open(self, name: str) -> None:
-        """Open a field that is decoded, so that its content stays the same if files are replaced."""
-        self.dataset.gather(name, np.zeros(0, np.int64))
+        offsets = tuple(x + later for x in self.window.of(name) or ())
+        observed = max(offsets) > 0 and stored != "" and self.dataset.schema[stored].placement == "both"
+        return Grid(offsets, self.table.observed if observed else self.table.steps)
 
     def stored(self, names: Iterable[str]) -> list[str]:
         """Return the stored fields that are read for ``names``."""
@@ -411,7 +411,7 @@ class Fields:
     def like(self, names: Iterable[str]) -> dict[str, str]:
         """Map computed columns that hold values of a field to that field: its transforms apply to them, too."""
         known = {name: field for name, (field, _) in self._beside_names.items()}
-        known |= {name: c.like for name, c in self._extra.items() if isinstance(c, FieldLike)}
+        known |= {name: c.like for name, c in self._extra.items() if c.like}
         return {name: known[name] for name in names if name in known}
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,12 +30,13 @@ import numpy.typing as npt
 from rlds_cli import text
 from rlds_cli.dataset.returns import check_returns, sum_from_ends, sum_stretch
 from rlds_cli.errors import InvalidArgument, NeedsMemory
-from rlds_cli.loader.fields.columns import BatchColumn, ComputedColumn
+from rlds_cli.loader.fields.columns import INT64, BatchColumn, Decoding, Memo, values_of
 from rlds_cli.loader.fields.fields import Fields, no_reward
-from rlds_cli.loader.index import PrefixIndex
+from rlds_cli.loader.index import Located, PrefixIndex
+from rlds_cli.loader.kernel import OF_WINDOW, GoalRule, GoalTable, Output, Place, Plan, Value
 from rlds_cli.loader.order import COLUMN, integer
 from rlds_cli.loader.storage import packed
-from rlds_cli.loader.windows.samples import ColumnRows, Points, RowSet, Samples
+from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, join_name
 from rlds_cli.text import is_below
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 Horizon = Literal["geometric", "uniform", "final", "episode"]
 Floats = npt.NDArray[np.float64]
 _HORIZONS = ("geometric", "uniform", "final", "episode")
-_BELOW_ONE = 1 - 2**-53
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,29 +153,14 @@ class Goals:
                 f"{self._call}of={self.of!r}): what came of an action is no state.", hint='of="observation"'
             )
         recorded = all(schema[n].placement == "both" for n in names)
-        draw = GoalSampler(self, fields.table.observed if recorded else fields.table.steps)
-        made: dict[str, BatchColumn] = {}
-        for n in names:
-            rows = fields.rows(n) if schema[n].kind == "array" else None
-            column = GoalColumn(draw, fields.read_rows(n), schema[n].row_bytes, n, rows)
-            made[f"{self.name}{n.removeprefix(self.of)}"] = column
-        return made | {f"{self.name}_distance": ComputedColumn(8, draw.distance)}
-
-
-@dataclass(frozen=True, slots=True)
-class SampledGoals:
-    """Goals of the samples of one gather.
-
-    Attributes
-    ----------
-    place : Points
-        Their rows in the store [K].
-    step : int array [K]
-        Within the sample's own episode; -1 for a goal of another.
-    """
-
-    place: Points
-    step: IntArray
+        draw = GoalSampler(self, fields, fields.table.observed if recorded else fields.table.steps)
+        kind = {"masked": fields.window.masked, "zeroed": fields.window.zeroed}
+        made = {
+            f"{self.name}{n.removeprefix(self.of)}": _goal(draw, fields.source(n), n, fields.floats, **kind)
+            for n in names
+        }
+        distance = Output(Value.DISTANCE, INT64, place=Place.SAMPLE, given=draw.steps)
+        return made | {f"{self.name}_distance": BatchColumn((distance,), 8)}
 
 
 class GoalSampler:
@@ -184,97 +169,61 @@ class GoalSampler:
     Parameters
     ----------
     goals : Goals
+    fields : Fields
     limit : int array [episodes]
         Number of rows of each episode that can be goals.
     """
 
-    def __init__(self, goals: Goals, limit: IntArray) -> None:
-        self._goals, self._limit = goals, limit
-        self._anywhere = PrefixIndex(limit) if goals.random else None
+    def __init__(self, goals: Goals, fields: Fields, limit: IntArray) -> None:
+        named = isinstance(goals.horizon, str)
+        rule = GoalRule(
+            current=goals.current,
+            future=goals.future,
+            random=goals.random,
+            log_gamma=math.log(goals.gamma),
+            horizon=_HORIZONS.index(goals.horizon) if named else len(_HORIZONS),  # type: ignore[arg-type]
+            steps=0 if named else int(goals.horizon),
+        )
+        self._table = GoalTable(rule, limit, PrefixIndex(limit).table if goals.random else None)
+        self._plan = Plan(fields.table.windows(*fields.window.starts), ())
         # other extras must not change the draws, whatever their order: so the name tells the streams apart
         self._salt = int.from_bytes(hashlib.blake2b(goals.name.encode(), digest_size=8).digest(), "little")
 
-    def find(self, samples: Samples) -> SampledGoals:
-        """Return the goals of these samples, drawn once."""
-        return samples.once(self, lambda: self._find(samples))
+    def rows(self, located: Located) -> IntArray:
+        """Return the rows of the goals [K]."""
+        return self._find(located)[0]
 
-    def distance(self, samples: Samples) -> Array:
-        """Return the steps from each step to its goal [K] or [K, L]; -1 where it does not lie ahead."""
-        ahead = samples.spread(self.find(samples).step) - samples.step
-        return np.maximum(ahead, -1, out=ahead)
+    def steps(self, located: Located) -> IntArray:
+        """Return the steps of the goals in the sample's own episode [K]; -1 for a goal of another."""
+        return self._find(located)[1]
 
-    def _find(self, samples: Samples) -> SampledGoals:
+    def _find(self, located: Located) -> tuple[IntArray, IntArray]:
         """Draw one number in [0, 1) per sample: its range picks the kind of goal, its place in the range the goal."""
-        goals, table, drawn = self._goals, samples.table, samples.drawn
-        u = drawn.order.uniform(COLUMN, drawn.positions, salt=self._salt)
-        step = samples.step if samples.step.ndim == 1 else samples.step[:, -1]  # the last that is real
-        start = table.start.take(samples.episode)
-        goal = step.copy()
-        future, anywhere = self._kinds(u)
-        if future.size:
-            part = _share(u[future], goals.current, goals.future)
-            goal[future] += self._hops(part, step[future], self._limit.take(samples.episode[future]))
-        rows = start + goal
-        if self._anywhere is not None:
-            part = _share(u[anywhere], goals.current + goals.future, goals.random)
-            episode, there = self._anywhere.find((part * self._anywhere.total).astype(np.int64))
-            first = table.start.take(episode)
-            rows[anywhere] = first + there
-            goal[anywhere] = np.where(first == start[anywhere], there, -1)
-        return SampledGoals(Points(rows), goal)
 
-    def _kinds(self, u: Floats) -> tuple[IntArray, IntArray]:
-        """Return the samples with a future goal, and the samples with a random goal."""
-        goals = self._goals
-        random = u >= goals.current + goals.future if goals.random else np.zeros(len(u), bool)
-        later = (u >= goals.current) & ~random if goals.future else np.zeros(len(u), bool)
-        return np.flatnonzero(later), np.flatnonzero(random)
+        def found() -> tuple[IntArray, IntArray]:
+            drawn = located.drawn
+            u = drawn.order.uniform(COLUMN, drawn.positions, salt=self._salt)
+            return self._table.find(self._plan, drawn.episode, drawn.number, located.length, u)
 
-    def _hops(self, part: Floats, step: IntArray, limit: IntArray) -> IntArray:
-        """Return the steps from ``step`` to a future goal, for draws ``part`` in [0, 1)."""
-        horizon, ahead = self._goals.horizon, limit - 1 - step
-        if horizon == "final":
-            hops = ahead
-        elif horizon == "episode":
-            hops = (part * limit).astype(np.int64) - step
-        elif horizon == "uniform":
-            hops = np.minimum((part * ahead).astype(np.int64) + 1, ahead)
-        elif horizon == "geometric":
-            beyond = np.log1p(-part) / math.log(self._goals.gamma)
-            hops = np.minimum(beyond + 1.0, ahead).astype(np.int64)
-        else:
-            hops = np.minimum(horizon, ahead)
-        return hops
+        return located.once(self, found)
 
 
-def _share(u: Floats, first: float, share: float) -> Floats:
-    """Spread draws that lie in [first, first + share) over [0, 1)."""
-    part: Floats = ((u - first) / share).clip(0.0, _BELOW_ONE)
-    return part
+def _goal(
+    draw: GoalSampler, source: ColumnRows | Decoding, name: str, floats: str | None, *, masked: bool, zeroed: bool
+) -> BatchColumn:
+    """Return the column of goals: the rows of a field, one goal for all steps of a sample."""
+    where: dict[str, Any] = {"place": Place.GIVEN, "given": draw.rows}
+    rest: dict[str, Any] = {"mask": OF_WINDOW if zeroed else 0, "like": name, "about": f"rows of {name}, at goals"}
+    if isinstance(source, ColumnRows):
+        return BatchColumn((values_of(source, floats, **where),), source.row_bytes, rows=source, **rest)
 
+    def decode(memo: Memo, rows: IntArray) -> Array:
+        if not masked:
+            return source(memo, rows)
+        return np.repeat(source(memo, rows[:, 0])[:, None], rows.shape[1], axis=1)
 
-@dataclass(frozen=True, slots=True)
-class GoalColumn:
-    """The rows of a field at the goals; ``like`` names the field for transforms, ``column`` is its map, if any."""
-
-    draw: GoalSampler
-    read_rows: Callable[[RowSet], Array]
-    row_bytes: int
-    like: str
-    column: ColumnRows | None = None
-
-    def place(self, samples: Samples) -> Points:
-        """The rows, see `MappedColumn`."""
-        return self.draw.find(samples).place
-
-    def read(self, samples: Samples) -> Array:
-        """Return the values of one goal for all steps of a sample, see `BatchColumn`."""
-        values = self.read_rows(self.place(samples))
-        return values if len(samples.here.shape) == 1 else samples.spread(values).copy()
-
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the steps that are real, see `BatchColumn`."""
-        return samples.mask
+    row_bytes = source.dataset.schema[name].row_bytes
+    return BatchColumn((Output(Value.ROW, INT64, **where),), row_bytes, decode, **rest)
 
 
 NAME = "return_to_go"
@@ -338,7 +287,15 @@ class ReturnToGo:
                 f"{NAME} of {dataset.id} takes {text.size_of(sums.nbytes)}: {held.reason}.", hint="a larger memory="
             )
         values = held.array.view(np.float64).reshape(sums.reward.shape)
-        return {NAME: ReturnColumn(ColumnRows(values), self.scale, f"scanned once, {held.where}")}
+        rows, scale = ColumnRows(values), self.scale
+        output = values_of(rows, None, flag=values.ndim == 1)
+        mask = OF_WINDOW if fields.window.zeroed else 0
+
+        def scaled(memo: Memo, sums: Array) -> Array:
+            sums *= scale
+            return sums
+
+        return {NAME: BatchColumn((output,), rows.row_bytes, scaled, mask, about=f"scanned once, {held.where}")}
 
 
 def scan(dataset: Dataset, gamma: float, through_terminals: bool) -> ReturnScan:
@@ -352,30 +309,6 @@ def _last_rows(dataset: Dataset) -> IntArray:
     """Return the row of the final observation of every episode of the store, in order."""
     everything = type(dataset)(dataset.store).episodes
     return np.asarray(everything["start"], np.int64) + everything["length"]
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnColumn:
-    """The column of returns; ``where`` says where it is stored, for `Loader.describe`."""
-
-    column: ColumnRows
-    scale: float
-    where: str
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a return."""
-        return self.column.row_bytes
-
-    def read(self, samples: Samples) -> Array:
-        """Return the returns at the steps, see `BatchColumn`."""
-        values = samples.here.take(self.column)
-        values *= self.scale
-        return values if self.column.values.ndim > 1 else values[..., None]
-
-    def mask(self, samples: Samples) -> BoolArray | None:
-        """Return the steps that are real, see `BatchColumn`."""
-        return samples.mask
 
 
 @dataclass(frozen=True, slots=True)

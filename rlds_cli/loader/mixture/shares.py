@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader.order import WINDOW, Order, SampleNumbers
+from rlds_cli.loader.kernel import SampleNumbers
+from rlds_cli.loader.order import WINDOW, Order
 from rlds_cli.loader.schedule import SampleRun
 from rlds_cli.ted import IntArray
 

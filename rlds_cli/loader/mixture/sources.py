@@ -19,16 +19,16 @@ from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.fields.fields import Extra, Fields, listed
-from rlds_cli.loader.index import PROBABILITY, FloatArray
+from rlds_cli.loader.index import PROBABILITY, FloatArray, Located
 from rlds_cli.loader.mixture.merging import SOURCE, MemberPart, join
 from rlds_cli.loader.mixture.mixture import EitherName, Member, Mixture, renamed
 from rlds_cli.loader.mixture.shares import ConstantShares, DeficitRounds, RandomShares, SourceShares, normalised
-from rlds_cli.loader.order import VERSION, Order, SampleNumbers
+from rlds_cli.loader.kernel import SampleNumbers
+from rlds_cli.loader.order import VERSION, Order
 from rlds_cli.loader.read import DatasetSource, Gathered, Places, Transforms
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import PlannedRead
 from rlds_cli.loader.windows.offsets import Offsets
-from rlds_cli.loader.windows.samples import Samples
 from rlds_cli.loader.windows.windows import Episode
 from rlds_cli.ted import Array, IntArray
 from rlds_cli.text import did_you_mean
@@ -49,7 +49,7 @@ class MemberPlan:
         assert isinstance(member.dataset, Dataset)
         with _naming(name):
             self.dataset = renamed(member.dataset, member.rename)
-            self.request = replace(request.in_steps(self.dataset), views=True)  # merging copies
+            self.request = request.in_steps(self.dataset)
             window = self.request.window
             self.pool = build.pool(self.dataset, window, request.anchors, in_mixture=True)
             self.draw = request.sampler.over(self.pool)
@@ -116,13 +116,9 @@ class MemberSource:
             yield replace(own, epoch=passed), _dense(places[at:stop] - passed * total), slice(at, stop)
             at = stop
 
-    def place(self, order: Order, positions: SampleNumbers, longest: int) -> Samples:
-        """Find the rows of these samples; ``longest`` is the length of whole episodes in the batch."""
-        locator = self.source.locator
-        drawn = locator.draw(order, positions)
-        return locator.window.place(
-            self.pool.table, replace(drawn, longest=longest) if longest else drawn, locator.reach
-        )
+    def locate(self, order: Order, positions: SampleNumbers, longest: int) -> Located:
+        """Find the windows of these samples; ``longest`` is the length of whole episodes in the batch."""
+        return self.source.locator.locate(order, positions, longest=longest)
 
     def longest(self, order: Order, places: IntArray) -> int:
         """Return the steps of the longest episode among the member's samples ``places`` [n]; 0 without any."""
@@ -133,9 +129,9 @@ class MemberSource:
 
     def probe(self, longest: int) -> Gathered:
         """Read one sample, to learn the member's columns."""
-        return self.gather(self.place(Order(0), range(1), longest))
+        return self.gather(self.locate(Order(0), range(1), longest))
 
-    def gather(self, samples: Samples) -> Gathered:
+    def gather(self, samples: Located) -> Gathered:
         """Read the columns of the samples and apply the member's transforms."""
         gathered = self.source.gather(samples)
         if not self.transforms.elementwise and not self.transforms.functions:
@@ -172,14 +168,14 @@ class MixtureLocation:
     ----------
     count : int
         K, the number of samples.
-    parts : list of (int, int array [n], Samples)
+    parts : list of (int, int array [n], Located)
         Member, slots in the gather, and samples.
     chance : callable
         Returns the share of each sample's member, float64 [K].
     """
 
     count: int
-    parts: list[tuple[int, IntArray, Samples]]
+    parts: list[tuple[int, IntArray, Located]]
     chance: Callable[[], FloatArray]
 
 
@@ -204,6 +200,7 @@ class MixtureSource:
     """
 
     resident = False
+    apart = False
 
     def __init__(
         self,
@@ -270,7 +267,7 @@ class MixtureSource:
         for i, member in self._numbered:
             slots = np.flatnonzero(turns.member == i)
             for order, positions, part in member.stretches(run.order, turns.place.take(slots)):
-                parts.append((i, slots[part], member.place(order, positions, longest)))
+                parts.append((i, slots[part], member.locate(order, positions, longest)))
         return MixtureLocation(len(mine), parts, turns.chance)
 
     @property
@@ -281,10 +278,11 @@ class MixtureSource:
         """Return the reads of all members' files, see `BatchSource`."""
         return [c for i, _, samples in located.parts for c in self.members[i].source.planned_reads(samples)]
 
-    def gather(self, located: MixtureLocation) -> Gathered:
-        """Read and merge, see `BatchSource`."""
+    def gather(self, located: MixtureLocation, first: int = 0, count: int | None = None) -> Gathered:
+        """Read and merge all samples, see `BatchSource`."""
         parts = [MemberPart(i, slots, self.members[i].gather(samples)) for i, slots, samples in located.parts]
-        steps = located.parts[0][2].here.shape[1:]
+        length = located.parts[0][2].length
+        steps = (length,) if length else ()
         merged = self._merging.merge(located.count, steps, parts)
         if PROBABILITY in merged.values:
             chance = located.chance()

@@ -28,7 +28,8 @@ from typing import Any, Protocol
 
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.loader.index import SampledWindows, WindowIndex
-from rlds_cli.loader.order import Order, SampleNumbers
+from rlds_cli.loader.kernel import SampleNumbers
+from rlds_cli.loader.order import Order
 
 Draw = Callable[[Order, SampleNumbers], SampledWindows]
 

@@ -16,12 +16,14 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import INDEX, PROBABILITY, WEIGHT, FloatArray, SampledWindows, WindowIndex
 from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
-from rlds_cli.loader.order import WINDOW, Order, SampleNumbers, set_integer
+from rlds_cli.loader.kernel import Floats, SumTree
+from rlds_cli.loader.kernel import SampleNumbers
+from rlds_cli.loader.order import WINDOW, Order, set_integer
 from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
-from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, Masses, SumTree
 from rlds_cli.ted import IntArray
 
-_UNIFORMS = 32  # batches
+LEAST, MOST = 1e-290, 1e290  # masses between them have sums that are neither infinite nor short of bits
+_DIGITS = 280  # masses are between 10**-280 and about 10**280
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,6 @@ class PrioritizedDraw(StatefulDraw):
         if sampler.priority is not None:
             self.priorities.update(np.arange(pool.prefix.total), _initial(pool, sampler.priority))
         self._sampler, self._prefix = sampler, pool.prefix
-        self._uniforms: tuple[Order | None, int, Masses] = (None, 0, np.empty(0))
         self._drawn: deque[SampledWindows] = deque(maxlen=2 * sampler.lag + 1)  # some given out, some not yet asked for
 
     def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
@@ -129,22 +130,12 @@ class PrioritizedDraw(StatefulDraw):
     def _batch(self, order: Order, positions: range) -> SampledWindows:
         found = next((d for d in self._drawn if (d.order.epoch, d.positions) == (order.epoch, positions)), None)
         if found is None:
-            found = self._made(order, positions, self.priorities.find(self._uniform(order, positions)))
+            found = self._made(order, positions, self.priorities.find(order.uniform(WINDOW, positions)))
             self._drawn.append(found)
         return found
 
-    def _uniform(self, order: Order, positions: range) -> Masses:
-        """Return uniform draws, made for many batches at once: 2 µs a batch instead of 54."""
-        key, first, draws = self._uniforms
-        at = positions.start - first
-        if key != order or at < 0 or at + len(positions) > len(draws):
-            draws = order.uniform(WINDOW, range(positions.start, positions.start + _UNIFORMS * len(positions)))
-            self._uniforms, at = (order, positions.start, draws), 0
-        return draws[at : at + len(positions)]
-
     def _made(self, order: Order, positions: range, windows: IntArray) -> SampledWindows:
-        probability = self.priorities.probability(windows)
-        weight = self.priorities.weight(windows)
+        probability, weight = self.priorities.weigh(windows)
         return SampledWindows(order, positions, *self._prefix.find(windows), partial(np.asarray, probability), weight)
 
     def reserve(self, prefetch: int | None, usual: int) -> int:
@@ -259,14 +250,11 @@ def _host(x: Any) -> Any:
     return (x.double() if x.is_floating_point() else x).numpy()  # NumPy has no bfloat16
 
 
-_DIGITS = 280  # masses are between 10**-280 and about 10**280
-
-
 class Priorities:
     """Draws the windows 0..count-1 in proportion to ``(priority + eps) ** alpha``.
 
     The proportional variant of Schaul et al. (2016), "Prioritized experience replay", section 3.3. Every window starts
-    with priority 1 and keeps it until it is updated. A window takes 9.1 bytes.
+    with priority 1 and keeps it until it is updated. A window takes 10.3 bytes.
 
     Parameters
     ----------
@@ -304,7 +292,7 @@ class Priorities:
     def beta(self, beta: float) -> None:
         self._beta = _number("beta", beta)
 
-    def find(self, u: Masses) -> IntArray:
+    def find(self, u: Floats) -> IntArray:
         """Return the windows that uniform draws fall on.
 
         Parameters
@@ -318,19 +306,13 @@ class Priorities:
         """
         return self._tree.find(u)
 
-    def probability(self, windows: IntArray) -> FloatArray:
-        """Return P, the chance of one draw to give each of ``windows`` [...]."""
-        probability: FloatArray = self._tree.masses.take(windows) / self._tree.total
-        return probability
+    def weigh(self, windows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return P, the chance of one draw to give each of ``windows`` [K], and their importance weights in (0, 1].
 
-    def weight(self, windows: IntArray) -> FloatArray:
-        """Return the importance weights of ``windows`` [...], in (0, 1].
-
-        They are ``(count * P) ** -beta``, divided by the largest of all windows (Schaul et al., section 3.4) and not of
-        the batch: a window's weight does not depend on the other windows drawn.
+        These are ``(count * P) ** -beta``, divided by the largest of all windows (Schaul et al., section 3.4) and not
+        of the batch: a window's weight does not depend on the other windows drawn.
         """
-        weight: FloatArray = (self._tree.least / self._tree.masses.take(windows)) ** self.beta
-        return weight
+        return self._tree.weigh(windows, self.beta)
 
     def update(self, windows: Any, priority: Any) -> None:
         """Set priorities, such as absolute TD errors.
@@ -352,10 +334,9 @@ class Priorities:
         new = _convert(_floats, priority, "priorities are not numbers")
         if len(at) != len(new):
             raise InvalidArgument(f"{len(new):,} priorities for {len(at):,} windows: one for each is needed.")
-        good = (new >= 0) & (new <= self._most) & (at >= 0) & (at < self.count)
-        if not good.all():
-            self._complain(int((~good).argmax()), at, new)
-        self._tree.update(at, (new + self.eps) ** self.alpha)
+        bad = self._tree.update(at, new, eps=self.eps, alpha=self.alpha, most=self._most)
+        if bad is not None:
+            self._complain(bad, at, new)
 
     def _complain(self, place: int, windows: Any, priority: Any) -> None:
         where, window, value = f"at place {place:,} of {len(windows):,}", int(windows[place]), float(priority[place])

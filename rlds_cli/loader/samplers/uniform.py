@@ -10,7 +10,8 @@ import numpy as np
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.index import FloatArray, PrefixIndex, SampledWindows, WindowIndex
-from rlds_cli.loader.order import EPISODE, WINDOW, Order, SampleNumbers, set_integer
+from rlds_cli.loader.kernel import SampleNumbers
+from rlds_cli.loader.order import EPISODE, WINDOW, Order, set_integer
 from rlds_cli.loader.samplers import Draw, Endless, Epochs
 from rlds_cli.ted import IntArray
 

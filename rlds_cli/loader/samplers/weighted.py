@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import InvalidArgument, UnknownField
+from rlds_cli.loader import kernel
 from rlds_cli.loader.index import PROBABILITY, FloatArray, SampledWindows, WindowIndex
-from rlds_cli.loader.order import EPISODE, WINDOW, Order, SampleNumbers
+from rlds_cli.loader.kernel import SampleNumbers
+from rlds_cli.loader.order import EPISODE, WINDOW, Order
 from rlds_cli.loader.samplers import Draw, Endless
 from rlds_cli.loader.samplers.uniform import within
 from rlds_cli.ted import Array, IntArray
@@ -110,7 +112,6 @@ def _checked(weight: Any, what: str, hint: str | None = None) -> FloatArray:
 
 
 Weights = npt.NDArray[np.float64]
-_CORRECTIONS = 3
 _BLOCK = 1 << 14  # slices of the range at a time: their part of the sums stays in the cache
 
 
@@ -118,10 +119,10 @@ class Cumulative:
     """Draws 0..n-1 with probability weight / sum of weights, in constant time.
 
     The inverse of the distribution function (Chen and Asmussen's guide table, 1974): a table holds the first item of
-    each of n to 2n equal slices of the range; a look-up and at most three vectorised corrections find almost every
-    item, a binary search the rest. A draw needs less than one correction on average, whatever the weights.
+    each of n to 2n equal slices of the range; a look-up and a few steps find almost every item, a binary search the
+    rest. A draw needs less than one step on average, whatever the weights.
 
-    An item takes 12 to 16 bytes (20 to 24 above 2**31 items). An item of weight zero is never drawn, nor is one whose
+    An item takes 12 to 16 bytes. An item of weight zero is never drawn, nor is one whose
     weight vanishes in the rounding of the sum (about 1e-16 of it).
 
     Parameters
@@ -144,10 +145,7 @@ class Cumulative:
         np.ldexp(given, -self._exponent, out=self._ends)
         np.cumsum(self._ends, out=self._ends)
         self._total = float(self._ends[-1])
-        self._slices = 1 << (len(given) - 1).bit_length()
-        self._table, spread = _table(self._ends, self._slices)
-        self._corrections = min(spread, _CORRECTIONS)
-        self._search = spread > _CORRECTIONS
+        self._table = _table(self._ends, 1 << (len(given) - 1).bit_length())
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -172,15 +170,7 @@ class Cumulative:
         """
         # Below the total, so that the last item that weighs anything ends above it: u <= 1 - 2**-53, and that times a
         # number is rounded to less than the number. A slice's own product is not above it either, as slices are 2**k.
-        at = u * self._total
-        item: IntArray = self._table.take((u * self._slices).astype(np.int64)).astype(np.int64)
-        for _ in range(self._corrections):
-            item += self._ends.take(item) <= at
-        if self._search:
-            late = np.flatnonzero(self._ends.take(item) <= at)
-            if late.size:
-                item[late] = np.searchsorted(self._ends, at[late], "right")
-        return item
+        return kernel.fall(self._ends, self._table, u)
 
     def probability(self, numbers: IntArray) -> Weights:
         """Return the chance of one draw to give each of ``numbers``.
@@ -227,20 +217,18 @@ def check_weights(weights: Any) -> Weights:
     return given
 
 
-def _table(ends: Weights, slices: int) -> tuple[npt.NDArray[Any], int]:
-    """Return the first item of each slice of the range, and the most items in a slice, less one."""
+def _table(ends: Weights, slices: int) -> npt.NDArray[np.int32]:
+    """Return the first item of each slice of the range."""
     total, n = ends[-1], len(ends)
-    table: npt.NDArray[Any] = np.empty(slices, np.int32 if n < 1 << 31 else np.int64)
-    first = spread = 0
+    table: npt.NDArray[np.int32] = np.empty(slices, np.int32)
+    first = 0
     for start in range(0, slices, _BLOCK):
         stop = min(start + _BLOCK, slices)
         edges = np.arange(start, stop + 1) / slices * total
         last = int(np.searchsorted(ends, edges[-1], "right")) if stop < slices else n - 1
-        part = np.searchsorted(ends[first : last + 1], edges[:-1], "right") + first
-        table[start:stop] = part
-        spread = max(spread, int(np.diff(part, append=last).max()))
+        table[start:stop] = np.searchsorted(ends[first : last + 1], edges[:-1], "right") + first
         first = last
-    return table, spread
+    return table
 
 
 Unit = Literal["episode", "transition", "step"]

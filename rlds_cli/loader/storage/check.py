@@ -15,13 +15,11 @@ from rlds_cli.errors import RldsError
 from rlds_cli.loader.fields import goals
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.blocks import BlockField, RowLayout
-from rlds_cli.loader.windows import nstep
 from rlds_cli.store import arrays
 from rlds_cli.store.check import Problem
 from rlds_cli.store.ranges import read_range
 from rlds_cli.ted import Array
 
-_MOST_STEPS = 1 << 16  # summed up; more are not worked out again
 _ULPS = 16  # sums of another processor may differ by so much
 
 
@@ -89,10 +87,6 @@ def _parts(dataset: Dataset, key: dict[str, Any]) -> tuple[np.dtype[Any] | None,
             return None, layout.tiles(dataset.num_rows)
         case {"column": goals.NAME, "gamma": gamma, "through_terminals": bool(through)}:
             return np.dtype(np.float64), goals.scan(dataset, float(gamma), through).parts()
-        case {"steps summed up": int(n_step)} if n_step <= _MOST_STEPS:
-            return None, nstep.reach_parts(dataset, n_step)
-        case {"rewards summed up in float64": int(n_step), "gamma": gamma, "dtype": str(name)} if n_step <= _MOST_STEPS:
-            return np.dtype(name), nstep.sum_parts(dataset, n_step, float(gamma), np.dtype(name))
     return None
 
 

@@ -11,8 +11,9 @@ Only rows of the episodes drawn from are held, floats in the loader's working dt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +22,11 @@ import torch
 from rlds_cli import text
 from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays
-from rlds_cli.loader.fields.columns import DoneColumn, FieldColumn, StackedColumn
-from rlds_cli.loader.index import EpisodeIndex
-from rlds_cli.loader.read import DatasetSource, Gathered
+from rlds_cli.loader.fields.columns import INT64, BatchColumn
+from rlds_cli.loader.index import EpisodeIndex, Located
+from rlds_cli.loader.kernel import Output, Place, Value, address
+from rlds_cli.loader.read import CompiledColumns, DatasetSource, Gathered
 from rlds_cli.loader.storage import memory
-from rlds_cli.loader.windows.samples import ColumnRows, Samples
 from rlds_cli.ted import Array, IntArray
 
 TILE_ROWS = 1 << 16  # uploaded at a time
@@ -95,20 +96,18 @@ class DeviceSource(DatasetSource):
     """
 
     def __init__(self, source: DatasetSource, device: torch.device, floats: str | None) -> None:
-        super().__init__(source.locator, source.columns)
+        super().__init__(source.locator, source.columns, source.changed)
         self.decodes, self.unread, self.shadowed = source.decodes, source.unread, source.shadowed
-        self._stored = {
-            n: c
-            for n, c in self.columns.items()
-            if isinstance(c, FieldColumn | StackedColumn | DoneColumn) and _reads(c)
-        }
+        self._stored = {n: c for n, c in self.columns.items() if c.finish is None and _is_held(c.outputs[0])}
         self.held = frozenset(self._stored)
         self._host = {n: c for n, c in self.columns.items() if n not in self._stored}
-        self._mapped = {n: c for n, c in self._mapped.items() if n in self._host}
-        rows = {id(r): r for c in self._stored.values() for r in _reads(c)}
+        self._rows = {n: BatchColumn((_row(c.outputs[0]),), 8, mask=c.mask) for n, c in self._stored.items()}
+        # zeroed on the device: here they are row numbers
+        self.compiled = CompiledColumns(source.locator.pool, self._host | self._rows, {*source.changed, *self.held})
+        rows = {address(x): x for c in self._stored.values() for x in _reads(c.outputs[0])}
         table = self.locator.pool.table
         count = int((table.steps + 1).sum())
-        self.nbytes = count * sum(r.row_bytes // r.values.itemsize * _dtype(r, floats).itemsize for r in rows.values())
+        self.nbytes = count * sum(prod(x.shape[1:]) * _dtype(x, floats).itemsize for x in rows.values())
         self._check_room(device)
         self._held = {key: _upload(r, _dtype(r, floats), table, count, device) for key, r in rows.items()}
         ours = np.cumsum(table.steps + 1) - (table.steps + 1)
@@ -128,20 +127,23 @@ class DeviceSource(DatasetSource):
                 hint="fewer fields=, fewer episodes (ds.select), or memory=None, which copies each batch to the device",
             )
 
-    def gather(self, located: Samples) -> Gathered:
+    def gather(self, located: Located, first: int = 0, count: int | None = None) -> Gathered:
         """Read the columns on the host, and the row numbers for the device to gather, see `BatchSource`."""
-        values = {name: column.read(located) for name, column in self._host.items()}
+        n = len(located) if count is None else count
+        read, inside = self.compiled.read(located, first, n)
+        values = {name: read[name] for name in self._host}
         wanted: dict[str, _Wanted] = {}
+        keys: dict[tuple[object, ...], str] = {}
         for name, column in self._stored.items():
-            place = located.last if isinstance(column, DoneColumn) else column.place(located)
-            rows = f"\0{id(place)}"
-            if rows not in values:
-                values[rows] = self._rows(place.rows, located.episode)
-            shift, flag = getattr(column, "shift", 0), getattr(column, "flag", True)
-            wanted[name] = _Wanted(rows, shift, flag, [self._held[id(r)] for r in _reads(column)])
-        return Gathered(values, self._blank(located), partial(_complete, self.names, wanted))
+            o = column.outputs[0]
+            key = keys.setdefault((o.place, o.offsets, id(o.limit)), f"\0{name}")
+            if key not in values:
+                values[key] = self._numbered(read[name], located.drawn.episode[first : first + n])
+            wanted[name] = _Wanted(key, o.shift, column.flag, [self._held[address(x)] for x in _reads(o)])
+        blank = {name: np.nonzero(~real) for name, real in inside.items()}
+        return Gathered(values, blank, partial(_complete, self.names, wanted))
 
-    def _rows(self, rows: IntArray, episode: IntArray) -> Array:
+    def _numbered(self, rows: IntArray, episode: IntArray) -> Array:
         """Convert rows of the store [K, ...] to rows of the held columns."""
         if self._shift is not None:
             rows = rows + self._shift.take(episode).reshape(-1, *(1,) * (rows.ndim - 1))
@@ -168,28 +170,37 @@ def _complete(names: Iterable[str], wanted: Mapping[str, _Wanted], values: Mappi
     return {name: wanted[name].take(values) if name in wanted else values[name] for name in names}
 
 
-def _reads(column: FieldColumn | StackedColumn | DoneColumn) -> list[ColumnRows]:
-    """Return the stored columns that ``column`` reads rows of; none for a computed or decoded column."""
-    if isinstance(column, DoneColumn):
-        return [column.terminated, column.truncated]
-    return [] if column.column is None else [column.column]
+def _is_held(o: Output) -> bool:
+    """Return whether the output is the rows of stored columns, which the device can gather."""
+    of_rows = o.value in (Value.COPY, Value.NARROW, Value.WIDEN, Value.EITHER) and o.source is not None
+    return of_rows and o.place in (Place.HERE, Place.LAST, Place.OFFSETS)
 
 
-def _dtype(rows: ColumnRows, floats: str | None) -> np.dtype[Any]:
-    kind = rows.values.dtype
+def _row(o: Output) -> Output:
+    """Return the output of the row numbers that ``o`` reads, before its shift."""
+    return replace(o, value=Value.ROW, dtype=INT64, shape=(), source=None, other=None, shift=0)
+
+
+def _reads(o: Output) -> list[Array]:
+    """Return the stored columns that an output reads rows of."""
+    return [x for x in (o.source, o.other) if x is not None]
+
+
+def _dtype(values: Array, floats: str | None) -> np.dtype[Any]:
+    kind = values.dtype
     return np.dtype(floats) if floats is not None and kind.kind == "f" else kind
 
 
 def _upload(
-    rows: ColumnRows, dtype: np.dtype[Any], table: EpisodeIndex, count: int, device: torch.device
+    rows: Array, dtype: np.dtype[Any], table: EpisodeIndex, count: int, device: torch.device
 ) -> DeviceColumn:
     """Copy the rows of all episodes, end to end."""
     signed = np.dtype(_SIGNED.get(dtype.name, dtype))
     kind = torch.from_numpy(np.empty(0, signed)).dtype
-    values = torch.empty((count, *rows.values.shape[1:]), dtype=kind, device=device)
+    values = torch.empty((count, *rows.shape[1:]), dtype=kind, device=device)
     at = 0
     for part in _tiles(table):
-        tile = rows.take(part).astype(dtype, copy=False).view(signed)
+        tile = rows.take(part, axis=0).astype(dtype, copy=False).view(signed)
         values[at : at + len(tile)] = torch.from_numpy(tile)
         at += len(tile)
     return DeviceColumn(values, torch.from_numpy(np.empty(0, dtype)).dtype)

@@ -1,22 +1,20 @@
-"""Memory limits, mapped columns, and decoded fields, whose frames a gather decodes once for all its columns."""
+"""Memory limits, and mapped columns."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NeedsMemory
 from rlds_cli.loader.storage.page_cache import RandomMap
-from rlds_cli.loader.windows.samples import ColumnRows, RowSet, Samples
 from rlds_cli.store import arrays, compression
-from rlds_cli.ted import Array, IntArray
+from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -127,6 +125,28 @@ def _read(file: Path) -> int | None:
     return limit if limit is not None and limit < 1 << 60 else None  # v1 says 2**63 less a page for none
 
 
+class ColumnRows:
+    """All rows of a column.
+
+    Parameters
+    ----------
+    values : array [rows, ...]
+        Each row is contiguous; packed rows lie apart.
+    file : RandomMap, optional
+        The file that they are mapped from.
+    dtype : numpy.dtype, optional
+        The dtype in the store, if ``values`` are packed rows.
+    """
+
+    def __init__(self, values: Array, file: RandomMap | None = None, dtype: np.dtype[Any] | None = None) -> None:
+        self.values, self.file = np.asarray(values), file
+        self.packed, self.dtype = dtype is not None, self.values.dtype if dtype is None else dtype
+        self.row_bytes = self.values.itemsize * prod(self.values.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
 def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     """Return all rows of an array field: mapped, or decoded if the dataset is compressed."""
     stored = dataset.column(name)
@@ -146,50 +166,3 @@ def exceeds_memory(dataset: Dataset) -> bool:
     """Return whether a dataset's arrays are larger than the page cache beside a training script."""
     row_bytes = sum(f.row_bytes for f in dataset.schema.values() if f.kind == "array")
     return dataset.store.manifest.counts.rows * row_bytes > limit()[0] // 2
-
-
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """A field stored as frames or text."""
-
-    dataset: Dataset
-    name: str
-
-    def __call__(self, place: RowSet) -> Array:
-        """Return the values of the rows of ``place`` [...] as [..., *shape], in new memory."""
-        return self._gather(place.rows)
-
-    def among(self, samples: Samples, rows: IntArray) -> Array:
-        """Return the values of ``rows`` [...]; frames that another column of these samples has decoded are copied.
-
-        They are in new memory, and must not be changed before all columns of the gather are read.
-        """
-        if self.dataset.schema[self.name].kind != "frames":
-            return self._gather(rows)
-        first = samples.once(("decoded", self.name), lambda: _First(rows, self._gather(rows)))
-        return first.values if first.rows is rows else first.shared(self, rows)
-
-    def _gather(self, rows: IntArray) -> Array:
-        values = self.dataset.gather(self.name, rows.reshape(-1))
-        return values.reshape(*rows.shape, *values.shape[1:])
-
-
-class _First:
-    """The ``rows`` [...] that a gather's first column has decoded, and their values [..., *shape]."""
-
-    def __init__(self, rows: IntArray, values: Array) -> None:
-        self.rows, self.values = rows, values
-        self._distinct, self._place = np.unique(rows, return_index=True)
-
-    def shared(self, decoding: Decoding, rows: IntArray) -> Array:
-        """Return the values of other ``rows``, copied where they are decoded."""
-        shape = self.values.shape[self.rows.ndim :]
-        at = np.searchsorted(self._distinct, rows)
-        found = self._distinct.take(at, mode="clip") == rows
-        if not found.any():
-            return decoding._gather(rows)
-        values = np.empty((*rows.shape, *shape), self.values.dtype)
-        values[found] = self.values.reshape(-1, *shape)[self._place[at[found]]]
-        if not found.all():
-            values[~found] = decoding._gather(rows[~found])
-        return values

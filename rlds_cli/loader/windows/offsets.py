@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.index import EpisodeIndex, SampledWindows
 from rlds_cli.loader.order import set_integer
-from rlds_cli.loader.windows.samples import ColumnRows, Points, Samples, Spans
-from rlds_cli.loader.windows.windows import Fill, Spanning, Unmasked, check_fill
-from rlds_cli.ted import Array, BoolArray, IntArray, join_name
+from rlds_cli.loader.windows.windows import Fill, Unmasked, check_fill
+from rlds_cli.ted import IntArray, join_name
 from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
@@ -124,14 +121,10 @@ class Offsets(Unmasked):
         counts: IntArray = np.maximum(np.minimum(offered, last) - self._first, 0)
         return counts
 
-    def anchor(self, number: IntArray) -> IntArray:
-        """Return step t."""
-        return number + self._first
-
-    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> OffsetSamples:
-        """Return the steps t, see `Window`."""
-        step = self.anchor(drawn.number)
-        return OffsetSamples(table, drawn, Points(table.start.take(drawn.episode) + step), step)
+    @property
+    def starts(self) -> tuple[int, int]:
+        """Stride and offset, see `Window`."""
+        return 1, self._first
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
         """Return the error, see `Window`."""
@@ -143,54 +136,6 @@ class Offsets(Unmasked):
 
 
 _EXAMPLE = 'Offsets({"observation": (-1, 0), "action": range(16)})'
-
-
-class OffsetSamples(Samples):
-    """Steps t and the rows around them."""
-
-    def grid(self, offsets: tuple[int, ...], observed: bool) -> Grid:
-        """Return the rows at ``offsets`` from t; ``observed`` fields reach the final observation."""
-        return self.once((offsets, observed), lambda: self._grid(offsets, observed))
-
-    def _grid(self, offsets: tuple[int, ...], observed: bool) -> Grid:
-        table = self.table
-        start = table.start.take(self.episode)
-        limit = (table.observed if observed else table.steps).take(self.episode)
-        if offsets == tuple(range(offsets[0], offsets[0] + len(offsets))):
-            return Spans(start, self.anchor + offsets[0], limit, len(offsets))
-        return Scattered(start, self.anchor[:, None] + np.array(offsets), limit)
-
-
-class Scattered:
-    """Rows at any steps, each clipped to its episode; ``start`` and ``limit`` [K], ``step`` [K, k]."""
-
-    def __init__(self, start: IntArray, step: IntArray, limit: IntArray) -> None:
-        self._start, self._step, self._limit = start[:, None], step, limit[:, None]
-        self.shape = step.shape
-
-    @cached_property
-    def rows(self) -> IntArray:
-        """Row at every place [K, k]."""
-        rows: IntArray = self._start + np.clip(self._step, 0, self._limit - 1)
-        return rows
-
-    @cached_property
-    def mask(self) -> BoolArray:
-        """False where a place lies outside its episode [K, k]."""
-        mask: BoolArray = (self._step >= 0) & (self._step < self._limit)
-        return mask
-
-    @property
-    def stretches(self) -> tuple[IntArray, int]:
-        """Single rows."""
-        return self.rows.reshape(-1), 1
-
-    def take(self, column: ColumnRows, shift: int = 0) -> Array:
-        """Return the values of the rows, see `RowSet`."""
-        return column.take(self.rows + shift if shift else self.rows)
-
-
-Grid = Spans | Scattered
 
 
 def _numbers(name: object, given: Iterable[int | float], kind: type[int] | type[float]) -> tuple[int | float, ...]:

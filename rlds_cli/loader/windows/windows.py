@@ -5,19 +5,15 @@ A window counts how often it fits into an episode, and finds the rows of each pl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from rlds_cli.errors import EmptyWindow, InvalidArgument
-from rlds_cli.loader.index import EpisodeIndex, SampledWindows
 from rlds_cli.loader.order import set_integer
-from rlds_cli.loader.windows.samples import NStepSamples, Points, Samples, SliceSamples, Spans
 from rlds_cli.ted import IntArray
 
-Spanning = Callable[[EpisodeIndex, IntArray, IntArray], IntArray]  # table, episodes [K], steps [K] -> steps summed [K]
 Anchors = Literal["transitions", "steps"]
 Fill = Literal["edge", "zero"]
 
@@ -45,20 +41,17 @@ class Window(Protocol):
         """Largest number of steps summed; 1 except for n-step transitions."""
         ...
 
-    def reach(self, longest: int) -> int:
-        """Return the largest number of steps of a sample, where the longest episode has ``longest``."""
-        ...
-
     def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
         """Return the windows of episodes that offer so many steps [episodes]; ``steps`` are all of their steps."""
         ...
 
-    def anchor(self, number: IntArray) -> IntArray:
-        """Return the anchor step of window ``number`` of an episode: its first step inside."""
+    @property
+    def starts(self) -> tuple[int, int]:
+        """Stride and offset: window ``number`` of an episode starts at step ``number * stride + offset``."""
         ...
 
-    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> Samples:
-        """Find the rows of the windows drawn; ``reach`` computes the steps that n-step transitions sum."""
+    def extent(self, longest: int) -> int:
+        """Return L of a batch whose longest episode has ``longest`` steps; 0 for single steps, without an axis."""
         ...
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
@@ -72,24 +65,22 @@ class Unmasked:
     __slots__ = ()
 
     masked = False
+    starts = (1, 0)
 
-    def reach(self, longest: int) -> int:
-        """Return 1."""
-        return 1
-
-    def anchor(self, number: IntArray) -> IntArray:
-        """Return the number, since windows are numbered by their steps."""
-        return number
+    def extent(self, longest: int) -> int:
+        """Return 0."""
+        return 0
 
 
 class MultiStep:
-    """A window of several steps."""
+    """A window of several steps, from step 0 on."""
 
     __slots__ = ()
 
     whole = True
     masked = True
     n_step = 1
+    starts = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +116,6 @@ class Transition(Unmasked):
     def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
         """Return the number of steps: one window each."""
         return offered
-
-    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> Samples:
-        """Return the samples that start at the steps drawn, see `Window`."""
-        step = drawn.number
-        if self.n_step > 1:
-            assert reach is not None
-            return NStepSamples(table, drawn, step, reach(table, drawn.episode, step))
-        return Samples(table, drawn, Points(table.start.take(drawn.episode) + step), step)
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
         """Return the error, see `Window`."""
@@ -187,7 +170,7 @@ class Slice(MultiStep):
         """True if ``fill`` is zero."""
         return self.fill == "zero"
 
-    def reach(self, longest: int) -> int:
+    def extent(self, longest: int) -> int:
         """Return ``length``."""
         return self.length
 
@@ -197,18 +180,10 @@ class Slice(MultiStep):
         counts: IntArray = np.where((room >= 0) & (offered > 0), room // self.stride + 1, 0)
         return counts
 
-    def anchor(self, number: IntArray) -> IntArray:
-        """Return the first steps inside, see `Window`."""
-        return np.maximum(self._first(number), 0)
-
-    def _first(self, number: IntArray) -> IntArray:
-        return number * self.stride - self.before
-
-    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> SliceSamples:
-        """Return the slices, see `Window`."""
-        episode, first = drawn.episode, self._first(drawn.number)
-        here = Spans(table.start.take(episode), first, table.steps.take(episode), self.length)
-        return SliceSamples(table, drawn, here, np.maximum(first, 0))
+    @property
+    def starts(self) -> tuple[int, int]:
+        """Stride and offset, see `Window`."""
+        return self.stride, -self.before
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
         """Return the error, see `Window`."""
@@ -257,24 +232,13 @@ class Episode(MultiStep):
         """True if ``fill`` is zero."""
         return self.fill == "zero"
 
-    def reach(self, longest: int) -> int:
+    def extent(self, longest: int) -> int:
         """Return ``max_length``, or the length of the longest episode."""
         return longest if self.max_length is None else min(longest, self.max_length)
 
     def counts(self, offered: IntArray, steps: IntArray | None = None) -> IntArray:
         """Return one window per episode."""
         return (offered > 0).astype(np.int64)
-
-    def anchor(self, number: IntArray) -> IntArray:
-        """Return step 0."""
-        return np.zeros_like(number)
-
-    def place(self, table: EpisodeIndex, drawn: SampledWindows, reach: Spanning | None) -> SliceSamples:
-        """Return the episodes, see `Window`."""
-        steps, first = table.steps.take(drawn.episode), np.zeros_like(drawn.episode)
-        longest = drawn.longest or int(table.steps.max())
-        here = Spans(table.start.take(drawn.episode), first, steps, self.reach(longest))
-        return SliceSamples(table, drawn, here, first)
 
     def nowhere(self, episodes: int, longest: int) -> EmptyWindow:
         """Return the error, see `Window`."""

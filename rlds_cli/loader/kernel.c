@@ -1,0 +1,615 @@
+/* The loader's core: draw sample numbers, locate their rows, copy the rows. And a tree of sums, for priorities.
+ *
+ * Nothing here allocates, keeps state or starts a thread. Every number is 64 bits wide, so that a struct has one
+ * layout everywhere. kernel.py makes the structs, owns what they point to, and checks every table once: rows of an
+ * episode lie in [start, start + steps], and columns have at least so many rows. What cannot be known then is checked
+ * here, sample by sample. Slow references in plain Python: tests/kernel_reference.py.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef int64_t i64;
+typedef uint64_t u64;
+typedef uint32_t u32;
+typedef unsigned char byte;
+
+#define API __attribute__((visibility("default")))
+#define EACH for (i64 i = 0; i < n; i++)
+#define TILE 256 /* samples at a time: their numbers stay in the first cache */
+#define AHEAD 64 /* samples whose rows are fetched while others are copied: 16 are too few, 128 gain nothing */
+
+static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
+static inline i64 clip(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
+
+/* -- random numbers: numpy.random.Philox(key=(seed, key), counter=(block, salt, 0, 0)), Salmon et al. 2011 -- */
+
+typedef struct {
+  u64 seed, key, salt;
+} Stream;
+
+static inline void multiply(u64 a, u64 b, u64 *high, u64 *low) {
+  unsigned __int128 product = (unsigned __int128)a * b;
+  *high = (u64)(product >> 64), *low = (u64)product;
+}
+
+static inline void philox(const Stream *s, u64 block, u64 out[4]) {
+  u64 a = block + 1, b = s->salt + (a == 0), c = 0, d = 0, k0 = s->seed, k1 = s->key; /* NumPy counts, then draws */
+  for (int round = 0; round < 10; round++) {
+    u64 high0, low0, high1, low1;
+    multiply(0xD2E7470EE14C6C93ull, a, &high0, &low0);
+    multiply(0xCA5A826395121157ull, c, &high1, &low1);
+    a = high1 ^ b ^ k0, b = low1, c = high0 ^ d ^ k1, d = low0;
+    k0 += 0x9E3779B97F4A7C15ull, k1 += 0xBB67AE8584CAA73Bull;
+  }
+  out[0] = a, out[1] = b, out[2] = c, out[3] = d;
+}
+
+/* Words number first, first + 1, ... of a stream. */
+API void rlds_words(const Stream *s, i64 first, i64 n, u64 *out) {
+  u64 four[4], block = ~0ull;
+  EACH {
+    u64 at = (u64)(first + i);
+    if (at / 4 != block) philox(s, block = at / 4, four);
+    out[i] = four[at % 4];
+  }
+}
+
+/* Sample numbers: a list, or first, first + step, ... where the list is NULL. */
+typedef struct {
+  const i64 *list;
+  i64 first, step;
+} Numbers;
+
+static inline i64 number_at(const Numbers *p, i64 i) { return p->list ? p->list[i] : p->first + i * p->step; }
+
+/* Draws in [0, 1) times scale, for each sample number. */
+API void rlds_uniform(const Stream *s, const Numbers *p, i64 n, double scale, double *out) {
+  const double factor = scale * 0x1p-53;
+  u64 four[4], block = ~0ull;
+  EACH {
+    u64 at = (u64)number_at(p, i);
+    if (at / 4 != block) philox(s, block = at / 4, four);
+    out[i] = (double)(four[at % 4] >> 11) * factor;
+  }
+}
+
+/* Integers in [0, limit). */
+API void rlds_below(const Stream *s, const Numbers *p, i64 n, i64 limit, i64 *out) {
+  double drawn[TILE];
+  for (i64 done = 0; done < n; done += TILE) {
+    Numbers part = {p->list ? p->list + done : p->list, p->first + done * p->step, p->step};
+    i64 m = least(TILE, n - done);
+    rlds_uniform(s, &part, m, (double)limit, drawn);
+    for (i64 i = 0; i < m; i++) out[done + i] = (i64)drawn[i];
+  }
+}
+
+/* -- a permutation of [0, total): Feistel over Z_a x Z_b, again where a value falls outside (Black, Rogaway 2002) -- */
+
+static inline u32 scatter(u32 x) {
+  x *= 0x9E3779B1u, x ^= x >> 15, x *= 0x85EBCA77u, x ^= x >> 13;
+  return x;
+}
+
+static inline u32 add(u32 x, u32 f, u32 m, u64 inverse) { /* (x + f) mod m, x below m; remainder after Lemire 2019 */
+  u32 sum = x + (u32)(((unsigned __int128)(inverse * f) * m) >> 64);
+  return sum - (sum >= m ? m : 0);
+}
+
+API void rlds_permute(const Numbers *p, i64 n, i64 total, i64 a, i64 b, const u32 *keys, i64 rounds, i64 *out) {
+  const u64 inverse_a = ~0ull / (u64)a + 1, inverse_b = ~0ull / (u64)b + 1;
+  EACH {
+    u64 x = (u64)number_at(p, i);
+    do {
+      u32 left = (u32)(x / (u64)b), right = (u32)(x % (u64)b);
+      for (i64 round = 0; round < rounds; round++) {
+        if (round % 2) right = add(right, scatter(left ^ keys[round]), (u32)b, inverse_b);
+        else left = add(left, scatter(right ^ keys[round]), (u32)a, inverse_a);
+      }
+      x = (u64)left * (u64)b + right;
+    } while (x >= (u64)total);
+    out[i] = (i64)x;
+  }
+}
+
+/* -- locate: the interval of a number, by the first interval of each equal slice of the range (a guide table) -- */
+
+typedef struct {
+  i64 count, total, shift; /* intervals; numbers; log2 of the numbers in a slice */
+  const i64 *bounds;       /* [count + 1] */
+  const int32_t *guide;    /* [((total - 1) >> shift) + 1] */
+} Prefix;
+
+/* Numbers must lie in [0, total). Returns the place of one that does not, or -1. */
+API i64 rlds_find(const Prefix *p, const i64 *number, i64 n, i64 *interval, i64 *within) {
+  EACH if ((u64)number[i] >= (u64)p->total) return i;
+  for (i64 done = 0; done < n; done += TILE) {
+    const i64 m = least(TILE, n - done), *x = number + done;
+    i64 *e = interval + done;
+    for (i64 i = 0; i < m; i++) __builtin_prefetch(p->guide + (x[i] >> p->shift));
+    for (i64 i = 0; i < m; i++) e[i] = p->guide[x[i] >> p->shift], __builtin_prefetch(p->bounds + e[i] + 1);
+    for (i64 i = 0; i < m; i++) {
+      i64 at = e[i];
+      for (int tries = 8; p->bounds[at + 1] <= x[i] && tries; tries--) at++;
+      if (p->bounds[at + 1] <= x[i]) { /* many short intervals in a slice */
+        i64 low = at, high = p->count - 1;
+        while (low < high) {
+          i64 middle = (low + high) / 2;
+          if (p->bounds[middle + 1] <= x[i]) low = middle + 1; else high = middle;
+        }
+        at = low;
+      }
+      e[i] = at, within[done + i] = x[i] - p->bounds[at];
+    }
+  }
+  return -1;
+}
+
+/* The item that each draw u [n] in [0, 1) falls on: ends [count] are running sums of weights, with a guide table. */
+API void rlds_fall(const double *ends, i64 count, const int32_t *guide, i64 slices, const double *u, i64 n, i64 *out) {
+  const double total = ends[count - 1];
+  EACH __builtin_prefetch(guide + (i64)(u[i] * (double)slices));
+  EACH out[i] = guide[(i64)(u[i] * (double)slices)], __builtin_prefetch(ends + out[i]);
+  EACH {
+    const double at = u[i] * total;
+    i64 item = out[i];
+    for (int tries = 8; item < count - 1 && ends[item] <= at && tries; tries--) item++;
+    if (ends[item] <= at) {
+      i64 low = item, high = count - 1;
+      while (low < high) {
+        i64 middle = (low + high) / 2;
+        if (ends[middle] <= at) low = middle + 1; else high = middle;
+      }
+      item = low;
+    }
+    out[i] = item;
+  }
+}
+
+/* -- gather: number -> row -> copy -- */
+
+typedef struct {
+  i64 episodes, stride, offset;                              /* a window starts at step number * stride + offset */
+  const i64 *start, *steps, *transitions, *observed, *index; /* [episodes] */
+} Windows;
+
+/* Where a column's rows are. */
+enum {
+  HERE,      /* at the step */
+  LAST,      /* at the last step summed */
+  NEIGHBOUR, /* `amount` steps after the last one, or before the step */
+  OFFSETS,   /* at `amount` offsets from the step, before rows `limit` of the episode */
+  GIVEN,     /* given for each sample */
+  EPISODE,   /* the number of the episode */
+  SPAN,      /* the number of steps summed */
+  SAMPLE     /* the number of the sample in this call */
+};
+
+/* What is written of each row. */
+enum { COPY, NARROW, WIDEN, EITHER, SUM, ROW, INSIDE, STEP, INDEX, OBSERVED, DISTANCE, ZERO };
+
+typedef struct {
+  i64 value, place, amount;
+  const char *base;          /* value of row 0; NULL: given in this call */
+  i64 stride, size;          /* bytes from row to row; bytes of a value in the output */
+  i64 count;                 /* numbers in a value */
+  i64 given;                 /* which of the arrays given in this call; -1 for none */
+  i64 doubles;               /* SUM: bit 0 rewards, bit 1 sums are double */
+  i64 mask, blank;           /* INSIDE: bit 0 of the window, bit 1 of the place; write zeros where not inside */
+  const char *other;         /* EITHER: the other flag; SUM: powers of the discount */
+  const i64 *offsets, *limit;
+  const float *shift, *scale; /* float32 [count], or NULL: values become (x - shift) / scale */
+} Column;
+
+typedef struct {
+  const char *base;
+  i64 stride, place, amount, given, size;
+} Fetch; /* bytes of every row that several columns read together */
+
+typedef struct {
+  Windows windows;
+  i64 columns, fetches;
+  const Column *column;
+  const Fetch *fetch;
+} Plan;
+
+typedef struct {
+  const i64 *episode, *number, *span; /* [n]; no span: one step */
+  const void *const *given;           /* arrays [n] */
+  i64 length;                         /* steps of a window; 0: one, without an axis */
+} Samples;
+
+typedef struct {
+  i64 sample; /* number of the first; all are of this one if `lone` */
+  i64 lone, low, high; /* entries [low, high) are inside their episode */
+  i64 episode[TILE], step[TILE], span[TILE], row[TILE];
+} Tile;
+
+/* Rows of entries [from, from + n), and whether they are real. `j` of OFFSETS is that of the offset. */
+static const i64 *rows_of(const Plan *p, const Samples *s, const Tile *t, i64 place, i64 amount, i64 given, i64 from,
+                          i64 n, i64 *row) {
+  const Windows *w = &p->windows;
+  switch (place) {
+    case HERE: return t->row + from;
+    case LAST: EACH row[i] = t->row[from + i] + t->span[from + i] - 1; break;
+    case NEIGHBOUR:
+      EACH {
+        const i64 e = t->episode[from + i], at = t->step[from + i] + amount + (amount > 0 ? t->span[from + i] - 1 : 0);
+        row[i] = w->start[e] + clip(at, 0, w->steps[e] - 1);
+      }
+      break;
+    case GIVEN: EACH row[i] = ((const i64 *)s->given[given])[t->lone ? t->sample : t->sample + from + i]; break;
+    case EPISODE: return t->episode + from;
+    case SPAN: return t->span + from;
+    case SAMPLE: EACH row[i] = t->lone ? t->sample : t->sample + from + i; break;
+  }
+  return row;
+}
+
+static void fetch(const Plan *p, const Samples *s, const Tile *t, i64 from, i64 n) {
+  i64 scratch[TILE];
+  if (n > 0)
+    for (const Fetch *f = p->fetch; f < p->fetch + p->fetches; f++) {
+      const i64 *row = rows_of(p, s, t, f->place, f->amount, f->given, from, n, scratch);
+      EACH {
+        const char *at = f->base + row[i] * f->stride;
+        for (i64 b = 0; b < f->size - 1; b += 64) __builtin_prefetch(at + b, 0, 2); /* into the second cache */
+        __builtin_prefetch(at + f->size - 1, 0, 2);
+      }
+    }
+}
+
+static inline void move(char *to, const char *from, i64 size) {
+  if (size >= 16) {
+    i64 at = 0;
+    for (; at + 16 <= size; at += 16) memcpy(to + at, from + at, 16);
+    if (at < size) memcpy(to + size - 16, from + size - 16, 16);
+  } else if (size >= 8) {
+    memcpy(to, from, 8), memcpy(to + size - 8, from + size - 8, 8);
+  } else if (size >= 4) {
+    memcpy(to, from, 4), memcpy(to + size - 4, from + size - 4, 4);
+  } else {
+    for (i64 at = 0; at < size; at++) to[at] = from[at];
+  }
+}
+
+#define FIXED(bytes) case bytes: EACH memcpy(out + i * bytes, base + row[i] * stride, bytes); return;
+
+static void copy(const char *base, i64 stride, i64 size, const i64 *row, i64 n, char *out) {
+  switch (size) { /* sizes of flags, numbers and the most common observations, which compilers unroll */
+    FIXED(1) FIXED(4) FIXED(8) FIXED(12) FIXED(16) FIXED(24) FIXED(32) FIXED(44) FIXED(68)
+    default: break;
+  }
+  if (size > 1024) EACH memcpy(out + i * size, base + row[i] * stride, (size_t)size);
+  else EACH move(out + i * size, base + row[i] * stride, size);
+}
+
+static inline void scaled(float *x, const Column *c) {
+  for (i64 k = 0; k < c->count; k++) x[k] = (x[k] - c->shift[k]) / c->scale[k];
+}
+
+/* Sum of gamma^j * reward, in double, one after the other, as plain Python adds up. */
+static void sum(const Column *c, const i64 *row, const i64 *span, i64 n, char *out) {
+  const double *power = (const double *)c->other;
+  EACH for (i64 k = 0; k < c->count; k++) {
+    double total = 0;
+    for (i64 j = 0; j < span[i]; j++) {
+      const char *at = c->base + (row[i] + j) * c->stride;
+      total += power[j] * (c->doubles & 1 ? ((const double *)at)[k] : (double)((const float *)at)[k]);
+    }
+    if (c->doubles & 2) ((double *)out)[i * c->count + k] = total;
+    else ((float *)out)[i * c->count + k] = (float)total;
+  }
+}
+
+static inline i64 is_inside(const Plan *p, const Tile *t, const Column *c, i64 i) {
+  if (c->mask & 1 && (i < t->low || t->high <= i)) return 0;
+  if (!(c->mask & 2) || c->place != NEIGHBOUR) return 1;
+  const i64 at = t->step[i] + c->amount + (c->amount > 0 ? t->span[i] - 1 : 0);
+  return 0 <= at && at < p->windows.steps[t->episode[i]];
+}
+
+/* The values at rows [n]. */
+static void values(const Column *c, const char *base, const i64 *row, i64 n, char *out) {
+  switch (c->value) {
+    case COPY: copy(base, c->stride, c->size, row, n, out); break;
+    case NARROW:
+      EACH {
+        const double *from = (const double *)(base + row[i] * c->stride);
+        for (i64 k = 0; k < c->count; k++) ((float *)(out + i * c->size))[k] = (float)from[k];
+      }
+      break;
+    case WIDEN:
+      EACH {
+        const float *from = (const float *)(base + row[i] * c->stride);
+        for (i64 k = 0; k < c->count; k++) ((double *)(out + i * c->size))[k] = (double)from[k];
+      }
+      break;
+    case EITHER: EACH out[i] = (char)(base[row[i] * c->stride] | c->other[row[i] * c->stride]); break;
+    case ROW: memcpy(out, row, (size_t)n * 8); break;
+  }
+  if (c->scale) EACH scaled((float *)(out + i * c->size), c);
+}
+
+/* All offsets of entries [from, from + n): n * amount values. */
+static void offsets(const Plan *p, const Tile *t, const Column *c, i64 from, i64 n, char *out) {
+  const Windows *w = &p->windows;
+  i64 row[TILE];
+  byte inside[TILE];
+  for (i64 done = 0; done < n * c->amount; done += TILE) {
+    const i64 m = least(TILE, n * c->amount - done);
+    for (i64 q = 0; q < m; q++) {
+      const i64 i = from + (done + q) / c->amount, e = t->episode[i];
+      const i64 at = t->step[i] + c->offsets[(done + q) % c->amount];
+      row[q] = w->start[e] + clip(at, 0, c->limit[e] - 1), inside[q] = 0 <= at && at < c->limit[e];
+    }
+    char *to = out + done * c->size;
+    if (c->value == INSIDE) memcpy(to, inside, (size_t)m);
+    else values(c, c->base, row, m, to);
+    if (c->blank)
+      for (i64 q = 0; q < m; q++) if (!inside[q]) memset(to + q * c->size, 0, (size_t)c->size);
+  }
+}
+
+/* Writes one column of entries [from, from + n). */
+static void column(const Plan *p, const Samples *s, const Tile *t, const Column *c, i64 from, i64 n, char *out) {
+  const Windows *w = &p->windows;
+  const i64 *e = t->episode + from, *step = t->step + from, *span = t->span + from;
+  const char *base = c->given < 0 || c->place == GIVEN ? c->base : (const char *)s->given[c->given];
+  i64 scratch[TILE], *number = (i64 *)out;
+  if (c->place == OFFSETS) {
+    offsets(p, t, c, from, n, out);
+    return;
+  }
+  switch (c->value) {
+    case STEP: memcpy(out, step, (size_t)n * 8); break;
+    case INDEX: EACH number[i] = step[i] < w->transitions[e[i]] ? w->index[e[i]] + step[i] : -1; break;
+    case OBSERVED: EACH out[i] = step[i] + span[i] < w->observed[e[i]]; break;
+    case INSIDE: EACH out[i] = (char)is_inside(p, t, c, from + i); break;
+    case ZERO: memset(out, 0, (size_t)(n * c->size)); break;
+    case DISTANCE: /* from each step to the goal, whose step is given */
+      EACH {
+        const i64 ahead = ((const i64 *)base)[t->lone ? t->sample : t->sample + from + i] - step[i];
+        number[i] = ahead < -1 ? -1 : ahead;
+      }
+      break;
+    default: {
+      const i64 *row = rows_of(p, s, t, c->place, c->amount, c->given, from, n, scratch);
+      if (c->value == SUM) sum(c, row, span, n, out);
+      else if (c->value == COPY && t->lone && c->place == HERE && c->stride == c->size && !c->scale) {
+        const i64 low = clip(t->low - from, 0, n), high = clip(t->high - from, low, n); /* consecutive rows */
+        copy(base, c->stride, c->size, row, low, out);
+        if (high > low) memcpy(out + low * c->size, base + row[low] * c->stride, (size_t)((high - low) * c->size));
+        copy(base, c->stride, c->size, row + high, n - high, out + high * c->size);
+      } else values(c, base, row, n, out);
+    }
+  }
+  if (c->blank) EACH if (!is_inside(p, t, c, from + i)) memset(out + i * c->size, 0, (size_t)c->size);
+}
+
+/* Asks for the rows of a slice, before the one before it is copied. */
+static void fetch_slice(const Plan *p, const Samples *s, i64 k) {
+  const Windows *w = &p->windows;
+  const i64 e = s->episode[k], first = s->number[k] * w->stride + w->offset;
+  const i64 low = clip(first, 0, w->steps[e] - 1), high = clip(first + least(s->length, TILE), low + 1, w->steps[e]);
+  for (const Fetch *f = p->fetch; f < p->fetch + p->fetches; f++)
+    if (f->place == HERE) {
+      const char *at = f->base + (w->start[e] + low) * f->stride, *end = at + (high - low - 1) * f->stride + f->size;
+      for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+    }
+}
+
+/* Writes all columns of the tile; `done` entries were written before it. */
+static void write(const Plan *p, const Samples *s, const Tile *t, i64 n, i64 done, char *const *out) {
+  fetch(p, s, t, 0, t->lone ? 0 : least(AHEAD, n));
+  for (i64 from = 0; from < n; from += AHEAD) {
+    const i64 part = t->lone ? n : least(AHEAD, n - from); /* the rows of a slice follow each other */
+    if (!t->lone) fetch(p, s, t, from + part, least(AHEAD, n - from - part));
+    for (i64 k = 0; k < p->columns; k++) {
+      const Column *c = p->column + k;
+      if (!c->size) continue; /* a field of no numbers */
+      column(p, s, t, c, from, part, out[k] + (done + from) * c->size * (c->place == OFFSETS ? c->amount : 1));
+    }
+    if (t->lone) break;
+  }
+}
+
+/* Gathers samples [n] into the outputs [n, ...] or [n, length, ...], one for each column.
+ * Returns the place of a sample that names no episode, or no step of it; -1 for none. */
+API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
+  const Windows *w = &p->windows;
+  Tile t;
+  EACH {
+    const i64 e = s->episode[i];
+    if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return i;
+    if (!s->length && (u64)(s->number[i] * w->stride + w->offset) >= (u64)w->steps[e]) return i;
+  }
+  if (!s->length) {
+    t.lone = 0, t.low = 0, t.high = TILE;
+    for (i64 done = 0; done < n; done += TILE) {
+      const i64 m = least(TILE, n - done);
+      t.sample = done;
+      for (i64 i = 0; i < m; i++) {
+        t.episode[i] = s->episode[done + i], t.span[i] = s->span ? s->span[done + i] : 1;
+        t.step[i] = s->number[done + i] * w->stride + w->offset, t.row[i] = w->start[t.episode[i]] + t.step[i];
+      }
+      write(p, s, &t, m, done, out);
+    }
+    return -1;
+  }
+  t.lone = 1;
+  for (i64 k = 0; k < n; k++) {
+    const i64 e = s->episode[k], first = s->number[k] * w->stride + w->offset, T = w->steps[e];
+    t.sample = k;
+    if (k + 1 < n) fetch_slice(p, s, k + 1);
+    for (i64 done = 0; done < s->length; done += TILE) {
+      const i64 m = least(TILE, s->length - done), from = first + done;
+      t.low = clip(-from, 0, m), t.high = clip(T - from, t.low, m);
+      for (i64 i = 0; i < m; i++) {
+        t.episode[i] = e, t.span[i] = 1;
+        t.step[i] = clip(from + i, 0, T - 1), t.row[i] = w->start[e] + t.step[i];
+      }
+      write(p, s, &t, m, k * s->length + done, out);
+    }
+  }
+  return -1;
+}
+
+/* How many steps each n-step transition sums: to the first done, the episode's last transition, or most. */
+API i64 rlds_spans(const Plan *p, const Samples *s, i64 n, i64 most, const byte *terminated, const byte *truncated,
+                   i64 stride, i64 *out) {
+  const Windows *w = &p->windows;
+  EACH {
+    const i64 e = s->episode[i], step = s->number[i] * w->stride + w->offset;
+    if ((u64)e >= (u64)w->episodes || (u64)step >= (u64)w->transitions[e]) return i;
+    out[i] = w->start[e] + step;
+    __builtin_prefetch(terminated + out[i] * stride), __builtin_prefetch(truncated + out[i] * stride);
+  }
+  EACH {
+    const i64 e = s->episode[i], left = w->transitions[e] - (s->number[i] * w->stride + w->offset);
+    i64 span = 1;
+    for (i64 at = out[i] * stride; span < least(left, most) && !(terminated[at] | truncated[at]); at += stride) span++;
+    out[i] = span;
+  }
+  return -1;
+}
+
+/* -- goals -- */
+
+enum { GEOMETRIC, UNIFORM, FINAL, ANY, FIXED_STEPS };
+
+typedef struct {
+  double current, future, random, log_gamma;
+  i64 horizon, steps;
+  const i64 *limit; /* [episodes] rows that may be goals */
+  Prefix anywhere;  /* of all of them */
+} Goals;
+
+static inline double part_of(double u, double first, double share) { /* draws of a range, spread over [0, 1) */
+  const double x = (u - first) / share, below_one = 1 - 0x1p-53;
+  return x < 0 ? 0 : x > below_one ? below_one : x;
+}
+
+/* Rows of goals [n], and their steps in the sample's own episode, -1 for one of another; `u` [n] in [0, 1). */
+API i64 rlds_goals(const Goals *g, const Plan *p, const Samples *s, i64 n, const double *u, i64 *row, i64 *goal) {
+  const Windows *w = &p->windows;
+  EACH {
+    const i64 e = s->episode[i];
+    if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return i;
+    const i64 first = s->number[i] * w->stride + w->offset;
+    const i64 at = clip(s->length ? first + s->length - 1 : first, 0, w->steps[e] - 1); /* the last that is real */
+    const i64 limit = g->limit[e], ahead = limit - 1 - at;
+    goal[i] = at;
+    if (g->random > 0 && u[i] >= g->current + g->future) {
+      i64 number = (i64)(part_of(u[i], g->current + g->future, g->random) * (double)g->anywhere.total), other, there;
+      if (rlds_find(&g->anywhere, &number, 1, &other, &there) >= 0) return i;
+      row[i] = w->start[other] + there, goal[i] = w->start[other] == w->start[e] ? there : -1;
+      continue;
+    }
+    if (g->future > 0 && u[i] >= g->current) {
+      const double part = part_of(u[i], g->current, g->future);
+      switch (g->horizon) {
+        case GEOMETRIC: goal[i] += (i64)fmin(log1p(-part) / g->log_gamma + 1.0, (double)ahead); break;
+        case UNIFORM: goal[i] += least((i64)(part * (double)ahead) + 1, ahead); break;
+        case FINAL: goal[i] += ahead; break;
+        case ANY: goal[i] = (i64)(part * (double)limit); break;
+        default: goal[i] += least(g->steps, ahead);
+      }
+    }
+    goal[i] = clip(goal[i], 0, w->steps[e]), row[i] = w->start[e] + goal[i];
+  }
+  return -1;
+}
+
+/* -- a tree of sums: eight children to a node, which is then one cache line; level 0 holds the masses -- */
+
+enum { LEVELS = 14, WIDE = 8 };
+
+typedef struct {
+  i64 count, levels;
+  double *sum[LEVELS], *least[LEVELS]; /* padded to eights with zeros; least[0] is sum[0] */
+} Tree;
+
+/* Node k of a level from its children; zeros are padding. Summed anew, so that sums never drift from the masses. */
+static inline void renew(const Tree *t, i64 level, i64 k) {
+  const double *s = t->sum[level - 1] + WIDE * k, *m = t->least[level - 1] + WIDE * k;
+  double smallest = INFINITY;
+  for (i64 j = 0; j < WIDE; j++) smallest = m[j] > 0 && m[j] < smallest ? m[j] : smallest;
+  t->sum[level][k] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+  t->least[level][k] = smallest;
+}
+
+API void rlds_tree_fill(const Tree *t) {
+  i64 nodes = t->count;
+  for (i64 level = 1; level < t->levels; level++) {
+    nodes = (nodes + WIDE - 1) / WIDE;
+    for (i64 k = 0; k < nodes; k++) renew(t, level, k);
+  }
+}
+
+/* The sum of all masses and the smallest one. */
+API void rlds_tree_top(const Tree *t, double *total, double *smallest) {
+  const i64 top = t->levels - 1;
+  *total = 0, *smallest = INFINITY;
+  for (i64 j = 0; j < WIDE; j++) {
+    const double m = t->least[top][j];
+    *total += t->sum[top][j];
+    if (m > 0 && m < *smallest) *smallest = m;
+  }
+}
+
+/* The number that each draw u [n] in [0, 1) falls on. All draws go down a level together: their misses overlap. */
+API void rlds_tree_find(const Tree *t, const double *u, i64 n, i64 *number) {
+  double total, smallest, at[TILE];
+  rlds_tree_top(t, &total, &smallest);
+  for (i64 done = 0; done < n; done += TILE) {
+    const i64 m = least(TILE, n - done);
+    i64 *node = number + done;
+    for (i64 i = 0; i < m; i++) at[i] = u[done + i] * total, node[i] = 0;
+    for (i64 level = t->levels - 1; level >= 0; level--)
+      for (i64 i = 0; i < m; i++) {
+        const double *s = t->sum[level] + WIDE * node[i];
+        double below[WIDE + 1] = {0};
+        for (i64 j = 0; j < WIDE; j++) below[j + 1] = below[j] + s[j];
+        const double most = below[WIDE] * (1 - 0x1p-53), x = at[i] < most ? at[i] : most; /* never on the padding */
+        i64 child = 0;
+        for (i64 j = 1; j < WIDE; j++) child += below[j] <= x;
+        at[i] = x - below[child], node[i] = WIDE * node[i] + child;
+        if (level) __builtin_prefetch(t->sum[level - 1] + WIDE * node[i]);
+      }
+  }
+}
+
+/* Chance of each number, and its importance weight (smallest mass / mass)^beta. */
+API i64 rlds_tree_weigh(const Tree *t, const i64 *number, i64 n, double beta, double *chance, double *weight) {
+  double total, smallest;
+  rlds_tree_top(t, &total, &smallest);
+  EACH {
+    if ((u64)number[i] >= (u64)t->count) return i;
+    const double mass = t->sum[0][number[i]];
+    chance[i] = mass / total, weight[i] = pow(smallest / mass, beta);
+  }
+  return -1;
+}
+
+/* Sets masses (priority + eps)^alpha; where a number stands twice its last priority counts.
+ * Returns the place of a number or priority that is not possible, before anything is set; -1 for none. */
+API i64 rlds_tree_update(const Tree *t, const i64 *number, const double *priority, i64 n, double eps, double alpha,
+                         double most) {
+  EACH if (!(priority[i] >= 0 && priority[i] <= most && (u64)number[i] < (u64)t->count)) return i;
+  i64 node[TILE];
+  for (i64 done = 0; done < n; done += TILE) {
+    const i64 m = least(TILE, n - done);
+    for (i64 i = 0; i < m; i++) {
+      node[i] = number[done + i];
+      __builtin_prefetch(t->sum[0] + node[i], 1);
+      for (i64 level = 1, k = node[i] / WIDE; level < least(t->levels, 4); level++, k /= WIDE)
+        __builtin_prefetch(t->sum[level] + k, 1), __builtin_prefetch(t->least[level] + k, 1);
+    }
+    for (i64 i = 0; i < m; i++) t->sum[0][node[i]] = pow(priority[done + i] + eps, alpha);
+    for (i64 level = 1; level < t->levels; level++)
+      for (i64 i = 0; i < m; i++) renew(t, level, node[i] /= WIDE);
+  }
+  return -1;
+}

@@ -1,0 +1,637 @@
+"""The compiled core of the loader, see kernel.c: its functions, and plans of what is copied for each sample.
+
+All raw addresses of the project are in this module. An address is taken of an array that is kept as long as the
+address is: by a plan, a table or a tree for its lifetime, by a call until it returns. ctypes lets go of the GIL during
+a call, so that other threads run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import Structure, byref, c_char, c_double, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.errors import DamagedDataset, MissingPackage
+from rlds_cli.ted import Array, IntArray
+
+LIBRARY = Path(__file__).with_name("_kernel.so")
+SampleNumbers = range | IntArray  # numbers of samples
+Floats = npt.NDArray[np.float64]
+_NEAR = 64  # bytes: columns of a row that lie so close are fetched together
+_MOST_FETCHED = 512  # bytes of a row that are fetched ahead; the processor foresees the rest
+
+
+class _Stream(Structure):
+    _fields_ = [("seed", c_uint64), ("key", c_uint64), ("salt", c_uint64)]
+
+
+class _Numbers(Structure):
+    _fields_ = [("list", c_void_p), ("first", c_int64), ("step", c_int64)]
+
+
+class _Prefix(Structure):
+    _fields_ = [(n, c_int64) for n in ("count", "total", "shift")] + [(n, c_void_p) for n in ("bounds", "guide")]
+
+
+class _Windows(Structure):
+    _fields_ = [(n, c_int64) for n in ("episodes", "stride", "offset")] + [
+        (n, c_void_p) for n in ("start", "steps", "transitions", "observed", "index")
+    ]
+
+
+class _Column(Structure):
+    _fields_ = [
+        *((n, c_int64) for n in ("value", "place", "amount")),
+        ("base", c_void_p),
+        *((n, c_int64) for n in ("stride", "size", "count", "given", "doubles", "mask", "blank")),
+        *((n, c_void_p) for n in ("other", "offsets", "limit", "shift", "scale")),
+    ]
+
+
+class _Fetch(Structure):
+    _fields_ = [("base", c_void_p), *((n, c_int64) for n in ("stride", "place", "amount", "given", "size"))]
+
+
+class _Plan(Structure):
+    _fields_ = [
+        ("windows", _Windows),
+        ("columns", c_int64),
+        ("fetches", c_int64),
+        ("column", c_void_p),
+        ("fetch", c_void_p),
+    ]
+
+
+class _Samples(Structure):
+    _fields_ = [*((n, c_void_p) for n in ("episode", "number", "span", "given")), ("length", c_int64)]
+
+
+class _Goals(Structure):
+    _fields_ = [
+        *((n, c_double) for n in ("current", "future", "random", "log_gamma")),
+        *((n, c_int64) for n in ("horizon", "steps")),
+        ("limit", c_void_p),
+        ("anywhere", _Prefix),
+    ]
+
+
+_LEVELS, _WIDE = 14, 8
+
+
+class _Tree(Structure):
+    _fields_ = [("count", c_int64), ("levels", c_int64), ("sum", c_void_p * _LEVELS), ("least", c_void_p * _LEVELS)]
+
+
+def _load() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError as e:
+        raise MissingPackage(
+            f"{LIBRARY} cannot be loaded: {e}", hint="pip install --force-reinstall rlds-cli; in a checkout: make kernel"
+        ) from e
+    p, i, d = c_void_p, c_int64, c_double
+    for name, arguments, result in (
+        ("words", (p, i, i, p), None),
+        ("uniform", (p, p, i, d, p), None),
+        ("below", (p, p, i, i, p), None),
+        ("permute", (p, i, i, i, i, p, i, p), None),
+        ("find", (p, p, i, p, p), i),
+        ("fall", (p, i, p, i, p, i, p), None),
+        ("gather", (p, p, i, p), i),
+        ("spans", (p, p, i, i, p, p, i, p), i),
+        ("goals", (p, p, p, i, p, p, p), i),
+        ("tree_fill", (p,), None),
+        ("tree_top", (p, p, p), None),
+        ("tree_find", (p, p, i, p), None),
+        ("tree_weigh", (p, p, i, d, p, p), i),
+        ("tree_update", (p, p, p, i, d, d, d), i),
+    ):
+        function = getattr(library, f"rlds_{name}")
+        function.argtypes, function.restype = arguments, result
+    return library
+
+
+_KERNEL = _load()
+_gather = _KERNEL.rlds_gather
+
+
+def address(array: Array) -> int:
+    """Return the address of an array's first byte; it holds while the array is kept."""
+    return int(array.__array_interface__["data"][0])
+
+
+def _written(array: Array) -> int:
+    """Return the address of a new, contiguous array: a third of the time of `address`."""
+    return ctypes.addressof(c_char.from_buffer(array)) if array.size else 0
+
+
+# -- random numbers
+
+
+def words(seed: int, key: int, salt: int, first: int, count: int) -> npt.NDArray[np.uint64]:
+    """Return words ``first``, ``first + 1``, ... of a stream [count]."""
+    out = np.empty(count, np.uint64)
+    _KERNEL.rlds_words(byref(_Stream(seed, key, salt)), first, count, address(out))
+    return out
+
+
+def uniform(seed: int, key: int, salt: int, positions: SampleNumbers, scale: float) -> Floats:
+    """Return draws in [0, 1) times ``scale``, one for each sample number [K]."""
+    out = np.empty(len(positions))
+    numbers, kept = _numbers(positions)
+    _KERNEL.rlds_uniform(byref(_Stream(seed, key, salt)), byref(numbers), len(out), scale, address(out))
+    del kept
+    return out
+
+
+def below(seed: int, key: int, salt: int, positions: SampleNumbers, limit: int) -> IntArray:
+    """Return integers in [0, limit), one for each sample number [K]."""
+    out = np.empty(len(positions), np.int64)
+    numbers, kept = _numbers(positions)
+    _KERNEL.rlds_below(byref(_Stream(seed, key, salt)), byref(numbers), len(out), limit, address(out))
+    del kept
+    return out
+
+
+def permute(positions: SampleNumbers, total: int, sides: tuple[int, int], keys: npt.NDArray[np.uint32]) -> IntArray:
+    """Return where a keyed permutation of [0, total) takes ``positions`` [K], which must lie in it."""
+    out = np.empty(len(positions), np.int64)
+    numbers, kept = _numbers(positions)
+    keys = np.ascontiguousarray(keys, np.uint32)
+    _KERNEL.rlds_permute(byref(numbers), len(out), total, *sides, address(keys), len(keys), address(out))
+    del kept
+    return out
+
+
+def _numbers(positions: SampleNumbers) -> tuple[_Numbers, Array | None]:
+    """Return the struct of sample numbers, and the array that it points to."""
+    if isinstance(positions, range):
+        return _Numbers(None, positions.start, positions.step), None
+    kept = np.ascontiguousarray(positions, np.int64)
+    return _Numbers(address(kept), 0, 0), kept
+
+
+# -- tables
+
+
+class PrefixTable:
+    """Finds intervals of numbers.
+
+    Parameters
+    ----------
+    bounds : int64 array [count + 1]
+        First number of each interval, and the total. Ascending from 0.
+    guide : int32 array
+        First interval of each slice of ``2**shift`` numbers.
+    shift : int
+    """
+
+    def __init__(self, bounds: IntArray, guide: npt.NDArray[np.int32], shift: int) -> None:
+        self._kept = bounds, guide
+        count, total = len(bounds) - 1, int(bounds[-1])
+        self.struct = _Prefix(count, total, shift, address(bounds), address(guide))
+
+    def find(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the interval of every number [K], and the number's place within it.
+
+        Raises
+        ------
+        IndexError
+            A number is not below the total.
+        """
+        numbers = np.ascontiguousarray(numbers, np.int64)
+        interval, within = np.empty((2, *numbers.shape), np.int64)
+        bad = _KERNEL.rlds_find(byref(self.struct), address(numbers), numbers.size, address(interval), address(within))
+        if bad >= 0:
+            raise IndexError(f"number {numbers.reshape(-1)[bad]} of {self.struct.total}")
+        return interval, within
+
+
+def fall(ends: Floats, guide: npt.NDArray[np.int32], u: Floats) -> IntArray:
+    """Return the item that each draw ``u`` [K], in [0, 1), falls on.
+
+    ``ends`` [n] are the running sums of the items' weights, ``guide`` [slices] the first item of each equal slice.
+    """
+    u, out = np.ascontiguousarray(u, np.float64), np.empty(len(u), np.int64)
+    _KERNEL.rlds_fall(address(ends), len(ends), address(guide), len(guide), address(u), len(u), address(out))
+    return out
+
+
+class SumTree:
+    """The masses of the numbers 0..count-1, from which numbers are drawn in proportion to their mass.
+
+    Eight masses make a node, which is one cache line, eight nodes a node above. A million masses have seven levels; a
+    mass takes 8 bytes, and 2.3 for the levels above.
+
+    Parameters
+    ----------
+    count : int
+        At least 1.
+    mass : float
+        Of every number at first. Masses are positive, and their sum is finite.
+    """
+
+    def __init__(self, count: int, mass: float) -> None:
+        self.count = count
+        sizes = [count]
+        while sizes[-1] > _WIDE:
+            sizes.append(-(-sizes[-1] // _WIDE))
+        padded = [-(-size // _WIDE) * _WIDE for size in sizes]
+        self._sums = [_aligned(size) for size in padded]
+        self._least = [self._sums[0], *(_aligned(size) for size in padded[1:])]
+        addresses = [(c_void_p * _LEVELS)(*map(address, level)) for level in (self._sums, self._least)]
+        self._tree = _Tree(count, len(sizes), *addresses)
+        self.fill(mass)
+
+    @property
+    def masses(self) -> Floats:
+        """All masses [count]: a view, not to be written."""
+        return self._sums[0][: self.count]
+
+    @property
+    def total(self) -> float:
+        """The sum of the masses."""
+        return self._top()[0]
+
+    @property
+    def least(self) -> float:
+        """The smallest mass."""
+        return self._top()[1]
+
+    def _top(self) -> tuple[float, float]:
+        total, smallest = c_double(), c_double()
+        _KERNEL.rlds_tree_top(byref(self._tree), byref(total), byref(smallest))
+        return total.value, smallest.value
+
+    def fill(self, masses: Floats | float) -> None:
+        """Set all masses [count], or one for all."""
+        self._sums[0][: self.count] = masses
+        _KERNEL.rlds_tree_fill(byref(self._tree))
+
+    def find(self, u: Floats) -> IntArray:
+        """Return the number that each draw ``u`` [K], in [0, 1), falls on."""
+        u, out = np.ascontiguousarray(u, np.float64), np.empty(len(u), np.int64)
+        _KERNEL.rlds_tree_find(byref(self._tree), address(u), len(u), _written(out))
+        return out
+
+    def weigh(self, numbers: IntArray, beta: float) -> tuple[Floats, Floats]:
+        """Return the chance of each of ``numbers`` [K], and ``(smallest mass / mass) ** beta``."""
+        numbers = np.ascontiguousarray(numbers, np.int64)
+        chance, weight = np.empty((2, len(numbers)))
+        bad = _KERNEL.rlds_tree_weigh(
+            byref(self._tree), address(numbers), len(numbers), beta, address(chance), address(weight)
+        )
+        if bad >= 0:
+            raise IndexError(f"number {numbers[bad]} of {self.count}")
+        return chance, weight
+
+    def update(self, numbers: IntArray, priority: Floats, *, eps: float, alpha: float, most: float) -> int | None:
+        """Set masses to ``(priority + eps) ** alpha``; where a number stands twice, its last priority counts.
+
+        Returns
+        -------
+        int or None
+            The place of a number or priority that is not possible; then nothing is changed.
+        """
+        numbers, priority = np.ascontiguousarray(numbers, np.int64), np.ascontiguousarray(priority, np.float64)
+        bad = _KERNEL.rlds_tree_update(
+            byref(self._tree), address(numbers), address(priority), len(numbers), eps, alpha, most
+        )
+        return None if bad < 0 else int(bad)
+
+
+def _aligned(size: int) -> Floats:
+    """Return zeros that start at a cache line."""
+    raw = np.zeros(size + _WIDE)
+    skip = -address(raw) % 64 // 8
+    return raw[skip : skip + size]
+
+
+# -- plans
+
+
+class Place(IntEnum):
+    """The rows of a column, see kernel.c."""
+
+    HERE, LAST, NEIGHBOUR, OFFSETS, GIVEN, EPISODE, SPAN, SAMPLE = range(8)
+
+
+class Value(IntEnum):
+    """What is written of each row, see kernel.c."""
+
+    COPY, NARROW, WIDEN, EITHER, SUM, ROW, INSIDE, STEP, INDEX, OBSERVED, DISTANCE, ZERO = range(12)
+
+
+_CASTS = {("float64", "float32"): Value.NARROW, ("float32", "float64"): Value.WIDEN}
+OF_WINDOW, OF_PLACE = 1, 2  # bits of `Output.mask`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """One array that the kernel writes: [n, *shape], [n, L, *shape] or, with offsets, [n, k, *shape].
+
+    Attributes
+    ----------
+    value : Value
+    dtype : numpy.dtype
+    shape : tuple of int
+        Of one row.
+    place : Place
+    amount : int
+        Of `Place.NEIGHBOUR`, the distance in steps.
+    source : array [rows, ...], optional
+        The values: rows may lie apart, a row is contiguous.
+    shift : int
+        Rows by which ``source`` is read further on.
+    given : callable, optional
+        From samples to an array [n], of their values or of their rows.
+    other : array, optional
+        The other flag of `Value.EITHER`, powers of the discount of `Value.SUM`.
+    offsets : tuple of int
+        Of `Place.OFFSETS`.
+    limit : int array [episodes], optional
+        Rows of each episode that offsets may reach.
+    mask : int
+        What counts as outside: `OF_WINDOW`, `OF_PLACE`.
+    blank : bool
+        Write zeros outside.
+    scale : pair of arrays, optional
+        Shift and scale, float32: values become ``(x - shift) / scale``.
+    """
+
+    value: Value
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    place: Place = Place.HERE
+    amount: int = 0
+    source: Array | None = None
+    shift: int = 0
+    given: Callable[[Any], Array] | None = None
+    other: Array | None = None
+    offsets: tuple[int, ...] = ()
+    limit: IntArray | None = None
+    mask: int = 0
+    blank: bool = False
+    scale: tuple[Array, Array] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of a value."""
+        return int(self.dtype.itemsize * prod(self.shape))
+
+
+def cast(stored: np.dtype[Any], wanted: str | None) -> tuple[Value, np.dtype[Any]]:
+    """Return how values of a dtype are copied where ``wanted`` is the dtype of floats, and the dtype that they get.
+
+    The kernel casts between float32 and float64; other floats are copied as they are.
+    """
+    value = _CASTS.get((stored.name, wanted or ""), Value.COPY) if stored.isnative else Value.COPY
+    return value, stored if value is Value.COPY else np.dtype(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTable:
+    """Columns over episodes, int64 [episodes] each, and the steps that windows start at.
+
+    Window ``number`` of an episode starts at its step ``number * stride + offset``.
+    """
+
+    start: IntArray
+    steps: IntArray
+    transitions: IntArray
+    observed: IntArray
+    index: IntArray
+    stride: int
+    offset: int
+
+
+class Plan:
+    """A compiled plan: what is written for each sample.
+
+    Parameters
+    ----------
+    table : EpisodeTable
+    outputs : sequence of Output
+
+    Raises
+    ------
+    DamagedDataset
+        An episode lies outside a column.
+    """
+
+    def __init__(self, table: EpisodeTable, outputs: Sequence[Output]) -> None:
+        self.outputs = outputs
+        self._kept: list[Any] = []
+        self._rows = _check(table)
+        columns = [getattr(table, n) for n in ("start", "steps", "transitions", "observed", "index")]
+        windows = _Windows(len(table.start), table.stride, table.offset, *map(self._keep, columns))
+        self.givens = list(dict.fromkeys(o.given for o in outputs if o.given is not None))
+        described = [self._column(o) for o in outputs]
+        fetches = _fetches(described, outputs)
+        self._columns = (_Column * max(1, len(described)))(*described)
+        self._fetches = (_Fetch * max(1, len(fetches)))(*fetches)
+        plan = _Plan(
+            windows, len(outputs), len(fetches), ctypes.addressof(self._columns), ctypes.addressof(self._fetches)
+        )
+        self._plan, self.at = plan, ctypes.addressof(plan)
+        self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
+        self.lists = c_void_p * max(1, len(outputs))
+
+    def _keep(self, array: Array, dtype: npt.DTypeLike = np.int64) -> int:
+        kept = np.ascontiguousarray(array, dtype)
+        self._kept.append(kept)
+        return address(kept)
+
+    def _column(self, o: Output) -> _Column:
+        c = _Column(value=o.value, place=o.place, amount=o.amount, given=-1, mask=o.mask, blank=o.blank)
+        c.size, c.count = o.size, prod(o.shape)
+        if o.given is not None:
+            c.given, c.stride = self.givens.index(o.given), 8
+        if o.source is not None:
+            c.base, c.stride = self._source(o.source, o)
+        if o.value is Value.EITHER:
+            assert o.other is not None
+            c.other, stride = self._source(o.other, o)
+            assert stride == c.stride
+        elif o.value is Value.SUM:
+            assert o.other is not None and o.source is not None
+            c.other = self._keep(o.other, np.float64)
+            c.doubles = (o.source.dtype == np.float64) | (o.dtype == np.float64) << 1
+        if o.place is Place.OFFSETS:
+            assert o.limit is not None
+            c.amount, c.offsets, c.limit = len(o.offsets), self._keep(np.array(o.offsets)), self._keep(o.limit)
+        if o.scale is not None:
+            c.shift, c.scale = (self._keep(np.broadcast_to(x, o.shape), np.float32) for x in o.scale)
+        return c
+
+    def _source(self, source: Array, o: Output) -> tuple[int, int]:
+        """Return the address of row 0, after a shift, and the bytes from row to row."""
+        if o.place not in (Place.EPISODE, Place.SPAN) and len(source) < self._rows:
+            raise DamagedDataset(f"a column of {len(source):,} rows where episodes have {self._rows:,}.")
+        self._kept.append(source)
+        stride = source.strides[0] if len(source) > 1 else o.size
+        return address(source) + o.shift * stride, stride
+
+    def bind(
+        self, episode: IntArray, number: IntArray, span: IntArray | None, given: Sequence[Array], length: int
+    ) -> Bound:
+        """Return the samples [n] that the plan is to be applied to; ``length`` is L, 0 for single steps."""
+        return Bound(self, episode, number, span, given, length)
+
+    def spans(self, episode: IntArray, number: IntArray, most: int, flags: Sequence[Array]) -> IntArray:
+        """Return the steps that n-step transitions sum [n]: up to the first done, the last transition or ``most``."""
+        terminated, truncated = flags
+        assert min(len(terminated), len(truncated)) >= self._rows
+        samples, _kept = _samples(episode, number, None, (), 0)
+        out = np.empty(len(episode), np.int64)
+        stride = terminated.strides[0]
+        assert stride == truncated.strides[0]
+        places = address(terminated), address(truncated), stride, address(out)
+        _checked(_KERNEL.rlds_spans(self.at, byref(samples), len(out), most, *places))
+        return out
+
+
+class Bound:
+    """Samples that a plan is applied to, part by part."""
+
+    def __init__(
+        self, plan: Plan, episode: IntArray, number: IntArray, span: IntArray | None, given: Sequence[Array], length: int
+    ) -> None:
+        self._samples, self._kept = _samples(episode, number, span, given, length)
+        self._plan, self._at, self._made, self._lists = plan, plan.at, plan.made, plan.lists
+        self._episode, self._number = address(episode), address(number)
+        self._span = 0 if span is None else address(span)
+        self._given = [address(x) for x in given]
+        self._lead = (length,) if length else ()
+        self._sent = byref(self._samples)
+
+    def read(self, first: int, n: int, wrap: Callable[[Array], Any] | None = None) -> list[Any]:
+        """Return the outputs of samples ``first`` to ``first + n``, each in memory of its own.
+
+        ``wrap`` is ``torch.from_numpy`` for tensors. One thread at a time may read.
+        """
+        lead, empty = (n, *self._lead), np.empty
+        arrays = [empty(lead + shape, dtype) for dtype, shape in self._made]
+        made = arrays if wrap is None else [wrap(x) for x in arrays]
+        out = self._lists(*([_written(x) for x in arrays] if wrap is None else [x.data_ptr() for x in made]))
+        samples, skip = self._samples, 8 * first
+        samples.episode, samples.number = self._episode + skip, self._number + skip
+        if self._span:
+            samples.span = self._span + skip
+        if self._given:
+            given = (c_void_p * len(self._given))(*[at + skip for at in self._given])
+            samples.given = ctypes.addressof(given)
+        bad = _gather(self._at, self._sent, n, out)
+        if bad >= 0:
+            _checked(bad)
+        return made
+
+
+def _samples(
+    episode: IntArray, number: IntArray, span: IntArray | None, given: Sequence[Array], length: int
+) -> tuple[_Samples, tuple[Any, ...]]:
+    """Return the struct of samples, and what it points to."""
+    arrays = [episode, number, *(() if span is None else (span,)), *given]
+    assert all(x.flags.c_contiguous and x.dtype.itemsize == 8 and len(x) == len(episode) for x in arrays)
+    return _Samples(address(episode), address(number), None, None, length), tuple(arrays)
+
+
+def _check(table: EpisodeTable) -> int:
+    """Return the rows that the episodes take, after checking the table."""
+    start, steps = table.start, table.steps
+    sound = (start >= 0) & (steps >= 0) & (0 <= table.transitions) & (table.transitions <= steps)
+    sound &= (table.observed <= steps + 1) & (start < 1 << 60) & (steps < 1 << 60)
+    if not sound.all():
+        raise DamagedDataset(f"episode {int(np.argmin(sound)):,}: its rows or steps are not possible.")
+    return int((start + steps + 1).max(initial=0))
+
+
+def _checked(bad: int) -> None:
+    if bad >= 0:
+        raise IndexError(f"sample {bad} names no step of an episode")
+
+
+def _fetches(columns: Iterable[_Column], outputs: Iterable[Output]) -> list[_Fetch]:
+    """Return the bytes of each row to fetch ahead: neighbouring columns together."""
+    read: list[tuple[tuple[int, ...], int, int]] = []
+    for c, o in zip(columns, outputs, strict=True):
+        if o.source is None or o.place in (Place.EPISODE, Place.SPAN):
+            continue
+        size = o.source.itemsize * prod(o.source.shape[1:])
+        if o.place is Place.OFFSETS:
+            first, last = min(o.offsets), max(o.offsets)
+            read.append(((c.stride, Place.HERE, 0, -1), c.base + first * c.stride, (last - first) * c.stride + size))
+            continue
+        amount = c.amount if o.place is Place.NEIGHBOUR else 0
+        where = (c.stride, c.place, amount, c.given)
+        read += [(where, c.base or 0, size)] if size and c.base else []
+        read += [(where, c.other, size)] if o.value is Value.EITHER else []
+    found = []
+    for (stride, place, amount, given), group in groupby(sorted(set(read)), key=lambda r: r[0]):
+        start = end = 0
+        for _, base, size in [*group, ((), 0, 0)]:
+            if start and not start <= base <= end + _NEAR:
+                found.append(_Fetch(start, stride, place, amount, given, min(end - start, _MOST_FETCHED)))
+                start = 0
+            start, end = start or base, max(end if start else 0, base + size)
+    return found
+
+
+# -- goals
+
+
+@dataclass(frozen=True, slots=True)
+class GoalRule:
+    """How goals are drawn, see `rlds_cli.loader.Goals`; ``horizon`` is 0 to 3 for its names, 4 for ``steps``."""
+
+    current: float
+    future: float
+    random: float
+    log_gamma: float
+    horizon: int
+    steps: int
+
+
+class GoalTable:
+    """Draws goals.
+
+    Parameters
+    ----------
+    rule : GoalRule
+    limit : int64 array [episodes]
+        Rows of each episode that can be goals, at most its steps and one.
+    anywhere : PrefixTable or None
+        Of these rows, for random goals.
+    """
+
+    def __init__(self, rule: GoalRule, limit: IntArray, anywhere: PrefixTable | None) -> None:
+        self._limit, self._anywhere = np.ascontiguousarray(limit, np.int64), anywhere
+        numbers = rule.current, rule.future, rule.random, rule.log_gamma, rule.horizon, rule.steps
+        self._struct = _Goals(*numbers, address(self._limit), anywhere.struct if anywhere else _Prefix())
+
+    def find(
+        self, plan: Plan, episode: IntArray, number: IntArray, length: int, u: Floats
+    ) -> tuple[IntArray, IntArray]:
+        """Return the rows of the goals of samples [n], and their steps in the sample's own episode; -1 for another's."""
+        samples, _kept = _samples(episode, number, None, (), length)
+        row, step = np.empty((2, len(episode)), np.int64)
+        u = np.ascontiguousarray(u, np.float64)
+        places = address(u), address(row), address(step)
+        _checked(_KERNEL.rlds_goals(byref(self._struct), plan.at, byref(samples), len(episode), *places))
+        return row, step
+
+
+def version() -> Mapping[str, str]:
+    """Return the compiler and the flags that the kernel was built with, where they are recorded."""
+    record = LIBRARY.with_suffix(".txt")
+    compiler, _, flags = record.read_text().strip().partition("\n") if record.exists() else ("unknown", "", "")
+    return {"compiler": compiler, "flags": flags}
