@@ -6,8 +6,8 @@ from loader_data import create, episode, episode_lists
 
 import rlds_cli
 from rlds_cli.dataset.transforms import Elementwise
-from rlds_cli.loader.storage import blocks
 from rlds_cli.loader import Loader, Member, Mixture, ReturnToGo, Reward, Sequential, Shuffled, Slice, Transition
+from rlds_cli.loader.storage import blocks
 
 
 def check(loader, episodes, n, gamma, scale=1.0):

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, SumTree
 
 LAST = 1 - 2.0**-53  # the greatest float below 1

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rlds_cli.loader.windows.samples import ColumnRows, Points, Spans
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Slice, Transition
-from rlds_cli.loader.windows.samples import ColumnRows, Points, Spans
 
 
 @st.composite

@@ -96,7 +96,8 @@ def _load() -> ctypes.CDLL:
         library = ctypes.CDLL(str(LIBRARY))
     except OSError as e:
         raise MissingPackage(
-            f"{LIBRARY} cannot be loaded: {e}", hint="pip install --force-reinstall rlds-cli; in a checkout: make kernel"
+            f"{LIBRARY} cannot be loaded: {e}",
+            hint="pip install --force-reinstall rlds-cli; in a checkout: make kernel",
         ) from e
     p, i, d = c_void_p, c_int64, c_double
     for name, arguments, result in (
@@ -131,7 +132,7 @@ def address(array: Array) -> int:
 
 def _written(array: Array) -> int:
     """Return the address of a new, contiguous array: a third of the time of `address`."""
-    return ctypes.addressof(c_char.from_buffer(array)) if array.size else 0
+    return ctypes.addressof(c_char.from_buffer(array)) if array.size else 0  # type: ignore[arg-type]
 
 
 # -- random numbers
@@ -504,7 +505,13 @@ class Bound:
     """Samples that a plan is applied to, part by part."""
 
     def __init__(
-        self, plan: Plan, episode: IntArray, number: IntArray, span: IntArray | None, given: Sequence[Array], length: int
+        self,
+        plan: Plan,
+        episode: IntArray,
+        number: IntArray,
+        span: IntArray | None,
+        given: Sequence[Array],
+        length: int,
     ) -> None:
         self._samples, self._kept = _samples(episode, number, span, given, length)
         self._plan, self._at, self._made, self._lists = plan, plan.at, plan.made, plan.lists
@@ -520,8 +527,8 @@ class Bound:
         ``wrap`` is ``torch.from_numpy`` for tensors. One thread at a time may read.
         """
         lead, empty = (n, *self._lead), np.empty
-        arrays = [empty(lead + shape, dtype) for dtype, shape in self._made]
-        made = arrays if wrap is None else [wrap(x) for x in arrays]
+        arrays: list[Any] = [empty(lead + shape, dtype) for dtype, shape in self._made]
+        made: list[Any] = arrays if wrap is None else [wrap(x) for x in arrays]
         out = self._lists(*([_written(x) for x in arrays] if wrap is None else [x.data_ptr() for x in made]))
         samples, skip = self._samples, 8 * first
         samples.episode, samples.number = self._episode + skip, self._number + skip
@@ -548,7 +555,7 @@ def _samples(
 def _check(table: EpisodeTable) -> int:
     """Return the rows that the episodes take, after checking the table."""
     start, steps = table.start, table.steps
-    sound = (start >= 0) & (steps >= 0) & (0 <= table.transitions) & (table.transitions <= steps)
+    sound = (start >= 0) & (steps >= 0) & (table.transitions >= 0) & (table.transitions <= steps)
     sound &= (table.observed <= steps + 1) & (start < 1 << 60) & (steps < 1 << 60)
     if not sound.all():
         raise DamagedDataset(f"episode {int(np.argmin(sound)):,}: its rows or steps are not possible.")
@@ -621,7 +628,7 @@ class GoalTable:
     def find(
         self, plan: Plan, episode: IntArray, number: IntArray, length: int, u: Floats
     ) -> tuple[IntArray, IntArray]:
-        """Return the rows of the goals of samples [n], and their steps in the sample's own episode; -1 for another's."""
+        """Return the rows of the goals of samples [n], and their steps; -1 for a goal of another episode."""
         samples, _kept = _samples(episode, number, None, (), length)
         row, step = np.empty((2, len(episode)), np.int64)
         u = np.ascontiguousarray(u, np.float64)

@@ -32,7 +32,7 @@ class ArrayBackend(Protocol):
 
     ``dtype`` is the dtype of floats, ``working`` the dtype in which they are transformed; None leaves them as they are.
     ``ships`` says whether batches go to a device other than the CPU, ``together`` whether several of them are converted
-    at once because that is cheaper. ``wrap`` makes an array on the CPU one of the backend; None for NumPy.
+    at once because that is cheaper.
     """
 
     backend: Backend
@@ -40,7 +40,11 @@ class ArrayBackend(Protocol):
     working: str | None
     ships: bool
     together: bool
-    wrap: Callable[[Array], Any] | None
+
+    @property
+    def wrap(self) -> Callable[[Array], Any] | None:
+        """The function that makes an array on the CPU one of the backend; None where it is one."""
+        ...
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Return columns as the backend's own arrays on its device, floats in the working dtype, text as it is."""
@@ -79,7 +83,7 @@ class NumpyArrays:
     backend: Backend = "numpy"
     ships = False
     together = False
-    wrap = None
+    wrap: Callable[[Array], Any] | None = None
 
     def __init__(self, dtype: str | None) -> None:
         self.dtype, self.working = dtype, _working(dtype)
@@ -137,12 +141,12 @@ class TorchArrays:
         self.working = _working(dtype)
         self.device = None if device is None else _torch_device(device)
         self.ships = self.together = self.device is not None and self.device.type != "cpu"
-        self.wrap = torch.from_numpy
+        self.wrap: Callable[[Array], Any] | None = torch.from_numpy
         self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
     def convert(self, values: Mapping[str, Array]) -> dict[str, Any]:
         """Return tensors on the device, see `ArrayBackend`."""
-        if not self.ships:
+        if self.device is None or not self.ships:
             return {name: self._tensor(x) for name, x in values.items()}
         floats = {name: x if x.dtype == object else _floats(x, self.working) for name, x in values.items()}
         moved = ship({name: x for name, x in floats.items() if x.dtype != object}, self.device)

@@ -83,8 +83,8 @@ def values_of(rows: ColumnRows, floats: str | None, *, flag: bool = False, **whe
 def field(rows: ColumnRows, floats: str | None, *, late: bool, shift: int, flag: bool, mask: int) -> BatchColumn:
     """A field of the store.
 
-    ``late`` reads the outcome, at the last step that a sample sums; ``shift=1`` reads the row after it; ``flag`` adds an axis
-    of one element, since rewards and flags are [B, 1].
+    ``late`` reads the outcome, at the last step that a sample sums; ``shift=1`` reads the row after it; ``flag`` adds
+    an axis of one element, since rewards and flags are [B, 1].
     """
     place = Place.LAST if late else Place.HERE
     output = values_of(rows, floats, flag=flag, place=place, shift=shift)
@@ -136,9 +136,7 @@ def grid_mask(grid: Grid) -> BatchColumn:
     return _plain(Output(Value.INSIDE, BOOL, mask=OF_PLACE, **grid.where), len(grid.offsets))
 
 
-def done(
-    terminated: ColumnRows, truncated: ColumnRows, grid: Grid | None, *, late: bool, mask: int
-) -> BatchColumn:
+def done(terminated: ColumnRows, truncated: ColumnRows, grid: Grid | None, *, late: bool, mask: int) -> BatchColumn:
     """``next/done`` [B, 1]: terminated or truncated."""
     where: dict[str, Any] = {"place": Place.LAST if late else Place.HERE} if grid is None else grid.where
     output = Output(Value.EITHER, BOOL, (1,), source=terminated.values, other=truncated.values, **where)
@@ -256,9 +254,7 @@ def neighbour(
     about = f", step {'after' if distance > 0 else 'before'}"
     if isinstance(rows, Decoding):
         output = Output(Value.ROW, INT64, **where)
-        return replace(
-            _decoding(rows.dataset, rows.name, output, mask=mask, like=like, about=about), stored=True
-        )
+        return replace(_decoding(rows.dataset, rows.name, output, mask=mask, like=like, about=about), stored=True)
     output = values_of(rows, floats, flag=flag, **where)
     return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, like=like, about=about, stored=True)
 
@@ -286,7 +282,7 @@ class Decoding:
         """Return the values of ``rows`` [...], in new memory; frames that ``memo`` holds are copied."""
         if not self._shared:
             return self._gather(rows)
-        first = memo.get(self.name)
+        first: _First | None = memo.get(self.name)
         if first is None:
             memo[self.name] = first = _First(rows, self._gather(rows))
             return first.values

@@ -181,7 +181,7 @@ class GoalSampler:
             future=goals.future,
             random=goals.random,
             log_gamma=math.log(goals.gamma),
-            horizon=_HORIZONS.index(goals.horizon) if named else len(_HORIZONS),  # type: ignore[arg-type]
+            horizon=_HORIZONS.index(goals.horizon) if named else len(_HORIZONS),
             steps=0 if named else int(goals.horizon),
         )
         self._table = GoalTable(rule, limit, PrefixIndex(limit).table if goals.random else None)

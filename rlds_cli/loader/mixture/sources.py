@@ -20,10 +20,10 @@ from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.fields.fields import Extra, Fields, listed
 from rlds_cli.loader.index import PROBABILITY, FloatArray, Located
+from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.mixture.merging import SOURCE, MemberPart, join
 from rlds_cli.loader.mixture.mixture import EitherName, Member, Mixture, renamed
 from rlds_cli.loader.mixture.shares import ConstantShares, DeficitRounds, RandomShares, SourceShares, normalised
-from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import VERSION, Order
 from rlds_cli.loader.read import DatasetSource, Gathered, Places, Transforms
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun

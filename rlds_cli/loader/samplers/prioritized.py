@@ -16,8 +16,7 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import INDEX, PROBABILITY, WEIGHT, FloatArray, SampledWindows, WindowIndex
 from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
-from rlds_cli.loader.kernel import Floats, SumTree
-from rlds_cli.loader.kernel import SampleNumbers
+from rlds_cli.loader.kernel import Floats, SampleNumbers, SumTree
 from rlds_cli.loader.order import WINDOW, Order, set_integer
 from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
 from rlds_cli.ted import IntArray

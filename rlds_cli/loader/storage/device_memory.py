@@ -113,7 +113,7 @@ class DeviceSource(DatasetSource):
         ours = np.cumsum(table.steps + 1) - (table.steps + 1)
         self._shift: IntArray | None = ours - table.start if (ours != table.start).any() else None
         self._numbers = np.dtype(np.int32 if count < 1 << 31 else np.int64)
-        reach = self.locator.window.reach(int(table.steps.max()))
+        reach = max(1, self.locator.window.extent(self.locator.pool.longest))
         crossing = reach * (self._numbers.itemsize + sum(c.row_bytes for c in self._host.values()))
         self.sample_bytes = max(crossing, self.sample_bytes // _CHEAPER)
         self.packing = f"{text.size_of(self.nbytes)} on {device}"
@@ -191,9 +191,7 @@ def _dtype(values: Array, floats: str | None) -> np.dtype[Any]:
     return np.dtype(floats) if floats is not None and kind.kind == "f" else kind
 
 
-def _upload(
-    rows: Array, dtype: np.dtype[Any], table: EpisodeIndex, count: int, device: torch.device
-) -> DeviceColumn:
+def _upload(rows: Array, dtype: np.dtype[Any], table: EpisodeIndex, count: int, device: torch.device) -> DeviceColumn:
     """Copy the rows of all episodes, end to end."""
     signed = np.dtype(_SIGNED.get(dtype.name, dtype))
     kind = torch.from_numpy(np.empty(0, signed)).dtype

@@ -64,8 +64,12 @@ class Unmasked:
 
     __slots__ = ()
 
+    @property
+    def starts(self) -> tuple[int, int]:
+        """Stride and offset, see `Window`: windows are numbered by their steps."""
+        return 1, 0
+
     masked = False
-    starts = (1, 0)
 
     def extent(self, longest: int) -> int:
         """Return 0."""
@@ -80,7 +84,11 @@ class MultiStep:
     whole = True
     masked = True
     n_step = 1
-    starts = (0, 0)
+
+    @property
+    def starts(self) -> tuple[int, int]:
+        """Stride and offset, see `Window`: every window starts at step 0."""
+        return 0, 0
 
 
 @dataclass(frozen=True, slots=True)
