@@ -19,8 +19,8 @@ from image_archives import dgrl_episode, npz_bytes, write_dgrl, write_pickled_dg
 from server import Server
 
 import rlds_cli
-from rlds_cli import archives, registry
-from rlds_cli.archives import Archive, gen_dgrl, layouter
+from rlds_cli import archives, registry, ted
+from rlds_cli.archives import Archive, gen_dgrl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import compressed
 from rlds_cli.importing import import_archive
@@ -228,10 +228,10 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = write_dgrl(tmp_path / "x.tar.xz", [40, 3, 25, 2, 60])
-    monkeypatch.setattr(layouter.chunks, "__kwdefaults__", {"rows": 7, "size": 1 << 24})
+    monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 7, "size": 1 << 24})
     ds = import_archive(tmp_path / "x.tar.xz", "local/x")
     check(ds, made)
-    monkeypatch.setattr(layouter.chunks, "__kwdefaults__", {"rows": 1 << 16, "size": 1 << 14})
+    monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 1 << 16, "size": 1 << 14})
     assert import_archive(tmp_path / "x.tar.xz", "local/y").fingerprint == ds.fingerprint
 
 

@@ -29,7 +29,6 @@ from tfds_files import (
 )
 
 import rlds_cli
-from rlds_cli.archives.layouter import EncodedImages
 from rlds_cli.archives.openx import steps
 from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.errors import ArchiveError, CorruptArchive, DatasetNotFound, Frames, UnknownLayout, UnsafeArchive
@@ -236,7 +235,7 @@ def test_a_second_header_of_a_depth_image() -> None:
     leaf = FeatureLeaf("depth", "frames", "uint16", (6, 8, 1))
     small, large = image(np.zeros((6, 8, 1), np.uint16)), image(np.zeros((60, 8, 1), np.uint16))
     data = small[:33] + large[8:33] + small[33:]  # 33 bytes: the mark, and the header with its checksum
-    rows = steps.PackedImages(EncodedImages(data, np.array([0]), np.array([len(data)])), leaf, "depth")
+    rows = steps.PackedImages(steps.EncodedImages(data, np.array([0]), np.array([len(data)])), leaf, "depth")
     with pytest.raises(CorruptArchive, match="60x8 after all"):
         rows.cut(0, 1)
 
@@ -279,9 +278,9 @@ def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.Monkey
     written = [episode(40, 1), episode(3, 2), episode(70, 3)]
     path = toy(tmp_path, written)
     whole = import_archive(path, "local/a")
-    from rlds_cli.archives import layouter
+    from rlds_cli import ted
 
-    monkeypatch.setattr(layouter.chunks, "__kwdefaults__", {"rows": 7, "size": 2000})
+    monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 7, "size": 2000})
     assert import_archive(path, "local/b").fingerprint == whole.fingerprint
 
 

@@ -28,13 +28,27 @@ from typing import IO, Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
-from rlds_cli.archives.layouter import LazyColumn, LazyEpisode, chunks
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import npz as npz_files
 from rlds_cli.formats.compressed import ArchiveMember, is_tar, members, open_unpacked
 from rlds_cli.formats.npz import NpzFile, NpzRows, open_npz, parse_header
 from rlds_cli.formats.npz import ZipMember as Column
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Array, BoolArray, Chunk, Field, Note, Placement, merge_notes
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    Array,
+    BoolArray,
+    Chunk,
+    EpisodeData,
+    Field,
+    LazyColumn,
+    Note,
+    Placement,
+    chunks,
+    merge_notes,
+)
 
 VERSION = 1
 choose = every_file
@@ -356,7 +370,7 @@ class SpooledFrames(LazyColumn):
         return whole(values) if self._field.dtype == "uint8" else values
 
 
-def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[LazyEpisode]:
+def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[EpisodeData]:
     """Read the episodes of file number ``index``; ``notes`` receives the notes about episodes that are left out."""
     path = plan.archive.files[index]
     bad: dict[str, str] = {}
@@ -387,7 +401,7 @@ def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[LazyEpisode]
         notes.append(Note("bad-files", text, len(bad), next(iter(bad))))
 
 
-def _episode(plan: Plan, index: int, member: ArchiveMember, head: bytes) -> LazyEpisode | None:
+def _episode(plan: Plan, index: int, member: ArchiveMember, head: bytes) -> EpisodeData | None:
     path = Path(f"{plan.archive.name_of(index)}:{member.name}")
     with ExitStack() as stack:
         npz = stack.enter_context(open_npz(path, stack.enter_context(spool(member, head))))
@@ -401,7 +415,7 @@ def _episode(plan: Plan, index: int, member: ArchiveMember, head: bytes) -> Lazy
         return _whole(plan, index, member.name, columns, npz, stack.pop_all())
 
 
-def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: NpzFile, stack: ExitStack) -> LazyEpisode:
+def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: NpzFile, stack: ExitStack) -> EpisodeData:
     fields = {f.name: f for f in plan.schema}
     terminated: BoolArray = columns["dones"].reshape(-1) != 0
     steps, done = len(terminated), bool(terminated[-1])
@@ -414,7 +428,7 @@ def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: Np
             rows = values.reshape(len(values), *f.shape)
             named[f.name] = rows[:count] if f.placement == "both" else rows
     frames = SpooledFrames(stack, npz.rows(["observations"]), count, fields["observation"])
-    return LazyEpisode(
+    return EpisodeData(
         {**named, "observation": frames},
         steps,
         TERMINATED if done else CUT,

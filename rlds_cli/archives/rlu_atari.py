@@ -25,14 +25,13 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
-from rlds_cli.archives.layouter import LazyEpisode, chunks
 from rlds_cli.archives.openx import example_of, row, steps
 from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.archives.openx.steps import RULES
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.formats import tfrecord
 from rlds_cli.formats.tf_example import ExampleFeature, parse
-from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, Field, Note, lay_out
+from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1
 choose = every_file
@@ -175,7 +174,7 @@ def _counts_last_reward(example: Mapping[str, ExampleFeature], where: str) -> bo
         return bool(abs(said - whole) < abs(said - without))
 
 
-def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[LazyEpisode]:
+def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[EpisodeData]:
     name, empty = plan.archive.name_of(file), 0
     try:
         for number, example in _examples(plan.archive.files[file], name):
@@ -193,7 +192,7 @@ def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[LazyEpisode]
 
 def _episode(
     example: Mapping[str, ExampleFeature], where: str, rule: str, file: int, number: int
-) -> LazyEpisode | None:
+) -> EpisodeData | None:
     found = {name: _list(leaf, example, where) for name, leaf in _STEPS.items()}
     try:
         frames = steps.images(_OBSERVATIONS, _feature(_OBSERVATIONS.key, example, where), where, shape=FRAME)
@@ -214,7 +213,7 @@ def _episode(
     if filler:
         columns["next/discount"] = found["next/discount"][1:]
     last = np.arange(length) == length - 1
-    return LazyEpisode(
+    return EpisodeData(
         {**columns, "observation": frames, FLAGS[0]: last & (end == TERMINATED), FLAGS[1]: last & (end == TRUNCATED)},
         length,
         end,

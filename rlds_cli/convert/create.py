@@ -47,6 +47,7 @@ from rlds_cli.ted import (
     Part,
     Scalar,
     VideoFrames,
+    chunks,
     lay_out,
     spaces,
 )
@@ -233,7 +234,7 @@ class _EpisodesJob:
         self._data = chain([first], rest)
 
     def read(self, part: Part) -> Iterator[Chunk]:
-        yield from episode_dicts.chunks(self._data, self.schema)
+        yield from chunks(self.schema, self._data)
         nothing = lay_out(self.schema, [])
         nothing.episodes.splits = {name: np.zeros(0, bool) for name in self._splits}
         if self._empty:

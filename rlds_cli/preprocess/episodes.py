@@ -501,7 +501,7 @@ class FastPath:
         for name in self._plan.untouched:
             given[name][:] = ep.original[name]
 
-    def put(self, number: int, columns: Mapping[str, Column], length: int, end: int, observed: bool) -> None:
+    def put(self, number: int, columns: Mapping[str, object], length: int, end: int, observed: bool) -> None:
         """Copy an episode into the output; ``number`` is its position in the table of `chunk`."""
         if length == 0:
             self.notes.append(EMPTY)

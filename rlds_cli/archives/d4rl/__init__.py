@@ -152,7 +152,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         limits = plan.facts["jumps"][source] if "jumps" in plan.facts else None
         by = rule(archive.episodes_by, found, f, path, limits=limits)
         try:
-            yield from chunks(f, _stretch(plan, part, by, found))
+            yield from stretch_chunks(f, _stretch(plan, part, by, found))
         except NextValuesDiffer:
             raise Replan(with_own_next(plan, found)) from None
 
@@ -332,7 +332,7 @@ class Stretch:
         return max(1, min(CHUNK_ROWS, CHUNK_BYTES // width) // 2)
 
 
-def chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
+def stretch_chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
     """Read the rows of a stretch, in order.
 
     Raises

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
-from rlds_cli.archives.layouter import EpisodePiece, pieces
 from rlds_cli.archives.minari import arrow_storage, description, hdf5_storage
 from rlds_cli.archives.minari.description import (
     EPISODE,
@@ -48,11 +47,13 @@ from rlds_cli.ted import (
     Chunk,
     Column,
     EncodedFrames,
+    EpisodePiece,
     EpisodeTable,
     Field,
     IntArray,
     Note,
     Text,
+    pieces,
     spaces,
 )
 from rlds_cli.text import natural

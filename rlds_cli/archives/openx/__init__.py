@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
-from rlds_cli.archives.layouter import LazyEpisode, chunks
 from rlds_cli.archives.openx import directory, steps
 from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
 from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, RecordOrigin
@@ -27,7 +26,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.formats import image_header, tfrecord
 from rlds_cli.formats.tf_example import ExampleFeature, parse
 from rlds_cli.subset import Portion
-from rlds_cli.ted import FLAGS, Array, Chunk, Field, Note, lay_out
+from rlds_cli.ted import FLAGS, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1
 LOOKED_AT = 4  # shards whose first episodes say what is not described
@@ -205,7 +204,7 @@ def _part(shard: TfdsShard) -> Part:
     return Part(None, {"file": shard.file, "split": shard.split, "episodes": shard.episodes})
 
 
-def _episodes(archive: Archive, part: Part, layout: RecordLayout, notes: list[Note]) -> Iterator[LazyEpisode]:
+def _episodes(archive: Archive, part: Part, layout: RecordLayout, notes: list[Note]) -> Iterator[EpisodeData]:
     file, said = int(part.args["file"]), part.args["episodes"]
     name, count, empty = archive.name_of(file), 0, 0
     try:

@@ -23,14 +23,28 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.archives.layouter import EncodedImages, LazyColumn, LazyEpisode
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.tf_example import ExampleFeature
 from rlds_cli.formats.tfrecord import FREE_OUTPUT, MAX_RATIO
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Placement, Text
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    BoolArray,
+    EpisodeData,
+    Field,
+    IntArray,
+    LazyColumn,
+    Note,
+    Placement,
+    Text,
+)
 from rlds_cli.text import is_below
 
 LastStep = Literal["action", "observation"]
@@ -133,7 +147,7 @@ class RecordLayout:
     episode: Mapping[str, FeatureLeaf]
     rule: LastStep
 
-    def read(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> LazyEpisode | None:
+    def read(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> EpisodeData | None:
         """Read one episode; None if it has no steps.
 
         Raises
@@ -162,7 +176,7 @@ class RecordLayout:
             notes.append(
                 Note("terminated-inside", "steps are terminated and their episode goes on", inside, str(origin))
             )
-        return LazyEpisode(
+        return EpisodeData(
             columns,
             length,
             end,
@@ -196,9 +210,7 @@ class RecordLayout:
         """Cut a column to the rows of steps; fields placed ``both`` keep the last row."""
         if self.schema[name].placement == "both" or len(column) == length:
             return column
-        if isinstance(column, EncodedImages):
-            return EncodedImages(column.data, column.starts[:length], column.stops[:length])
-        return column.head(length) if isinstance(column, PackedImages) else column[:length]  # type: ignore[index]
+        return column.head(length) if isinstance(column, EncodedImages | PackedImages) else column[:length]
 
     def _marked(self, key: str) -> bool:
         leaf = self.steps.get(key)
@@ -263,7 +275,74 @@ def left_out(leaves: Sequence[FeatureLeaf]) -> list[Note]:
     return [Note("left-out", f"{x.key} is left out: {x.problem}", 1, x.key) for x in leaves if x.problem]
 
 
-ColumnOf = Array | Text | LazyColumn | EncodedImages
+@dataclass(slots=True)
+class EncodedImages(LazyColumn):
+    """Encoded images that lie in ``data``: row i is ``data[starts[i]:stops[i]]``."""
+
+    data: bytes | memoryview
+    starts: IntArray
+    stops: IntArray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all images."""
+        return int((self.stops - self.starts).sum())
+
+    def head(self, count: int) -> EncodedImages:
+        """Return the first rows."""
+        return EncodedImages(self.data, self.starts[:count], self.stops[:count])
+
+    def cut(self, start: int, stop: int) -> list[memoryview]:
+        """Return the images of rows [start, stop), which are not copied."""
+        view = memoryview(self.data)
+        bounds = zip(self.starts[start:stop].tolist(), self.stops[start:stop].tolist(), strict=True)
+        return [view[a:b] for a, b in bounds]
+
+
+@dataclass(slots=True)
+class PackedImages(LazyColumn):
+    """Depth images: PNG of 16 bits, or of the four bytes of a float32 as RGBA, as TFDS writes them."""
+
+    encoded: EncodedImages
+    leaf: FeatureLeaf
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, decoded."""
+        return len(self) * math.prod(self.leaf.shape) * np.dtype(self.leaf.dtype).itemsize
+
+    def head(self, count: int) -> PackedImages:
+        """Return the first rows."""
+        return PackedImages(self.encoded.head(count), self.leaf, self.name)
+
+    def cut(self, start: int, stop: int) -> Array:
+        """Read rows [start, stop), decoded with Pillow."""
+        rows = [self._decoded(view) for view in self.encoded.cut(start, stop)]
+        return np.stack(rows) if rows else np.zeros((0, *self.leaf.shape), self.leaf.dtype)
+
+    def _decoded(self, data: memoryview) -> Array:
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+                if (image.height, image.width) != self.leaf.shape[:2]:  # a second header may say so
+                    raise ValueError(f"it is {image.height}x{image.width} after all")
+                values = np.ascontiguousarray(np.asarray(image))
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
+            raise CorruptArchive(f"{self.name}: {len(data):,} bytes do not decode as PNG: {e}") from e
+        if self.leaf.dtype == "float32":
+            values = values.view("<f4")
+        return values.reshape(self.leaf.shape).astype(self.leaf.dtype, copy=False)
+
+
+ColumnOf = Array | Text | EncodedImages | PackedImages
 
 
 class OtherImages(Exception):
@@ -379,47 +458,6 @@ def _check_packed(leaf: FeatureLeaf, header: image_header.ImageHeader, name: str
     wanted = (*leaf.shape[:2], *((1, 16) if leaf.dtype == "uint16" else (4, 8)))
     if header.codec != "png" or (header.height, header.width, header.channels, header.bits) != wanted:
         raise CorruptArchive(f"{name}: {header} does not hold {leaf.dtype} {list(leaf.shape)}.")
-
-
-@dataclass(slots=True)
-class PackedImages(LazyColumn):
-    """Depth images: PNG of 16 bits, or of the four bytes of a float32 as RGBA, as TFDS writes them."""
-
-    encoded: EncodedImages
-    leaf: FeatureLeaf
-    name: str
-
-    def __len__(self) -> int:
-        return len(self.encoded)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows, decoded."""
-        return len(self) * math.prod(self.leaf.shape) * np.dtype(self.leaf.dtype).itemsize
-
-    def head(self, count: int) -> PackedImages:
-        """Read the first rows."""
-        e = self.encoded
-        return PackedImages(EncodedImages(e.data, e.starts[:count], e.stops[:count]), self.leaf, self.name)
-
-    def cut(self, start: int, stop: int) -> Array:
-        """Read rows [start, stop), decoded with Pillow."""
-        rows = [self._decoded(view) for view in self.encoded.views(slice(start, stop))]
-        return np.stack(rows) if rows else np.zeros((0, *self.leaf.shape), self.leaf.dtype)
-
-    def _decoded(self, data: memoryview) -> Array:
-        from PIL import Image
-
-        try:
-            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-                if (image.height, image.width) != self.leaf.shape[:2]:  # a second header may say so
-                    raise ValueError(f"it is {image.height}x{image.width} after all")
-                values = np.ascontiguousarray(np.asarray(image))
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
-            raise CorruptArchive(f"{self.name}: {len(data):,} bytes do not decode as PNG: {e}") from e
-        if self.leaf.dtype == "float32":
-            values = values.view("<f4")
-        return values.reshape(self.leaf.shape).astype(self.leaf.dtype, copy=False)
 
 
 def _byte_strings(feature: ExampleFeature, name: str) -> list[bytes]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSummary, Part, Plan, Replan, skipped_file
-from rlds_cli.archives.d4rl import NextValuesDiffer, Stretch, chunks, max_cuts, with_own_next
+from rlds_cli.archives.d4rl import NextValuesDiffer, Stretch, max_cuts, stretch_chunks, with_own_next
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import FlatLayout, Rule, differs, is_set
 from rlds_cli.archives.fields import differences, is_observation
@@ -45,8 +45,8 @@ from rlds_cli.ted import (
     Field,
     Note,
     Scalar,
+    chunks,
 )
-from rlds_cli.ted import episodes as whole
 
 FINAL, OWN = "final", "own"
 PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
@@ -249,11 +249,11 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     view = _view(plan, part, first)
     extra = _extra(plan, part, view)
     if plan.facts["read"] == "episodes":
-        yield from whole.chunks(_episodes(plan, part, first, view, extra), plan.schema)
+        yield from chunks(plan.schema, _episodes(plan, part, first, view, extra))
         return
     stops = part.args["stops"]
     try:
-        for chunk in chunks(view, _stretch(plan, part, first)):
+        for chunk in stretch_chunks(view, _stretch(plan, part, first)):
             if extra:
                 of = np.searchsorted(stops, chunk.episodes.row, "right").tolist()
                 chunk.episodes.extra = {name: [values[k] for k in of] for name, values in extra.items()}

@@ -45,8 +45,8 @@ from rlds_cli.ted import (
     Field,
     Note,
     Scalar,
+    chunks,
 )
-from rlds_cli.ted import episodes as whole
 from rlds_cli.text import is_below
 
 PART_BYTES = 64 << 20
@@ -400,7 +400,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     UnknownLayout
         A flag, an id or a step shows that a file or group holds more than one episode.
     """
-    yield from whole.chunks(_read_all(plan, part), plan.schema)
+    yield from chunks(plan.schema, _read_all(plan, part))
 
 
 def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:

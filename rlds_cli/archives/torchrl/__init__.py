@@ -30,7 +30,6 @@ import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.fields import differences, free_name, is_observation
-from rlds_cli.archives.layouter import chunks
 from rlds_cli.archives.torchrl import stores
 from rlds_cli.archives.torchrl.boundaries import (
     EpisodeReading,
@@ -57,7 +56,7 @@ from rlds_cli.archives.torchrl.stores import (
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.files import json as documents
 from rlds_cli.formats.hdf5 import open_file
-from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement
+from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement, chunks
 
 VERSION = 1
 choose = every_file

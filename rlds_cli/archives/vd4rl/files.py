@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan, Replan
-from rlds_cli.archives.layouter import whole_chunks
 from rlds_cli.archives.vd4rl import rows
 from rlds_cli.archives.vd4rl.rows import DISCOUNT, STATE, Kind
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
-from rlds_cli.ted import REWARD, Array, Chunk, EpisodeData, Note
+from rlds_cli.ted import REWARD, Array, Chunk, EpisodeData, Note, chunks
 
 NAMES = {"image": "observation", "action": "action", "reward": REWARD, "discount": DISCOUNT}
 NEEDED = ("image", "action", "reward")
@@ -90,7 +89,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     Replan
         A file is damaged, and damaged files are left out.
     """
-    return whole_chunks(plan.schema, (_episode(plan, int(i)) for i in part.args["files"]))
+    return chunks(plan.schema, (_episode(plan, int(i)) for i in part.args["files"]))
 
 
 def _look(path: Path) -> _EpisodeFile:
@@ -171,7 +170,7 @@ def _parts(counts: Mapping[int, int], width: int) -> Iterator[Part]:
             todo = []
 
 
-def _episode(plan: Plan, index: int) -> tuple[EpisodeData, tuple[Note, ...]]:
+def _episode(plan: Plan, index: int) -> EpisodeData:
     archive = plan.archive
     try:
         with open_npz(archive.files[index]) as npz:
@@ -184,8 +183,8 @@ def _episode(plan: Plan, index: int) -> tuple[EpisodeData, tuple[Note, ...]]:
     columns = {_name(key): values for key, values in found.items() if key not in MARKS}
     terminal = _terminal(found)
     end = rows.ending(last=bool(found.get("is_last", np.zeros(1))[-1]), terminal=bool(terminal[-1]))
-    notes = tuple(rows.remarks(columns, terminal, archive.name_of(index)))
-    return rows.episode(columns, end, terminal, index, 0), notes
+    notes = rows.remarks(columns, terminal, archive.name_of(index))
+    return rows.episode(columns, end, terminal, index, 0, notes)
 
 
 def _terminal(found: Mapping[str, Array]) -> Array:

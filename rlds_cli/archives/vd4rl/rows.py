@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -41,7 +41,9 @@ def schema(kinds: Mapping[str, Kind]) -> tuple[Field, ...]:
     return tuple(sorted(fields, key=lambda f: f.name))
 
 
-def episode(columns: Mapping[str, Array], end: int, terminal: Array, source: int, row: int) -> EpisodeData:
+def episode(
+    columns: Mapping[str, Array], end: int, terminal: Array, source: int, row: int, notes: Iterable[Note]
+) -> EpisodeData:
     """Make an episode of T+1 rows of the archive; ``terminal`` [T+1] marks rows at which the environment ended."""
     length = len(terminal) - 1
     found: dict[str, Column] = {}
@@ -50,7 +52,7 @@ def episode(columns: Mapping[str, Array], end: int, terminal: Array, source: int
         found[name] = (rows.reshape(len(rows)) if name.startswith("next/") else rows)[1:] if late else rows
     found[FLAGS[0]] = terminal[1:].astype(bool)
     found[FLAGS[1]] = np.arange(length) == (length - 1 if end != TERMINATED else -1)
-    return EpisodeData(found, length, end, source, row)
+    return EpisodeData(found, length, end, source, row, notes=tuple(notes))
 
 
 def ending(*, last: bool, terminal: bool) -> int:

@@ -15,13 +15,12 @@ import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan
 from rlds_cli.archives.fields import differences, row_field
-from rlds_cli.archives.layouter import whole_chunks
 from rlds_cli.archives.vd4rl import rows
 from rlds_cli.archives.vd4rl.rows import DISCOUNT, STATE, Kind
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import datasets, keys_found, open_file
 from rlds_cli.formats.hdf5_rows import RowReader
-from rlds_cli.ted import REWARD, TERMINATED, TRUNCATED, Array, Chunk, EpisodeData, Field, IntArray, Note
+from rlds_cli.ted import REWARD, TERMINATED, TRUNCATED, Array, Chunk, EpisodeData, Field, IntArray, Note, chunks
 
 NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "discount": DISCOUNT}
 NEEDED = ("observation", "action", "reward", "step_type")
@@ -99,12 +98,10 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
             path = plan.archive.files[index]
             found = datasets(stack.enter_context(open_file(path, check=False)))
             readers[index] = stack.enter_context(RowReader(path, _columns(found)))
-        yield from whole_chunks(plan.schema, (_read(plan.archive, readers, e) for e in part.args["episodes"]))
+        yield from chunks(plan.schema, (_read(plan.archive, readers, e) for e in part.args["episodes"]))
 
 
-def _read(
-    archive: Archive, readers: Mapping[int, RowReader], e: Mapping[str, Any]
-) -> tuple[EpisodeData, tuple[Note, ...]]:
+def _read(archive: Archive, readers: Mapping[int, RowReader], e: Mapping[str, Any]) -> EpisodeData:
     read = [readers[index].read(a, b) for index, a, b in e["pieces"]]
     columns = {name: np.concatenate([r[name] for r in read]) if len(read) > 1 else read[0][name] for name in read[0]}
     end = int(e["end"])
@@ -112,7 +109,7 @@ def _read(
     terminal[-1] = end == TERMINATED
     index, row, _ = e["pieces"][0]
     odd = rows.remarks(columns, terminal, f"{archive.name_of(index)}, row {row}") if e["whole"] else ()
-    return rows.episode(columns, end, terminal, index, row), tuple(odd)
+    return rows.episode(columns, end, terminal, index, row, odd)
 
 
 def _look(path: Path) -> _Shard:
