@@ -83,11 +83,11 @@ def _rlu_atari(path: Path, rng: Rng) -> None:
 
 
 def _read_records(path: Path, decode: bool) -> Iterator[tuple[str, Any]]:
-    from rlds_cli.formats import tf_example, tfrecord
+    from rlds_cli.formats import tfrecord
 
     for file in sorted(path.glob("*-of-*")):
         for record in tfrecord.records(file):
-            for name, feature in tf_example.parse(record.data).items():
+            for name, feature in tfrecord.parse(record.data).items():
                 if feature.kind == "bytes":
                     rows = feature.strings()
                     for row in rows:

@@ -151,12 +151,12 @@ def generated(data: Path) -> dict[str, Path]:
 
 
 def ours(path: Path) -> int:
-    from rlds_cli.formats import tf_example, tfrecord
+    from rlds_cli.formats import tfrecord
 
     count = 0
     for record in tfrecord.records(path):
         view = memoryview(record.data)
-        for feature in tf_example.parse(record.data).values():
+        for feature in tfrecord.parse(record.data).values():
             if feature.kind == "bytes":
                 starts, stops = feature.places()
                 count += len([view[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)])

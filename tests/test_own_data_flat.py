@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from own_files import FORMATS, write
 
 from rlds_cli import archives
+from rlds_cli.archives import plain
 from rlds_cli.archives.faults import ConversionRecord, faults
-from rlds_cli.archives.plain import boundaries, flat
+from rlds_cli.archives.plain import boundaries
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.maintenance.verification import trace
@@ -415,15 +416,15 @@ def test_rows_shuffled_over_all_files_are_put_in_order(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_in_memory_is_ordered_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.archives.plain.survey.MEMORY_BYTES", 0)
-    monkeypatch.setattr("rlds_cli.archives.plain.survey.COPY_BYTES", 64)
+    monkeypatch.setattr("rlds_cli.formats.tables.MEMORY_BYTES", 0)
+    monkeypatch.setattr("rlds_cli.formats.tables.COPY_BYTES", 64)
     rows = [ROWS[i] for i in np.random.default_rng(3).permutation(30)]
     check_six(Rows("plain", write(tmp_path / "a.npz", columns(rows))))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_many_parts(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.archives.plain.flat.PART_ROWS", 7)
+    monkeypatch.setattr("rlds_cli.archives.plain.PART_ROWS", 7)
     read = Rows("plain", write(tmp_path / f"a{suffix}", columns(ROWS)))
     assert len(read.plan.parts) == 5
     check_six(read)
@@ -662,7 +663,7 @@ def test_texts_out_of_order_are_sorted_as_people_count(tmp_path: Path) -> None:
 def test_a_column_of_the_episode_table_is_read_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(flat, "SCAN_ROWS", block)
+    monkeypatch.setattr(plain, "SCAN_ROWS", block)
     lengths, scores = [1, 4, 2, 1], [0.5, 0.5, -1.0, 3.0]
     made = {
         "obs": np.zeros((8, 1), np.float32),

@@ -17,17 +17,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from rlds_cli import text
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, NoSpace, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.subset import Portion
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Field, IntArray, Note
 from rlds_cli.ted import Part as Part
+
+if TYPE_CHECKING:
+    from rlds_cli.subset import Portion
 
 MAX_ROW = 256 << 20  # bytes of one row of all arrays: rows are read and written whole
 FREE_ROWS = 64 << 20

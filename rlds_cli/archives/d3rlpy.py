@@ -41,7 +41,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
-from rlds_cli.archives.fields import differences, free_name, row_field
+from rlds_cli.archives.names import differences, free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, reading, whole
 from rlds_cli.formats.hdf5_rows import RowReader

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
-from rlds_cli.archives.fields import differences, free_name
+from rlds_cli.archives.names import differences, free_name
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5_rows import components, nan_count
 from rlds_cli.formats.npz import NpzFile, ZipMember, is_npz, open_npz

@@ -30,7 +30,7 @@ from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.archives.openx.steps import RULES
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.formats import tfrecord
-from rlds_cli.formats.tf_example import ExampleFeature, parse
+from rlds_cli.formats.tfrecord import ExampleFeature, parse
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1

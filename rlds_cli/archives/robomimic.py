@@ -37,7 +37,7 @@ from rlds_cli.archives import (
     Replan,
     every_file,
 )
-from rlds_cli.archives.fields import differences, free_name, row_field
+from rlds_cli.archives.names import differences, free_name, row_field
 from rlds_cli.archives.trials import Trial, TrialPiece, TrialReader, constant_in_some, parts
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents

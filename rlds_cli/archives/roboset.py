@@ -32,7 +32,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
-from rlds_cli.archives.fields import differences, expand, free_name, is_observation, row_field
+from rlds_cli.archives.names import differences, expand, free_name, is_observation, row_field
 from rlds_cli.archives.trials import Trial, TrialPiece, TrialReader, constant_in_some, parts
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, keys_found, open_file, plain, reading

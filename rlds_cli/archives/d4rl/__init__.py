@@ -53,8 +53,7 @@ from rlds_cli.archives import (
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import D4RL_KEYS, DEFAULT, FlatLayout, Limits, Rule, differs, is_set, rule, scan
-from rlds_cli.archives.fields import differences
-from rlds_cli.archives.names import meaning, says_more
+from rlds_cli.archives.names import differences, meaning, says_more
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import is_hdf5, open_file, reading
 from rlds_cli.formats.hdf5_rows import components, nan_count

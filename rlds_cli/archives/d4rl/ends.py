@@ -21,7 +21,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from rlds_cli.archives.fields import expand, free_name, row_field
+from rlds_cli.archives.names import expand, free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import keys_found, reading
 from rlds_cli.formats.hdf5_rows import components

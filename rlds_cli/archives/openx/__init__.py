@@ -24,7 +24,7 @@ from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, R
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.formats import image_header, tfrecord
-from rlds_cli.formats.tf_example import ExampleFeature, parse
+from rlds_cli.formats.tfrecord import ExampleFeature, parse
 from rlds_cli.subset import Portion
 from rlds_cli.ted import FLAGS, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 

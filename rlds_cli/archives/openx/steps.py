@@ -27,8 +27,7 @@ from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
 from rlds_cli.formats.image_header import MAX_PIXELS
-from rlds_cli.formats.tf_example import ExampleFeature
-from rlds_cli.formats.tfrecord import FREE_OUTPUT, MAX_RATIO
+from rlds_cli.formats.tfrecord import FREE_OUTPUT, MAX_RATIO, ExampleFeature
 from rlds_cli.ted import (
     CUT,
     FLAGS,

@@ -25,7 +25,7 @@ from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.names import Meaning, flags_of
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
 from rlds_cli.formats.tables import ENDS, MISSING, Readable, Table
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray
+from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray
 from rlds_cli.text import natural
 
 SCAN_ROWS = 1 << 18
@@ -137,53 +137,6 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True) -> 
                 hint="name another column: --map terminated=KEY or --map truncated=KEY",
             )
     return found
-
-
-def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
-    """Refuse rewards that are no numbers, and observations and actions that are texts of lists.
-
-    Raises
-    ------
-    UnknownLayout
-        One is not; the message names the first such row.
-    """
-    for name, key in fields.items():
-        if table[key].dtype.kind not in "OS" or not table[key].shape or not table[key].shape[0]:
-            continue
-        if name == REWARD:
-            at, value = _first(table, key, lambda v: not _is_number(v)) or _first(table, key, lambda _: True) or (0, "")
-            says = "is no number"
-        elif name.partition("/")[0] in ("observation", "action") and (
-            found := _first(table, key, lambda v: str(v).startswith(("[", "(")))
-        ):
-            at, value = found
-            says = 'is a text, and no list of numbers as JSON has it, "[1.0, 2.0]"'
-        else:
-            continue
-        raise UnknownLayout(
-            f"{key} {says}: row {at:,} of {table.path.name} holds {value[:40]!r}.",
-            hint=f"write numbers, or name another column: --map {name.removeprefix('next/')}=KEY",
-        )
-
-
-def _first(table: Table, key: str, test: Callable[[str], bool]) -> tuple[int, str] | None:
-    """Find the first row of a column of texts that passes a test, and its text."""
-    rows = table[key].shape[0]
-    with table.rows([key]) as reader:
-        for start in range(0, rows, SCAN_ROWS):
-            for i, value in enumerate(reader.read(start, min(start + SCAN_ROWS, rows))[key].reshape(-1)):
-                text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-                if test(text):
-                    return start + i, text
-    return None
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_list(table: Table, key: str, told: int, rows: int) -> None:

@@ -19,18 +19,22 @@ import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSummary, Part, Plan, skipped_file
 from rlds_cli.archives.d4rl.ends import differs, is_set
-from rlds_cli.archives.fields import differences, free_name, is_observation, row_field
 from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,
     Meaning,
+    check_numbers,
+    differences,
     episode_column,
     flags_of,
+    free_name,
     has_essentials,
+    is_observation,
     meaning,
+    row_field,
     scalar,
 )
-from rlds_cli.archives.plain.boundaries import check_numbers, is_count, signed
+from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, reading

@@ -29,7 +29,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
-from rlds_cli.archives.fields import differences, free_name, is_observation
+from rlds_cli.archives.names import differences, free_name, is_observation
 from rlds_cli.archives.torchrl import stores
 from rlds_cli.archives.torchrl.boundaries import (
     EpisodeReading,

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, Part, Plan
-from rlds_cli.archives.fields import differences, row_field
+from rlds_cli.archives.names import differences, row_field
 from rlds_cli.archives.vd4rl import rows
 from rlds_cli.archives.vd4rl.rows import DISCOUNT, STATE, Kind
 from rlds_cli.errors import CorruptArchive, UnknownLayout
