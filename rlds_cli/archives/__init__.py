@@ -34,6 +34,26 @@ if TYPE_CHECKING:
 MAX_ROW = 256 << 20  # bytes of one row of all arrays: rows are read and written whole
 FREE_ROWS = 64 << 20
 MAX_ROWS_PER_BYTE = 1100  # deflate packs a byte per row at most this densely
+READERS = (
+    "torchrl",
+    "minari",
+    "d3rlpy",
+    "d4rl",
+    "roboset",
+    "openx",
+    "rlu_atari",
+    "vd4rl",
+    "atari_dqn",
+    "gen_dgrl",
+    "ogbench",
+    "robomimic",
+    "lerobot",
+    "openml",
+    "plain",
+)
+# Readers that stop at the first damaged file.
+STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset")
+_SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
 class Signal(Exception):
@@ -162,28 +182,6 @@ def _writable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace").decode("utf-8")
     return text
-
-
-READERS = (
-    "torchrl",
-    "minari",
-    "d3rlpy",
-    "d4rl",
-    "roboset",
-    "openx",
-    "rlu_atari",
-    "vd4rl",
-    "atari_dqn",
-    "gen_dgrl",
-    "ogbench",
-    "robomimic",
-    "lerobot",
-    "openml",
-    "plain",
-)
-# Readers that stop at the first damaged file.
-STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset")
-_SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
 @dataclass(frozen=True, slots=True)

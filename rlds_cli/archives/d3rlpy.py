@@ -67,6 +67,15 @@ VERSION = 1
 choose = every_file
 PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20
+MARKS = ("columns", "num_episodes", "version")
+NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD}
+# Version 2: the column of ends, the version that is read, and observations of one step.
+END = "terminated"
+KNOWN = "2.1"
+MAX_TUPLE = 256
+# Version 1: the columns that a file must have, and the column of ends.
+NEEDED = ("observations", "actions", "rewards", "terminals")
+ENDS = "episode_terminals"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -179,13 +188,6 @@ def _parts(source: int, lengths: Sequence[int], schema: Sequence[Field]) -> Iter
             first, rows, count = i + 1, 0, 0
 
 
-MARKS = ("columns", "num_episodes", "version")
-NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD}
-END = "terminated"
-KNOWN = "2.1"
-MAX_TUPLE = 256
-
-
 def is_buffer(f: h5py.File) -> bool:
     """Tell whether a file is of the second format."""
     return set(MARKS) <= set(f)
@@ -276,10 +278,6 @@ def constants(f: h5py.File, name: str) -> Mapping[str, str]:
 
 def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-NEEDED = ("observations", "actions", "rewards", "terminals")
-ENDS = "episode_terminals"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Faults that nobody notices: of earlier versions of readers, and HDF5 chunks that were never written.
 
-``rlds check`` names the datasets that an earlier version converted. If the ``VERSION`` of a reader is raised because its
-values were wrong, add a `Fault` to ``FAULTS``.
+``rlds check`` names the datasets that an earlier version converted. If the ``VERSION`` of a reader is raised because
+its values were wrong, add a `Fault` to ``FAULTS``.
 """
 
 from __future__ import annotations

@@ -52,6 +52,16 @@ from rlds_cli.ted import (
 
 VERSION = 1
 choose = every_file
+NPZ, NPY = npz_files.MAGIC, npz_files.NPY_MAGIC
+NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD, "dones": FLAGS[0]}
+SPOOL_BYTES = 24 << 20  # of one member in memory; what is larger lies in a temporary file meanwhile
+SCAN_ROWS = 256
+PROTOCOLS = tuple(bytes((0x80, n)) for n in range(2, 6))
+# What the recorder writes behind the time and the number: length, level, return.
+NAMED = re.compile(r"_(?P<length>\d+)_(?P<level>-?\d+)_(?P<sum>-?\d+(\.\d+)?)\.np[yz]$")
+MAX_COLUMN = 64 << 20
+SHOWN = 20  # names in a note
+_BLOCK = 256
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -141,13 +151,6 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Return nothing: every value is per row."""
     return iter(())
-
-
-NPZ, NPY = npz_files.MAGIC, npz_files.NPY_MAGIC
-NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD, "dones": FLAGS[0]}
-SPOOL_BYTES = 24 << 20  # of one member in memory; what is larger lies in a temporary file meanwhile
-SCAN_ROWS = 256
-PROTOCOLS = tuple(bytes((0x80, n)) for n in range(2, 6))
 
 
 class NotWhole(Exception):
@@ -339,13 +342,6 @@ def whole(values: Array) -> Array:
     if not np.array_equal(small, values):
         raise NotWhole
     return small
-
-
-# What the recorder writes behind the time and the number: length, level, return.
-NAMED = re.compile(r"_(?P<length>\d+)_(?P<level>-?\d+)_(?P<sum>-?\d+(\.\d+)?)\.np[yz]$")
-MAX_COLUMN = 64 << 20
-SHOWN = 20  # names in a note
-_BLOCK = 256
 
 
 class SpooledFrames(LazyColumn):

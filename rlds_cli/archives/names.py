@@ -61,6 +61,7 @@ SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1], 
 ROLES = {"episode": "ids", "step": "steps", "starts": "starts"}
 TEXT_ROWS = 1 << 18  # rows of texts that are looked at together
 EPISODE_PREFIX = "episode/"  # `--map episode/task=KEY`: a column per episode
+_NUMBERED = re.compile(r"^(.*?)[_.\[/]?(\d+)\]?$")
 
 
 class Shaped(Protocol):
@@ -215,9 +216,6 @@ def _split(name: str) -> tuple[str, str]:
     elif head.startswith("next_"):
         head = f"next/{head[5:]}"
     return head, "/".join(parts[1:])
-
-
-_NUMBERED = re.compile(r"^(.*?)[_.\[/]?(\d+)\]?$")
 
 
 def _found(

@@ -36,6 +36,10 @@ choose = every_file
 NAMED = re.compile(r"dataset_\d+\.(pq|parquet)")
 CLASS, ID = "class", "id"
 SCAN_ROWS = 1 << 14
+BLOCK = 1 << 12
+MAX_CATEGORIES = 4096
+MAX_LINE = 1 << 20
+Values = Array | Text
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -194,9 +198,6 @@ def _coded(name: str, values: Values, codes: Mapping[str, Mapping[str, int]]) ->
     return np.array([-1 if v is None else codes[name][v] for v in texts], np.int64)
 
 
-BLOCK = 1 << 12
-
-
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the row of a step: numbers as they are, categories as their places among the sorted values."""
     columns, categories = place.facts["columns"], place.facts["categories"]
@@ -225,11 +226,6 @@ def _value(value: object, categories: list[str] | None) -> object:
         return value
     text = value if isinstance(value, str) or value is None else f"{value:g}"
     return categories.index(text) if text is not None and text != "nan" else -1
-
-
-MAX_CATEGORIES = 4096
-MAX_LINE = 1 << 20
-Values = Array | Text
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,16 @@ VERSION = 1
 choose = every_file
 MODEL = "attributes/model_file"
 NUM_SAMPLES = "num_samples"
+DATA, MASK = "data", "mask"
+GROUP = re.compile(r"demo_\d+")
+MEANINGS = {"actions": "action", "rewards": REWARD, "dones": FLAGS[0], "states": "state"}
+OBSERVATION, NEXT = "obs/", "next_obs/"
+# What robosuite 0.3 recorded in place of actions.
+COMMANDS = re.compile(r"joint_velocities|gripper_actuations|(left|right)_(dpos|dquat)")
+MAX_MASKS = 4096
+# Rows up to this size are all compared with the next observations; of larger ones (images) one in a piece is.
+COMPARED_BYTES = 4096
+OWN = "next/observation/"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -255,15 +265,6 @@ def _with_own_next(plan: Plan, first: Trial, path: Path) -> Plan:
     )
 
 
-DATA, MASK = "data", "mask"
-GROUP = re.compile(r"demo_\d+")
-MEANINGS = {"actions": "action", "rewards": REWARD, "dones": FLAGS[0], "states": "state"}
-OBSERVATION, NEXT = "obs/", "next_obs/"
-# What robosuite 0.3 recorded in place of actions.
-COMMANDS = re.compile(r"joint_velocities|gripper_actuations|(left|right)_(dpos|dquat)")
-MAX_MASKS = 4096
-
-
 def names(f: h5py.File) -> list[str]:
     """Read the demonstrations of a file, in the order of their numbers."""
     data = f.get(DATA)
@@ -366,11 +367,6 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
                 yield ArchivedValue(f"next/{name}", f"{d.name}[{place.step + 1}]", d[place.step + 1])
         for name, key in found.next_keys.items():
             yield ArchivedValue(f"next/{name}", f"{group[key].name}[{place.step}]", group[key][place.step])
-
-
-# Rows up to this size are all compared with the next observations; of larger ones (images) one in a piece is.
-COMPARED_BYTES = 4096
-OWN = "next/observation/"
 
 
 class Differ(Exception):

@@ -42,6 +42,16 @@ from rlds_cli.text import is_below, natural
 
 VERSION = 1
 choose = every_file
+TRACE, PATH, DEMO = "trace", "path", "demo"
+PIECES = "info/obs_dict/"
+TRIALS = 8
+ROWS = 256
+MAX_COMPONENTS = 1024
+GROUP = re.compile(r"(trial|rollout)_?\d+", re.IGNORECASE)
+ROBOHIVE, ROBOSET = "RoboHive", "RoboSet"
+CORE = {"observations": "observation", "actions": "action", "rewards": REWARD, "done": FLAGS[0], "time": "time"}
+SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0]}
+INFOS = "env_infos/"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -170,13 +180,6 @@ def _lengths(of_file: Sequence[Trial], convention: str) -> dict[str, int]:
     return {t.group: t.rows - (convention == TRACE) for t in of_file}
 
 
-TRACE, PATH, DEMO = "trace", "path", "demo"
-PIECES = "info/obs_dict/"
-TRIALS = 8
-ROWS = 256
-MAX_COMPONENTS = 1024
-
-
 def of_file(f: h5py.File, trials: Sequence[Trial]) -> tuple[str | None, list[str]]:
     """Find the convention of one file, None if its content does not decide; also the trials of a trace that differ."""
     ends = {t.group: _ends_without_action(f[t.group], t) for t in trials if t.rows}
@@ -278,13 +281,6 @@ class _RowReader(TrialReader):
         shift = int(trace and f.placement == "next")
         stop = min(piece.stop, piece.episode.length + int(trace and f.placement == "both"))
         return np.asarray((d.asstr() if f.kind == "text" else d)[piece.start + shift : stop + shift])
-
-
-GROUP = re.compile(r"(trial|rollout)_?\d+", re.IGNORECASE)
-ROBOHIVE, ROBOSET = "RoboHive", "RoboSet"
-CORE = {"observations": "observation", "actions": "action", "rewards": REWARD, "done": FLAGS[0], "time": "time"}
-SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0]}
-INFOS = "env_infos/"
 
 
 def names(f: h5py.File) -> list[str]:

@@ -32,6 +32,21 @@ MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
 XZ_MEMORY = 192 << 20  # `xz -9` needs 65 MiB; a header may ask for 4 GiB
 _GZIP_WINDOW = 31  # zlib's way to ask for a gzip header and 32 KiB of window
+TAR_BLOCK = 512
+MAX_EXTENSION = 1 << 20  # bytes of a name or a pax header
+READ_BYTES = 1 << 20
+_REGULAR, _DIRECTORY = (b"0", b"\0", b"7"), b"5"
+_REFUSED = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a character device",
+    b"4": "a block device",
+    b"6": "a named pipe",
+    b"S": "a sparse file",
+    b"K": "a link with a long target",
+}
+_RECORD = re.compile(rb"(\d{1,10}) ([^=]+)=", re.DOTALL)  # an extension has less than 10**10 bytes
+_SIZE = re.compile(r"[0-9]{1,20}")
 
 
 class _Unpacker(Protocol):
@@ -230,23 +245,6 @@ def open_unpacked(path: Path, *, ratio: int = MAX_RATIO) -> Iterator[Unpacked]:
 
 def _again(path: Path) -> str:
     return f"delete {path} and fetch it again"
-
-
-TAR_BLOCK = 512
-MAX_EXTENSION = 1 << 20  # bytes of a name or a pax header
-READ_BYTES = 1 << 20
-_REGULAR, _DIRECTORY = (b"0", b"\0", b"7"), b"5"
-_REFUSED = {
-    b"1": "a hard link",
-    b"2": "a symbolic link",
-    b"3": "a character device",
-    b"4": "a block device",
-    b"6": "a named pipe",
-    b"S": "a sparse file",
-    b"K": "a link with a long target",
-}
-_RECORD = re.compile(rb"(\d{1,10}) ([^=]+)=", re.DOTALL)  # an extension has less than 10**10 bytes
-_SIZE = re.compile(r"[0-9]{1,20}")
 
 
 @dataclass(slots=True)

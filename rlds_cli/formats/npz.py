@@ -39,6 +39,10 @@ MAX_VALUES = 1 << 48  # also of arrays without values, whose rows would be count
 MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+MAX_TRANSPOSED = 256 << 20
+TRANSPOSED_RATIO = 4
+READ_BYTES = 1 << 20
+MAX_THREADS, THREADED_BYTES = 4, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +302,6 @@ def _why(path: Path, error: Exception) -> str:
     if head.startswith(MAGIC.lower()):
         return f"it is truncated or damaged ({size:,} bytes; {error})"
     return "it is empty" if size == 0 else f"it is not an npz file ({size:,} bytes)"
-
-
-MAX_TRANSPOSED = 256 << 20
-TRANSPOSED_RATIO = 4
-READ_BYTES = 1 << 20
-MAX_THREADS, THREADED_BYTES = 4, 1 << 20
 
 
 class NpzRows:

@@ -45,6 +45,11 @@ CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20  # approximate size of the pieces th
 TEXT_BYTES = 8  # of a text in a column: a reference
 
 REWARD, FLAGS = "next/reward", ("next/terminated", "next/truncated")
+# TED's own columns of the episode table, and reserved names beside them on disk or in expressions.
+EPISODE_COLUMNS = frozenset(
+    """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
+    options split splits missing episode""".split()  # noqa: SIM905
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +124,6 @@ class VideoFrames:
         """Bytes of the index."""
         return self.index.nbytes
 
-
-# TED's own columns of the episode table, and reserved names beside them on disk or in expressions.
-EPISODE_COLUMNS = frozenset(
-    """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
-    options split splits missing episode""".split()  # noqa: SIM905
-)
 
 Text = list[str | None]
 Scalar = bool | int | float | str | None  # of one episode, in a column of the user's own

@@ -59,6 +59,9 @@ VERSION = 1
 choose = every_file
 NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "terminal": FLAGS[0]}
 TIME_LIMIT = 27_000  # steps of four frames: half an hour of play, the runner's limit
+_NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "terminal": FLAGS[0]}
+_NUMBER = re.compile(r"(?<=_ckpt\.)\d+(?=\.gz$)")
+STACK = 4
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -138,10 +141,6 @@ def _schema(checkpoints: Sequence[logs.Checkpoint]) -> tuple[Field, ...]:
             placement = "both" if store == "observation" else "next" if name == REWARD else "root"
             fields.append(Field(name, dtype, shape, placement))  # type: ignore[arg-type]  # one of the three
     return tuple(sorted(fields, key=lambda f: f.name))
-
-
-_NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "terminal": FLAGS[0]}
-_NUMBER = re.compile(r"(?<=_ckpt\.)\d+(?=\.gz$)")
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
@@ -323,9 +322,6 @@ class _Packed:
     def finish(self) -> None:
         """Skip the remaining rows, and compare the checksum."""
         self._file.finish()
-
-
-STACK = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ choose = every_file
 PART_ROWS = 1 << 19
 PART_BYTES = 512 << 20
 FINAL, OWN = "final", "own"
+TEXT_BYTES = 64
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -289,9 +290,6 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
             for field in observations:
                 key = found.columns[field]
                 yield ArchivedValue(f"next/{field}", f"{key}[{row + 1}]", f[key][row + 1])
-
-
-TEXT_BYTES = 64
 
 
 class NextValuesDiffer(Exception):

@@ -44,6 +44,16 @@ RESERVED = {*FLAGS, NEXT}
 SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
 # Larger than any table of constants, smaller than what a reader may take in at once.
 MAX_METADATA = 64 << 20
+# A jump is larger than this factor times a percentile of the differences in a sample: blocks of rows, a number of them,
+# the bytes of all, and the components of a row.
+FACTOR, PERCENTILE = 8.0, 99
+BLOCK_ROWS, BLOCKS = 1024, 128
+SAMPLE_BYTES = 16 << 20
+MAX_COMPONENTS = 4096
+Limits = Mapping[str, list[float | None]]
+DEFAULT = "flags"
+RULES = ("flags", "timeouts", "jumps", "field:KEY", "file")
+SCAN_ROWS, SCAN_BYTES = 1 << 18, 16 << 20  # of a block of flags or observations
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +208,6 @@ def _check_flag(found: Mapping[str, TableColumn], name: str, key: str | None) ->
         raise CorruptArchive(f"{name}: {key} is {d.dtype} {list(d.shape)}; a flag is one number or bool per row.")
 
 
-FACTOR = 8.0
-PERCENTILE = 99
-BLOCK_ROWS = 1024
-BLOCKS = 128
-SAMPLE_BYTES = 16 << 20
-MAX_COMPONENTS = 4096
-Limits = Mapping[str, list[float | None]]
-
-
 def jump_limits(path: Path, f: Table, layout: FlatLayout) -> Limits:
     """Measure the longest step that is no jump, by observation column and component; None for one without scale.
 
@@ -259,12 +260,6 @@ def _steps(values: Array) -> Array:
     flat = components(values).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.abs(np.diff(flat, axis=0)))
-
-
-DEFAULT = "flags"
-RULES = ("flags", "timeouts", "jumps", "field:KEY", "file")
-SCAN_ROWS = 1 << 18
-SCAN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,10 @@ from rlds_cli.ted import FLAGS, VIDEO, Array, Chunk, Field, Note
 from rlds_cli.text import plural
 
 VERSION = 2
+_DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes
+PART_ROWS = 1 << 16
+_CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold images
+_DONE, _SUCCESS = "next.done", "next.success"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -164,9 +168,6 @@ def _listed_episodes(root: Path) -> tuple[Info, dict[str, ListedEpisode], dict[i
     return info, {f"episode_{e.number}": e for e in listed}, description.tasks(info, files)
 
 
-_DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes
-
-
 def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
     """Choose the descriptions, and the tables and videos of the wanted episodes.
 
@@ -220,11 +221,6 @@ def _rest(wanted: Sequence[ListedEpisode], there: Sequence[ListedEpisode]) -> Po
         return EVERYTHING
     start = numbers.index(kept[0])
     return replace(EVERYTHING, episodes=(start, start + len(kept)))
-
-
-PART_ROWS = 1 << 16
-_CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold images
-_DONE, _SUCCESS = "next.done", "next.success"
 
 
 def _plan(archive: Archive, info: Info) -> Plan:

@@ -45,6 +45,11 @@ _V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 _V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 _V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+LANGUAGE = ("language_persistent", "language_events")  # annotations; read also where info.json forgets them
+COUNTED = ("episode_index", "frame_index", "index")
+TASK = "task_index"
+_NAMES = {"next.done": "next/info/done", TASK: "task"}
+_ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,13 +393,6 @@ def frames(column: Any, where: str) -> EncodedFrames:
         if header.height * header.width > MAX_PIXELS:
             raise UnsafeArchive(f"{where}, row {row} of a block: an image of {header.height}x{header.width}.")
     return found
-
-
-LANGUAGE = ("language_persistent", "language_events")  # annotations; read also where info.json forgets them
-COUNTED = ("episode_index", "frame_index", "index")
-TASK = "task_index"
-_NAMES = {"next.done": "next/info/done", TASK: "task"}
-_ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
 
 
 @dataclass(frozen=True, slots=True)

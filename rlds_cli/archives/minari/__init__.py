@@ -59,6 +59,8 @@ from rlds_cli.ted import (
 from rlds_cli.text import natural
 
 VERSION = 1
+_JPEG = b"\xff\xd8\xff"
+_PART_BYTES = 8 * CHUNK_BYTES
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -147,9 +149,6 @@ def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequen
     return [n for n in names if n not in number or number[n] in wanted], EVERYTHING
 
 
-_JPEG = b"\xff\xd8\xff"
-
-
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the row of a step, and the observations of the row after it."""
     paths = {name: tuple(path) for name, path in place.facts["columns"].items()}
@@ -192,9 +191,6 @@ def _column(file: Path, name: str) -> list[Any]:
         return list(pa.parquet.read_table(file, columns=[name], page_checksum_verification=True)[name].to_pylist())
     with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as table:
         return list(table.read_all()[name].to_pylist())
-
-
-_PART_BYTES = 8 * CHUNK_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,21 @@ _FACTS = {
     "num_episodes_average_score": "num_episodes_average_score",
     "jpeg_encoding": "jpeg_encoding",
 }
+LeafPath = tuple[str, ...]
+CORE = {
+    "observations": "observation",
+    "actions": "action",
+    "rewards": REWARD,
+    "terminations": FLAGS[0],
+    "truncations": FLAGS[1],
+}
+_TUPLE = re.compile(r"^_index_(\d+)$")  # element of a Tuple in HDF5
+_KINDS: Mapping[Kind, str] = {"array": "", "frames": "encoded images of ", "text": "strings, "}
+RESERVED = {"observation", "action", "next", "info"}
+Format = Literal["hdf5", "arrow", "parquet"]
+SUFFIXES: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}
+METADATA = "metadata.json"
+EPISODE = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -222,19 +237,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
-
-
-LeafPath = tuple[str, ...]
-CORE = {
-    "observations": "observation",
-    "actions": "action",
-    "rewards": REWARD,
-    "terminations": FLAGS[0],
-    "truncations": FLAGS[1],
-}
-_TUPLE = re.compile(r"^_index_(\d+)$")  # element of a Tuple in HDF5
-_KINDS: Mapping[Kind, str] = {"array": "", "frames": "encoded images of ", "text": "strings, "}
-RESERVED = {"observation", "action", "next", "info"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,12 +430,6 @@ def _require(paths: Mapping[str, LeafPath], renamed: Mapping[str, str]) -> None:
     for first in ("observations", "actions"):
         if not any(p[0] == first for p in paths.values()):
             raise CorruptArchive(f"No episode has {first}.")
-
-
-Format = Literal["hdf5", "arrow", "parquet"]
-SUFFIXES: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}
-METADATA = "metadata.json"
-EPISODE = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True)

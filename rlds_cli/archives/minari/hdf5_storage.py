@@ -33,6 +33,7 @@ from rlds_cli.ted import Array, EncodedFrames, Kind, Text, spaces
 _GROUP = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
 _COUNTS_STEPS = ("rewards", "terminations", "truncations", "actions")
 _WIDEST = 8
+_PLAIN_FILTERS = {hdf5_limits.DEFLATE, hdf5_limits.SHUFFLE, hdf5_limits.FLETCHER}
 
 
 def episodes(f: h5py.File, path: Path) -> list[int]:
@@ -234,9 +235,6 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
             inner = below if isinstance(below, dict) else inner.setdefault(f"{parent}/", {})
         inner[last] = value
     return result
-
-
-_PLAIN_FILTERS = {hdf5_limits.DEFLATE, hdf5_limits.SHUFFLE, hdf5_limits.FLETCHER}
 
 
 def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:

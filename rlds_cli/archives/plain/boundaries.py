@@ -35,6 +35,7 @@ FREE_MARKS, MARKS_RATIO = 256 << 20, 64  # bytes of the columns that mark episod
 FREE_EPISODES = 8 << 20  # and one for each byte of the files
 ID_KINDS = "iufbOS"  # of dtypes
 DECIDE = "say which column is right: --episodes-by field:KEY, steps:KEY, starts:KEY or flags"
+RULES = {"field": "ids", "steps": "steps", "starts": "starts", "lasts": "lasts"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,9 +538,6 @@ def _check_flags(
 
 def _shown(key: str | None) -> str:
     return str(key).partition(" without ")[0]
-
-
-RULES = {"field": "ids", "steps": "steps", "starts": "starts", "lasts": "lasts"}
 
 
 def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:

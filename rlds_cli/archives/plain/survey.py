@@ -41,6 +41,8 @@ from rlds_cli.formats.tables import Table, TableColumn, TableView, open_flat
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, Note, Text
 from rlds_cli.text import natural
 
+GROUP_DEPTH = 3
+
 
 @dataclass(frozen=True, slots=True)
 class FileSurvey:
@@ -311,8 +313,6 @@ def columns_per_episode(seen: Sequence[FileSurvey], joined: JoinedFiles) -> dict
 
 
 # -- groups that are episodes
-
-GROUP_DEPTH = 3
 
 
 def groups_of(table: Table, chosen: Mapping[str, str]) -> tuple[str, dict[str, dict[str, str]]] | None:

@@ -67,6 +67,9 @@ MOST_PARTS = 64  # each part finds the episodes again
 SAMPLED, SAMPLED_STEPS, SAMPLED_BYTES = 64, 256, 64 << 20
 COMPRESSED = "data_indices.json"
 SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
+_SLICE = re.compile(r"\[([^\]]*)\]")
+_OBSERVED = re.compile(r" observed from (\d+)$")
+INDEX = "index"  # the row's place in the buffer, added by its writer
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -376,10 +379,6 @@ def _is_jpeg(lanes: Lanes, key: str) -> bool:
     return lane is not None and lanes.take(key, lane, 0, 1).reshape(-1)[:3].tolist() == [0xFF, 0xD8, 0xFF]
 
 
-_SLICE = re.compile(r"\[([^\]]*)\]")
-_OBSERVED = re.compile(r" observed from (\d+)$")
-
-
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the values of one step, and the next observation."""
     if place.file.suffix in HDF5:
@@ -449,9 +448,6 @@ def _value(leaf: TensorLeaf, index: tuple[int, ...]) -> Array:
     if leaf.dtype == BFLOAT16:
         return (value.astype(np.uint32) << 16).view(np.float32)
     return value
-
-
-INDEX = "index"  # the row's place in the buffer, added by its writer
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,12 @@ H5_MARKS = ("_storage_shape", "is_full")
 FLAT_MARKS = ("is_full", "shift", "_storage_shape")
 HDF5 = (".h5", ".hdf5")
 PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
+META = "meta.json"
+MAX_DEPTH, MAX_ENTRIES = 32, 4096
+LONGEST = 64 << 20  # bytes of one meta.json: it may hold a column of texts
+BFLOAT16 = "bfloat16"
+KNOWN = {f"torch.{n}": n for n in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")}
+_UNSAFE = frozenset('/<>:"|?*\\ %') | {chr(i) for i in (*range(32), 127)}
 
 
 @dataclass(slots=True)
@@ -238,13 +244,7 @@ def unread(files: Sequence[Path]) -> list[str]:
     return [p.name for p in files if p.suffix in PICKLES]
 
 
-META = "meta.json"
-MAX_DEPTH, MAX_ENTRIES = 32, 4096
-LONGEST = 64 << 20  # bytes of one meta.json: it may hold a column of texts
-BFLOAT16 = "bfloat16"
-KNOWN = {f"torch.{n}": n for n in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")}
 KNOWN |= {f"torch.{n}": n for n in ("uint16", "uint32", "uint64", "complex64", "complex128", BFLOAT16)}
-_UNSAFE = frozenset('/<>:"|?*\\ %') | {chr(i) for i in (*range(32), 127)}
 
 
 @dataclass(frozen=True, slots=True)

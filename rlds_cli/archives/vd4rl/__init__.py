@@ -28,6 +28,9 @@ from rlds_cli.subset import EVERYTHING, Portion
 from rlds_cli.ted import FLAGS, REWARD, Array, Chunk
 
 VERSION = 1
+_FRAMES = ("image", "observation")
+_NAMES = {"action": "action", "reward": REWARD, "discount": DISCOUNT, "is_terminal": FLAGS[0]}
+_MARKS = ("is_first", "is_last", "step_type")
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -93,11 +96,6 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     for index in sorted({piece[0] for e in episodes for piece in e["pieces"]}):
         with open_file(plan.archive.files[index], check=False) as f:
             yield from ((f"{plan.archive.name_of(index)}/{name}", value) for name, value in attributes(f))
-
-
-_FRAMES = ("image", "observation")
-_NAMES = {"action": "action", "reward": REWARD, "discount": DISCOUNT, "is_terminal": FLAGS[0]}
-_MARKS = ("is_first", "is_last", "step_type")
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
