@@ -18,9 +18,9 @@ from test_transfer_fetching import HASTY, MIB, Place, wanted
 
 from rlds_cli.downloads.fetch import planning
 from rlds_cli.downloads.fetch.client import Client, Parallelism
-from rlds_cli.downloads.fetch.part import offset_of
+from rlds_cli.downloads.fetch.parts import offset_of
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.files.parts import found, is_unfinished
+from rlds_cli.files.names import found, is_unfinished
 
 CONTENT = random.Random(7).randbytes(3 * MIB + 17)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -169,7 +169,7 @@ from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import Parallelism
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 where = settings.read()
 files = [RemoteFile("x.h5", (sys.argv[1],), sha256=sys.argv[3])]
 width = Parallelism(after=0.02, worth=0.1, smallest=1 << 18)

@@ -77,13 +77,13 @@ def download(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == resume_all:
         raise typer.BadParameter("give either IDs or --resume-all")
-    from rlds_cli.downloads import download, pending
-    from rlds_cli.downloads.request import DownloadRequest
+    from rlds_cli.downloads import download
+    from rlds_cli.downloads.request import DownloadRequest, unfinished
     from rlds_cli.subset import Portion
 
     portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
-        orders = [*pending.unfinished(cache_dir=cache_dir, offline=offline)]
+        orders = [*unfinished(cache_dir=cache_dir, offline=offline)]
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
         DownloadRequest(
@@ -155,7 +155,7 @@ def _actions(d: Delivery) -> str:
 def _kept(p: Deliveries) -> str:
     """Datasets and bytes of an interrupted download that are kept."""
     from rlds_cli import ids
-    from rlds_cli.downloads import pending
+    from rlds_cli.downloads.request import bytes_left
     from rlds_cli.home import Home, is_dataset
 
     place = Home(p.home)
@@ -163,7 +163,7 @@ def _kept(p: Deliveries) -> str:
     ready = [id for id in wanted if is_dataset(place.dataset(id))]
     kept = [text.plural(len(ready), "dataset")] if ready else []
     for id in wanted:
-        size = 0 if id in ready else pending.left(id, place)
+        size = 0 if id in ready else bytes_left(id, place)
         kept += [f"{text.size_of(size)} of {id}"] if size else []
     return f"Kept: {', '.join(kept)}." if kept else "Nothing was downloaded yet."
 

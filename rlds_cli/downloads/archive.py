@@ -13,14 +13,13 @@ from rlds_cli import text
 from rlds_cli.archives import Archive, choose
 from rlds_cli.convert.archive import Conversion, convert
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch import fetching, planning, sidecars
+from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import RetryPolicy
-from rlds_cli.downloads.fetch.file import Fetched
-from rlds_cli.downloads.fetch.sidecars import FileRecord
+from rlds_cli.downloads.fetch.fetching import Fetched
+from rlds_cli.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.downloads.request import DownloadRequest
-from rlds_cli.downloads.sources import listing
-from rlds_cli.downloads.sources.remote import RemoteFile
-from rlds_cli.downloads.sources.table import source_of
+from rlds_cli.downloads.sources import listing, source_of
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
@@ -173,7 +172,7 @@ def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) 
     """Drop the records of unreadable files that have no published hash, so that the next run fetches them again."""
     bad = [f for f in fetched if f.action != "link" and not f.file.hashed and f.path.name in exc.message]
     for f in bad:
-        sidecars.path_of(f.path).unlink(missing_ok=True)
+        record_path(f.path).unlink(missing_ok=True)
     if not bad:
         return exc
     return CorruptArchive(
@@ -185,7 +184,7 @@ def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) 
 def _remove(fetched: Iterable[Fetched]) -> None:
     for f in fetched:
         f.path.unlink(missing_ok=True)
-        sidecars.path_of(f.path).unlink(missing_ok=True)
+        record_path(f.path).unlink(missing_ok=True)
 
 
 def _conversion(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli import home, registry, settings, subset, text
-from rlds_cli.downloads.request import DownloadRequest, Store
+from rlds_cli.downloads.request import DownloadRequest, Store, credentials_asked, recorded
 from rlds_cli.errors import (
     DamagedDataset,
     DatasetNotFound,
@@ -159,7 +159,7 @@ def deliver(
 
     if here is not None:
         return open_dataset(here)
-    from rlds_cli.downloads import archive, pending
+    from rlds_cli.downloads import archive
     from rlds_cli.home.locks import exclusive
 
     id, entry = _resolve(request, where)
@@ -170,7 +170,7 @@ def deliver(
             if request.source is not None and is_dataset(request.source, id):
                 adopt(request.source, id, place, progress)
             else:
-                with pending.recorded(request, id, place), pending.credentials_asked(request):
+                with recorded(request, id, place), credentials_asked(request):
                     archive.make(request, id, entry, where, jobs, progress, check)
     return open_dataset(str(id), cache_dir=request.cache_dir)
 
@@ -222,10 +222,10 @@ def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery
     id, entry = _resolve(request, where)
     if request.source is not None and is_dataset(request.source, id):
         return Delivery(str(id), None, actions={"copy": 1})
-    from rlds_cli.downloads import archive, pending
+    from rlds_cli.downloads import archive
 
     try:
-        with pending.credentials_asked(request):
+        with credentials_asked(request):
             steps = archive.plan_transfer(request, id, entry, where, progress).plan
     except TransferError as exc:
         if guess and request.withheld:

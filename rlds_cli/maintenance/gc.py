@@ -16,7 +16,7 @@ from rlds_cli.errors import InvalidId, NoPermission
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, LockHeld
-from rlds_cli.files.parts import is_piece
+from rlds_cli.files.names import is_piece
 from rlds_cli.home import Home
 from rlds_cli.home.locks import writing
 from rlds_cli.home.usage import freed_by

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rlds_cli.downloads.fetch.sidecars import FileRecord, path_of
+from rlds_cli.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.errors import RldsError
 from rlds_cli.files import trees
-from rlds_cli.files.parts import is_unfinished
+from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.maintenance import origins
@@ -20,7 +20,7 @@ from rlds_cli.store.opening import Store
 def files(archive: Path) -> list[Path]:
     """Return the files of an archive, without records and unfinished downloads."""
     found = [f for f in sorted(trees.files(archive)) if not f.name.startswith(".")]
-    records = {path_of(f) for f in found}
+    records = {record_path(f) for f in found}
     return [f for f in found if f not in records and not is_unfinished(f.name)]
 
 

@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.downloads import published
 from rlds_cli.downloads.request import DownloadRequest
-from rlds_cli.downloads.sources.table import local_path, request_url, source_of
+from rlds_cli.downloads.sources import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
 from rlds_cli.home import locate

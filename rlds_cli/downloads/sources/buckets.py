@@ -33,10 +33,7 @@ from xml.parsers import expat
 
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.client import Client, Permanent
-from rlds_cli.downloads.sources import limits
-from rlds_cli.downloads.sources.limits import ListingLimits
-from rlds_cli.downloads.sources.protocol import FileSource
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.files import json as documents
 from rlds_cli.settings import Settings
@@ -185,7 +182,7 @@ def _gcs(place: BucketLocation, prefix: str, client: Client) -> Iterator[_Object
     page: str | None = ""
     while page is not None and limit.ask(page):
         query = {"prefix": prefix, "fields": _FIELDS, "maxResults": 1000} | ({"pageToken": page} if page else {})
-        answer = _json(limit.read(limits.body(client, f"{root}?{urlencode(query)}")))
+        answer = _json(limit.read(client.document(f"{root}?{urlencode(query)}")[0]))
         for item in answer.get("items") or ():
             if not limit.take(item["name"]).endswith("/"):
                 yield _gcs_object(item)
@@ -233,7 +230,7 @@ def _s3(place: BucketLocation, prefix: str, client: Client) -> Iterator[_Object]
     page: str | None = ""
     while page is not None and limit.ask(page):
         query = {"list-type": 2, "prefix": prefix} | ({"continuation-token": page} if page else {})
-        found, page = objects(limit.read(limits.body(client, f"{root}/?{urlencode(query)}")))
+        found, page = objects(limit.read(client.document(f"{root}/?{urlencode(query)}")[0]))
         for said in found:
             if not limit.take(said.get("Key", "/")).endswith("/"):
                 yield _s3_object(place, said)
