@@ -31,8 +31,7 @@ def listed(count: int) -> tuple[RemoteFile, ...]:
 @pytest.mark.slow
 def test_a_listing_of_many_files_is_remembered(tmp_path: Path) -> None:
     plan = planning.FetchPlan(tmp_path, (), listed=listed(50_000))
-    planning.check_listing(plan)
-    planning.remember(plan)
+    planning.remember(plan, planning.listing_of(plan))
     assert (tmp_path / ".listing.json").stat().st_size > documents.LONGEST
     assert planning.remembered(tmp_path) == plan.listed
 

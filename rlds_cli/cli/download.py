@@ -96,9 +96,9 @@ def download(
         if dry_run:
             return out.page(_plan(planned), planned)
         out.note(_plan(planned))
-        todo = [o for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
+        todo = [(o, d) for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
         with resumable(lambda: _kept(planned)):
-            made = [download.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
+            made = [download.deliver(o, planned=d, jobs=jobs or 0, progress=progress) for o, d in todo]
     return _show(made, _existing(planned) if out.wants_json() else [])
 
 
@@ -120,7 +120,7 @@ def _resume(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> N
                 planned = download.plan([order], progress=progress)
                 out.note(_plan(planned))
                 with resumable(lambda planned=planned: _kept(planned)):  # type: ignore[misc]
-                    made.append(download.deliver(order, jobs=jobs, progress=progress))
+                    made.append(download.deliver(order, planned=planned.datasets[0], jobs=jobs, progress=progress))
             except (TransferError, ArchiveError) as e:  # concerns this download only; a full disk concerns all
                 out.error(e)
     _show(made)

@@ -54,9 +54,14 @@ def check_space(needed: int, path: Path, *, kept: str = "Nothing was written.") 
         )
 
 
+def is_full(exc: OSError) -> bool:
+    """Return whether a write failed because the disk, or the user's share of it, is full."""
+    return exc.errno in _FULL
+
+
 def disk_error(exc: OSError, path: Path, *, kept: str = "") -> RldsError:
     """Return the error for a failed write: NoSpace, NoPermission, or the system's own message."""
-    if exc.errno in _FULL:
+    if is_full(exc):
         return NoSpace(
             f"The disk is full: {path} could not be written ({size_of(free(path.parent))} free). {kept}".rstrip(),
             hint="free some space (rlds du, rlds gc) and run the same command again",

@@ -165,11 +165,11 @@ def _aside(home: Home) -> Iterator[Garbage]:
 
 
 def _archives(home: Home) -> Iterator[Garbage]:
-    from rlds_cli.maintenance import originals
+    from rlds_cli.maintenance import origins
 
     for id, directory in home.archives():
-        if not _led_away(home, directory) and originals.files(directory):
-            why = _foreign(directory, stat.S_ISDIR) or originals.needed(home, id)
+        if not _led_away(home, directory) and origins.archive_files(directory):
+            why = _foreign(directory, stat.S_ISDIR) or origins.archive_needed(home, id)
             yield Garbage("archive", directory, 0, str(id), why)
 
 
@@ -282,11 +282,11 @@ def _remove_file(file: Path) -> None:
 
 
 def _remove_archive(home: Home, g: Garbage, progress: Progress) -> str:
-    from rlds_cli.maintenance import originals
+    from rlds_cli.maintenance import origins
 
     assert g.id is not None
     id = ids.parse(g.id)
-    why = originals.needed(home, id) or originals.damage(home, id, progress)
+    why = origins.archive_needed(home, id) or origins.damage(home, id, progress)
     if not why:
         publishing.remove(g.path)
     return why

@@ -24,7 +24,6 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, ids, registry, settings
-from rlds_cli.downloads import published
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
@@ -218,7 +217,7 @@ def _check_registry(d: Locked, file: StrPath) -> None:
     base = str(ids.parse(d.id).base)
     if known is not None and known.id != base:
         raise RldsError(f"{file} names the dataset {base}, which the registry calls {known.id}.")
-    wrong = None if d.made_by else next(published.contradictions(base, d.files), None)
+    wrong = None if d.made_by else next(registry.contradictions(base, d.files), None)
     if wrong is not None:
         raise WrongHash(
             f"{file} does not match {base} in the registry: {wrong}. Nothing was done.",

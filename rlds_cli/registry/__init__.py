@@ -125,6 +125,48 @@ def match(ref: str) -> list[Entry]:
     return usable
 
 
+def unpublished(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield evidence that a dataset with an id of the registry was not made of the files in its entry."""
+    entry = listed(id)
+    if entry is not None and entry.verifiable and not files:
+        yield f"name no file; the registry has {_first_of(f.path for f in entry.files)}"
+    yield from contradictions(id, files)
+
+
+def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield how files that a dataset was made of differ from those of its entry; nothing if the entry names no files.
+
+    Parameters
+    ----------
+    id : str
+        Id of the dataset.
+    files : sequence of mappings
+        ``file``, ``size`` and ``sha256`` of each, as manifests and lock files have them.
+    """
+    entry = listed(id)
+    if entry is None or not entry.files:
+        return
+    known = {f.path: f for f in entry.files}
+    for file in files:
+        name = str(file.get("file"))
+        published = known.get(name)
+        if published is None:
+            yield f"{name} is no file of {entry.id}: the registry has {_first_of(known)}"
+            continue
+        for what, now, then in (
+            ("sha256", file.get("sha256"), published.sha256),
+            ("size", file.get("size"), published.size),
+        ):
+            if then is not None and now != then:
+                yield f"{name} has {what} {now or 'none'}; the registry has {then}"
+                break
+
+
+def _first_of(names: Iterable[str]) -> str:
+    first, *others = names
+    return f"{first} and {len(others)} more" if others else first
+
+
 def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
     """Return the ids nearest to ``ref``, best first: those with all its words, then those with a similar spelling.
 

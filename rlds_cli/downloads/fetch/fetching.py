@@ -21,7 +21,7 @@ from rlds_cli.downloads.fetch import http
 from rlds_cli.downloads.fetch.client import Client, Parallelism, RetryPolicy
 from rlds_cli.downloads.fetch.connections import Budget, Permanent, Stopped, reason
 from rlds_cli.downloads.fetch.parts import FileRecord, Part, locked, offset_of, opened
-from rlds_cli.downloads.fetch.planning import Action, FetchPlan, FetchStep, check_listing, remember, ways
+from rlds_cli.downloads.fetch.planning import Action, FetchPlan, FetchStep, listing_of, remember, ways
 from rlds_cli.downloads.sources import local_path, request_url
 from rlds_cli.downloads.sources.protocol import KINDS, RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, WrongHash
@@ -91,13 +91,13 @@ def fetch(
     """
     if plan.finished:
         return tuple(map(reused, plan.steps))
-    check_listing(plan)
+    listing = listing_of(plan)  # before anything is fetched: it may be too long
     disk.check_space(plan.to_write, plan.destination)
     jobs = max(1, min(jobs or JOBS, len(plan.steps)))
     tally = TotalProgress(plan, id=id, progress=progress) if len(plan.steps) > MANY else None
     with Client(where, policy=policy, width=width, jobs=jobs) as client:
         brought = _all(plan, FileFetcher(client, plan, id=id, progress=tally or progress), jobs)
-    remember(plan)
+    remember(plan, listing)
     if tally:
         tally.finish()
     return brought

@@ -77,6 +77,11 @@ class FetchPlan:
         return all(s.action == "reuse" for s in self.steps)
 
     @property
+    def holds(self) -> bool:
+        """True unless a file to reuse is gone. All other steps are planned again before they run."""
+        return all(s.target.is_file() for s in self.steps if s.action == "reuse")
+
+    @property
     def to_fetch(self) -> int:
         """Bytes to download, as far as sizes are known."""
         return sum(s.to_fetch or 0 for s in self.steps)
@@ -177,21 +182,18 @@ def _may_be(copy: Path, file: RemoteFile, target: Path) -> bool:
         return False
 
 
-def remember(plan: FetchPlan) -> None:
-    """Save the listing, so that the source need not be asked again."""
-    documents.save_own(plan.destination / _LISTING, _listing(plan), lines=False)
-
-
-def check_listing(plan: FetchPlan) -> None:
-    """Raise RldsError, before anything is fetched, if the listing is too long to be saved."""
-    documents.dumps(_listing(plan), f"the list of {len(plan.listed or plan.steps):,} files", lines=False)
-
-
-def _listing(plan: FetchPlan) -> dict[str, Any]:
+def listing_of(plan: FetchPlan) -> str:
+    """Return the listing as it is saved; raises RldsError if it is too long to be read back."""
     files = plan.listed or [s.file for s in plan.steps]
     known = [f.name for f in fields(RemoteFile)]
     listed = ({name: getattr(f, name) for name in known} for f in files)
-    return {"files": [f | {"urls": [names.shown(u) for u in f["urls"]]} for f in listed]}
+    values = {"files": [f | {"urls": [names.shown(u) for u in f["urls"]]} for f in listed]}
+    return documents.dumps(values, f"the list of {len(files):,} files", lines=False)
+
+
+def remember(plan: FetchPlan, listing: str) -> None:
+    """Save the listing, so that the source need not be asked again."""
+    safe_files.replace_text(plan.destination / _LISTING, listing, mode=0o600)  # its addresses are the owner's
 
 
 def forget(plan: FetchPlan) -> None:
