@@ -8,8 +8,7 @@ import typer
 
 from rlds_cli import text, visible
 from rlds_cli.cli import datasets, options, out
-from rlds_cli.cli.commands import app
-from rlds_cli.cli.interrupt import resumable
+from rlds_cli.cli.commands import app, resumable
 from rlds_cli.errors import ArchiveError, TransferError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, silent
-from rlds_cli.registry.records import Entry, File
+from rlds_cli.registry import Entry, File
 from rlds_cli.settings import Settings
 from rlds_cli.subset import Portion
 from rlds_cli.text import natural

@@ -26,7 +26,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home, locate
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown, silent
-from rlds_cli.registry.records import Entry
+from rlds_cli.registry import Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest, publishing
 from rlds_cli.subset import Portion

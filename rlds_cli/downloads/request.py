@@ -23,7 +23,7 @@ from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
-from rlds_cli.registry.records import File
+from rlds_cli.registry import File
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.subset import EVERYTHING, Portion
 

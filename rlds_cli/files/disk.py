@@ -15,6 +15,8 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.text import size_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+How = Literal["link", "reflink", "copy"]
+_FICLONE = 0x40049409
 
 
 def existing(path: Path) -> Path:
@@ -72,10 +74,6 @@ def disk_error(exc: OSError, path: Path, *, kept: str = "") -> RldsError:
             hint="use a directory of your own: --cache-dir DIR, or RLDS_HOME",
         )
     return RldsError(f"{path} could not be written: {exc.strerror or exc}. {kept}".rstrip())
-
-
-How = Literal["link", "reflink", "copy"]
-_FICLONE = 0x40049409
 
 
 def share(source: Path, target: Path, *, sealed: bool = False) -> How:

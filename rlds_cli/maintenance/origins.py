@@ -16,11 +16,9 @@ from rlds_cli.files.hashing import sha256_of
 from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
-from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.check import Problem
-from rlds_cli.store.integrity import verify_directory
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 
@@ -184,11 +182,3 @@ def _is_known(entry: os.DirEntry[str]) -> bool:
         return True
     file = Path(entry.path)
     return FileRecord.read(file) is not None or FileRecord.read(file.with_suffix("")) is not None
-
-
-def damage(place: Home, id: DatasetId, progress: Progress) -> str:
-    """Hash the dataset ``id`` again and name its first problem; empty if there is none."""
-    if not is_dataset(place.dataset(id)):
-        return ""
-    problems = verify_directory(place.dataset(id), progress=progress).problems
-    return f"its dataset is damaged: {problems[0]}" if problems else ""

@@ -32,7 +32,7 @@ from rlds_cli.home import locate
 from rlds_cli.maintenance import lock_file
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Progress, shown
-from rlds_cli.registry.records import Entry, File
+from rlds_cli.registry import Entry, File
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest

@@ -19,7 +19,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.maintenance import origins
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.progress import Progress, shown
-from rlds_cli.registry.records import File
+from rlds_cli.registry import File
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.integrity import Verification, verify_directory

@@ -39,6 +39,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".z")
 _HEAD = 512  # bytes that tell a web page
 _WATCH = 64 << 20  # bytes between two checks of the free space
+_ROUND = 0.1  # seconds between two checks of the other connections
+_PATIENCE = 1.0  # seconds to wait for a thread to end
 
 
 def pull(
@@ -288,10 +290,6 @@ def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteF
         words = f': "{quoted(title[1].decode(errors="replace"))}"' if title else ""
         raise Permanent(f"answered a web page instead of the file{words}")
     return chain([head] if head else [], blocks)
-
-
-_ROUND = 0.1  # seconds between two checks of the other connections
-_PATIENCE = 1.0  # seconds to wait for a thread to end
 
 
 class Ranges:

@@ -46,6 +46,19 @@ _LONG = 64  # characters of a generation; it has twenty
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CREDENTIALS = {"s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}
 _FIELDS = "items(name,size,md5Hash,crc32c,generation,contentEncoding),nextPageToken"
+_ROOT, _OBJECT, _NEXT = "ListBucketResult", "Contents", "NextContinuationToken"
+_LONGEST = 8192  # characters of a value
+_TAGS = ("Key", "Size", "ETag")
+_SIGNED_URL = re.compile(
+    r"signed-(?P<scheme>gs|s3)://(?:(?P<region>[a-z0-9-]+)@)?(?P<bucket>[^/@]+)/(?P<path>.+)", re.DOTALL
+)
+_VALID = timedelta(hours=12)  # longer than any download of one file; S3 allows a week
+_DEFAULT_REGION = "us-east-1"
+_CLOSED, _NONE = "they do not open it", "there is no such bucket"
+_SAID = {
+    **dict.fromkeys(("401", "403", "UnauthenticatedError", "PermissionDeniedError"), _CLOSED),
+    **dict.fromkeys(("404", "NotFoundError"), _NONE),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +269,6 @@ def _not_listed(place: BucketLocation, exc: Permanent) -> DownloadFailed:
     return DownloadFailed(f"{bucket} does not list its files: {exc.reason}. Nothing was written.", hint=elsewhere)
 
 
-_ROOT, _OBJECT, _NEXT = "ListBucketResult", "Contents", "NextContinuationToken"
-_LONGEST = 8192  # characters of a value
-_TAGS = ("Key", "Size", "ETag")
-
-
 def objects(body: bytes) -> tuple[list[dict[str, str]], str | None]:
     """Parse a page: the fields of each object, and the token of the next page; raises Permanent."""
     reader = _S3PageParser()
@@ -308,18 +316,6 @@ def _longer(text: str, more: str) -> str:
     if len(text) > _LONGEST:
         raise Permanent(f"the answer has a value of more than {_LONGEST:,} characters")
     return text + more
-
-
-_SIGNED_URL = re.compile(
-    r"signed-(?P<scheme>gs|s3)://(?:(?P<region>[a-z0-9-]+)@)?(?P<bucket>[^/@]+)/(?P<path>.+)", re.DOTALL
-)
-_VALID = timedelta(hours=12)  # longer than any download of one file; S3 allows a week
-_DEFAULT_REGION = "us-east-1"
-_CLOSED, _NONE = "they do not open it", "there is no such bucket"
-_SAID = {
-    **dict.fromkeys(("401", "403", "UnauthenticatedError", "PermissionDeniedError"), _CLOSED),
-    **dict.fromkeys(("404", "NotFoundError"), _NONE),
-}
 
 
 def has_credentials(scheme: str, where: Settings) -> bool:
