@@ -90,6 +90,13 @@ def download(
         )
         for ref in download.expand(ids or ())
     ]
+    return _download(orders, jobs=jobs or 0, dry_run=dry_run)
+
+
+def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:
+    """Run all of ``orders``, or print the plan; the first failure ends it."""
+    from rlds_cli.downloads import download
+
     with out.progress() as progress:
         planned = download.plan(orders, guess=dry_run, progress=progress)
         if dry_run:
@@ -97,7 +104,7 @@ def download(
         out.note(_plan(planned))
         todo = [(o, d) for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
         with resumable(lambda: _kept(planned)):
-            made = [download.deliver(o, planned=d, jobs=jobs or 0, progress=progress) for o, d in todo]
+            made = [download.deliver(o, planned=d, jobs=jobs, progress=progress) for o, d in todo]
     return _show(made, _existing(planned) if out.wants_json() else [])
 
 

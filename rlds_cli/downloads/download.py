@@ -184,7 +184,7 @@ def deliver(
             else:
                 with recorded(request, id, place), credentials_asked(request):
                     archive.make(
-                        request, id, entry, where, jobs, progress, check, transfer=planned and planned.transfer
+                        request, id, entry, where, jobs, progress, check, transfer=planned.transfer if planned else None
                     )
     return open_dataset(str(id), cache_dir=request.cache_dir)
 

@@ -39,8 +39,6 @@ from rlds_cli.downloads.fetch.connections import (
 from rlds_cli.files import json as documents
 from rlds_cli.settings import Settings
 
-__all__ = ["Retryable", "JsonPage", "Client", "RetryPolicy", "Permanent", "Stopped", "Parallelism", "authorities"]
-
 T = TypeVar("T")
 
 BLOCK = 1 << 20

@@ -22,7 +22,7 @@ from rlds_cli import text
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.client import Client, authorities
 from rlds_cli.downloads.fetch.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
-from rlds_cli.downloads.fetch.parts import Part, PartOrigin, valid_validator
+from rlds_cli.downloads.fetch.parts import Part, PartOrigin, sendable
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import NoSpace
 from rlds_cli.files import disk
@@ -499,7 +499,7 @@ def origin_of(response: requests.Response, url: str) -> PartOrigin:
         if len(lengths) != 1 or not _NUMBER.fullmatch(length := lengths.pop()):
             raise Permanent("has a length that is not a number")
         size = int(length)
-    etag, modified = (valid_validator(headers.get(k)) for k in ("ETag", "Last-Modified"))
+    etag, modified = (sendable(headers.get(k)) for k in ("ETag", "Last-Modified"))
     return PartOrigin(names.shown(url), etag, modified, size)
 
 

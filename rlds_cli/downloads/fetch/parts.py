@@ -7,7 +7,7 @@
     x.h5.part             the beginning of a partial download, without a gap
     x.h5.part.json        the answer that its bytes come from
     x.h5.part.67108864    a piece that another connection fetches ahead: the bytes from this one on
-    x.h5.part.lock        held while somebody works on the file
+    x.h5.part.lock        held while a process works on the file
 
 A part and a piece only grow, so that their sizes say how much is there, whenever the process ends. Bytes are hashed and
 synced in threads of their own.
@@ -145,7 +145,7 @@ class PartOrigin:
         if values is None or not isinstance(values.get("url"), str):
             return None
         etag, modified, size = (values.get(k) for k in ("etag", "last_modified", "size"))
-        if any(v is not None and valid_validator(v) is None for v in (etag, modified)):
+        if any(v is not None and sendable(v) is None for v in (etag, modified)):
             return None
         if size is not None and not is_count(size):
             return None
@@ -158,7 +158,7 @@ class PartOrigin:
         return self.last_modified if weak else self.etag
 
 
-def valid_validator(value: object) -> str | None:
+def sendable(value: object) -> str | None:
     """Return an ETag or a date that may be sent back in a header, else None."""
     return value if isinstance(value, str) and _VALIDATOR.fullmatch(value) else None
 

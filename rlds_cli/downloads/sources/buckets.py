@@ -15,7 +15,9 @@ Pages of ListObjectsV2 are untrusted XML: read without a tree, document types an
         <Contents><Key>a/b.h5</Key><Size>5</Size><ETag>"..."</ETag></Contents>
         <NextContinuationToken>...</NextContinuationToken>
 
-Private buckets are listed with the user's credentials and fetched by signed URLs, both with ``obstore``. No file and no
+Public buckets are not listed with ``obstore``: it reads a page of any length (3 GB in 10 s from a server that does not
+end it), and tells neither crc32c nor generation nor encoding of a file in GCS, by which downloads are checked. Private
+buckets are listed with the user's credentials and fetched by signed URLs, both with ``obstore``. No file and no
 error holds a credential: a private file has the address ``signed-s3://<region>@<bucket>/<path>`` or
 ``signed-gs://<bucket>/<path>``, which is signed just before the request.
 """
@@ -32,7 +34,8 @@ from urllib.parse import quote, urlencode
 from xml.parsers import expat
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Permanent
+from rlds_cli.downloads.fetch.client import Client
+from rlds_cli.downloads.fetch.connections import Permanent
 from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.files import json as documents

@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Permanent
+from rlds_cli.downloads.fetch.client import Client
+from rlds_cli.downloads.fetch.connections import Permanent
 from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile, Unanswered
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.settings import Settings

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Permanent, Retryable, RetryPolicy, Stopped
+from rlds_cli.downloads.fetch.client import Client, RetryPolicy
+from rlds_cli.downloads.fetch.connections import Permanent, Retryable, Stopped
 from rlds_cli.downloads.sources import local_path, lookup, request_url, single_file, source_of
 from rlds_cli.downloads.sources.protocol import FileSource, RemoteFile, Unanswered
 from rlds_cli.downloads.sources.web import WEB
