@@ -26,7 +26,7 @@ from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, RldsError, Unkno
 from rlds_cli.files import json as documents
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.files.parts import is_unfinished
+from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId

@@ -22,8 +22,8 @@ from server import Page, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import RetryPolicy
-from rlds_cli.downloads.fetch.part import Part
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.parts import Part
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
@@ -658,7 +658,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)

@@ -8,7 +8,6 @@ into CorruptArchive, which keeps the exception as its cause.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 from collections import Counter
@@ -23,6 +22,7 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, NoSpace, RldsError, UnknownLayout, UnsafeArchive
+from rlds_cli.files.disk import is_full
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Field, IntArray, Note
@@ -88,7 +88,7 @@ def untrusted(what: Callable[[], str]) -> Iterator[None]:
     except PermissionError as e:
         raise NoPermission(f"{e.filename or what()} may not be read.") from e
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(e):
             raise NoSpace(f"{what()}: {e}.", hint="free some room, or set TMPDIR to a directory with more") from e
         raise CorruptArchive(_said(what(), e)) from e
     except Exception as e:

@@ -10,7 +10,7 @@ from rlds_cli.archives.faults import ConversionRecord
 from rlds_cli.checks.findings import Finding, finding
 from rlds_cli.checks.subject import Skipped, Subject
 from rlds_cli.dataset import Dataset
-from rlds_cli.registry.records import short
+from rlds_cli.registry import short
 from rlds_cli.store import arrays
 from rlds_cli.store.files import component
 

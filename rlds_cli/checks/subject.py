@@ -13,7 +13,7 @@ from rlds_cli import ids, registry, text
 from rlds_cli.checks.findings import MOST_PLACES, Place
 from rlds_cli.dataset import Dataset, environments
 from rlds_cli.errors import RldsError
-from rlds_cli.registry.records import Entry, short
+from rlds_cli.registry import Entry, short
 from rlds_cli.store import arrays
 from rlds_cli.store.ranges import read_range
 from rlds_cli.ted import VIDEO, Array, BoolArray, Field, IntArray

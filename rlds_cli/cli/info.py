@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rlds_cli import subset, visible
+from rlds_cli import registry, subset, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.figures import space_text
 from rlds_cli.files.hashing import short
-from rlds_cli.registry import records
-from rlds_cli.registry.records import Defect, Entry
+from rlds_cli.registry import Defect, Entry
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import Card, Copy
 from rlds_cli.store.manifest import Manifest
@@ -202,7 +201,7 @@ def _episodes(rule: str | None) -> str:
 
 def _remarks(e: Entry) -> Iterator[tuple[str, str]]:
     for k, d in enumerate(e.defects):
-        refs = ", ".join(map(records.short, d.refs))
+        refs = ", ".join(map(registry.short, d.refs))
         yield "defects" if k == 0 else "", f"{d.text} ({refs})"
     if e.notes:
         yield "notes", e.notes

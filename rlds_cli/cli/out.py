@@ -164,7 +164,9 @@ def escaped_warnings() -> Iterator[None]:
 def plain(value: Any) -> Any:
     """Convert dataclasses, paths and NumPy values to JSON values; NaN and infinities become None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.metadata.get("json", True)
+        }
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, str):

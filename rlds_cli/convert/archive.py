@@ -61,7 +61,7 @@ class ArchiveJob:
     @property
     def schema(self) -> tuple[Field, ...]:
         """The planned fields, with frames as they are stored."""
-        return tuple(frame_conversion.decoded(f, self.frames) for f in self.plan.schema)
+        return frame_conversion.all_decoded(self.plan.schema, self.frames)
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -216,7 +216,7 @@ def _check_frames(c: Conversion, plan: Plan) -> None:
 def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
     """Raise NoSpace or Frames before the first row if the dataset cannot fit and the number of rows is known."""
     known = [p.rows for p in plan.parts]
-    schema = [frame_conversion.decoded(f, c.frames) for f in plan.schema]
+    schema = frame_conversion.all_decoded(plan.schema, c.frames)
     frames = [f for f in schema if f.kind == "array" and f not in plan.schema]
     if c.frames == "raw" and any(map(frame_conversion.is_raw_frame, plan.schema)) and not frames:
         raise Frames(f"The frames of {c.id.base} are published raw, and stay raw.", hint="--frames encoded, or HxW")

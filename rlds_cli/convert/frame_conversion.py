@@ -28,6 +28,11 @@ def decoded(f: Field, frames: str) -> Field:
     return replace(f, kind="array", codec=None, shape=_resized(f, (int(size[1]), int(size[2]))) if size else f.shape)
 
 
+def all_decoded(schema: Sequence[Field], frames: str) -> tuple[Field, ...]:
+    """Return the fields as they are stored with ``frames``."""
+    return tuple(decoded(f, frames) for f in schema)
+
+
 def is_raw_frame(f: Field) -> bool:
     """Return whether rows are frames published as arrays: uint8 [H, W], [H, W, C] or [C, H, W]."""
     if f.kind != "array" or f.dtype != "uint8" or len(f.shape) not in (2, 3):

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from rlds_cli import ids
 from rlds_cli.downloads import names
-from rlds_cli.downloads.sources import table
+from rlds_cli.downloads.sources import network_schemes
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
@@ -255,9 +255,9 @@ def _address(value: _Value) -> str | None:
     if scheme == "package":
         _Value(url.removeprefix("package:"), value.place).path()
         return url
-    remote = scheme in table.network_schemes() and url.startswith(f"{scheme}://") and bool(parts.netloc)
+    remote = scheme in network_schemes() and url.startswith(f"{scheme}://") and bool(parts.netloc)
     if not remote or "@" in parts.netloc:
-        raise value.wrong(f"an address of the network ({', '.join(table.network_schemes())})")
+        raise value.wrong(f"an address of the network ({', '.join(network_schemes())})")
     return url
 
 

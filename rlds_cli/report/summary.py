@@ -17,7 +17,7 @@ from rlds_cli.checks.run import quick
 from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.home.usage import size_on_disk
-from rlds_cli.registry.records import Entry
+from rlds_cli.registry import Entry
 from rlds_cli.report.columns import FieldSummary, OwnColumn, summarise_fields, summarise_own_columns
 from rlds_cli.report.histograms import Distribution, distribution
 from rlds_cli.settings import StrPath

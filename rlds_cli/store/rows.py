@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from rlds_cli.errors import NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.disk import is_full
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import VIDEO, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, IntArray, Note, VideoFrames
@@ -128,7 +128,7 @@ class RowWriter:
             for f in self._schema:
                 self._append(f, chunk.columns[f.name], len(chunk))
         except OSError as e:
-            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_full(e):
                 raise NoSpace(
                     f"The disk is full after {self._start.rows + self._rows:,} rows; finished parts are kept.",
                     hint="free some space and run the same command again: it goes on from there",

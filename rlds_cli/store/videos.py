@@ -18,7 +18,6 @@ nothing is searched for. Each thread keeps its decoders where they are: reading 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -35,6 +34,7 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset, Frames, MissingPackage, NoSpace
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.disk import is_full
 from rlds_cli.formats import mp4
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.mp4 import Track
@@ -160,7 +160,7 @@ def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
                     h.update(piece)
                 hashes.append(h.digest())
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(e):
             raise NoSpace(
                 "The disk is full: the videos do not fit. Finished parts are kept.",
                 hint="free some space and run the same command again: it goes on from there",

@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Permanent
-from rlds_cli.downloads.sources.limits import ListingLimits
-from rlds_cli.downloads.sources.protocol import FileSource, Unanswered
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.client import Client
+from rlds_cli.downloads.fetch.connections import Permanent
+from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile, Unanswered
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.settings import Settings
 

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Permanent, Retryable, RetryPolicy, Stopped
-from rlds_cli.downloads.sources import limits
-from rlds_cli.downloads.sources.protocol import FileSource, Unanswered
-from rlds_cli.downloads.sources.remote import RemoteFile
-from rlds_cli.downloads.sources.table import local_path, lookup, request_url, single_file, source_of
+from rlds_cli.downloads.fetch.client import Client, RetryPolicy
+from rlds_cli.downloads.fetch.connections import Permanent, Retryable, Stopped
+from rlds_cli.downloads.sources import local_path, lookup, request_url, single_file, source_of
+from rlds_cli.downloads.sources.protocol import FileSource, RemoteFile, Unanswered
 from rlds_cli.downloads.sources.web import WEB
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
 from rlds_cli.settings import Settings
@@ -146,7 +145,7 @@ def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None
     with Client(where, policy=policy) as client:
         for url in (request_url(u, where) for u in remote):
             try:
-                return limits.body(client, url)
+                return client.document(url)[0]
             except Permanent as exc:
                 failures.append(f"{names.shown(url)}: {exc.reason}")
     raise DownloadFailed(f"{file.path} could not be read. {'; '.join(failures)}. Nothing was written.")

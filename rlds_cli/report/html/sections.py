@@ -11,7 +11,7 @@ from typing import Any
 from rlds_cli import text
 from rlds_cli.checks.findings import Finding, Place
 from rlds_cli.files.hashing import short
-from rlds_cli.registry.records import link
+from rlds_cli.registry import link
 from rlds_cli.report import svg
 from rlds_cli.report.columns import FieldSummary
 from rlds_cli.report.histograms import Distribution

@@ -6,7 +6,6 @@ The file is written completely or not at all, and does not replace a file of ano
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import os
 import stat
@@ -20,6 +19,7 @@ from rlds_cli import __version__
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.disk import is_full
 from rlds_cli.progress import Progress
 from rlds_cli.report.html import episodes, sections
 from rlds_cli.report.html.content import PageContent, gather
@@ -133,7 +133,7 @@ def _write(path: Path, page: bytes) -> None:
     except PermissionError as e:
         raise NoPermission(f"{path} may not be written: {e.strerror}.") from e
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(e):
             raise NoSpace(f"The disk of {path} is full. Nothing was written.") from e
         raise RldsError(f"{path} cannot be written: {e.strerror}.") from e
 
