@@ -12,7 +12,7 @@ from rlds_cli.checks.subject import Skipped, Subject
 from rlds_cli.dataset import Dataset
 from rlds_cli.registry.records import short
 from rlds_cli.store import arrays
-from rlds_cli.store.files import component
+from rlds_cli.store.paths import component
 
 
 def counts(s: Subject) -> Iterator[Finding]:

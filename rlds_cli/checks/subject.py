@@ -15,7 +15,7 @@ from rlds_cli.dataset import Dataset, environments
 from rlds_cli.errors import RldsError
 from rlds_cli.registry.records import Entry, short
 from rlds_cli.store import arrays
-from rlds_cli.store.ranges import read_range
+from rlds_cli.store.compression import read_range
 from rlds_cli.ted import VIDEO, Array, BoolArray, Field, IntArray
 from rlds_cli.text import is_below
 

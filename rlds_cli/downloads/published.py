@@ -9,9 +9,9 @@ from typing import Any
 from rlds_cli import ids, registry
 from rlds_cli.errors import RldsError
 from rlds_cli.store import manifest
-from rlds_cli.store.check import Problem
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.store.sealing import Problem
 
 
 def unpublished(m: Manifest, sources: Sequence[Mapping[str, Any]]) -> list[Problem]:

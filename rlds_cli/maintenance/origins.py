@@ -14,9 +14,9 @@ from rlds_cli.files.hashing import sha256_of
 from rlds_cli.home import Home
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
-from rlds_cli.store.check import Problem
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.store.sealing import Problem
 
 Found = tuple[list[str], list[Problem]]
 

@@ -46,7 +46,8 @@ from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import build, files, publishing, rows, shards
+from rlds_cli.store import build, publishing, rows, shards
+from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import Position, RowWriter, WrittenRows
 from rlds_cli.store.shards import Finished, Shard
 from rlds_cli.ted import Chunk, EpisodeTable, Field
@@ -402,7 +403,7 @@ def write_once(file: Path, text: str) -> None:
 def fits(before: PreprocessJob, now: PreprocessJob) -> bool:
     """Return whether parts of the plan ``before`` can be completed: they lack only fields equal to the source."""
     schema, written = now.task.dataset.schema, {f.name: f for f in before.schema}
-    paths, ours = (files.paths(f.name for f in j.schema) for j in (before, now))
+    paths, ours = (assign_paths(f.name for f in j.schema) for j in (before, now))
     return (
         before.plan.linked
         and [p.args for p in before.parts] == [p.args for p in now.parts]
@@ -423,7 +424,7 @@ def complete(
 ) -> tuple[str, WrittenRows]:
     """Complete part ``number``, written to ``segment`` by an earlier plan, and return it as `build.write_part` does."""
     where = f"segments/{number}.{secrets.token_hex(4)}"
-    paths = files.paths(f.name for f in now.schema)
+    paths = assign_paths(f.name for f in now.schema)
     for f in before.schema:
         for file in rows.files(segment, f, paths[f.name]).values():
             directory = file.parent.relative_to(segment)

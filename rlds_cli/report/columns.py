@@ -22,8 +22,8 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.report.histograms import BINS, Distribution, Histogram, distribution
 from rlds_cli.store import arrays
+from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Stats
-from rlds_cli.store.ranges import read_range
 from rlds_cli.store.statistics import in_bins
 from rlds_cli.store.videos import DIRECTORY
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, Field, IntArray

@@ -23,8 +23,8 @@ from rlds_cli.report.columns import rank
 from rlds_cli.report.histograms import Distribution, distribution
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, statistics
-from rlds_cli.store.finish import table_digests
 from rlds_cli.store.manifest import Counts, StoredField
+from rlds_cli.store.statistics import table_digests
 from rlds_cli.ted import Array, BoolArray, Field, IntArray
 from rlds_cli.text import is_below
 

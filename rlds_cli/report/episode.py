@@ -16,7 +16,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.report.columns import is_image, places, rank
 from rlds_cli.report.histograms import resample
 from rlds_cli.settings import StrPath
-from rlds_cli.store.ranges import read_range
+from rlds_cli.store.compression import read_range
 from rlds_cli.ted import VIDEO, Array, Field, Scalar
 
 POINTS = 64

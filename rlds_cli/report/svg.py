@@ -29,7 +29,7 @@ from rlds_cli.errors import RldsError, UnknownField
 from rlds_cli.report.columns import sampled_steps
 from rlds_cli.report.episode import number_of
 from rlds_cli.report.histograms import Histogram, distribution
-from rlds_cli.store.ranges import read_range
+from rlds_cli.store.compression import read_range
 from rlds_cli.ted import Array, Field
 
 WIDTH, HEIGHT = 640, 320

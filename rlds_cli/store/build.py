@@ -31,7 +31,8 @@ from rlds_cli.errors import NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.progress import Event, Progress, Stage
-from rlds_cli.store import arrays, files, publishing, rows
+from rlds_cli.store import arrays, publishing, rows
+from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import Position, RowWriter, WrittenRows
 from rlds_cli.store.workers import Executor, Processes, WorkerDied
 from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part, Repeated
@@ -90,7 +91,7 @@ def write_rows(job: BuildJob, work: Path, *, jobs: int, progress: Progress, exec
     The parts are written by ``executor`` if there is one, else by ``jobs`` processes, or by this process if ``jobs`` is
     0 or 1. The bytes are the same in all three cases.
     """
-    paths = files.paths(f.name for f in job.schema)
+    paths = assign_paths(f.name for f in job.schema)
     journal = Journal(work, job.key)
     done = journal.load(work, job.schema, paths)
     _forget_unfinished(work, done)
@@ -233,7 +234,7 @@ def _run(
 
     One of several worker processes does without the thread: taking turns would cost it a tenth of its time.
     """
-    paths = files.paths(f.name for f in job.schema)
+    paths = assign_paths(f.name for f in job.schema)
     with RowWriter(directory, job.schema, paths, start) as writer, _beside() as thread:
         pending: deque[Future[None]] = deque()
         for chunk in job.read(part):
@@ -273,7 +274,7 @@ def _merged(known: list[str], new: list[str]) -> list[str]:
 
 def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRows]]) -> Built:
     """Put the rows of all parts in their place; ``done`` has each part's directory below ``work`` and its rows."""
-    paths = files.paths(f.name for f in job.schema)
+    paths = assign_paths(f.name for f in job.schema)
     position = Position()
     for i in range(len(job.parts)):
         where, written = done[i]

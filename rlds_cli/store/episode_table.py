@@ -7,7 +7,6 @@ episodes without being content; each has a digest in the manifest instead.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,9 +17,9 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
 from rlds_cli.files import json as documents
-from rlds_cli.store import arrays, statistics
-from rlds_cli.store.files import component
+from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.paths import component
 from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, Scalar
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
@@ -168,13 +167,6 @@ class StoredColumn:
         if isinstance(self.values, list) or (self.dtype == "bool" and self.missing.any()):  # NaN would count as True
             return np.array(self.scalars(), object)
         return np.where(self.missing, np.nan, self.values.astype(np.float64)) if self.missing.any() else self.values
-
-    def digest(self, name: str) -> str:
-        """Hash the values and the mask of missing ones."""
-        own = statistics.column_digest(name, self.values)
-        if isinstance(self.values, list) or not self.missing.any():
-            return own
-        return hashlib.sha256((own + statistics.column_digest(f"missing/{name}", self.missing)).encode()).hexdigest()
 
 
 def check_names(names: Iterable[str], where: str) -> None:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress
-from rlds_cli.store import build, files, rows
+from rlds_cli.store import build, rows
 from rlds_cli.store.build import BuildJob, Journal, write_part
+from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import WrittenRows
 from rlds_cli.store.workers import Executor, WorkerDied
 
@@ -52,7 +53,7 @@ def attempt() -> str:
 
 def finished(job: BuildJob, work: Path, numbers: Collection[int]) -> Finished:
     """Return those of the parts ``numbers`` that some attempt has written in full."""
-    paths = files.paths(f.name for f in job.schema)
+    paths = assign_paths(f.name for f in job.schema)
     found: Finished = {}
     for number, where, written in _entries(job, work):
         if number in numbers and number not in found and rows.rehash(work / where, job.schema, paths, written):

@@ -38,7 +38,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.formats import mp4
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.mp4 import Track
-from rlds_cli.store import arrays, statistics
+from rlds_cli.store import arrays
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
@@ -191,11 +191,6 @@ def stored_digest(directory: Path) -> str:
         return str(documents.load(directory / "zarr.json")["attributes"]["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-
-
-def index_hashes(index: Array) -> list[bytes]:
-    """Return the hashes of the blocks of an index, followed by those of the videos."""
-    return [statistics.array_block(index[a : a + statistics.BLOCK_ROWS]) for a in statistics.blocks(len(index))]
 
 
 def _pieces(e: Extent) -> Iterator[bytes]:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from rlds_cli.dataset import Dataset
 from rlds_cli.report.columns import is_image, places
 from rlds_cli.report.histograms import Histogram
+from rlds_cli.store.compression import read_range
 from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.manifest import Stats
-from rlds_cli.store.ranges import read_range
 from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import VIDEO, Array, Field, IntArray
 
