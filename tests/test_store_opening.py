@@ -19,7 +19,7 @@ from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import assign_paths
-from rlds_cli.store.rows import Position, RowWriter
+from rlds_cli.store.rows import RowPosition, RowWriter
 from rlds_cli.ted import TERMINATED, EncodedFrames, EpisodeData, Field, lay_out
 
 PIXELS = Field("observation", "uint8", (16, 24, 3), "both", "frames", "png")
@@ -46,7 +46,7 @@ def dataset(directory: Path, frames: list[bytes], encoding: str = "memmap") -> S
         schema, [EpisodeData(columns, t, TERMINATED, group="g", seed=2**64 - 1, options='{"a": 1}', splits=("train",))]
     )
     where = assign_paths(f.name for f in schema)
-    with RowWriter(directory, schema, where, Position()) as writer:
+    with RowWriter(directory, schema, where, RowPosition()) as writer:
         writer.append(chunk)
         written = writer.written()
     sources = ({"file": "a.h5", "size": 3, "sha256": "ab"},)

@@ -13,7 +13,7 @@ import typer
 from rlds_cli import subset, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.figures import space_text
+from rlds_cli.cli.out import space_text
 from rlds_cli.files.hashing import short
 from rlds_cli.registry import records
 from rlds_cli.registry.records import Defect, Entry

@@ -85,7 +85,7 @@ def inspect(
         with out.progress():
             output_files.write_report(path, html, is_dataset=is_dataset, whole=episode is None, force=force)
     elif not is_dataset:
-        from rlds_cli.cli.pages.file import FilePage
+        from rlds_cli.cli.pages.inspect import FilePage
 
         with out.progress():
             found = report.describe_file(path)

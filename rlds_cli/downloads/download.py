@@ -28,7 +28,7 @@ from rlds_cli.progress import Event, Progress, shown, silent
 from rlds_cli.registry.records import Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest, publishing
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -144,7 +144,7 @@ def download(
     >>> ds.schema["observation"].shape
     (3,)
     """
-    portion = Portion.of(include=include, exclude=exclude, split=split, episodes=episodes)
+    portion = Subset.of(include=include, exclude=exclude, split=split, episodes=episodes)
     request = DownloadRequest(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion)
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
@@ -278,7 +278,7 @@ def _found(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | N
     found = home.find(id, where)
     if found and request.portion:
         there = manifest.read(found).options.get("portion") or {}
-        if Portion.from_facts(there) != request.portion:
+        if Subset.from_facts(there) != request.portion:
             raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
     return found
 

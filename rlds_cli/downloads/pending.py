@@ -26,7 +26,7 @@ from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry.records import File
 from rlds_cli.settings import StrPath
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 _TAG = "order"
 _HERE = ("cache_dir", "offline")  # settings of a process, not of the request
@@ -150,7 +150,7 @@ def _read(values: dict[str, Any]) -> DownloadRequest:
     portion = {k: tuple(v) if isinstance(v, list) else v for k, v in portion.items()}
     for name in ("files", "pinned"):
         known[name] = tuple(File(**{**f, "urls": tuple(f["urls"])}) for f in known.get(name) or ())
-    return DownloadRequest(**known, portion=Portion(**portion))
+    return DownloadRequest(**known, portion=Subset(**portion))
 
 
 def _busy(place: Home, id: DatasetId) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal
 from rlds_cli import ids, settings
 from rlds_cli.registry.records import File
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.subset import EVERYTHING, Subset
 
 Store = Literal["memmap", "zarr"]
 Withheld = Literal["", "user", "query"]
@@ -27,7 +27,7 @@ class DownloadRequest:
     offline: bool = False
     cache_dir: StrPath | None = None
     skip_bad: bool = False
-    portion: Portion = EVERYTHING
+    portion: Subset = EVERYTHING
     files: tuple[File, ...] = ()  # exactly these files, from a lock, instead of those of the registry or a listing
     pinned: tuple[File, ...] = ()  # files of a lock, to be found in a listing
     revision: str | None = None  # of the repository to list

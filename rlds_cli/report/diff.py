@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.checks.duplicates import episode_keys
+from rlds_cli.checks.episodes import episode_keys
 from rlds_cli.checks.findings import Place
 from rlds_cli.checks.subject import TILE_BYTES, Subject
 from rlds_cli.dataset import Dataset, open_dataset

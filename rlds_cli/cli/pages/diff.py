@@ -9,8 +9,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from rlds_cli import text
-from rlds_cli.cli.figures import figure, number
-from rlds_cli.cli.pages.layout import fitting, grid, line, plain
+from rlds_cli.cli.out import figure, number
+from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.files.hashing import short
 from rlds_cli.report.diff import Deviation, Difference, Drift, EpisodesDifference, FieldDifference, Side
 from rlds_cli.report.histograms import Distribution

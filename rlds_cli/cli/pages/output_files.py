@@ -15,7 +15,7 @@ from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import disk_error
-from rlds_cli.report import images, svg
+from rlds_cli.report import plots
 from rlds_cli.report.columns import is_image
 from rlds_cli.report.html import PageReport, write_page
 
@@ -70,10 +70,10 @@ def write_plot(dataset: Path, what: str, output: str | None, *, episode: int | N
     try:
         if picture:
             sheet = io.BytesIO()
-            images.contact_sheet(ds, what, episode=episode).save(sheet, "PNG")
+            plots.contact_sheet(ds, what, episode=episode).save(sheet, "PNG")
             written = sheet.getvalue()
         else:
-            written = svg.plot(ds, what, episode=episode).encode()
+            written = plots.plot(ds, what, episode=episode).encode()
         safe_files.followed(file).write_bytes(written)
     except OSError as e:
         raise _refused(e, file) from e
@@ -86,7 +86,7 @@ def write_video(dataset: Path, output: str, *, episode: int | None, field: str |
     if file.suffix.lower() != ".mp4":
         raise typer.BadParameter(f"videos are written as MP4: --video {file.with_suffix('.mp4')}")
     try:
-        frames = images.write_video(ds, file, episode or 0, field=field)
+        frames = plots.write_video(ds, file, episode or 0, field=field)
     except OSError as e:
         raise _refused(e, file) from e
     _show(OutputFile(file, file.stat().st_size, frames))

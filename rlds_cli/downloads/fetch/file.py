@@ -14,7 +14,7 @@ from rlds_cli import text
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import http
 from rlds_cli.downloads.fetch.client import Client
-from rlds_cli.downloads.fetch.part import Part, locked, offset_of, opened
+from rlds_cli.downloads.fetch.part import PartFile, locked, offset_of, opened
 from rlds_cli.downloads.fetch.planning import Action, FetchPlan, FetchStep, ways
 from rlds_cli.downloads.fetch.policy import Budget, Permanent, Stopped, reason
 from rlds_cli.downloads.fetch.sidecars import FileRecord
@@ -175,7 +175,7 @@ class FileFetcher:
         except RldsError as exc:
             raise _SourceFailed(names.shown(url), exc.message, error=exc) from exc
 
-    def _from_url(self, file: RemoteFile, url: str, part: Part) -> Fetched:
+    def _from_url(self, file: RemoteFile, url: str, part: PartFile) -> Fetched:
         """Fetch a file from one URL; if a resumed part gives a wrong hash, once more from the start."""
         budget = Budget(self.client.policy.requests, lambda: part.there)
         for mixed_before in (False, True):
@@ -193,7 +193,7 @@ class FileFetcher:
         assert failure is not None
         raise failure
 
-    def _pull(self, file: RemoteFile, url: str, part: Part, budget: Budget) -> None:
+    def _pull(self, file: RemoteFile, url: str, part: PartFile, budget: Budget) -> None:
         """Complete the part. Failures become _SourceFailed, except those of the disk and of the progress callback."""
         objections: list[Exception] = []
 

@@ -22,7 +22,7 @@ from rlds_cli import text
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.client import Client, authorities
 from rlds_cli.downloads.fetch.connections import Exchange
-from rlds_cli.downloads.fetch.part import Part
+from rlds_cli.downloads.fetch.part import PartFile
 from rlds_cli.downloads.fetch.policy import Budget, Permanent, Retryable, Stopped, quoted
 from rlds_cli.downloads.fetch.sidecars import PartOrigin, changed, check_plain, disagree, is_chunked, range_of, size_of
 from rlds_cli.downloads.sources.remote import RemoteFile
@@ -43,7 +43,7 @@ def pull(
     client: Client,
     url: str,
     file: RemoteFile,
-    part: Part,
+    part: PartFile,
     *,
     budget: Budget,
     told: Callable[[], None],
@@ -80,7 +80,7 @@ class _Download:
         client: Client,
         url: str,
         file: RemoteFile,
-        part: Part,
+        part: PartFile,
         ranges: Ranges,
         budget: Budget,
         told: Callable[[], None],
@@ -295,7 +295,7 @@ _PATIENCE = 1.0  # seconds to wait for a thread to end
 class Ranges:
     """The further connections of one file from one URL; used and closed by the thread of the first one."""
 
-    def __init__(self, client: Client, url: str, part: Part, budget: Budget, told: Callable[[], None]) -> None:
+    def __init__(self, client: Client, url: str, part: PartFile, budget: Budget, told: Callable[[], None]) -> None:
         self._client, self._url, self._part, self._budget, self._told = client, url, part, budget, told
         self._width = client.width
         self._condition = Condition()

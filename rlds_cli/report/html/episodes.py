@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlds_cli import text
-from rlds_cli.report.html.content import PageContent
-from rlds_cli.report.html.listing import Listing
+from rlds_cli.report.html.content import Listing, PageContent, Viewed, Viewing
 from rlds_cli.report.html.markup import Markup, join, tag
-from rlds_cli.report.html.viewing import Viewed, Viewing
-from rlds_cli.report.svg import tick
+from rlds_cli.report.plots import tick
 
 PAGE_ROWS = 25
 _OWN = "own/"  # before the names of the user's own columns

@@ -12,14 +12,14 @@ from rlds_cli import text
 from rlds_cli.checks.findings import Finding, Place
 from rlds_cli.files.hashing import short
 from rlds_cli.registry.records import link
-from rlds_cli.report import svg
+from rlds_cli.report import plots
 from rlds_cli.report.columns import FieldSummary
 from rlds_cli.report.histograms import Distribution
 from rlds_cli.report.html.content import MOST_DOTS, Dot, PageContent
 from rlds_cli.report.html.markup import Markup, join, tag
 from rlds_cli.report.html.spreads import Spread, Spreads
+from rlds_cli.report.plots import Scale, tick, ticks
 from rlds_cli.report.summary import Summary
-from rlds_cli.report.svg import Scale, tick, ticks
 from rlds_cli.ted import END_NAMES
 
 _LINKS = ("https://", "http://")
@@ -240,7 +240,7 @@ def _distribution(title: str, x: str, d: Distribution | None, c: PageContent) ->
     if d is None:
         return None
     wide, high = CHART
-    chart = svg.bars(d.histogram, title=title, x=x, y="episodes", width=wide, height=high, standalone=False)
+    chart = plots.bars(d.histogram, title=title, x=x, y="episodes", width=wide, height=high, standalone=False)
     said = f"Least {tick(d.min)}, median {tick(d.median)}, mean {tick(d.mean)}, greatest {tick(d.max)}."
     s = c.summary.scores
     if x == "return" and s:
