@@ -24,12 +24,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import rlds_cli
+from rlds_cli.checks import check
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
 from rlds_cli.report.columns import evenly, is_image
 from rlds_cli.report.html import content, spreads, write_page
 from rlds_cli.report.html.content import gather, picture
 from rlds_cli.report.html.markup import Markup, data, tag
 from rlds_cli.report.html.spreads import DatasetRows, spread
+from rlds_cli.report.summary import summarise
 from rlds_cli.ted import Field
 
 STATIC = Path(rlds_cli.__file__).parent / "report" / "html" / "static"
@@ -332,7 +334,7 @@ def test_the_viewer_has_the_episodes_worth_a_look() -> None:
     lengths = [5] * 100
     lengths[41], lengths[67] = 9, 1
     ds = lists(lengths, extra=lambda k, t: np.full(t, np.nan if k == 83 else float(k)))
-    c = gather(ds)
+    c = gather(ds, summarise(ds), check(ds))
     why = {v.number: v.why for v in c.viewing.episodes}
     total = ds.episodes["total_reward"]
     assert len(why) == content.MOST_SHOWN

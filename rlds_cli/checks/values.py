@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.checks.findings import MOST_PLACES, Finding, Place, Severity, finding
 from rlds_cli.checks.subject import Skipped, Subject, plural
-from rlds_cli.dataset import Dataset
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, spaces, split_name
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
 
 # -- NaN and infinities
 

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,11 @@ import numpy.typing as npt
 from rlds_cli.errors import InvalidExpression, UnknownField
 from rlds_cli.store import statistics
 from rlds_cli.store.manifest import Stats
-from rlds_cli.store.opening import Store
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
 from rlds_cli.text import did_you_mean
+
+if TYPE_CHECKING:
+    from rlds_cli.store.opening import Store
 
 _TEXT = ("group", "options")
 _SPLIT = "split/"

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.report.columns import is_image, places, rank
+from rlds_cli.report.columns import is_image, number_of, places, rank
 from rlds_cli.report.histograms import resample
 from rlds_cli.settings import StrPath
 from rlds_cli.store.compression import read_range
@@ -126,22 +126,6 @@ def describe_episode(
         columns={name: _own(ds, name, number) for name in ds.store.own_columns},
         fields=tuple(_field(ds, f, number, elements) for f in sorted(ds.schema.values(), key=rank)),
     )
-
-
-def number_of(ds: Dataset, episode: int) -> int:
-    """Normalise an episode number that may count from the end.
-
-    Raises
-    ------
-    RldsError
-        There is no such episode.
-    """
-    n = ds.num_episodes
-    if not -n <= episode < n:
-        raise RldsError(
-            f"{ds.id} has no episode {episode:,}.", hint=f"0 to {n - 1:,}, or -1 for the last" if n else "it has none"
-        )
-    return episode % n
 
 
 def _own(ds: Dataset, name: str, number: int) -> Scalar:

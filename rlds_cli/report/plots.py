@@ -27,18 +27,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.dataset import Dataset
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.files import safe as safe_files
-from rlds_cli.report.columns import as_bytes, evenly, is_image, sampled_steps
-from rlds_cli.report.episode import number_of
+from rlds_cli.report.columns import as_bytes, evenly, is_image, number_of, sampled_steps
 from rlds_cli.report.histograms import Histogram, distribution
-from rlds_cli.settings import StrPath
 from rlds_cli.store.compression import read_range
-from rlds_cli.ted import Array, Field, IntArray
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from rlds_cli.dataset import Dataset
+    from rlds_cli.settings import StrPath
+    from rlds_cli.ted import Array, Field, IntArray
 
 
 WIDTH, HEIGHT = 640, 320

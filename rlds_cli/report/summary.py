@@ -1,28 +1,38 @@
-"""Summary of a dataset from its manifest and episode table; the only rows it reads are a sample of the actions.
+"""Summary of a dataset and its fields from the manifest and the episode table, and of the result of a preprocess run.
+
+The only rows that are read are a sample of the actions.
 
 Description, licence and origin come from the archive, or else from the registry.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlds_cli import ids, registry, subset, visible
 from rlds_cli.checks.findings import Finding, ranked
 from rlds_cli.checks.run import manifest_findings, quick
+from rlds_cli.checks.values import Saturation, saturation
 from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.registry.records import Entry
-from rlds_cli.report.columns import FieldSummary, OwnColumn, summarise_fields, summarise_own_columns
-from rlds_cli.report.histograms import Distribution, distribution
+from rlds_cli.report.columns import ElementStats, OwnColumn, describe_elements, rank, summarise_own_columns
+from rlds_cli.report.histograms import Distribution, Histogram, distribution
 from rlds_cli.settings import StrPath
+from rlds_cli.store import arrays
 from rlds_cli.store.build import FAILURES
-from rlds_cli.store.manifest import Counts
+from rlds_cli.store.manifest import Counts, Stats
+from rlds_cli.store.videos import DIRECTORY
+from rlds_cli.ted import FLAGS, REWARD, VIDEO, Field
+from rlds_cli.text import is_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,94 @@ class Summary:
     findings: tuple[Finding, ...]
     provenance: tuple[Mapping[str, Any], ...]
     shared: Mapping[str, str]
+
+
+_DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSummary:
+    """Summary of one field.
+
+    ``bytes`` is its size on disk. ``mean std min max`` are over all steps and elements, None unless it is numeric.
+    ``default``: a loader loads it unless told otherwise. ``nonfinite`` counts NaN and infinities, which the statistics
+    leave out. ``distinct`` is the number of different texts. ``shared`` names how its files came from another dataset.
+    """
+
+    name: str
+    placement: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: str
+    codec: str | None
+    bytes: int
+    default: bool
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+    nonfinite: int = 0
+    histogram: Histogram | None = None
+    saturation: Saturation | None = None
+    distinct: int | None = None
+    shared: str | None = None
+    elements: tuple[ElementStats, ...] | None = None
+
+
+def summarise_fields(ds: Dataset, *, elements: bool = False) -> tuple[FieldSummary, ...]:
+    """Summarise all fields in the order of a page: observations, actions, outcomes, others, infos."""
+    return tuple(_summarise(ds, f, elements) for f in sorted(ds.schema.values(), key=rank))
+
+
+def _summarise(ds: Dataset, f: Field, elements: bool) -> FieldSummary:
+    stats = ds.stats.get(f.name)
+    numbers = _over_elements(stats) if stats and stats.count else {}
+    counted = stats is not None and len(stats.histogram) > 0
+    return FieldSummary(
+        name=f.name,
+        placement=f.placement,
+        dtype=f.dtype,
+        shape=f.shape,
+        kind=f.kind,
+        codec=f.codec,
+        bytes=_bytes(ds, f),
+        default=any(is_below(f.name, name) for name in _DEFAULT),
+        **numbers,
+        nonfinite=stats.nonfinite if stats else 0,
+        histogram=Histogram(tuple(stats.histogram), stats.low, stats.high) if stats and counted else None,
+        saturation=saturation(ds, f) if is_below(f.name, "action") else None,
+        distinct=_distinct(ds, f),
+        shared=ds.manifest.shared.get(f.name),
+        elements=describe_elements(ds, f, stats) if stats and stats.count and elements and f.shape else None,
+    )
+
+
+def _over_elements(stats: Stats) -> dict[str, Any]:
+    mean, std, low, high = (np.ravel(np.asarray(x, np.float64)) for x in (stats.mean, stats.std, stats.min, stats.max))
+    known = np.isfinite(mean)
+    if not known.any():
+        return {}
+    mean, std = mean[known], std[known]
+    spread = math.sqrt(float((std**2).mean() + mean.var()))
+    return {
+        "mean": float(mean.mean()),
+        "std": spread,
+        "min": float(np.fmin.reduce(low)),
+        "max": float(np.fmax.reduce(high)),
+    }
+
+
+def _bytes(ds: Dataset, f: Field) -> int:
+    apart = "text" if f.kind == "text" else DIRECTORY if f.codec == VIDEO else None
+    beside = size_on_disk(ds.path / apart / ds.store.directory(f.name).relative_to(ds.path)) if apart else 0
+    return size_on_disk(ds.store.directory(f.name)) + beside
+
+
+def _distinct(ds: Dataset, f: Field) -> int | None:
+    if f.kind != "text":
+        return None
+    texts = ds.path / "text" / ds.store.directory(f.name).relative_to(ds.path)
+    return arrays.open_document(texts / "offsets")[0][0] - 1
 
 
 def summarise(

@@ -2,7 +2,7 @@
 
 ::
 
-    content.gather    the content of the page: checks, histograms of a sample, some episodes
+    content.gather    the content of the page: histograms of a sample, the list of episodes, some episodes to view
     render            the content as HTML with inline SVG, one style sheet and one script (static/)
     write_page        the file, written completely or not at all; a file of another kind is not replaced
 """
@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlds_cli import __version__
-from rlds_cli.dataset import Dataset
+from rlds_cli.checks.run import check
+from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.progress import Progress
 from rlds_cli.report.html import episodes, sections
 from rlds_cli.report.html.content import PageContent, gather
 from rlds_cli.report.html.markup import Markup, data, join, tag, text
+from rlds_cli.report.summary import summarise
 from rlds_cli.settings import StrPath
 
 _HEAD = 1024  # bytes at the start of a file that contain the generator of a report
@@ -87,7 +89,9 @@ def write_page(
     path = Path(to).expanduser() if isinstance(to, str | os.PathLike) else None
     if path is not None:
         check_target(path, force=force)
-    content = gather(ref, cache_dir=cache_dir, progress=progress)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    ds = Dataset(ds.store)
+    content = gather(ds, summarise(ds), check(ds, progress=progress))
     page = render(content).encode("utf-8", "replace")
     if isinstance(to, str | os.PathLike):
         _write(Path(to).expanduser(), page)

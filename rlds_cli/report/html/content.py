@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image as Pillow
 
-from rlds_cli.checks.findings import CheckReport, Finding
-from rlds_cli.checks.run import check
-from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.progress import Progress
 from rlds_cli.report.columns import as_bytes, channels_last, evenly, is_image, places, rank
 from rlds_cli.report.histograms import Distribution, distribution
 from rlds_cli.report.html.spreads import DatasetRows, Spreads, spread
-from rlds_cli.report.summary import Summary, summarise
-from rlds_cli.settings import StrPath
 from rlds_cli.ted import END_NAMES, FLAGS, Array, Field, IntArray
+
+if TYPE_CHECKING:
+    from rlds_cli.checks.findings import CheckReport, Finding
+    from rlds_cli.dataset import Dataset
+    from rlds_cli.report.summary import Summary
 
 BINS = 40
 MOST_DOTS = 600
@@ -71,13 +69,9 @@ class PageContent:
     viewing: Viewing
 
 
-def gather(
-    ref: str | os.PathLike[str] | Dataset, *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
-) -> PageContent:
-    """Gather the content of a page: the checks read every row once, the rest is sampled."""
-    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    ds = Dataset(ds.store)
-    summary, checked, rows = summarise(ds), check(ds, progress=progress), DatasetRows(ds)
+def gather(ds: Dataset, summary: Summary, checked: CheckReport) -> PageContent:
+    """Gather the content of a page from a whole dataset, its summary and the report of its checks; rows are sampled."""
+    rows = DatasetRows(ds)
     fields = [f for f in sorted(ds.schema.values(), key=rank) if f.name not in FLAGS]
     spreads, room, uncounted = list[Spreads](), _MOST_HISTOGRAMS, list[str]()
     for f in fields:

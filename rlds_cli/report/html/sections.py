@@ -6,21 +6,22 @@ Places of findings are links into the viewer if it has the episode.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
-from rlds_cli.checks.findings import Finding, Place
 from rlds_cli.files.hashing import short
 from rlds_cli.registry.records import link
 from rlds_cli.report import plots
-from rlds_cli.report.columns import FieldSummary
-from rlds_cli.report.histograms import Distribution
 from rlds_cli.report.html.content import MOST_DOTS, Dot, PageContent
 from rlds_cli.report.html.markup import Markup, join, tag
-from rlds_cli.report.html.spreads import Spread, Spreads
 from rlds_cli.report.plots import Scale, tick, ticks
-from rlds_cli.report.summary import Summary
 from rlds_cli.ted import END_NAMES
+
+if TYPE_CHECKING:
+    from rlds_cli.checks.findings import Finding, Place
+    from rlds_cli.report.histograms import Distribution
+    from rlds_cli.report.html.spreads import Spread, Spreads
+    from rlds_cli.report.summary import FieldSummary, Summary
 
 _LINKS = ("https://", "http://")
 _LONGEST = 2000  # characters of a description

@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.dataset import Dataset
 from rlds_cli.report.columns import is_image, places
 from rlds_cli.report.histograms import Histogram
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.frames import decode_frame
-from rlds_cli.store.manifest import Stats
 from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import VIDEO, Array, Field, IntArray
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+    from rlds_cli.store.manifest import Stats
 
 BINS = 32
 MOST_ELEMENTS = 64  # of one field
