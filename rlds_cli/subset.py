@@ -27,7 +27,7 @@ _DESCRIPTIONS = (".json", ".jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The part of an archive to convert; all of it by default.
+    """The part of an archive to convert; all of it by default. Manifests and readers call it ``portion``.
 
     Parameters
     ----------

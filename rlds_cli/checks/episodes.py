@@ -1,8 +1,12 @@
-"""Checks of episodes: merged or misplaced boundaries, flags, time limits, missing next observations.
+"""Checks of episodes: merged or misplaced boundaries, flags, time limits, missing next observations, repetitions.
 
 Merged episodes leave traces. A column that counts steps or time starts again inside an episode, or starts later than
 in other episodes. A column with the number of the episode changes. One episode is several times as long as all others.
 Such columns are recognised by the last part of their names, and count only where they behave as their names say.
+
+Repeated episodes count twice, and may lie on both sides of a split. Episodes with equal lengths and first steps are
+hashed as a whole; those with equal hashes are compared row by row. Frames that are kept encoded are compared by their
+lengths in bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +21,6 @@ from rlds_cli.checks.findings import MOST_PLACES, Finding, Place, finding
 from rlds_cli.checks.subject import Seen, Skipped, Subject, first_places, plural
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, split_name
 from rlds_cli.text import is_below
-
-# -- merged episodes, and boundaries at wrong steps
 
 # The last part of a field's name, in lower case and without "_" and "-".
 _STEPS = re.compile(
@@ -43,6 +45,9 @@ _KEYS_AT_ONCE = 1 << 14  # episodes whose keys are computed at a time
 _COMPARED_BYTES = 1 << 22  # bytes that are hashed or compared at a time
 _ROOTS = ("observation", "action", "next/reward")
 Words = np.ndarray
+
+
+# -- merged episodes, and boundaries at wrong steps
 
 
 def boundaries(s: Subject) -> Iterator[Finding]:

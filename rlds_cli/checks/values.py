@@ -1,6 +1,23 @@
-"""Checks of values: NaN, columns that never change, actions at or outside their bounds.
+"""Checks of values: NaN, columns that never change, actions at or outside their bounds, jumps of the observation.
 
 Statistics in the manifest say whether there is something to find; rows are read to say where.
+
+Jumps are unflagged ends, or rows that belong elsewhere. The scale of a component is that of the D4RL reader's
+``jumps``: the 99th percentile of its own steps, taken from up to 128 evenly spaced blocks of 1,024 rows. Merged short
+episodes would hide in it, so steps that stand alone, four times as long as the steps before and after them in a quarter
+of the components, are left out of it first. A component that hardly ever moves has no scale, and does not count.
+
+A reset moves many components once. A step is a ``jump`` where it stands alone and
+
+* two components or more move by over 8 times their scale, or
+* over half of the components stand alone, and a quarter of them, two at least, move by over 4 times their scale.
+
+One component is enough for positions (``qpos``) of one component, and where the observation has no other. An angle
+that turns over and a quaternion that changes its sign do not count. Contacts make spikes of velocities, in one
+component or over several steps: a step of over 8 times the scale that is no jump is a ``spike``.
+
+Measured on the sample datasets of the tests and on rollouts of 14 simulated environments: none has a false ``jump``.
+A rule that does not look at the steps before and after finds 24 in 1,400 steps of a falling humanoid.
 """
 
 from __future__ import annotations
@@ -18,8 +35,6 @@ from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, space
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-
-# -- NaN and infinities
 
 _LEARNED = ("observation", "action", "next")  # the fields that a learner computes with
 _EPISODES_AT_ONCE = 1 << 14
@@ -42,6 +57,9 @@ _TURNS = (np.pi, 2 * np.pi, 180.0, 360.0)
 _BLOCK_ROWS, _BLOCKS, _SAMPLE_BYTES = 1024, 128, 16 << 20
 _MAX_COMPONENTS = 4096
 _WIDE = 2048
+
+
+# -- NaN and infinities
 
 
 def not_finite(s: Subject) -> Iterator[Finding]:

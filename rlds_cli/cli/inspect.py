@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -62,41 +63,47 @@ def inspect(
     Example: rlds inspect d4rl/hopper-medium-v2 --episode 12
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import report
     from rlds_cli.home import locate
 
     path, is_dataset = locate.dataset_or_file(ref, cache_dir=cache_dir)
-    if episode is not None and not is_dataset:
-        raise typer.BadParameter(f"--episode needs a dataset; {ref} is a file (rlds import makes one of it)")
-    if (plot is not None or video is not None) and not is_dataset:
-        raise typer.BadParameter(f"--plot and --video need a dataset; {ref} is a file (rlds import makes one of it)")
-    if html is not None and (plot is not None or video is not None):
+    drawn = plot is not None or video is not None
+    if (episode is not None or drawn) and not is_dataset:
+        option = "--episode needs" if episode is not None else "--plot and --video need"
+        raise typer.BadParameter(f"{option} a dataset; {ref} is a file (rlds import makes one of it)")
+    if html is not None and drawn:
         raise typer.BadParameter("--html cannot be combined with --plot and --video")
-    if plot is not None or video is not None:
-        from rlds_cli.cli.pages import output_files
+    if not drawn and html is None:
+        return _show(path, episode, stats) if is_dataset else _show_file(path)
+    from rlds_cli.cli.pages import output_files
 
-        if plot is not None:
-            output_files.write_plot(path, plot, output, episode=episode)
-        if video is not None:
-            output_files.write_video(path, video, episode=episode, field=field)
-    elif html is not None:
-        from rlds_cli.cli.pages import output_files
-
+    if plot is not None:
+        output_files.write_plot(path, plot, output, episode=episode)
+    if video is not None:
+        output_files.write_video(path, video, episode=episode, field=field)
+    if html is not None:
         with out.progress():
             output_files.write_report(path, html, is_dataset=is_dataset, whole=episode is None, force=force)
-    elif not is_dataset:
-        from rlds_cli.cli.pages.inspect import FilePage
+    return None
 
-        with out.progress():
-            found = report.describe_file(path)
-        out.page(FilePage(found), found)
-    elif episode is not None:
-        from rlds_cli.cli.pages.inspect import EpisodePage
 
-        one = report.describe_episode(path, episode, elements=stats)
+def _show(dataset: Path, episode: int | None, elements: bool) -> None:
+    """Print the page of a dataset, or of one of its episodes."""
+    from rlds_cli import report
+    from rlds_cli.cli.pages.inspect import EpisodePage, SummaryPage
+
+    if episode is not None:
+        one = report.describe_episode(dataset, episode, elements=elements)
         out.page(EpisodePage(one), one)
     else:
-        from rlds_cli.cli.pages.inspect import SummaryPage
-
-        whole = report.summarise(path, elements=stats)
+        whole = report.summarise(dataset, elements=elements)
         out.page(SummaryPage(whole), whole)
+
+
+def _show_file(path: Path) -> None:
+    """Print the page of a file."""
+    from rlds_cli import report
+    from rlds_cli.cli.pages.inspect import FilePage
+
+    with out.progress():
+        found = report.describe_file(path)
+    out.page(FilePage(found), found)

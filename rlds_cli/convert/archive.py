@@ -1,4 +1,7 @@
-"""Convert an archive into a dataset: planned, parallel, resumable, in bounded memory."""
+"""Convert an archive into a dataset: planned, parallel, resumable, in bounded memory.
+
+``--frames raw`` decodes encoded frames on the way, and ``--frames HxW`` resizes them.
+"""
 
 from __future__ import annotations
 

@@ -54,6 +54,27 @@ from rlds_cli.ted import (
 from rlds_cli.ted import episodes as episode_dicts
 from rlds_cli.ted.episodes import Flat, Value, is_single
 
+# Names of other libraries. Stored as they are, they would be fields that no loader uses.
+_MEANT = {
+    "observations": "observation",
+    "obs": "observation",
+    "next_observations": "next/observation",
+    "next_observation": "next/observation",
+    "actions": "action",
+    "rewards": "next/reward",
+    "reward": "next/reward",
+    "next/rewards": "next/reward",
+    "terminals": "next/terminated",
+    "terminations": "next/terminated",
+    "terminated": "next/terminated",
+    "timeouts": "next/truncated",
+    "truncations": "next/truncated",
+    "truncated": "next/truncated",
+    "done": "next/terminated",
+    "dones": "next/terminated",
+}
+_ROOT_FLAGS = ("done", "terminated", "truncated")
+
 
 def create(
     ref: str,
@@ -188,28 +209,6 @@ def _rate(fps: float | None) -> dict[str, float]:
 def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
     if home.find(id, where) and not force:
         raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
-
-
-# Names of other libraries. Stored as they are, they would be fields that no loader uses.
-_MEANT = {
-    "observations": "observation",
-    "obs": "observation",
-    "next_observations": "next/observation",
-    "next_observation": "next/observation",
-    "actions": "action",
-    "rewards": "next/reward",
-    "reward": "next/reward",
-    "next/rewards": "next/reward",
-    "terminals": "next/terminated",
-    "terminations": "next/terminated",
-    "terminated": "next/terminated",
-    "timeouts": "next/truncated",
-    "truncations": "next/truncated",
-    "truncated": "next/truncated",
-    "done": "next/terminated",
-    "dones": "next/terminated",
-}
-_ROOT_FLAGS = ("done", "terminated", "truncated")
 
 
 class _EpisodesJob:

@@ -27,6 +27,27 @@ if TYPE_CHECKING:
 _TEXT = ("group", "options")
 _SPLIT = "split/"
 _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_COMBINE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_COMBINE_FLAGS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+}
+_LOGICAL: dict[type[ast.boolop], Callable[[Any, Any], Any]] = {ast.And: np.logical_and, ast.Or: np.logical_or}
+_MAX_LENGTH = 1000
+_NUMBER = "episode"
 
 
 class EpisodeColumns(Mapping[str, Array]):
@@ -142,29 +163,6 @@ def _rows(steps: IntArray, start: IntArray, length: IntArray, ends: IntArray) ->
     episode = np.searchsorted(ends, steps, "right")
     rows: IntArray = start[episode] + steps - (ends - length)[episode]
     return rows
-
-
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_COMBINE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-_COMBINE_FLAGS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-}
-_LOGICAL: dict[type[ast.boolop], Callable[[Any, Any], Any]] = {ast.And: np.logical_and, ast.Or: np.logical_or}
-_MAX_LENGTH = 1000
-_NUMBER = "episode"
 
 
 def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:

@@ -1,8 +1,15 @@
-"""Transforms of values, for batches in training and single observations in deployment."""
+"""Transforms of values and images, for batches in training and single observations in deployment.
+
+Frames are stored as the archive has them, mostly ``uint8`` with channels last. In a batch further axes stand in front::
+
+    [H, W, C]     [B, H, W, C]     [B, L, H, W, C]     an axis of at most 16 at the end: channels
+    [H, W]        [B, H, W]        [B, L, H, W]        a longer one is a width; [C, H, W] counts as this, too
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +22,8 @@ import numpy.typing as npt
 
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.ted import REWARD, join_name
+from rlds_cli.ted import REWARD, Array, join_name
 from rlds_cli.text import is_below
-
-if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
-
-import operator
-from typing import TYPE_CHECKING
-
-from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

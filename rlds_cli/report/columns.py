@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from rlds_cli.store.manifest import Stats
 
 _ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "", "info", "next/info")
+SAMPLE_STEPS = 1 << 16
+_BLOCK = 512  # neighbouring steps that are read together: single rows of a cold file cost a page each
+_SAMPLE_BYTES = 64 << 20
+MOST_VALUES = 8  # frequent values of a column that are counted
+_LEAST = 8  # pixels of the shorter side of an image
+_CHANNELS = (1, 3, 4)
 
 
 def rank(f: Field) -> tuple[Any, ...]:
@@ -37,10 +43,6 @@ def rank(f: Field) -> tuple[Any, ...]:
 
 
 # -- elements of rows
-
-SAMPLE_STEPS = 1 << 16
-_BLOCK = 512  # neighbouring steps that are read together: single rows of a cold file cost a page each
-_SAMPLE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,6 @@ def _histograms(values: Array, low: Sequence[float], high: Sequence[float], bins
 
 # -- the user's own episode columns
 
-MOST_VALUES = 8  # frequent values of a column that are counted
-
 
 @dataclass(frozen=True, slots=True)
 class OwnColumn:
@@ -173,9 +173,6 @@ def _own_column(ds: Dataset, name: str) -> OwnColumn:
 
 
 # -- images
-
-_LEAST = 8  # pixels of the shorter side of an image
-_CHANNELS = (1, 3, 4)
 
 
 def is_image(f: Field) -> bool:

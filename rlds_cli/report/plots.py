@@ -1,4 +1,4 @@
-"""Charts as SVG, frames as PNG, episodes as GIF or video: for the HTML report, and for files of their own.
+"""Charts as SVG, for the HTML report and for files; contact sheets of frames; videos of episodes (H.264 in MP4, by av).
 
 A chart takes its colours from CSS classes (``axis grid bar curve label title``). A file of its own contains a style
 sheet, light and dark; in a report the style sheet of the page applies (``standalone=False``)::
@@ -312,7 +312,7 @@ def _curve(name: str, values: npt.NDArray[np.float64]) -> Curve:
     return Curve(name, values[at].tolist(), [float(k) for k in at])
 
 
-# -- GIF and PNG images
+# -- frames: contact sheets and videos
 
 
 def image_field(ds: Dataset, name: str | None = None) -> Field:

@@ -34,6 +34,8 @@ from rlds_cli.store.videos import DIRECTORY
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Field
 from rlds_cli.text import is_below
 
+_DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
+
 
 @dataclass(frozen=True, slots=True)
 class About:
@@ -95,9 +97,6 @@ class Summary:
     findings: tuple[Finding, ...]
     provenance: tuple[Mapping[str, Any], ...]
     shared: Mapping[str, str]
-
-
-_DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
 
 
 @dataclass(frozen=True, slots=True)

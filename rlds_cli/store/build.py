@@ -1,4 +1,4 @@
-"""Write all rows of a dataset part by part, in one process or several, and resume an interrupted run.
+"""Write all rows of a dataset part by part: in one process or several, or by several machines. Runs can be resumed.
 
 ::
 
@@ -7,6 +7,15 @@
     <work>/segments/<part>.* rows of a part whose place was not yet known, spliced in at the end
 
 The journal holds one JSON line for each finished part. A line counts only if the rows on disk still have its hashes.
+
+Several processes, on any machines and at any times, may each write a shard of the parts in a shared directory:
+
+::
+
+    <work>/journals/2-of-4.node7-311-9c.jsonl    parts that one attempt at shard 2 of 4 has finished
+    <work>/segments/17.9f3c51ab/                 the rows of part 17, as one attempt wrote them
+
+No two processes ever write the same file, and no harm is done if two attempts write the same part.
 """
 
 from __future__ import annotations
@@ -348,6 +357,9 @@ def _copy_some(source: int, target: int, size: int, at: int, to: int) -> int:
     return os.pwrite(target, data, to)
 
 
+# -- the journal
+
+
 class Journal:
     """The file ``journal.jsonl`` of a directory; entries under another ``key`` than the work's are dropped."""
 
@@ -437,6 +449,9 @@ def _from_json(d: Mapping[str, Any]) -> WrittenRows:
     start = RowPosition(d["start"]["rows"], d["start"]["frame_bytes"], {})
     notes = tuple(Note(**n) for n in d["notes"])
     return WrittenRows(start, d["rows"], d["frame_bytes"], d["new_strings"], d["hashes"], EpisodeTable(**e), notes)
+
+
+# -- shards: parts of one dataset that different machines write
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,9 @@ _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
 _NEEDED = ("start", "length", "num_observed", "num_transitions", "end", "source", "row")
 _SPLITS, _MISSING = "split", "missing"
 _HINT = "rlds verify ID shows all damage"
+MOST_BYTES = 100  # of a name
+TEXT = "str"
+_WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str": "a text"}
 
 
 def read_columns(directory: Path, m: Manifest) -> dict[str, Array]:
@@ -139,10 +142,6 @@ def _source(directory: Path, text: str) -> dict[str, Any]:
     return dict(found)
 
 
-MOST_BYTES = 100  # of a name
-TEXT = "str"
-
-
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
     """A stored column: ``values`` [episodes], and ``missing`` [episodes], True for episodes without a value."""
@@ -225,9 +224,6 @@ def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
     if {known, new} == {"int", "float"}:
         return "float"
     raise InvalidEpisode(f'{where}: the episode column "{name}" is {_WORDS[new]} here, {_WORDS[str(known)]} before.')
-
-
-_WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str": "a text"}
 
 
 def _kind(values: Sequence[Scalar], name: str) -> str:

@@ -78,20 +78,7 @@ def finish(
     copied if they cannot be linked. ``locate`` finds the videos that rows refer to.
     """
     table, total = built.episodes, built.end.rows
-    last_rows = table.start + table.length
-    # Threads read the blocks of each field, while the system already writes the rows to the disk.
-    with (
-        ThreadPoolExecutor(1) as disk,
-        ThreadPoolExecutor(max(1, threads)) as pool,
-        ThreadPoolExecutor(max(1, threads)) as blocks,
-    ):
-        files = [file for f in built.schema for file in rows.files(built.directory, f, built.paths[f.name]).values()]
-        synced = disk.submit(_sync, files if about.encoding == "memmap" else ())
-        own = [pool.submit(_finish_field, built, f, last_rows, about.encoding, locate, blocks) for f in built.schema]
-        linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
-        finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
-        synced.result()
-    del last_rows  # large for millions of episodes
+    finished = _finish_fields(built, about.encoding, shared, locate, threads)
     of_user = episode_table.all_typed(table.extra)
     terminated = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
     _write_own_columns(built.directory / "episodes", of_user)
@@ -129,6 +116,28 @@ def finish(
     sealed = sealing.seal(built.directory, manifest, known=_known(shared, finished), threads=threads)
     read(built.directory)  # do not publish a manifest that would be refused on opening
     return sealed
+
+
+def _finish_fields(
+    built: Built, encoding: str, shared: Mapping[str, Shared], locate: videos.Locate | None, threads: int
+) -> list[_Finished]:
+    """Complete the arrays of all fields, sorted by name.
+
+    Threads read the blocks of each field, while the system already writes the rows to the disk.
+    """
+    last_rows = built.episodes.start + built.episodes.length
+    with (
+        ThreadPoolExecutor(1) as disk,
+        ThreadPoolExecutor(max(1, threads)) as pool,
+        ThreadPoolExecutor(max(1, threads)) as blocks,
+    ):
+        files = [file for f in built.schema for file in rows.files(built.directory, f, built.paths[f.name]).values()]
+        synced = disk.submit(_sync, files if encoding == "memmap" else ())
+        own = [pool.submit(_finish_field, built, f, last_rows, encoding, locate, blocks) for f in built.schema]
+        linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
+        finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
+        synced.result()
+    return finished
 
 
 def _sync(files: Iterable[Path]) -> None:

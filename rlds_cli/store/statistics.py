@@ -35,6 +35,15 @@ from rlds_cli.ted import Array, BoolArray, EpisodeTable, Field, IntArray, Repeat
 
 BLOCK_ROWS = 1 << 16
 Blocks = npt.NDArray[np.uint8]  # [blocks, 32]
+SAMPLE = 1 << 16
+BINS = 16
+_QUANTILE_ELEMENTS = 1 << 21
+_BLOCK_ELEMENTS = 1 << 17  # 1 MiB in float64
+_SIDE_BY_SIDE = 512  # elements that are added up in one go: NumPy takes as long for a row of 17
+Float = npt.NDArray[np.float64]
+Read = Callable[[int, int], Array]  # rows from one to another
+_PIECE = 64 << 20  # bytes that are read at once
+_LONG = 32  # steps of an episode, on average, from which copying episode by episode is faster than picking rows
 
 
 def blocks(rows: int) -> range:
@@ -120,14 +129,6 @@ def fingerprint(fields: dict[str, str], columns: dict[str, str]) -> str:
         for name in sorted(digests):
             h.update(bytes.fromhex(digests[name]))
     return f"rlds1:{h.hexdigest()}"
-
-
-SAMPLE = 1 << 16
-BINS = 16
-_QUANTILE_ELEMENTS = 1 << 21
-_BLOCK_ELEMENTS = 1 << 17  # 1 MiB in float64
-_SIDE_BY_SIDE = 512  # elements that are added up in one go: NumPy takes as long for a row of 17
-Float = npt.NDArray[np.float64]
 
 
 class Moments(NamedTuple):
@@ -311,11 +312,6 @@ def in_bins(x: Array, low: Float | float, width: Float | float, bins: IntArray |
         if np.isfinite(per_unit).all():
             return np.asarray((x - low) * per_unit)
         return np.asarray(np.where(np.isfinite(per_unit), (x - low) * per_unit, (x - low) / width * bins))
-
-
-Read = Callable[[int, int], Array]  # rows from one to another
-_PIECE = 64 << 20  # bytes that are read at once
-_LONG = 32  # steps of an episode, on average, from which copying episode by episode is faster than picking rows
 
 
 def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tuple[Blocks, Stats | None]:

@@ -46,6 +46,11 @@ _PIECE = 1 << 20
 _KEY, _SHOWN = 1, 2
 _MOST_HELD = 1 << 22  # packets, about 18 bytes each
 _TABLES = ("offsets", "packets", "first")
+_FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
+_CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
+_DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
+_KEPT = 8  # decoders per thread
+_NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +243,6 @@ def _track(text: str, packets: IntArray, size: int) -> Track:
     return Track(**_header(text), start=start, size=length, time=time, key=flags & _KEY > 0, shown=flags & _SHOWN > 0)
 
 
-_FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
-_CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
-_DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
-_KEPT = 8  # decoders per thread
-_NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
 _here = local()
 
 

@@ -1,4 +1,4 @@
-"""The pages of ``rlds inspect ID``: a dataset, with ``--stats`` every element of its rows, or one ``--episode``.
+"""The pages of ``rlds inspect``: a dataset, with ``--stats`` every element of its rows, one ``--episode``, or a file.
 
 Fields form a tree: nested fields stand below their common name, and similar ones share a line.
 """

@@ -33,6 +33,21 @@ from rlds_cli.report.summary import summarise
 from rlds_cli.settings import StrPath
 
 _HEAD = 1024  # bytes at the start of a file that contain the generator of a report
+GENERATOR = "rlds-report"  # the content of the meta tag by which `is_report` recognises a report
+_STYLES = ("page.css", "parts.css")
+_SCRIPTS = ("elements.js", "table.js", "curves.js", "viewer.js")
+_SECTIONS = (
+    ("summary", "Summary"),
+    ("integrity", "Integrity"),
+    ("distributions", "Distributions"),
+    ("fields", "Fields"),
+    ("episodes", "Episodes"),
+    ("viewer", "Viewer"),
+)
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='%232f6fb3' "
+    "d='M1 9h3v6H1zM6 4h3v11H6zM11 1h3v14h-3z'/%3E%3C/svg%3E"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +176,6 @@ def _report(c: PageContent, path: Path | None, size: int) -> PageReport:
 
 
 # -- the document
-
-GENERATOR = "rlds-report"  # the content of the meta tag by which `is_report` recognises a report
-_STYLES = ("page.css", "parts.css")
-_SCRIPTS = ("elements.js", "table.js", "curves.js", "viewer.js")
-_SECTIONS = (
-    ("summary", "Summary"),
-    ("integrity", "Integrity"),
-    ("distributions", "Distributions"),
-    ("fields", "Fields"),
-    ("episodes", "Episodes"),
-    ("viewer", "Viewer"),
-)
-_ICON = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='%232f6fb3' "
-    "d='M1 9h3v6H1zM6 4h3v11H6zM11 1h3v14h-3z'/%3E%3C/svg%3E"
-)
 
 
 def render(c: PageContent) -> str:

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 _LINKS = ("https://", "http://")
 _LONGEST = 2000  # characters of a description
+_WORDS = {"error": "Error", "warning": "Warning", "note": "Note"}
+_HEADINGS = ("Field", "Placed", "Type", "Shape", "On disk", "Mean", "Std", "Min", "Max", "Remarks")
+_FIGURES = (4, 5, 6, 7, 8)  # columns of numbers
+_WIDTH, _HEIGHT = 240, 60
+CHART = (460, 280)  # width and height of the charts over episodes
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 36, 44  # as of the charts in `svg`
 
 
 def head(c: PageContent) -> Markup:
@@ -167,8 +173,6 @@ def _made(step: Mapping[str, Any]) -> Markup:
 
 # -- findings
 
-_WORDS = {"error": "Error", "warning": "Warning", "note": "Note"}
-
 
 def findings(c: PageContent) -> Markup:
     """The section on findings."""
@@ -222,9 +226,6 @@ def _place(p: Place, viewed: Collection[int]) -> Markup | str:
 
 
 # -- distributions over episodes and steps
-
-_HEADINGS = ("Field", "Placed", "Type", "Shape", "On disk", "Mean", "Std", "Min", "Max", "Remarks")
-_FIGURES = (4, 5, 6, 7, 8)  # columns of numbers
 
 
 def over_episodes(c: PageContent) -> Markup:
@@ -325,10 +326,6 @@ def _element(s: Spreads, e: Spread) -> Markup:
 
 
 # -- charts
-
-_WIDTH, _HEIGHT = 240, 60
-CHART = (460, 280)  # width and height of the charts over episodes
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 36, 44  # as of the charts in `svg`
 
 
 def small(s: Spread, says: str) -> Markup:
