@@ -170,7 +170,8 @@ def import_archive(
     )
     where = settings.read(cache_dir)
     place, id = Home(where.home), ids.parse(planned.id)
-    options = {"fields": dict(fields or {}), "episodes_by": episodes_by, "store": store, "frames": frames}
+    options: dict[str, Any] = {"fields": dict(fields or {}), "episodes_by": episodes_by}
+    options |= {"store": store, "frames": frames}
     options |= {"skip_bad": True} if skip_bad else {}
     options |= {"last_step": last_step} if last_step else {}
     seen = identities(planned.plan.archive.files)

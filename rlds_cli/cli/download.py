@@ -37,7 +37,7 @@ def download(
             "--from", metavar="DIR|URL", help="Take the files from a local copy or a mirror.", show_default=False
         ),
     ] = None,
-    store: options.Store = options.Encoding.memmap,
+    store: options.StoreAs = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     no_keep_archive: Annotated[

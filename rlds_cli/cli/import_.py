@@ -48,7 +48,7 @@ def import_(
         str | None,
         typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
     ] = None,
-    store: options.Store = options.Encoding.memmap,
+    store: options.StoreAs = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     skip_bad: options.SkipBad = False,

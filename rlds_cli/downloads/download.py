@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli import home, registry, settings, subset, text
-from rlds_cli.downloads.request import DownloadRequest, Store
+from rlds_cli.downloads.request import DownloadRequest, Encoding
 from rlds_cli.errors import (
     DamagedDataset,
     DatasetNotFound,
@@ -78,7 +78,7 @@ def download(
     ref: str,
     *,
     source: str | None = None,
-    store: Store = "memmap",
+    store: Encoding = "memmap",
     frames: str = "encoded",
     jobs: int | None = None,
     force: bool = False,

@@ -16,7 +16,7 @@ from typing import Any, get_args
 from rlds_cli import home, ids, settings
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.sidecars import read_json, write_json
-from rlds_cli.downloads.request import DownloadRequest, Store, Withheld
+from rlds_cli.downloads.request import DownloadRequest, Encoding, Withheld
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
@@ -141,7 +141,7 @@ def _order(values: dict[str, Any]) -> DownloadRequest | None:
     flags = (request.force, request.keep_archive, request.skip_bad)
     urls = [u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls)]
     sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
-    return request if sound and request.store in get_args(Store) and request.withheld in get_args(Withheld) else None
+    return request if sound and request.store in get_args(Encoding) and request.withheld in get_args(Withheld) else None
 
 
 def _read(values: dict[str, Any]) -> DownloadRequest:

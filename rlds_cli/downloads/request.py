@@ -10,7 +10,7 @@ from rlds_cli.registry.records import File
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.subset import EVERYTHING, Subset
 
-Store = Literal["memmap", "zarr"]
+Encoding = Literal["memmap", "zarr"]
 Withheld = Literal["", "user", "query"]
 
 
@@ -20,7 +20,7 @@ class DownloadRequest:
 
     ref: str
     source: str | None = None
-    store: Store = "memmap"
+    store: Encoding = "memmap"
     frames: str = "encoded"
     force: bool = False
     keep_archive: bool = True

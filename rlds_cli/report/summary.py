@@ -1,16 +1,16 @@
-"""Summary of a dataset and its fields from the manifest and the episode table, and of the result of a preprocess run.
+"""Summaries for pages: of a dataset and its fields, of the result of a preprocess run, of one episode.
 
-The only rows that are read are a sample of the actions.
-
+That of a dataset comes from its manifest and episode table; the only rows it reads are a sample of the actions.
 Description, licence and origin come from the archive, or else from the registry.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,30 @@ from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.registry.records import Entry
-from rlds_cli.report.columns import ElementStats, OwnColumn, describe_elements, rank, summarise_own_columns
-from rlds_cli.report.histograms import Distribution, Histogram, distribution
+from rlds_cli.report.columns import (
+    ElementStats,
+    OwnColumn,
+    describe_elements,
+    is_image,
+    number_of,
+    places,
+    rank,
+    summarise_own_columns,
+)
+from rlds_cli.report.histograms import Distribution, Histogram, distribution, resample
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays
 from rlds_cli.store.build import FAILURES
+from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Counts, Stats
 from rlds_cli.store.videos import DIRECTORY
-from rlds_cli.ted import FLAGS, REWARD, VIDEO, Field
+from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, Field, Scalar
 from rlds_cli.text import is_below
 
 _DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
+POINTS = 64
+MOST_DIMENSIONS = 32
+MOST_TEXTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,3 +358,165 @@ def _findings_of_changed(ds: Dataset) -> tuple[Finding, ...]:
     changed = {n for step in ds.manifest.provenance[-1:] for n in step.get("changed", ())}
     about = (f for f in manifest_findings(ds) if f.severity != "note" and f.check != "defects")
     return ranked(f for f in about if f.field is not None and f.field in changed)
+
+
+# -- an episode
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One element of a field over the episode; ``trace`` has means over at most 64 equal ranges, None for NaN."""
+
+    index: str
+    first: float
+    last: float
+    min: float
+    mean: float
+    max: float
+    trace: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTrace:
+    """One field over the episode, with ``rows`` values: T, or T+1 if the final one is recorded.
+
+    ``hidden`` counts dimensions that are left out: of an image all of them. ``texts`` are the first different ones.
+    ``bytes`` is the size of images, encoded or not.
+    """
+
+    name: str
+    placement: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: str
+    rows: int
+    dimensions: tuple[Dimension, ...] = ()
+    hidden: int = 0
+    texts: tuple[str, ...] = ()
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeReport:
+    """Result of ``rlds inspect --episode``.
+
+    ``start`` is the first row of the episode, ``of`` the number of episodes. ``source`` has the file, group and first
+    row in the archive, as far as they are known; ``columns`` has the values of the user's own episode columns.
+    """
+
+    id: str
+    episode: int
+    of: int
+    start: int
+    length: int
+    end: str
+    num_observed: int
+    num_transitions: int
+    total_reward: float | None
+    score: float | None
+    num_done: int | None
+    seed: int | None
+    options: Mapping[str, Any] | None
+    source: Mapping[str, Any]
+    splits: tuple[str, ...]
+    columns: Mapping[str, Scalar]
+    fields: tuple[FieldTrace, ...]
+
+
+def describe_episode(
+    ref: str | os.PathLike[str] | Dataset, episode: int, *, elements: bool = False, cache_dir: StrPath | None = None
+) -> EpisodeReport:
+    """Describe one episode; only its own rows are read.
+
+    Parameters
+    ----------
+    ref : str, path or Dataset
+        An id, a directory, or an open dataset; in a selection, ``episode`` counts the selected episodes.
+    episode : int
+        The number of the episode; negative numbers count from the end.
+    elements : bool
+        Include all dimensions of wide fields, not only the first 32, and of images.
+
+    Raises
+    ------
+    RldsError
+        There is no such episode.
+    """
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    number = number_of(ds, episode)
+    e = ds.episodes
+    total = float(e["total_reward"][number]) if "total_reward" in e else None
+    return EpisodeReport(
+        id=ds.id,
+        episode=number,
+        of=ds.num_episodes,
+        start=int(e["start"][number]),
+        length=int(e["length"][number]),
+        end=str(e["end"][number]),
+        num_observed=int(e["num_observed"][number]),
+        num_transitions=int(e["num_transitions"][number]),
+        total_reward=total,
+        score=None if total is None else _score(ds, total),
+        num_done=int(e["num_done"][number]) if "num_done" in e else None,
+        seed=int(e["seed"][number]) if "seed" in e and bool(e["has_seed"][number]) else None,
+        options=json.loads(e["options"][number] or "null"),
+        source=_episode_source(ds, number),
+        splits=tuple(name for name in e.splits if e[f"split/{name}"][number]),
+        columns={name: _own_value(ds, name, number) for name in ds.store.own_columns},
+        fields=tuple(_field(ds, f, number, elements) for f in sorted(ds.schema.values(), key=rank)),
+    )
+
+
+def _own_value(ds: Dataset, name: str, number: int) -> Scalar:
+    return ds.store.own_column(name).scalar(int(ds.episodes.index[number]))
+
+
+def _score(ds: Dataset, total: float) -> float | None:
+    try:
+        return float(100 * ds.normalized_score(total))
+    except RldsError:
+        return None
+
+
+def _episode_source(ds: Dataset, number: int) -> dict[str, Any]:
+    index, group = int(ds.episodes["source"][number]), ds.episodes["group"][number]
+    found: dict[str, Any] = {"file": None, "group": group or None, "row": int(ds.episodes["row"][number])}
+    if index < len(ds.store.sources):
+        found["file"] = ds.store.sources[index].get("file")
+    return found
+
+
+def _field(ds: Dataset, f: Field, number: int, elements: bool) -> FieldTrace:
+    e = ds.episodes
+    start = int(e["start"][number])
+    rows = int(e["num_observed" if f.placement == "both" else "length"][number])
+    traced = FieldTrace(f.name, f.placement, f.dtype, f.shape, f.kind, rows)
+    directory = ds.store.directory(f.name)
+    if f.codec == VIDEO:
+        return replace(traced, bytes=int(ds.store.frame_sizes(f.name, np.arange(start, start + rows)).sum()))
+    if f.kind == "frames":
+        offsets = read_range(directory / "offsets", start, start + rows + 1)
+        return replace(traced, bytes=int(offsets[-1] - offsets[0]))
+    values = read_range(directory, start, start + rows)
+    if f.kind == "text":
+        return replace(traced, texts=_texts(ds, f, values))
+    if is_image(f) and not elements:
+        return replace(traced, hidden=math.prod(f.shape), bytes=values.nbytes)
+    flat = values.reshape(rows, -1)
+    shown = flat.shape[1] if elements else min(flat.shape[1], MOST_DIMENSIONS)
+    names = places(f.shape)
+    dimensions = tuple(_dimension(names[i], flat[:, i]) for i in range(shown)) if rows else ()
+    return replace(traced, dimensions=dimensions, hidden=flat.shape[1] - shown)
+
+
+def _texts(ds: Dataset, f: Field, codes: Array) -> tuple[str, ...]:
+    first = np.sort(np.unique(codes, return_index=True)[1])
+    found = ds.store.texts(f.name, codes[first])
+    return tuple(text for text in found if text is not None)[:MOST_TEXTS]
+
+
+def _dimension(index: str, values: Array) -> Dimension:
+    x = values.astype(np.float64)
+    finite = x[np.isfinite(x)]
+    low, mean, high = (finite.min(), finite.mean(), finite.max()) if finite.size else (np.nan,) * 3
+    return Dimension(index, float(x[0]), float(x[-1]), float(low), float(mean), float(high), resample(x, POINTS))

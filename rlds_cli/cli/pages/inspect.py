@@ -24,9 +24,8 @@ from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.cli.pages.checks import findings, tally
 from rlds_cli.files.hashing import short
 from rlds_cli.report.columns import OwnColumn, rank
-from rlds_cli.report.episode import EpisodeReport, FieldTrace
 from rlds_cli.report.histograms import Distribution, resample, sparkline, trace
-from rlds_cli.report.summary import FieldSummary, Summary
+from rlds_cli.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
 
 if TYPE_CHECKING:
     from rlds_cli.report.files import FileReport
